@@ -38,6 +38,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "benchmarks/README.md": {
         "commands": commands,
         "tabular": _of("tabular"),
+        "boosting": _of("boosting"),
         "rare": _of("rare"),
         "deep": _of("deep.report"),
         "small-epsilon": _of("small_epsilon.report"),

@@ -13,21 +13,42 @@ from labeldp.errors import InvalidInput
 from labeldp.learn._data import Floats, take
 from labeldp.protocol.metrics import likeliest_frequencies
 
-GAIN = 2.0  # least gain of a split, as twice the log-likelihood: Akaike's price of one more parameter
+# Where a label says next to nothing; without noise the libraries' own settings hold, and between them the square of what it says decides.
+GAIN = 1.0  # least gain of a split, as twice the log-likelihood
 RIDGE = 5.0  # information that a leaf must hold for half of its step to be believed
+LEAVES, DEPTH = 8, 3  # of a tree: of many splits that could be made, noise chooses
+COLUMNS = 0.5  # share of the columns that a tree sees, so that trees do not all follow the same noise
 PATIENCE = 10  # rounds against which held-out rows speak, where the user names no number
 _DOUBT = 1.0  # standard errors
 _CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
 _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
 
-# What the two libraries name differently: the class, the least gain of a split, and the rounds of early stopping.
-_LIBRARIES = {
-    "lightgbm": ("LGBMClassifier", "min_split_gain", "early_stopping_round"),
-    "xgboost": ("XGBClassifier", "gamma", "early_stopping_rounds"),
+# What the two libraries name differently: the class, the rounds of early stopping, and what is set here unless the user has:
+# its default, as the library's parameters say and in effect, and its value under much noise.
+_LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float]]]] = {
+    "lightgbm": (
+        "LGBMClassifier",
+        "early_stopping_round",
+        {
+            "min_split_gain": (0.0, 0.0, GAIN),
+            "reg_lambda": (0.0, 0.0, RIDGE),
+            "num_leaves": (31, 31, LEAVES),
+            "colsample_bytree": (1.0, 1.0, COLUMNS),
+        },
+    ),
+    "xgboost": (
+        "XGBClassifier",
+        "early_stopping_rounds",
+        {
+            "gamma": (None, 0.0, GAIN),
+            "reg_lambda": (None, 1.0, RIDGE),
+            "max_depth": (None, 6, DEPTH),
+            "colsample_bytree": (None, 1.0, COLUMNS),
+        },
+    ),
 }
 _OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob", "multi:softmax")
-_OF_LABELS = ("class_weight", "is_unbalance", "scale_pos_weight")  # they count the labels that `fit` gets, which say nothing here
 
 
 def library_of(estimator: object) -> str | None:
@@ -37,7 +58,8 @@ def library_of(estimator: object) -> str | None:
         if module is None or not isinstance(estimator, getattr(module, name)):
             continue
         params = estimator.get_params()
-        unweighted = all(params.get(key) in (None, False, 1) for key in _OF_LABELS)
+        # weights of classes count the labels that `fit` gets, which say nothing here; forests and DART take no objective, or no early stop
+        unweighted = not params.get("class_weight") and not params.get("is_unbalance") and params.get("scale_pos_weight") in (None, 1)
         trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (None, "gbtree")
         measured = "eval_metric" not in params or params["eval_metric"] is None
         return library if params.get("objective") in _OBJECTIVES and unweighted and trees and measured else None
@@ -53,7 +75,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     estimator : lightgbm.LGBMClassifier or xgboost.XGBClassifier
-        Cloned, and fitted once. Where they are not set, the least gain of a split and the ridge of a leaf are set here; see Notes.
+        Cloned, and fitted once. Settings that hold noise off are made where they have the library's defaults; see Notes.
 
     Attributes
     ----------
@@ -77,9 +99,10 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         P = other + (own - other) p,    information = (p (1 - p) (own - other))^2 / (P (1 - P)).
 
     It is what the law tells about this class against all others, by the information inequality at most what the output tells, and
-    p (1 - p) where there is no noise. In these units gains of splits are likelihood ratios at every epsilon. A split must gain
-    GAIN (1 - rho^2) and a leaf's step is shrunk by a ridge of RIDGE (1 - rho^2), where rho is the share of a label's information that the
-    law leaves at the start: without noise the library's own fit results, and under much noise boosting ends by itself.
+    p (1 - p) where there is no noise. In these units gains of splits are likelihood ratios, and leaves hold information, at every
+    epsilon. With rho the share of a label's information that the law leaves at the start, the least gain of a split, the ridge of a
+    leaf, the leaves of a tree and the columns that it sees go from the library's defaults (rho = 1) to GAIN, RIDGE, LEAVES or DEPTH,
+    and COLUMNS (rho = 0) with rho^2.
 
     Cost: one fit of the library, with O(n K) more a round. Memory: the table of likelihoods (float32), gradients and curvatures.
 
@@ -90,6 +113,17 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Fit on known labels, codes 0..K-1.
+
+        Parameters
+        ----------
+        X : n rows of features
+        y : (n,) int
+        """
+        codes = np.asarray(y, np.int64)
+        return self.fit_likelihood(X, np.where(np.arange(codes.max() + 1) == codes[:, None], 0.0, -np.inf))
 
     def fit_likelihood(self, X: Any, log_likelihood: ArrayLike, held_out: tuple[Any, ArrayLike] | None = None) -> Self:
         """Fit on likelihoods.
@@ -121,13 +155,20 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         self.n_iter_ = int(found) if found is not None else int(self.estimator_.n_estimators or 100)
         return self
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "estimator_")
+
     def _settings(self, library: str, told: float, early: bool) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
-        _, gain, patience = _LIBRARIES[library]
+        _, patience, ours = _LIBRARIES[library]
         params = self.estimator.get_params()
-        ours = {gain: GAIN * (1 - told**2), "reg_lambda": RIDGE * (1 - told**2) + (library == "xgboost")}  # XGBoost has a ridge of 1
-        settings = {name: value for name, value in ours.items() if params.get(name) in (None, 0)}
-        settings[patience] = (params.get(patience) or PATIENCE) if early else None
+        settings: dict[str, Any] = {}
+        for name, (default, own, noisy) in ours.items():
+            if params.get(name) == default:
+                found = noisy + (own - noisy) * told**2
+                settings[name] = round(found) if isinstance(noisy, int) else found
+        if early or params.get(patience):
+            settings[patience] = (params.get(patience) or PATIENCE) if early else None
         if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys():
             settings["verbosity"] = -1  # it would warn in each round that a tree has no more to gain, which here is how boosting ends
         return settings
@@ -264,7 +305,7 @@ def _centred(scores: Floats) -> Floats:
 def _fit_lightgbm(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> Any:
     told: dict[str, Any] = {}
     if held is not None:
-        told["eval_set"], told["eval_init_score"] = [(held[0], held[1].labels)], [start(held[1].n)]
+        told |= {"eval_X": held[0], "eval_y": held[1].labels, "eval_init_score": [start(held[1].n)]}
         told["eval_metric"] = lambda y, scores: ("standing", held[1].standing(y, scores), False)
     # without `metric`, early stopping would also look at the log-loss of labels that say nothing
     model.set_params(objective=loss, metric="None").fit(X, loss.labels, init_score=start(loss.n), **told)

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boosting on the exact likelihood: how accurate is one fit, and what does it cost against a plain one?
+
+    python -m benchmarks boosting [--data adult,credit_default,made8,made26] [--seeds 10] [--tiny] [--report]
+
+Each run privatizes the training labels by the law that LabelDPClassifier chooses ("auto"), fits, and is measured on true test labels:
+
+* likelihood: `LabelDPClassifier` with its defaults, which boosts on the likelihood of the noisy labels;
+* EM: the same with correction="em"; of scikit-learn's histogram boosting these are the runs of `tabular`, with the same seeds;
+* hard: the same library's own fit on the most likely classes, as if they were true (correction="none");
+* no privacy: the library's own fit on the true labels, the bound, and the floor of the time.
+
+`made8` and `made26`: 15,000 rows of 20 columns with 8 and 26 classes (`make_classification`). All estimators have their library's own
+settings and one thread. Times are processor time of the whole `fit` (checks, noise, learning) over that of a plain fit in the same process.
+Kept run by run in results/boosting.json; labels are public, the noise is seeded, and differences are paired over seeds.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from statistics import median
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from sklearn.datasets import make_classification
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+import labeldp as ldp
+from benchmarks import tabular
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs
+
+RESULT = RESULTS / "boosting.json"
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+MADE = {"made8": 8, "made26": 26}
+DATA = ("adult", "credit_default", *MADE)
+CORRECTIONS = {"likelihood": "auto", "EM": "em", "hard": "none"}
+
+
+def lightgbm() -> Any:
+    from lightgbm import LGBMClassifier
+
+    return LGBMClassifier(n_jobs=1, verbose=-1)
+
+
+def xgboost() -> Any:
+    from xgboost import XGBClassifier
+
+    return XGBClassifier(n_jobs=1)
+
+
+LIBRARIES: dict[str, Callable[[], Any]] = {"LightGBM": lightgbm, "XGBoost": xgboost, "histogram": HistGradientBoostingClassifier}
+
+
+@cache
+def rows_of(name: str) -> tuple[Array, Array, Array, Array, int]:
+    """Give features and labels to learn from, those to test on, and the number of classes."""
+    if name not in MADE:
+        X, y, X_test, y_test, dataset = parts(name)
+        return X, y, X_test, y_test, dataset.n_classes
+    shape = {"n_samples": 25_000, "n_features": 20, "n_informative": 12, "n_redundant": 4, "n_classes": MADE[name]}
+    X, y = make_classification(**shape, n_clusters_per_class=2, class_sep=1.6, flip_y=0.02, random_state=3)
+    return X[:15_000], y[:15_000], X[15_000:], y[15_000:], MADE[name]
+
+
+@cache
+def plain(name: str, library: str) -> dict[str, float]:
+    """Measure the library's own fit on true labels: the median time of three."""
+    X, y, X_test, y_test, _ = rows_of(name)
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        model = LIBRARIES[library]().fit(X, y)
+        seconds.append(time.process_time() - start)
+    return scores(model, X_test, y_test) | {"seconds": median(seconds)}
+
+
+def scores(model: Any, X: Array, y: Array) -> dict[str, float]:
+    proba = model.predict_proba(X)
+    return {
+        "accuracy": float(np.mean(proba.argmax(axis=1) == y)),
+        "log_loss": float(-np.log(np.maximum(proba[np.arange(len(y)), y], 1e-15)).mean()),
+    }
+
+
+def measure(run: Run, rows: int | None) -> Run:
+    """Fit once, and add what was measured."""
+    warnings.simplefilter("ignore")
+    X, y, X_test, y_test, k = rows_of(run["data"])
+    model = ldp.LabelDPClassifier(
+        LIBRARIES[run["library"]](),
+        epsilon=run["epsilon"],
+        correction=CORRECTIONS[run["method"]],
+        classes=range(k),
+        noise=ldp.SeededNoise(run["seed"]),
+        random_state=run["seed"],
+    )
+    start = time.process_time()
+    model.fit(X[:rows], y[:rows])
+    seconds = time.process_time() - start
+    bound = plain(run["data"], run["library"])
+    told = {"seconds": round(seconds, 3), "ratio": round(seconds / bound["seconds"], 3), "plain": bound}
+    return run | scores(model, X_test, y_test) | told | {"machine": machine(), "finished": now()}
+
+
+def wanted(names: Sequence[str], seeds: int) -> Iterator[Run]:
+    """List the runs: EM of several classes takes minutes, so that few are wanted."""
+    for seed in range(seeds):
+        for data in names:
+            for epsilon in EPSILONS:
+                for library in ("LightGBM", "XGBoost"):
+                    for method in CORRECTIONS:
+                        if method == "EM" and (library == "XGBoost" or data == "made26" or (data == "made8" and seed >= 2)):
+                            continue
+                        yield {"data": data, "epsilon": epsilon, "library": library, "method": method, "seed": seed}
+                if data == "made8" and seed < 2 and epsilon in (1.0, 2.0):
+                    yield {"data": data, "epsilon": epsilon, "library": "histogram", "method": "EM", "seed": seed}
+
+
+def key(run: Run) -> tuple[Any, ...]:
+    return run["data"], run["epsilon"], run["library"], run["method"], run["seed"]
+
+
+def found(runs: Sequence[Run], data: str, epsilon: float, library: str, method: str) -> dict[int, Run]:
+    """Give a cell's runs by seed; EM of histogram boosting on the two tables are the runs of `tabular`."""
+    if library == "histogram" and data not in MADE:
+        return {
+            run["seed"]: run
+            for run in load_runs(tabular.RESULT)
+            if (run["data"], run["epsilon"], run["method"]) == (data, epsilon, "labeldp") and "finished" in run
+        }
+    return {run["seed"]: run for run in runs if key(run)[:4] == (data, epsilon, library, method) and "finished" in run}
+
+
+COLUMNS = (
+    ("LightGBM, hard", "LightGBM", "hard"),
+    ("LightGBM, EM", "LightGBM", "EM"),
+    ("histogram boosting, EM", "histogram", "EM"),
+    ("LightGBM, likelihood", "LightGBM", "likelihood"),
+    ("XGBoost, hard", "XGBoost", "hard"),
+    ("XGBoost, likelihood", "XGBoost", "likelihood"),
+)
+
+
+def tables() -> str:
+    """Tables of accuracy, log-loss and time over a plain fit."""
+    runs = load_runs(RESULT)
+    pages = []
+    for title, field, scale, digits in (("accuracy, %", "accuracy", 100, 1), ("log-loss", "log_loss", 1, 3), ("time", "ratio", 1, 1)):
+        bounds = () if field == "ratio" else ("LightGBM, no privacy",)
+        shown = [column for column in COLUMNS if field != "ratio" or column[1] != "histogram"]
+        lines = [f"| {title} | eps | " + " | ".join([name for name, *_ in shown] + list(bounds)) + " |"]
+        lines.append("|---|---|" + "---|" * (len(shown) + len(bounds)))
+        for data in DATA:
+            for epsilon in EPSILONS:
+                cells = [cell(found(runs, data, epsilon, *column), field, scale, digits) for _, *column in shown]
+                if bounds:
+                    mine = found(runs, data, epsilon, "LightGBM", "likelihood").values()
+                    cells.append(f"{scale * next(iter(mine))['plain'][field]:.{digits}f}" if mine else "")
+                if any(cells):
+                    lines.append(f"| {data} | {epsilon:g} | " + " | ".join(cells) + " |")
+        pages.append("\n".join(lines))
+    return "\n\n".join(pages)
+
+
+def cell(runs: dict[int, Run], field: str, scale: float, digits: int) -> str:
+    values = scale * np.array([run[field] for run in runs.values()])
+    if field == "ratio" and len(values):
+        return f"{np.median(values):.{digits}f}"
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f} ({len(values)})" if len(values) > 1 else ""
+
+
+def verdicts() -> str:
+    """Compare LightGBM on the likelihood with each EM and with hard labels, paired over seeds."""
+    runs = load_runs(RESULT)
+    lines = []
+    for data in DATA:
+        for epsilon in EPSILONS:
+            ours = found(runs, data, epsilon, "LightGBM", "likelihood")
+            for name, library, method in COLUMNS[:3]:
+                theirs = found(runs, data, epsilon, library, method)
+                seeds = sorted(ours.keys() & theirs.keys())
+                if len(seeds) > 1:
+                    lines.append(f"{data} eps {epsilon:g} against {name}: " + "; ".join(difference(ours, theirs, seeds)))
+    return "\n".join(lines)
+
+
+def difference(ours: dict[int, Run], theirs: dict[int, Run], seeds: Sequence[int]) -> Iterator[str]:
+    for field in ("accuracy", "log_loss"):
+        values = np.array([ours[seed][field] - theirs[seed][field] for seed in seeds])
+        half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+        yield f"{field} {values.mean():+.4f} (95 % {values.mean() - half:+.4f} to {values.mean() + half:+.4f}, {len(values)} seeds)"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run what is missing, and print."""
+    options = parser("boosting", __doc__)
+    options.add_argument("--data", default=",".join(DATA))
+    options.add_argument("--seeds", type=int, default=10)
+    options.add_argument("--tiny", action="store_true", help="few rows, one seed, one data set, to see that it runs; keeps nothing")
+    options.add_argument("--report", action="store_true", help="only print")
+    args = options.parse_args(arguments)
+    if args.tiny:
+        for run in wanted(["made8"], 1):
+            if run["epsilon"] == 2.0 and run["library"] != "histogram":
+                print(measure(run, 1000))
+        return
+    if not args.report:
+        runs = load_runs(RESULT)
+        done = {key(run) for run in runs if "finished" in run}
+        for run in wanted(args.data.split(","), args.seeds):
+            if key(run) not in done:
+                runs.append(run | {"started": now()})
+                save_runs(RESULT, runs)
+                runs[-1] = measure(runs[-1], None)
+                save_runs(RESULT, runs)
+                print(*key(run), *(round(runs[-1][field], 4) for field in ("accuracy", "log_loss", "ratio")), flush=True)
+    print(f"{tables()}\n\n{verdicts()}")

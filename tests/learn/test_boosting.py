@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boosting on the exact likelihood: gradient and curvature against enumeration, both libraries, and what users bring."""
+
+import pickle
+from itertools import product
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import labeldp as ldp
+from labeldp.learn import LearnOptions, _boosting
+from labeldp.learn._boosting import LikelihoodBoosting, library_of
+from labeldp.learn._corrections import exact_learner
+
+lightgbm = pytest.importorskip("lightgbm")
+xgboost = pytest.importorskip("xgboost")
+
+LIBRARIES = {
+    "lightgbm": lambda **settings: lightgbm.LGBMClassifier(n_jobs=1, random_state=0, **settings),
+    "xgboost": lambda **settings: xgboost.XGBClassifier(n_jobs=1, random_state=0, learning_rate=0.1, **settings),
+}
+both = pytest.mark.parametrize("library", LIBRARIES)
+
+
+def table(n_classes, n=4000, seed=3):
+    X, y = make_classification(
+        2 * n, n_features=10, n_informative=6, n_classes=n_classes, n_clusters_per_class=1, class_sep=1.5, random_state=seed
+    )
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+def log_loss(model, X, y):
+    return -np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean()
+
+
+def probabilities(rng, n, k):
+    return rng.dirichlet(np.ones(k), n).T
+
+
+# The loss -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "epsilon"), list(product((2, 3, 7), (0.1, 1.0, 4.0))))
+def test_the_information_is_what_randomized_response_tells_of_one_class(k, epsilon):
+    p = probabilities(np.random.default_rng(0), 50, k)
+    matrix = ldp.RandomizedResponse(k, epsilon).matrix()  # label, output
+    own, other = matrix[0, 0], matrix[0, 1]
+    found = _boosting.information(p, np.full(50, own), np.full(50, other))
+    # by enumeration: the outputs that a class's score is about are "this class" and "another one"
+    inside = matrix.T @ p
+    posterior_in, posterior_out = own * p / inside, (1 - own) * p / (1 - inside)
+    expected = inside * (posterior_in - p) ** 2 + (1 - inside) * (posterior_out - p) ** 2
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    # what the whole output tells is at least as much, and no more than a label without noise
+    whole = sum((matrix[:, o] @ p) * (matrix[:, o, None] * p / (matrix[:, o] @ p) - p) ** 2 for o in range(k))
+    assert (found <= whole * (1 + 1e-9)).all() and (whole <= p * (1 - p) * (1 + 1e-9)).all()
+    if k == 2:
+        np.testing.assert_allclose(found, whole, rtol=1e-9)
+
+
+def test_without_noise_the_information_is_that_of_the_label():
+    p = probabilities(np.random.default_rng(1), 20, 4)
+    np.testing.assert_allclose(_boosting.information(p, np.ones(20), np.zeros(20)), p * (1 - p), rtol=1e-9)
+    assert (_boosting.information(p, np.ones(20), np.ones(20)) <= 1e-12).all()  # an output that has every class says nothing
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("law", ["rr", "subset", "auto"])
+def test_the_gradient_is_that_of_the_likelihood(k, law):
+    rng = np.random.default_rng(2)
+    laws = {"rr": ldp.RandomizedResponse(k, 1.0), "subset": ldp.SubsetSelection(k, 1.0), "auto": ldp.AutoLaw(k, 1.0)}
+    prior = rng.dirichlet(np.ones(k), 30) if law == "auto" else None
+    noisy = ldp.privatize(rng.integers(k, size=30), laws[law], prior=prior, noise=ldp.SeededNoise(0))
+    loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
+    scores = rng.normal(size=30) if k == 2 else rng.normal(size=(30, k))
+
+    def value(scores):
+        logits = np.column_stack([np.zeros(30), scores]) if k == 2 else scores
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        return -np.log((p * noisy.likelihood(dtype="float64")).sum(axis=1)).sum()
+
+    gradient, curvature = loss(None, scores)
+    numeric = np.empty_like(scores)
+    for place in np.ndindex(scores.shape):
+        step = np.zeros_like(scores)
+        step[place] = 1e-5
+        numeric[place] = (value(scores + step) - value(scores - step)) / 2e-5
+    np.testing.assert_allclose(gradient, numeric, atol=2e-5)
+    assert curvature.shape == scores.shape and (curvature > 0).all() and np.isfinite(curvature).all()
+
+
+def test_rows_are_taken_in_pieces_without_a_difference(monkeypatch):
+    noisy = ldp.privatize(np.arange(50) % 4, ldp.RandomizedResponse(4, 1.0), noise=ldp.SeededNoise(0))
+    loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
+    scores = np.random.default_rng(0).normal(size=(50, 4))
+    whole = loss(None, scores)
+    monkeypatch.setattr(_boosting, "_CELLS", 28)
+    for one, other in zip(whole, loss(None, scores), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 60.0, 700.0])
+def test_extreme_epsilons_give_finite_steps(epsilon):
+    noisy = ldp.privatize(np.arange(60) % 3, ldp.RandomizedResponse(3, epsilon), noise=ldp.SeededNoise(0))
+    loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
+    for scores in (np.zeros((60, 3)), np.tile([800.0, 0.0, -800.0], (60, 1))):
+        assert all(np.isfinite(part).all() for part in loss(None, scores))
+
+
+# Fits ---------------------------------------------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("k", [2, 4])
+def test_labels_without_noise_give_the_librarys_own_fit(library, k):
+    X, y, X_test, _ = table(k)
+    plain = LIBRARIES[library]().fit(X, y)
+    noisy = ldp.NoisyLabels.from_labels(y, ldp.RandomizedResponse(k, 60.0))
+    ours = ldp.LabelDPClassifier(LIBRARIES[library](), validation_fraction=0).fit(X, noisy)
+    assert isinstance(ours.estimator_, LikelihoodBoosting)
+    # of several classes the libraries take another multiple of p (1 - p) for curvature, so that their steps are shorter
+    assert (plain.predict(X_test) == ours.predict(X_test)).mean() > (0.985 if k == 2 else 0.97)
+
+
+@both
+def test_noisy_labels_are_learned_from_better_than_as_if_true(library):
+    X, y, X_test, y_test = table(5, n=6000)
+    noisy = ldp.privatize(y, ldp.SubsetSelection(5, 1.0), noise=ldp.SeededNoise(0))
+    ours = ldp.LabelDPClassifier(LIBRARIES[library](), random_state=0).fit(X, noisy)
+    hard = ldp.LabelDPClassifier(LIBRARIES[library](), correction="none", random_state=0).fit(X, noisy)
+    assert ours.score(X_test, y_test) > hard.score(X_test, y_test) + 0.05
+    assert log_loss(ours, X_test, y_test) < log_loss(hard, X_test, y_test) - 0.3
+    p = ours.predict_proba(X_test)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert np.abs(p.mean(axis=0) - np.bincount(y_test) / len(y_test)).max() < 0.06  # calibrated on the whole
+    assert ours.estimated_accuracy_.low < ours.score(X_test, y_test) < ours.estimated_accuracy_.high
+
+
+@both
+def test_more_rounds_do_not_ruin_a_model(library):
+    X, y, X_test, y_test = table(4)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.0), noise=ldp.SeededNoise(1))
+    few, many = (ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=rounds), random_state=0).fit(X, noisy) for rounds in (60, 600))
+    assert log_loss(many, X_test, y_test) < log_loss(few, X_test, y_test) + 0.05
+
+
+@both
+def test_columns_of_categories_and_gaps_are_the_librarys(library):
+    pd = pytest.importorskip("pandas")
+    X, y, *_ = table(2, n=2000)
+    frame = pd.DataFrame(X[:, :4], columns=list("abcd"))
+    frame["kind"] = pd.Categorical(np.where(X[:, 4] > 0, "high", "low"))
+    frame.loc[::7, "a"] = np.nan
+    settings = {"enable_categorical": True} if library == "xgboost" else {}
+    model = ldp.LabelDPClassifier(LIBRARIES[library](**settings), epsilon=4.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0)
+    assert model.fit(frame, y).score(frame, y) > 0.75
+
+
+@both
+def test_a_fitted_model_is_pickled_without_its_rows(library):
+    X, y, X_test, _ = table(3)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0))
+    model = ldp.LabelDPClassifier(make_pipeline(StandardScaler(), LIBRARIES[library](n_estimators=3)), random_state=0).fit(X, noisy)
+    stored = pickle.dumps(model)
+    np.testing.assert_array_equal(pickle.loads(stored).predict_proba(X_test), model.predict_proba(X_test))
+    stored = pickle.dumps(model.estimator_.steps[-1][1])
+    assert len(stored) < 4000 * 3 * 4  # bytes of the table of likelihoods, which three trees do not need
+
+
+@both
+def test_stages_and_priors_pass_through(library):
+    X, y, X_test, y_test = table(4)
+    model = ldp.LabelDPClassifier(
+        LIBRARIES[library](), epsilon=3.0, n_stages=2, classes=range(4), noise=ldp.SeededNoise(0), random_state=0
+    ).fit(X, y)
+    assert len(model.stages_) == 2 and model.score(X_test, y_test) > 0.6
+
+
+@both
+def test_more_classes_than_rows_are_all_predicted(library):
+    few = {"min_child_samples": 1, "min_data_in_bin": 1, "verbose": -1} if library == "lightgbm" else {}
+    log_likelihood = np.log(np.full((5, 8), 0.2) + 0.8 * np.eye(8)[:5])
+    fitted = LikelihoodBoosting(LIBRARIES[library](**few)).fit_likelihood(np.arange(500.0).reshape(5, 100), log_likelihood)
+    assert fitted.predict_proba(np.zeros((3, 100))).shape == (3, 8)
+
+
+def test_held_out_rows_end_a_training_that_goes_wrong():
+    X, y, X_test, y_test = table(4)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.5), noise=ldp.SeededNoise(1))
+    free = {"min_split_gain": 1e-9, "reg_lambda": 1e-9, "n_estimators": 300}  # what keeps trees from learning noise is switched off
+    stopped = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free), random_state=0).fit(X, noisy)
+    whole = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free), validation_fraction=0, random_state=0).fit(X, noisy)
+    assert stopped.estimator_.n_iter_ < 200 and whole.estimator_.n_iter_ == 300
+    assert log_loss(stopped, X_test, y_test) < log_loss(whole, X_test, y_test) - 0.3
+
+
+def test_the_users_settings_stay():
+    chosen = LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75)
+    settings = LikelihoodBoosting(chosen)._settings("lightgbm", 0.1, early=False)
+    assert not {"min_split_gain", "reg_lambda"} & settings.keys()
+    noisy = ldp.privatize(np.arange(400) % 2, ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0))
+    fitted = exact_learner(chosen).fit_likelihood(np.random.default_rng(0).normal(size=(400, 3)), noisy.log_likelihood())
+    assert chosen.get_params() == LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75).get_params()
+    assert fitted.estimator_.get_params()["reg_lambda"] == 0.75
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        lightgbm.LGBMClassifier(class_weight="balanced"),
+        lightgbm.LGBMClassifier(is_unbalance=True),
+        lightgbm.LGBMClassifier(objective="multiclassova"),
+        lightgbm.LGBMClassifier(boosting_type="rf", subsample=0.5, subsample_freq=1),
+        lightgbm.LGBMClassifier(boosting_type="dart"),
+        xgboost.XGBClassifier(scale_pos_weight=3.0),
+        xgboost.XGBClassifier(booster="gblinear"),
+        xgboost.XGBClassifier(eval_metric="auc"),
+        lightgbm.LGBMRegressor(),
+    ],
+    ids=repr,
+)
+def test_settings_that_count_labels_are_left_to_expectation_maximisation(estimator):
+    assert library_of(estimator) is None and exact_learner(estimator) is None
+
+
+@pytest.mark.parametrize("bad", [np.zeros(4), np.zeros((4, 1)), np.full((4, 3), np.nan), np.zeros((0, 3))])
+def test_a_table_that_is_none_is_refused(bad):
+    with pytest.raises(ldp.InvalidInput, match="log_likelihood of shape"):
+        LikelihoodBoosting(LIBRARIES["lightgbm"]()).fit_likelihood(np.zeros((4, 1)), bad)
+
+
+def test_consensus_retraining_follows_boosting():
+    X, y, X_test, y_test = table(3)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))
+    model = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](verbose=-1), options=LearnOptions(consensus_rounds=1), random_state=0).fit(X, noisy)
+    assert model.score(X_test, y_test) > 0.6
