@@ -238,7 +238,7 @@ class _Loss:
     @property
     def n(self) -> int:
         """How many rows."""
-        return self.likelihoods.shape[1]
+        return int(self.likelihoods.shape[1])
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -269,7 +269,7 @@ class _Loss:
         for rows in (slice(first, first + step) for first in range(0, self.n, step)):
             p = np.exp(_centred(np.asarray(scores[rows], np.float64)))
             p /= p.sum(axis=0)
-            q = p * self.likelihoods[:, rows]
+            q: Floats = p * self.likelihoods[:, rows]
             evidence = np.maximum(q.sum(axis=0), _SMALLEST)
             q /= evidence
             yield rows, p, q, evidence

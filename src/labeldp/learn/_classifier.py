@@ -75,10 +75,11 @@ class LabelDPClassifier(StagedEstimator[Model]):
         The paper's LP-1ST and LP-2ST are `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2, and
         `top_k_filter="mean"`.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
-        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`;
-        LightGBM's and XGBoost's classifiers, in one fit; LogisticRegression, which is replaced by the equivalent SoftmaxRegression with a
-        penalty chosen on held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator). "debias": invert the law on the predictions. "none": train on noisy
-        labels as if they were true. "auto": "likelihood" if possible, else "em"; with a ClusterPrior "em", started from its histograms.
+        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; LightGBM's and XGBoost's
+        classifiers, in one fit; LogisticRegression, which is replaced by the equivalent SoftmaxRegression with a penalty chosen on
+        held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator). "debias": invert the law on the
+        predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible, else "em"; with a ClusterPrior
+        "em", started from its histograms.
     prior : (n, K) array of floats >= 0, function of X, or ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
         of epsilon, and the law gets the rest.
@@ -142,7 +143,8 @@ class LabelDPClassifier(StagedEstimator[Model]):
     -----
     Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is randomized once; all else (stages, choice of
     model, `estimated_accuracy_`) is post-processing of the outputs. Features are not protected. Cost of one stage: with em up to 12 fits
-    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits.
+    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or
+    one (LightGBM, XGBoost).
 
     Examples
     --------
