@@ -188,6 +188,7 @@ def test_training_on_a_released_table_is_free(tmp_path: Path, law: str) -> None:
     assert facts["trained_on"] == "released table"
     assert not {"id", "bought__evidence"} & {f["name"] for f in facts["features"]["columns"]}
     assert run("predict", tmp_path / "model", write(tmp_path / "new.csv", fresh), "--out", tmp_path / "p.csv")[0] == 0
+    assert (tmp_path / "p.csv").read_text().startswith('"id","prediction"')  # the release knows the id column; nobody named it again
     assert accuracy_of(tmp_path / "p.csv", fresh["bought"]) > 0.8
     assert len(default_ledger().runs()) == 1
 

@@ -45,8 +45,8 @@ TWO = ldp.RandomizedResponse(2, 1.0)
 
 @pytest.fixture(autouse=True)
 def nothing_told_yet(monkeypatch):
-    for module in (charge, estimator, metrics):
-        monkeypatch.setattr(module, "_told", set())
+    for module, name in ((charge, "_told"), (estimator, "_warned"), (metrics, "_told")):
+        monkeypatch.setattr(module, name, set())
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_dictionary_lists_the_declared_classes_only(tmp_path: Path) -> None:
     assert b"SENTINEL" not in (tmp_path / "o.parquet").read_bytes()
 
 
-@pytest.mark.parametrize(("labels", "row"), [(["A", "SECRET-7", "B"], 11), (["A", "B", None], 12), (["A", "B", ""], 12)])
+@pytest.mark.parametrize(("labels", "row"), [(["A", "SECRET-7", "B"], 12), (["A", "B", None], 13), (["A", "B", ""], 13)])
 def test_bad_labels_are_refused_by_row_and_never_shown(labels: list[str | None], row: int) -> None:
     for array in (pa.array(labels), pa.array(labels).dictionary_encode()):
         codec = LabelCodec(("A", "B"), "y", array.type)

@@ -504,8 +504,13 @@ class _Raw:
             "rows": n_rows - (spent.rows_over_the_cap if self._data.released is None else 0),  # a released table has no rows over the cap
             "rows_over_the_cap": spent.rows_over_the_cap,
             **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
-            "ids": list(self._spec.ids),
+            "ids": list(self._ids),
         }
+
+    @property
+    def _ids(self) -> Sequence[str]:
+        """The id columns, which predictions carry."""
+        return self._spec.ids
 
 
 class _Noisy(_Raw, ABC):
@@ -569,6 +574,10 @@ class _Released(_Noisy):
     def codec(self) -> LabelCodec:
         """The classes of the release."""
         return self._proven.codec
+
+    @property
+    def _ids(self) -> Sequence[str]:
+        return self._proven.facts.get("id") or ()
 
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
         """Return the labels of the release."""

@@ -358,7 +358,7 @@ def learned_from_counts(estimator: Estimator | None, X: Any, groups: Codes, answ
     assert isinstance(query, Histogram)
     told = {"variance": query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2, "counted": answer.n_rows}
     learner = learner_of_counts(_default_for(X) if estimator is None else estimator)
-    return Model(fit_last(learner, X, lambda last, F: last.fit_counts(F, groups, answer.values, **told)), len(answer.classes))
+    return Model(fit_last(learner, X, lambda last, F, _: last.fit_counts(F, groups, answer.values, **told)), len(answer.classes))
 
 
 def learner_of_counts(estimator: Estimator) -> Estimator:
