@@ -52,12 +52,12 @@ class Recipe:
     momentum : float in [0, 1), default=0.9
         AdamW's first beta.
     weight_decay : float >= 0, default=0.0005
-    schedule : function of progress in [0, 1], default=one_cycle(0.1)
+    schedule : function of progress in [0, 1], `one_cycle(0.1)` if not given
         Factor of the learning rate. The default ramps up over the first tenth of the training, since large first steps lose classes.
     alpha : float >= 0, default=0.0
         Parameter of mixup's beta distribution; 0: no mixup.
     augment : function (images, generator) -> images, default=None
-    loss : function (logits, evidence, reduction=...), default=likelihood_loss
+    loss : function (logits, evidence, reduction=...), `likelihood_loss` if not given
         Evidence is that of these rows, as passed to `train`. From noisy labels, `TorchClassifier` passes to `debiased_loss` its weights; to
         `cross_entropy`, `generalised_cross_entropy` and any function with an attribute `takes_labels = True` the most likely labels, (n,)
         int64; to all others log-likelihoods as a Form, whose table is `evidence.expand(K)`.
