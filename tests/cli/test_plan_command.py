@@ -131,3 +131,9 @@ def test_noisy_accuracy_keeps_its_digits_at_large_budgets(epsilon: float) -> Non
     (hit,) = (line.noisy_accuracy for line in plan(10, [epsilon]).laws if line.law == "alibi")
     assert hit <= 1.0
     assert 1.0 - hit == pytest.approx(0.0, abs=9 * (1 + epsilon) * math.exp(-epsilon / 2) + 1e-13)
+
+
+def test_what_to_learn_with_is_said_for_each_budget() -> None:
+    made = plan(10, [0.5, 4.0])
+    assert "ProportionClassifier" in made.learners[0] and "TorchClassifier" in made.learners[1]
+    assert all("LightGBM" in line and line in made.to_text() for line in made.learners)

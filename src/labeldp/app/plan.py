@@ -100,6 +100,7 @@ class Plan:
     laws: tuple[LawAtBudget, ...]
     budgets: tuple[Advantage, ...]
     reasons: tuple[str, ...]
+    learners: tuple[str, ...]
     caps: tuple[CapAtBudget, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
@@ -110,7 +111,8 @@ class Plan:
         """Format the plan as text for people."""
         laws = [asdict(item) | {"": _mark(item.recommended)} for item in self.laws]
         worth = ("epsilon", "attacker_advantage", *(("rows_worth",) if self.rows else ()))
-        parts = [table_text((*_LAW_COLUMNS, ""), laws), table_text(worth, [asdict(b) for b in self.budgets]), "\n".join(self.reasons)]
+        said = "\n".join((*self.reasons, *self.learners))
+        parts = [table_text((*_LAW_COLUMNS, ""), laws), table_text(worth, [asdict(b) for b in self.budgets]), said]
         if self.caps:
             caps = [
                 asdict(cap) | {"rows_kept": f"{cap.rows_kept:,}", "share_kept": f"{cap.share_kept:.1%}", "": _mark(cap.recommended)}
@@ -210,7 +212,9 @@ def plan(
         bits = _bits(made[best])
         budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else rows * bits / math.log2(n_classes)))
         reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
-    return Plan(n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(caps))
+    return Plan(
+        n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(_learner(epsilon) for epsilon in epsilons), tuple(caps)
+    )
 
 
 def _compared(n_classes: int, epsilon: float, cap: int, more: Sequence[str]) -> dict[str, Law]:
@@ -323,6 +327,17 @@ def _enumerated_chances(law: Law) -> tuple[float, float, float]:
     members = outputs if law.kind == "set" else law.members(outputs, rows)
     size = float((channel @ members.sum(axis=1)).mean())
     return float((channel * members.T).sum() / law.n_classes), size, float(channel.max(axis=0).sum() / law.n_classes)
+
+
+_COUNTS_UP_TO = 1.0  # above, single rows say more of images and embeddings than counts of their clusters: benchmarks/README.md
+
+
+def _learner(epsilon: float) -> str:
+    """Say what to learn with at a budget, as the benchmarks found it."""
+    near = (
+        "counts of clusters (ProportionClassifier)" if epsilon <= _COUNTS_UP_TO else "the likelihood (LabelDPClassifier, TorchClassifier)"
+    )
+    return f"epsilon {epsilon:g}: learn tables by LightGBM in LabelDPClassifier; images, texts and other embeddings by {near}."
 
 
 def _reason(epsilon: float, best: str, gain: float) -> str:
