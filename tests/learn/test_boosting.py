@@ -237,3 +237,16 @@ def test_consensus_retraining_follows_boosting():
     noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))
     model = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](verbose=-1), options=LearnOptions(consensus_rounds=1), random_state=0).fit(X, noisy)
     assert model.score(X_test, y_test) > 0.6
+
+
+@both
+@pytest.mark.parametrize("columns", ["constant", "few rows"])
+def test_without_a_column_to_split_the_frequencies_are_the_model(library, columns):
+    n = 400 if columns == "constant" else 15
+    X = np.zeros((n, 2)) if columns == "constant" else np.random.default_rng(0).normal(size=(n, 2))
+    noisy = ldp.privatize(np.arange(n) % 4 == 0, ldp.RandomizedResponse(2, 8.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    fitted = exact_learner(LIBRARIES[library]()).fit_likelihood(X, noisy.log_likelihood())
+    p = fitted.predict_proba(X[:3])
+    assert p.shape == (3, 2) and np.allclose(p.sum(axis=1), 1)
+    if columns == "constant":
+        assert np.abs(p[:, 1] - 0.25).max() < 0.15

@@ -81,8 +81,8 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     ----------
     classes_ : (K,) array
         The codes 0..K-1.
-    estimator_ : fitted clone
-        Its raw scores, with the start added, are the logits.
+    estimator_ : fitted clone, or None
+        Its raw scores, with the start added, are the logits; None if LightGBM finds no column that can be split.
     start_ : (K,) float64
         Logits of the class frequencies.
     n_iter_ : int
@@ -151,9 +151,12 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         held = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1])))
         self.estimator_ = fit(clone(self.estimator).set_params(**settings), take(X, rows) if n < k else X, loss, held, self._scores)
         self.classes_: NDArray[np.int64] = np.arange(k)
-        found = getattr(self.estimator_, "best_iteration_" if library == "lightgbm" else "best_iteration", None) if held_out else None
-        self.n_iter_ = int(found) if found is not None else int(self.estimator_.n_estimators or 100)
+        self.n_iter_ = 0 if self.estimator_ is None else self._rounds(library, held_out is not None)
         return self
+
+    def _rounds(self, library: str, early: bool) -> int:
+        best = getattr(self.estimator_, "best_iteration_" if library == "lightgbm" else "best_iteration", None) if early else None
+        return int(self.estimator_.n_estimators or 100) if best is None else int(best)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimator_")
@@ -180,7 +183,9 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, rows sum to 1."""
         start = self._scores(X.shape[0])
-        if library_of(self.estimator) == "lightgbm":
+        if self.estimator_ is None:
+            scores = start
+        elif library_of(self.estimator) == "lightgbm":
             scores = self.estimator_.predict(X, raw_score=True) + start
         else:
             scores = self.estimator_.predict(X, output_margin=True, base_margin=start)
@@ -308,8 +313,15 @@ def _fit_lightgbm(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | 
         told |= {"eval_X": held[0], "eval_y": held[1].labels, "eval_init_score": [start(held[1].n)]}
         told["eval_metric"] = lambda y, scores: ("standing", held[1].standing(y, scores), False)
     # without `metric`, early stopping would also look at the log-loss of labels that say nothing
-    model.set_params(objective=loss, metric="None").fit(X, loss.labels, init_score=start(loss.n), **told)
-    loss.forget()
+    model.set_params(objective=loss, metric="None")
+    try:
+        model.fit(X, loss.labels, init_score=start(loss.n), **told)
+    except Exception as error:
+        if "num_features()) > (0)" not in str(error):
+            raise
+        return None  # no column can be split, which LightGBM bears only without an objective of one's own
+    finally:
+        loss.forget()
     return model
 
 

@@ -258,7 +258,8 @@ def make_learner(
     elif correction == "likelihood":
         raise InvalidInput(
             f"Expected an estimator that can take likelihoods with correction='likelihood', got {type(estimator).__name__}: its last step "
-            "needs a method fit_likelihood(X, log_likelihood), or to be a plain LogisticRegression. Use correction='em' for any estimator."
+            "needs a method fit_likelihood(X, log_likelihood), or to be a plain LogisticRegression, LGBMClassifier or XGBClassifier. Use "
+            "correction='em' for any estimator."
         )
     elif correction == "none":
         inner = HardLearner(estimator)
