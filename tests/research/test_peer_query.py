@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.stats import chi2
+from scipy.stats import chi2, ncx2
 from tests.aggregates.exact import report_law
 
 import labeldp as ldp
@@ -67,17 +67,18 @@ def fits(values: np.ndarray, law: dict[tuple[int, int], float]) -> bool:
 
 @pytest.mark.parametrize(("labels", "join"), [([1, 0, 0, 0], 1.0), ([1, 1, 0], 0.5), ([0], 1.0), ([1, 1], 1.0)])
 def test_what_is_reported_has_the_exact_law_and_no_other(labels: list[int], join: float) -> None:
-    """30,000 groups of the same labels, under the operating system's entropy: each check alarms once in 10^9 runs or less.
-
-    Two thirds of the flip probability are accepted once in 10^11 runs (non-central chi-square).
-    """
+    """30,000 groups of the same labels, under the operating system's entropy: each check alarms once in 10^9 runs or less."""
     n, times = len(labels), 30_000
     query = Peer.of(PeerToPeer(0.25, join), np.full(times, n), delta=1e-3)
     order = RNG.permutation(n * times)  # who stands where says nothing
     answer = ldp.aggregate(np.tile(labels, times)[order], query, np.repeat(np.arange(times), n)[order])
     assert answer.n_rows.tolist() == [n] * times
     assert fits(answer.values, joint_law(labels, QUARTER, Fraction(join)))
-    assert not fits(answer.values, joint_law(labels, QUARTER * Fraction(2, 3), Fraction(join)))
+    quieter = joint_law(labels, QUARTER * Fraction(2, 3), Fraction(join))
+    true = joint_law(labels, QUARTER, Fraction(join))
+    apart = times * sum((true[outcome] - p) ** 2 / p for outcome, p in quieter.items())
+    assert ncx2.cdf(chi2.isf(FALSE_ALARM, len(quieter) - 1), len(quieter) - 1, apart) < FALSE_ALARM  # else chance would accept it
+    assert not fits(answer.values, quieter)
     if n > 2:
         assert not fits(answer.values, joint_law([1 - label for label in labels], QUARTER, Fraction(join)))
 
