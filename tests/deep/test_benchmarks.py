@@ -196,7 +196,7 @@ def test_features_are_learned_once_for_a_recipe_and_images(cache, images):
     assert (train.shape, test.shape) == ((400, 8), (100, 8))
     np.testing.assert_allclose(np.linalg.norm(train, axis=1), 1, rtol=1e-5)
     assert facts["losses"][-1] < facts["losses"][0]
-    assert facts["training_seconds"] > 0
+    assert facts["training_seconds"] >= 0
     before = trained(cache)
     again, _, same = features.learned("mnist", "self-supervised", *images, recipe)
     np.testing.assert_array_equal(again, train)
