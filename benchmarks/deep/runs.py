@@ -21,7 +21,7 @@ from benchmarks.deep import dpsgd
 from benchmarks.deep.data import load
 from benchmarks.deep.nets import n_parameters
 from benchmarks.deep.recipes import Method, data_of, recipe_of
-from benchmarks.deep.train import WATCHED_ROWS, fit, precision_used, probabilities, scored, scores
+from benchmarks.deep.train import WATCHED_ROWS, best_by_noisy_labels, fit, precision_used, probabilities, scored, scores
 
 FIRST_SEED = 100  # seeds below were used to choose recipes
 TINY_ROWS = 600
@@ -113,9 +113,10 @@ def measure(run: Run) -> Run:
     learn = dpsgd.fit if method.law == "dp-sgd" else fit
     start, busy = time.perf_counter(), time.process_time()
     fitted = learn(data, method, run["epsilon"], run["seed"], device=run["device"], progress=say)
-    training, busy = time.perf_counter() - start, time.process_time() - busy
+    training, busy = time.perf_counter() - start - fitted.watch_seconds[0], time.process_time() - busy - fitted.watch_seconds[1]
     proba = probabilities(fitted.net, data.X_test, method.views)
-    watched = [scored(seen, data.y_test[:WATCHED_ROWS], run["epsilon"], data.rates) for seen in fitted.watched]
+    seen = [proba[:WATCHED_ROWS].astype(np.float64) for proba in fitted.watched]
+    watched = [scored(each, data.y_test[:WATCHED_ROWS], run["epsilon"], data.rates) for each in seen]
     nothing: Run = {}
     epochs = [{**epoch, **curve} for epoch, curve in zip_longest(fitted.epochs, watched, fillvalue=nothing)]
     found = scores(proba, data.y_test) | {
@@ -129,6 +130,9 @@ def measure(run: Run) -> Run:
         "torch": torch.__version__,
         "machine": machine(),
     }
+    if fitted.watched and fitted.validation_law is not None:
+        judged = data.y_test[: len(fitted.watched[0])]
+        found["validation"] = best_by_noisy_labels(fitted.watched, judged, fitted.validation_law, run["seed"], data.rates)
     if data.rates:
         mean = proba @ np.arange(data.n_classes)
         found["rmse"] = float(np.sqrt(np.mean((mean - data.y_test) ** 2)))

@@ -3,8 +3,9 @@
 
 import copy
 import math
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from benchmarks.deep.recipes import Method, Training
 from labeldp.custody._draw import Prior
 from labeldp.custody._request import Account
 from labeldp.custody._run import Run, open_run
-from labeldp.deep import Form, debias_weights, evidence_of
+from labeldp.deep import Form, debias_weights, evidence_of, likelihood_loss
 from labeldp.deep._loop import Epoch, Placement, predict, train
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
@@ -33,7 +34,9 @@ Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _INFORMATION_ROWS = 2000
 WATCHED_ROWS = 2000
-"""Test rows that each epoch's net is asked about."""
+"""Test rows that a learning curve is of."""
+JUDGED_ROWS = 10_000
+"""Test rows that each epoch's net is asked about: noisy labels of the second half choose an epoch, whose accuracy is of the first half."""
 
 
 @dataclass
@@ -49,15 +52,21 @@ class Fitted:
         Stage, number and mean loss of each epoch.
     candidates : dict
         By stage, from 0: the rows drawn and their candidate sets, packed, where the law has any.
-    watched : list of arrays
-        Each epoch's probabilities for the first test rows, to be compared with their labels after training.
+    watched : list of float32 arrays
+        Each epoch's probabilities for the first test rows, one view of each, to be compared with their labels after training.
+    watch_seconds : tuple of two float
+        Time by the clock, and of the processor, that these predictions took: no part of a training.
+    validation_law : Law or None
+        The law of rows that an epoch is chosen by; None without privacy.
     """
 
     net: nn.Module
     stages: list[dict[str, object]] = field(default_factory=list)
     epochs: list[dict[str, object]] = field(default_factory=list)
     candidates: dict[int, tuple[Rows, NDArray[np.uint8]]] = field(default_factory=dict)
-    watched: list[Floats] = field(default_factory=list)
+    watched: list[NDArray[np.float32]] = field(default_factory=list)
+    watch_seconds: tuple[float, float] = (0.0, 0.0)
+    validation_law: Law | None = None
 
     def hits(self, number: int, labels: NDArray[np.integer], n_classes: int) -> dict[str, float]:
         """Share of a stage's rows whose true label was among the candidates: top-k accuracy of the model before it. After training only."""
@@ -141,7 +150,10 @@ class Stages:
         return {"law": block.law.name, "drawn": len(self.run.rows), "bits": nats / math.log(2), "mean_size": size}
 
     def _watch(self, number: int, net: nn.Module) -> None:
-        self.found.watched.append(probabilities(net, self.data.X_test[:WATCHED_ROWS]))
+        wall, busy = time.perf_counter(), time.process_time()
+        self.found.watched.append(probabilities(net, self.data.X_test[:JUDGED_ROWS]).astype(np.float32))
+        before = self.found.watch_seconds
+        self.found.watch_seconds = (before[0] + time.perf_counter() - wall, before[1] + time.process_time() - busy)
 
     def _progress(self, epoch: Epoch) -> None:
         stage = max(1, len(self.found.stages))
@@ -179,6 +191,7 @@ def fit(
         return stages.found
     law = PriorSplit(data.n_classes, epsilon, ordered=True) if method.prior == "threshold" else LAWS[method.law](data.n_classes, epsilon)
     plan = plan_stages(law, n_stages=len(method.sizes), sizes=method.sizes, validation_fraction=0.0, n_rows=len(data.y))
+    stages.found.validation_law = plan.validation_law
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
         account = Account(noise=ldp.SeededNoise(seed))
@@ -227,6 +240,43 @@ def scored(proba: Floats, labels: NDArray[np.int64], epsilon: float | None, rate
     size = np.asarray(RRWithPrior(n_classes, epsilon).prepare(proba)["size"]).astype(np.int64)
     rank = (proba > proba[np.arange(len(labels)), labels][:, None]).sum(axis=1)
     return found | {"mean_k": float(size.mean()), "top_k_accuracy": float(np.mean(rank < size))}
+
+
+def best_by_noisy_labels(
+    watched: Sequence[NDArray[np.float32]], labels: NDArray[np.int64], law: Law, seed: int, rates: bool
+) -> dict[str, object]:
+    """Choose an epoch as a fit with held-out rows would, by mean log-evidence of noisy labels, and compare it with the last epoch.
+
+    Parameters
+    ----------
+    watched : sequence of (m, K) arrays
+        Each epoch's probabilities for the first test rows, over all stages.
+    labels : (m,) int64 array
+        True labels of these rows. Those of the second half are privatized by the law, with seeded noise, and choose; those of the first
+        half score the epoch that was chosen and the last one, without bias.
+    law : Law
+        One that needs no prior.
+    seed : int
+    rates : bool
+        Whether classes are ratings.
+
+    Returns
+    -------
+    dict
+        Number of the rows that chose, their law, number of the best epoch of so many, its accuracy (and RMSE) and the last one's.
+    """
+    half = len(labels) // 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeededNoiseWarning)
+        noise = ldp.SeededNoise(seed + 1_000_000)  # other words than those of the training rows
+        noisy = ldp.privatize(labels[half:], law, classes=range(law.n_classes), noise=noise)
+    evidence = evidence_of(noisy)
+    losses = [float(likelihood_loss(torch.from_numpy(proba[half:]).clamp_min(1e-12).log(), evidence)) for proba in watched]
+    best = int(np.argmin(losses))
+    found: dict[str, object] = {"rows": len(labels) - half, "law": law.name, "epoch": best + 1, "epochs": len(watched)}
+    for name, epoch in (("", best), ("last_", len(watched) - 1)):
+        found |= {name + key: value for key, value in scored(watched[epoch][:half].astype(np.float64), labels[:half], None, rates).items()}
+    return found
 
 
 def scores(proba: Floats, labels: NDArray[np.int64]) -> dict[str, float]:

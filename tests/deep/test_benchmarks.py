@@ -15,11 +15,12 @@ from benchmarks.common import load_json, load_runs
 from benchmarks.deep import gpu, recipes, runs, share, speed
 from benchmarks.deep.data import Data
 from benchmarks.deep.recipes import FROZEN, GRIDS, method
-from benchmarks.deep.train import fit, precision_used, probabilities
+from benchmarks.deep.train import best_by_noisy_labels, fit, precision_used, probabilities
 from benchmarks.small_epsilon import command, features, methods
 from sklearn.datasets import load_digits
 
 from labeldp.deep import Recipe
+from labeldp.laws import SubsetSelection
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "benchmarks" / "README.md"
@@ -123,6 +124,33 @@ def test_a_recipe_trains_in_stages_and_draws_each_row_once():
     assert probabilities(found.net, data.X_test, "shift 1").shape == (100, 10)
     clean = fit(data, method("mnist", "cpu", "non-private", None).shortened(20), None, 0)
     assert np.mean(probabilities(clean.net, data.X_test).argmax(axis=1) == data.y_test) > 0.5
+
+
+def test_an_epoch_is_chosen_by_noisy_labels_of_other_rows_than_those_that_score_it():
+    """Collapsed nets lose by e^-20 of probability a row; 200 noisy labels at epsilon 4 cannot prefer one of these."""
+    labels = np.arange(400) % 10
+    good = np.full((400, 10), 0.01, np.float32)
+    good[np.arange(400), labels] = 0.91
+    one_class = np.full((400, 10), 1e-9, np.float32)
+    one_class[:, 3] = 1
+    worse = good.copy()
+    worse[200:] = good[200:][::-1]  # right where true labels score it, wrong where noisy labels choose
+    found = best_by_noisy_labels([worse, good, one_class], labels, SubsetSelection(10, 4.0), 0, rates=False)
+    assert (found["epoch"], found["epochs"], found["rows"], found["law"]) == (2, 3, 200, "subset")
+    assert (found["accuracy"], found["last_accuracy"]) == (1.0, 0.1)
+    assert set(best_by_noisy_labels([good], labels, SubsetSelection(10, 4.0), 0, rates=True)) >= {"rmse", "last_rmse"}
+
+
+def test_a_run_records_last_epoch_and_best_by_noisy_labels(monkeypatch):
+    X, y = load_digits(return_X_y=True)
+    X = torch.from_numpy((X * 15).astype(np.uint8)).view(-1, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, 2:30, 2:30]
+    monkeypatch.setattr(runs, "load", lambda _: Data("mnist", X[:500], y[:500], X[500:700], y[500:700], 10, np.empty((0, 0), np.float32)))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    asked = {"table": "mnist", "size": "cpu", "seed": 100, "tiny": True, "device": "cpu", "threads": 1}
+    found = runs.measure(asked | {"method": "ours-2", "epsilon": 4.0})
+    assert {"accuracy", "worst_class", "calibration_error", "core_seconds"} <= found.keys()
+    assert (found["validation"]["rows"], found["validation"]["epochs"], found["validation"]["law"]) == (100, 2, "subset")
+    assert "validation" not in runs.measure(asked | {"method": "non-private", "epsilon": None})
 
 
 def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
