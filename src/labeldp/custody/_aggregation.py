@@ -27,11 +27,12 @@ from labeldp._validate import exact
 from labeldp.aggregates import Aggregate, ConfidentGNMax, Query
 from labeldp.aggregates._result import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
-from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
+from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode
 from labeldp.custody._request import Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
 from labeldp.custody._run import TableRows, set_digest
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn
 from labeldp.laws._exact import below
+from labeldp.laws._grid import Grid, as_classes, as_numbers
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSet
 from labeldp.noise._words import CHUNK, Key, RowWords, SeededNoise, new_run_id, partition, row_blocks
@@ -902,8 +903,8 @@ class LabelReader:
     """
 
     def __init__(self, classes: Sequence[object], label: str) -> None:
-        self._classes, self._label = tuple(classes), label
-        self._are_codes = self._classes == tuple(range(len(self._classes)))
+        self._classes, self._label = as_classes(classes), label
+        self._are_codes = self._classes == tuple(range(len(self._classes))) and not isinstance(self._classes, Grid)
         self.rows = 0
         """Number of rows read so far, by which messages name a row."""
 
@@ -926,6 +927,8 @@ class LabelReader:
         return codes
 
     def _searched(self, column: pa.Array) -> NDArray[np.int32]:
+        if isinstance(self._classes, Grid):
+            return self._classes.codes(as_numbers(as_array(column)))
         try:
             values = pa.array(self._classes, column.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp.errors import DomainLeakWarning, InvalidInput, warn
+from labeldp.laws._grid import Grid, as_numbers
 from labeldp.ledger._database import ROW
 
 INFER = "infer"
@@ -52,7 +53,7 @@ def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | Non
     ----------
     labels : (n,) raw labels
         Their values are read with "infer" only; otherwise just their type.
-    classes : sequence of K values, "infer", or None
+    classes : sequence of K values, Grid, "infer", or None
         None: the codes 0..K-1, if the labels are integers and `n_classes` is K.
     n_classes : int, optional
         The number of classes of a law or query.
@@ -87,11 +88,11 @@ def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | Non
 
 
 def declare(classes: Classes, n_classes: int | None = None, *, null: bool = False) -> tuple[object, ...]:
-    """Check declared classes and return them as a tuple of plain values.
+    """Check declared classes and return them as a tuple of plain values; a `Grid` stays one.
 
     Parameters
     ----------
-    classes : sequence of values
+    classes : sequence of values, or Grid
     n_classes : int, optional
         The required number of classes.
     null : bool
@@ -102,7 +103,7 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
     InvalidInput
         They are fewer than two, not all different, of another number than `n_classes`, or some are missing or no plain values.
     """
-    values = tuple(value.item() if isinstance(value, np.generic) else value for value in _listed(classes))
+    values = classes if isinstance(classes, Grid) else tuple(v.item() if isinstance(v, np.generic) else v for v in _listed(classes))
     # Classes enter keys and digests by their repr, so they must be plain values that have the same repr on every machine.
     if not all(isinstance(value, Hashable) for value in values):
         raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")
@@ -212,7 +213,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     Parameters
     ----------
     labels : (n,) array, list, or column of a data frame
-    classes : sequence of K values
+    classes : sequence of K values, or Grid
+        With a grid each label is a number, and its code is that of the nearest point.
 
     Returns
     -------
@@ -226,6 +228,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
         nor the number of such rows.
     """
     array = as_array(labels)
+    if isinstance(classes, Grid):
+        return _on_grid(array, classes)
     codes = _by_table(array, classes) if array.dtype.kind == "O" else _by_search(array, classes)
     bad = np.flatnonzero(codes < 0)
     if len(bad):
@@ -237,6 +241,17 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
         raise InvalidInput(
             f"Expected every label to be one of {listed}, but {where} is not. "
             f"{hint or 'Declare its class (classes=), or give missing labels a class of their own.'}"
+        )
+    return codes.view(Codes)
+
+
+def _on_grid(array: NDArray[np.generic], grid: Grid) -> Codes:
+    codes = grid.codes(as_numbers(array))
+    bad = np.flatnonzero(codes < 0)
+    if len(bad):
+        raise InvalidInput(
+            f"Expected a finite number as every label, but row {bad[0]} (the first is row 0) has none. Drop such rows, if which rows have no "
+            "number is public; else fill them in with a number within the range."
         )
     return codes.view(Codes)
 

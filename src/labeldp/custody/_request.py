@@ -29,6 +29,7 @@ from labeldp.errors import (
     UnrecordedWarning,
     warn,
 )
+from labeldp.laws._grid import as_classes
 from labeldp.ledger._database import AggregateDraw, LabelDraw
 from labeldp.ledger._ledger import Ledger, RunRecord, SameRequest, Spending, as_ledger
 from labeldp.ledger._rowset import RowSet
@@ -150,7 +151,7 @@ class Account:
 
     def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
         """Return the public facts of the column, with its declared classes and the unit of these rows."""
-        return PrivateColumn(self.dataset, self.column, rows.unit_name, self.max_rows_per_unit, tuple(classes))
+        return PrivateColumn(self.dataset, self.column, rows.unit_name, self.max_rows_per_unit, as_classes(classes))
 
     def check(self) -> None:
         """Refuse a ledger without the name of a data set; warn of seeded noise, or, once, that nothing is recorded."""

@@ -58,7 +58,8 @@ def privatize(
         Raw, private. Every value must be declared.
     law : Law
         The mechanism. Its epsilon is the total for one unit: with `max_rows_per_unit` = m, each row's law has epsilon / m, rounded down.
-    classes : sequence of K values, or "infer", optional
+    classes : sequence of K values, Grid, or "infer", optional
+        For numbers a `Grid`: each label is rounded to its nearest point.
         The public list of class values. None (default): the codes 0..K-1 of the law's K classes, for integer labels only. "infer" reads
         them off the labels, which reveals the classes that occur: it warns, `privacy.except_for` says so, and floats, or more than
         sqrt(n) different values, are refused.

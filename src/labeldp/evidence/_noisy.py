@@ -28,6 +28,7 @@ from labeldp.errors import InvalidInput
 from labeldp.laws import law_from_dict
 from labeldp.laws._base import Law
 from labeldp.laws._exact import Array, select_members, set_sizes
+from labeldp.laws._grid import as_classes, classes_of, grid_facts
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class NoisyLabels:
     Attributes
     ----------
     n_rows : int
-    classes : tuple
+    classes : tuple, or Grid
         The K declared class values; code c stands for classes[c].
     blocks : tuple of Block
         The draws. A row may be in no block (no evidence: all classes are equally likely) or in several (independent draws).
@@ -188,7 +189,7 @@ class NoisyLabels:
         """
         # A set or a score has a side and a meaning that no list of labels can declare.
         label_law(law)
-        values = tuple(range(law.n_classes)) if classes is None else tuple(classes)
+        values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
         given, place = np.unique(np.asarray(labels), return_inverse=True)
         known = {value: code for code, value in enumerate(values)}
         codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[place.reshape(-1)]
@@ -603,6 +604,7 @@ class NoisyLabels:
         columns = {name: pa.array(values) for name, values in ids}
         found = [block_facts(block) for block in self.blocks]
         facts: dict[str, object] = {"format": FORMAT, "classes": plain(self.classes), "explicit_ids": self.explicit_ids, "blocks": found}
+        facts |= grid_facts(self.classes)
         facts |= {"behind": [receipt.to_dict() for receipt in self.behind]} if self.behind else {}
         facts |= {} if self._drawn else {"by_hand": True}
         # Whether rows repeat is recorded: else a reader could not tell a bootstrap from a row that was copied later.
@@ -646,7 +648,7 @@ class NoisyLabels:
             raise InvalidInput("Expected each row once, as it was written, got one twice: evidence counts once. Drop repeated rows.")
         blocks = tuple(_read_block(law, *piece, found) for law, piece, found in zip(laws, pieces, facts["blocks"], strict=True))
         behind = tuple(Receipt.from_dict(receipt) for receipt in facts.get("behind", ()))
-        noisy = cls(table.num_rows, tuple(facts["classes"]), blocks, ids, bool(facts["explicit_ids"]), behind, "file")
+        noisy = cls(table.num_rows, classes_of(facts), blocks, ids, bool(facts["explicit_ids"]), behind, "file")
         return noisy if facts.get("by_hand") else as_drawn(noisy)
 
     def save(self, path: str | Path) -> None:

@@ -4,6 +4,7 @@
 from labeldp.laws._base import LAWS, Cell, Law, Side, Table, exact_epsilon, law_from_dict, law_named, parse_law, register_law, spellings
 from labeldp.laws._cluster import ClusterRR
 from labeldp.laws._exact import WORD, Words, exp_floor
+from labeldp.laws._grid import Grid
 from labeldp.laws._response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._scores import Alibi
 from labeldp.laws._subset import AutoLaw, PriorSplit, SubsetSelection
@@ -15,6 +16,7 @@ __all__ = [
     "AutoLaw",
     "Cell",
     "ClusterRR",
+    "Grid",
     "Law",
     "PriorSplit",
     "RRTopK",

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classes of numbers: a public range with evenly spaced points, to the nearest of which a private number is rounded."""
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput
+
+POINTS = 64
+MOST_POINTS = 10_000
+_WHOLE = 2**53  # up to here every whole number is a float
+
+
+class Grid(tuple[float, ...]):
+    """Declare the range of a private number, and the points that it is rounded to, as classes.
+
+    Parameters
+    ----------
+    low, high : float
+        The public range, low < high, both finite. Choose it without looking at the labels.
+    points : int, optional
+        K, the number of evenly spaced points, `low` and `high` among them: 2 to 10,000. 64 by default.
+    resolution : float, optional
+        The distance of two points, instead of `points`; the range must be a whole number of times as long, as decimal numbers.
+
+    Raises
+    ------
+    InvalidInput
+        The range is reversed, empty or infinite, the points are too few, too many or not all different floats, or both `points` and
+        `resolution` are given.
+
+    Notes
+    -----
+    A grid is the tuple of its K points, and is taken wherever classes are: code c stands for grid[c]. Besides, a number between two points
+    is encoded as the nearest one, of two equally near as the lower one. A number outside the range is clamped: it becomes `low` or `high`,
+    and no message, log or file says how many were, since such a count would reveal labels. NaN, infinity and missing values are refused
+    before anything is charged.
+
+    The points are ints if all are whole numbers, else floats: low + i (high - low) / (K - 1), computed exactly and rounded once. So all
+    machines encode alike.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> grid = ldp.Grid(0, 100, points=5)
+    >>> grid, list(grid)
+    (Grid(0, 100, points=5), [0, 25, 50, 75, 100])
+    >>> ldp.privatize([12.5, 13, 250], ldp.RandomizedResponse(5, 700.0), classes=grid, noise=ldp.SeededNoise(0)).hard()
+    array([  0,  25, 100])
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, low: float, high: float, points: int | None = None, *, resolution: float | None = None) -> Self:
+        start, end = _bound(low=low), _bound(high=high)
+        if not start < end:
+            raise InvalidInput(f"Expected a range with low < high, got low={low!r} and high={high!r}. Give the lower end first.")
+        if points is not None and resolution is not None:
+            raise InvalidInput("Expected points= or resolution=, got both. Leave one out.")
+        return super().__new__(cls, _points(start, end, _number_of_points(start, end, points, resolution)))
+
+    def __getnewargs__(self) -> tuple[float, float, int]:
+        return self.low, self.high, self.points
+
+    def __repr__(self) -> str:
+        return f"Grid({self.low!r}, {self.high!r}, points={self.points})"
+
+    @property
+    def low(self) -> float:
+        """The lowest point."""
+        return self[0]
+
+    @property
+    def high(self) -> float:
+        """The highest point."""
+        return self[-1]
+
+    @property
+    def points(self) -> int:
+        """The number of points, K."""
+        return len(self)
+
+    @property
+    def resolution(self) -> float:
+        """The distance of two neighbouring points, rounded to a float."""
+        return float((_validate.exact(self.high) - _validate.exact(self.low)) / (len(self) - 1))
+
+    def codes(self, values: ArrayLike) -> NDArray[np.int32]:
+        """Find the nearest point of each number: (n,) int32 in 0..K-1, -1 for NaN and infinity.
+
+        Parameters
+        ----------
+        values : (n,) array of numbers
+
+        Notes
+        -----
+        The lower one of two equally near points, exactly; the first or last point for numbers outside the range. O(n log K).
+        """
+        given = np.asarray(values).astype(np.float64, copy=False)
+        found = np.searchsorted(_cuts(self), given).astype(np.int32)
+        return np.where(np.isfinite(given), found, np.int32(-1))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the grid as JSON-ready data: low, high and points."""
+        return {"low": self.low, "high": self.high, "points": self.points}
+
+
+def as_numbers(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Convert an array of labels to floats, with NaN for what is no number; refuse types that are none.
+
+    Raises
+    ------
+    InvalidInput
+        The array's type is text, boolean, complex or a time. The message names the type only.
+    """
+    kind = values.dtype.kind
+    if kind in "iuf":
+        with np.errstate(over="ignore"):
+            return np.asarray(values.astype(np.float64))
+    if kind == "O":
+        return np.fromiter((_number(value) for value in values.tolist()), np.float64, len(values))
+    named = {"U": "text", "S": "bytes", "b": "booleans", "c": "complex numbers", "M": "times", "m": "times"}.get(kind, str(values.dtype))
+    raise InvalidInput(f"Expected numbers, as the classes are a grid, got {named}. Convert them to numbers, or declare their classes.")
+
+
+def as_classes(values: Sequence[object]) -> tuple[object, ...]:
+    """Return classes as a tuple; a grid stays one."""
+    return values if isinstance(values, Grid) else tuple(values)
+
+
+def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:
+    """Read classes back from the JSON data that has them as "classes" and, if they are a `Grid`, its range as "grid"."""
+    listed = tuple(facts["classes"])
+    if "grid" not in facts:
+        return listed
+    try:
+        grid = Grid(**facts["grid"])
+    except TypeError:
+        grid = None
+    if grid != listed:
+        raise InvalidInput("Expected the classes to be the points of the grid that is named beside them, got others. Restore the file.")
+    return grid
+
+
+def grid_facts(classes: Sequence[object]) -> dict[str, object]:
+    """Return what `classes_of` reads besides the list of classes: the range under "grid" if they are a `Grid`, else nothing."""
+    return {"grid": classes.to_dict()} if isinstance(classes, Grid) else {}
+
+
+def _bound(**named: object) -> Fraction:
+    ((name, value),) = named.items()
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | Decimal) or not math.isfinite(value):
+        raise InvalidInput(f"Expected {name} as a finite number, got {name}={_validate.shown(value)}. Give the ends of a public range.")
+    return _validate.exact(float(value))
+
+
+def _number_of_points(low: Fraction, high: Fraction, points: object, resolution: object) -> int:
+    if resolution is None:
+        fix = "Each point is a class, and costs memory in every row of a likelihood."
+        return _validate.integer(points=POINTS if points is None else points, low=2, high=MOST_POINTS, fix=fix)
+    steps = (high - low) / _validate.exact(_validate.positive(resolution=resolution))
+    if steps.denominator != 1 or not 1 <= steps < MOST_POINTS:
+        raise InvalidInput(
+            f"Expected a resolution that divides the range into 1 to {MOST_POINTS - 1} equal steps, got resolution={resolution!r} for a "
+            f"range of {float(high - low)!r}. Change it or an end of the range, or give points=."
+        )
+    return steps.numerator + 1
+
+
+def _points(low: Fraction, high: Fraction, count: int) -> list[int] | list[float]:
+    exact = [low + (high - low) * i / (count - 1) for i in range(count)]
+    if all(point.denominator == 1 and abs(point) <= _WHOLE for point in exact):
+        return [point.numerator for point in exact]
+    found = [float(point) for point in exact]
+    if not all(a < b for a, b in zip(found, found[1:], strict=False)):
+        raise InvalidInput(f"Expected a range in which {count} points are different floats, got a narrower one. Widen it, or subtract low.")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _cuts(grid: Grid) -> NDArray[np.float64]:
+    """Compute the largest float that is nearest to each point but the last, or as near to the next: (K - 1,)."""
+    middles = ((Fraction(a) + Fraction(b)) / 2 for a, b in zip(grid, grid[1:], strict=False))
+    return np.array([_validate.float_down(middle, binary=True) for middle in middles])
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | Decimal):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
