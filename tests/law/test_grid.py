@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grid is a list of classes to whose nearest value numbers are rounded: exactly, with ties downwards, clamped, and inside the door only."""
+"""A grid is a list of classes to whose nearest value numbers are rounded: exactly, ties downwards, clamped, inside the door only."""
 
 import copy
 import decimal
@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -53,7 +54,7 @@ def test_the_nearest_point_is_found_exactly(low: float, width: float, points: in
         grid = ldp.Grid(low, low + width, points)
     except ldp.InvalidInput:  # so narrow that floats do not tell its points apart
         return
-    middles = [float((Fraction(a) + Fraction(b)) / 2) for a, b in zip(grid, grid[1:], strict=False)]
+    middles = [float((Fraction(a) + Fraction(b)) / 2) for a, b in pairwise(grid)]
     values = [low + share * width for share in place] + middles + [np.nextafter(m, np.inf) for m in middles] + list(grid)
     expected = [min(range(points), key=lambda c: (abs(Fraction(float(grid[c])) - Fraction(float(v))), c)) for v in values]
     assert grid.codes(values).tolist() == expected

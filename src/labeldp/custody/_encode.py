@@ -250,8 +250,8 @@ def _on_grid(array: NDArray[np.generic], grid: Grid) -> Codes:
     bad = np.flatnonzero(codes < 0)
     if len(bad):
         raise InvalidInput(
-            f"Expected a finite number as every label, but row {bad[0]} (the first is row 0) has none. Drop such rows, if which rows have no "
-            "number is public; else fill them in with a number within the range."
+            f"Expected a finite number as every label, but row {bad[0]} (the first is row 0) has none. Drop such rows if it is public "
+            "which these are; else fill them in with a number within the range."
         )
     return codes.view(Codes)
 

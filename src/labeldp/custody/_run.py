@@ -59,10 +59,9 @@ def privatize(
     law : Law
         The mechanism. Its epsilon is the total for one unit: with `max_rows_per_unit` = m, each row's law has epsilon / m, rounded down.
     classes : sequence of K values, Grid, or "infer", optional
-        For numbers a `Grid`: each label is rounded to its nearest point.
-        The public list of class values. None (default): the codes 0..K-1 of the law's K classes, for integer labels only. "infer" reads
-        them off the labels, which reveals the classes that occur: it warns, `privacy.except_for` says so, and floats, or more than
-        sqrt(n) different values, are refused.
+        The public list of class values; for numbers a `Grid`, to whose nearest point each label is rounded. None (default): the codes
+        0..K-1 of the law's K classes, for integer labels only. "infer" reads them off the labels, which reveals the classes that occur: it
+        warns, `privacy.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
     column : str

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -181,7 +182,7 @@ def _points(low: Fraction, high: Fraction, count: int) -> list[int] | list[float
     if all(point.denominator == 1 and abs(point) <= _WHOLE for point in exact):
         return [point.numerator for point in exact]
     found = [float(point) for point in exact]
-    if not all(a < b for a, b in zip(found, found[1:], strict=False)):
+    if not all(a < b for a, b in pairwise(found)):
         raise InvalidInput(f"Expected a range in which {count} points are different floats, got a narrower one. Widen it, or subtract low.")
     return found
 
@@ -189,7 +190,7 @@ def _points(low: Fraction, high: Fraction, count: int) -> list[int] | list[float
 @lru_cache(maxsize=64)
 def _cuts(grid: Grid) -> NDArray[np.float64]:
     """Compute the largest float that is nearest to each point but the last, or as near to the next: (K - 1,)."""
-    middles = ((Fraction(a) + Fraction(b)) / 2 for a, b in zip(grid, grid[1:], strict=False))
+    middles = ((Fraction(a) + Fraction(b)) / 2 for a, b in pairwise(grid))
     return np.array([_validate.float_down(middle, binary=True) for middle in middles])
 
 
