@@ -18,8 +18,8 @@ import labeldp as ldp
 from labeldp.learn import SoftmaxRegression
 from labeldp.learn import _corrections as corrections
 from labeldp.learn._corrections import LearnOptions, Model, seeded, weight_keyword
-from labeldp.learn._data import take
 from labeldp.learn._softmax import RowEvidence
+from labeldp.protocol._matching import take
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")
 

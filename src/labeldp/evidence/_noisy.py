@@ -553,7 +553,16 @@ class NoisyLabels:
         ----------
         Natarajan, Dhillon, Ravikumar and Tewari 2013, "Learning with noisy labels".
         """
-        return self._over_draws(losses, lambda part, table: (part.law.weights(part.outputs, part.side) * table).sum(axis=1))
+        table = self._losses(losses)
+        return self._over_draws((), lambda part: (part.law.weights(part.outputs, part.side) * table[part.rows]).sum(axis=1))
+
+    def class_weights(self) -> NDArray[np.float64]:
+        """Compute the weights of the classes by which `debias` sums losses: (n, K) float64, rows sum to 1.
+
+        The expectation of row i over the law is the indicator of its true label, so the mean over rows is an unbiased estimate of the class
+        frequencies, and weights @ values one of the mean of any (K,) values of the classes. Errors as `debias`. Cost: O(n K).
+        """
+        return self._over_draws((self.n_classes,), lambda part: part.law.weights(part.outputs, part.side))
 
     def loss_range(self, losses: ArrayLike) -> NDArray[np.float64]:
         """Compute the range of `debias` in each row, over all outputs of its laws, for confidence intervals: (n,) float64.
@@ -563,21 +572,25 @@ class NoisyLabels:
         losses : (n, K) float
             As for `debias`, with the same errors.
         """
-        return self._over_draws(losses, lambda part, table: part.law.loss_range(table, part.outputs, part.side))
+        table = self._losses(losses)
+        return self._over_draws((), lambda part: part.law.loss_range(table[part.rows], part.outputs, part.side))
 
-    def _over_draws(self, losses: ArrayLike, value: Callable[[Block, NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Average a value over each row's draws, leaving out draws for which it is NaN."""
+    def _losses(self, losses: ArrayLike) -> NDArray[np.float64]:
         table = np.asarray(losses, np.float64)
         if table.shape != (self.n_rows, self.n_classes):
             raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
-        total, draws = np.zeros(self.n_rows), np.zeros(self.n_rows)
+        return table
+
+    def _over_draws(self, shape: tuple[int, ...], value: Callable[[Block], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Average a value of this shape over each row's draws, leaving out draws for which it is NaN: (n, *shape)."""
+        total, draws = np.zeros((self.n_rows, *shape)), np.zeros(self.n_rows)
         for part in (part for block in self.blocks for part in block.batches()):
-            estimate = value(part, table[part.rows])
-            known = np.isfinite(estimate)
+            estimate = value(part)
+            known = np.isfinite(estimate).all(axis=tuple(range(1, estimate.ndim)))
             total[part.rows[known]] += estimate[known]
             draws[part.rows[known]] += 1
         self._require_invertible(draws > 0)
-        return total / draws
+        return total / draws.reshape(-1, *(1 for _ in shape))
 
     def _require_invertible(self, known: NDArray[np.bool_]) -> None:
         if known.all():

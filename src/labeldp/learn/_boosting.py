@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from labeldp.errors import InvalidInput
-from labeldp.learn._data import Floats, take
+from labeldp.learn._data import Floats
+from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import likeliest_frequencies
 
 # Where a label says next to nothing; without noise the libraries' own settings hold, and between them the square of what it says decides.

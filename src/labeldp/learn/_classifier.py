@@ -33,21 +33,12 @@ from labeldp.learn._corrections import (
     seeded,
     takes_raw_labels,
 )
-from labeldp.learn._data import (
-    Estimator,
-    Floats,
-    check_features,
-    encoder_of,
-    features_digest,
-    read_labels,
-    take,
-    text_columns,
-    together,
-)
+from labeldp.learn._data import Estimator, Floats, check_features, encoder_of, features_digest, read_labels, text_columns
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import StagedEstimator, TopK, evidenced, undisturbed
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
+from labeldp.protocol._matching import take, together
 
 _FEW_ROWS = 2000
 

@@ -18,11 +18,12 @@ from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
 from labeldp.learn._clusters import Clusters, clusters_for, dense, learned_from_counts, learner_of_counts, plan_clusters
 from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels
-from labeldp.learn._data import Estimator, Floats, check_features, read_labels, takes_images, together
+from labeldp.learn._data import Estimator, Floats, check_features, read_labels, takes_images
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import LabelDPEstimator
 from labeldp.protocol._fit import ask_groups
+from labeldp.protocol._matching import together
 
 
 class CuratorEstimator(LabelDPEstimator):

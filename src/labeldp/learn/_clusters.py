@@ -25,10 +25,10 @@ from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
 from labeldp.learn._corrections import Model, fit_last
-from labeldp.learn._data import Codes, Estimator, Floats, features_digest, take
+from labeldp.learn._data import Codes, Estimator, Floats, features_digest
 from labeldp.learn._softmax import softmax_of
 from labeldp.protocol._fit import GroupPlan, left_of
-from labeldp.protocol._matching import row_count
+from labeldp.protocol._matching import row_count, take
 
 ALGORITHMS = ("auto", "k-means", "mini-batch", "faiss")
 EMBEDDERS = ("pca", "standard")

@@ -25,9 +25,10 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._boosting import LikelihoodBoosting, library_of
-from labeldp.learn._data import Codes, Estimator, Floats, take
+from labeldp.learn._data import Codes, Estimator, Floats
 from labeldp.learn._softmax import SoftmaxRegression, softmax_of
 from labeldp.protocol._estimator import TopK, in_top_k, members
+from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import likeliest_frequencies, log_evidence
 
 HeldOut = tuple[object, NoisyLabels]

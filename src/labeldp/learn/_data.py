@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check features and labels in the forms that users have, match noisy labels to rows, and encode categories as numbers.
+"""Check features and labels in the forms that users have, and encode categories as numbers.
 
 No message shows a label, and no warning depends on one.
 """
@@ -11,7 +11,7 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
@@ -21,9 +21,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from labeldp._hash import array_digest
 from labeldp.custody._encode import infers, not_plain
 from labeldp.errors import InvalidInput, RareCategoriesWarning
-from labeldp.evidence import NoisyLabels
 from labeldp.protocol._fit import FitSettings, settled_classes
-from labeldp.protocol._matching import check_count, matched_by_id, require_same_rows, warn_of_order
+from labeldp.protocol._matching import check_count
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -32,13 +31,6 @@ Estimator = Any  # scikit-learn has no types
 MAX_CATEGORIES = 254  # histogram gradient boosting takes 255; the last one stands for all rarer ones
 _NOTHING = ("<NA>", "NaT", "nan")
 _TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__", "__arrow_c_stream__")
-
-
-def take(X: object, rows: Codes) -> object:
-    """Return these rows of an array, a sparse matrix or a data frame."""
-    if hasattr(X, "iloc"):
-        return X.iloc[rows]
-    return X[rows] if hasattr(X, "__getitem__") and hasattr(X, "shape") else np.asarray(X)[rows]
 
 
 def check_features(X: Any, estimator: Estimator, name: str) -> Any:
@@ -193,38 +185,3 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
         except TypeError:
             raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare classes=.") from None
     return labels, settled_classes(settings, labels)
-
-
-def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
-    """Match rows of X and noisy labels, both in the order of X; with ids, rows without a noisy label are left out.
-
-    Parameters
-    ----------
-    X : array, sparse matrix or data frame
-    noisy : NoisyLabels
-    ids : (len of X,) or (len of X, columns) array, optional
-        Ids of X's rows, to match by. Without them row i gets noisy label i: a named index with the ids of `noisy` confirms or refutes this
-        order, and if nothing does, a warning says so.
-
-    Raises
-    ------
-    InvalidInput
-        If ids do not match, numbers of rows differ, or the index shows another order.
-    """
-    n_rows = X.shape[0]
-    if ids is not None:
-        places, noisy = matched_by_id(ids, n_rows, noisy)
-        return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), noisy
-    require_same_rows(n_rows, noisy)
-    index = getattr(X, "index", None) if hasattr(X, "iloc") else None
-    # Only a named index counts: it was made from a column, while a nameless one numbers rows.
-    known = None if getattr(index, "name", None) is None else np.asarray(index)
-    same = known is not None and noisy.explicit_ids and known.shape == noisy.ids.shape
-    if known is None or not same or set(known.tolist()) != set(noisy.ids.tolist()):
-        warn_of_order(noisy, own=True)
-    elif not np.array_equal(known, noisy.ids):
-        raise InvalidInput(
-            "Expected the rows of X in the order of the noisy labels, got an index that has their ids in another order. Pass ids=X.index, "
-            "and they are matched."
-        )
-    return X, noisy

@@ -27,10 +27,11 @@ from labeldp.learn._classifier import dry_run
 from labeldp.learn._cluster_estimators import CuratorEstimator
 from labeldp.learn._clusters import setting_text
 from labeldp.learn._corrections import Model, fit_codes, require_classifier, require_plain_labels, seeded
-from labeldp.learn._data import Codes, Estimator, Floats, features_digest, read_labels, take, takes_images
+from labeldp.learn._data import Codes, Estimator, Floats, features_digest, read_labels, takes_images
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import undisturbed
+from labeldp.protocol._matching import take
 
 _ROWS_A_CLASS = 10  # of a shard, on average, by the rule for the number of teachers
 _SIGMAS = 5  # the rule's number of teachers is at least so many standard deviations of the noise on an answer's count

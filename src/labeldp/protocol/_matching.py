@@ -19,6 +19,13 @@ def row_count(X: Any) -> int:
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
+def take(X: object, rows: NDArray[np.int64]) -> object:
+    """Return these rows of an array, a sparse matrix or a data frame."""
+    if hasattr(X, "iloc"):
+        return X.iloc[rows]
+    return X[rows] if hasattr(X, "__getitem__") and hasattr(X, "shape") else np.asarray(X)[rows]
+
+
 def check_count(n_labels: int, n_rows: int) -> None:
     """Refuse a number of labels other than that of rows, and fewer than two rows."""
     if n_labels != n_rows:
@@ -119,3 +126,38 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
         else "It has no ids to match by: read X from that very file, and say so by ids=range(len(X)); or release it with an id column."
     )
     warn(LabelDPWarning(f"{why}, and nothing says which row of X has which: row i of X is taken for that of noisy label i{first}. {fix}"))
+
+
+def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+    """Match rows of X and noisy labels, both in the order of X; with ids, rows without a noisy label are left out.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or data frame
+    noisy : NoisyLabels
+    ids : (len of X,) or (len of X, columns) array, optional
+        Ids of X's rows, to match by. Without them row i gets noisy label i: a named index with the ids of `noisy` confirms or refutes this
+        order, and if nothing does, a warning says so.
+
+    Raises
+    ------
+    InvalidInput
+        If ids do not match, numbers of rows differ, or the index shows another order.
+    """
+    n_rows = X.shape[0]
+    if ids is not None:
+        places, noisy = matched_by_id(ids, n_rows, noisy)
+        return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), noisy
+    require_same_rows(n_rows, noisy)
+    index = getattr(X, "index", None) if hasattr(X, "iloc") else None
+    # Only a named index counts: it was made from a column, while a nameless one numbers rows.
+    known = None if getattr(index, "name", None) is None else np.asarray(index)
+    same = known is not None and noisy.explicit_ids and known.shape == noisy.ids.shape
+    if known is None or not same or set(known.tolist()) != set(noisy.ids.tolist()):
+        warn_of_order(noisy, own=True)
+    elif not np.array_equal(known, noisy.ids):
+        raise InvalidInput(
+            "Expected the rows of X in the order of the noisy labels, got an index that has their ids in another order. Pass ids=X.index, "
+            "and they are matched."
+        )
+    return X, noisy

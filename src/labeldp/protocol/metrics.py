@@ -282,10 +282,10 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
     Estimates of shape (K,), in the order of `noisy.classes`; values sum to 1.
     """
     _require_rows(noisy)
-    cells = []
+    cells, weights = [], noisy.class_weights()
     for code in range(noisy.n_classes):
         wanted = np.tile(np.eye(noisy.n_classes)[code], (len(noisy), 1))
-        cells.append(mean_interval(noisy.debias(wanted), noisy.loss_range(wanted), confidence, least=0.0, most=1.0))
+        cells.append(mean_interval(weights[:, code], noisy.loss_range(wanted), confidence, least=0.0, most=1.0))
     value, low, high, stderr = (np.array(part) for part in zip(*cells, strict=True))
     return Estimates(value, low, high, confidence, stderr)
 
