@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frozen recipes: what each row of each table does, for every data set and size. Plain values, so that a run's record holds all of it.
 
-One recipe serves every epsilon of a data set but for the fields in `PAPER_FIELDS` and `RATING_LAW`. Ours are chosen on noisy held-out
-labels (`deep-choose`; README.md says how far that has come). The paper's are as published (Ghazi et al. 2021, Appendix B, and the
-authors' code, whose decays come at 45 and 75 % of a stage):
+One recipe serves every epsilon of a data set but for `RATING_LAW` and what the paper varies. Ours are chosen on noisy held-out labels
+(`deep-choose`; README.md says how far that has come). The paper's are as published (Ghazi et al. 2021, Appendix B, and the authors' code,
+whose decays come at 45 and 75 % of a stage); their values are those of `labeldp.deep.recipes`:
     --size gpu   its nets, epochs, rates, batch sizes, augmentation, penalty
     --size cpu   its law, loss, mixup, split, temperature, filter, augmentation and schedule; our net, batch and peak rate, and about as
                  many images trained on as ours, since its own nets take hours on two cores
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss, posterior_loss, schedules
+from labeldp.deep import recipes as papers
 from labeldp.deep._loop import Recipe
 
 METHODS = ("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3", "dp-sgd", "non-private")
@@ -52,7 +53,7 @@ AUGMENTATIONS: dict[str, augment.Augmentation | None] = {
     "flip, shift 4": augment.chain(augment.flip, partial(augment.shift, pixels=4, mode="reflect")),
     "flip, crop 24": augment.chain(augment.flip, partial(batch_crop, size=24)),
     "crop 24": partial(batch_crop, size=24),
-    "paper": augment.chain(augment.flip, partial(augment.shift, pixels=4), partial(augment.cutout, size=8, shared=True)),
+    "paper": papers.lp_1st("cifar10", epsilon=1.0)["recipe"].augment,
 }
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "likelihood": likelihood_loss,
@@ -152,22 +153,24 @@ class Method:
 
 # The paper -----------------------------------------------------------------------------------------------------------------------------
 
-PAPER_FIELDS = {  # epsilon from which on: mixup of stage 1, of later stages, share of stage 1, temperature (the authors' code, CIFAR-10)
-    0: (16.0, 8.0, 0.8, 0.6),
-    2: (8.0, 8.0, 0.7, 0.5),
-    4: (8.0, 4.0, 0.6, 0.5),
-    8: (4.0, 4.0, 0.6, 0.5),
-}
+
+def published(data: str) -> Training:
+    """The package's published training of a data set, by the names of this module; without mixup."""
+    made: Recipe = papers.lp_1st(data, epsilon=1.0, alpha=0.0)["recipe"]
+    (schedule,) = (name for name, each in SCHEDULES.items() if each == made.schedule)
+    augmented = "none" if made.augment is None else "paper"
+    given = {"batch_size": made.batch_size or 256, "weight_decay": made.weight_decay, "precision": made.precision}
+    return Training(made.epochs, made.rate, schedule=schedule, augment=augmented, loss="cross-entropy", **given)
 
 
 def paper(n_stages: int, epsilon: float, net: str, training: Training, *, mixes: bool = True) -> Method:
     """LP-1ST, LP-2ST or LP-3ST; where a third stage is, it takes half of the rows that are not in the first."""
-    first, later, share, temperature = PAPER_FIELDS[max(start for start in PAPER_FIELDS if start <= epsilon)]
-    alphas = (first, later, later)[:n_stages] if mixes else (0.0,) * n_stages
-    sizes = {1: (1.0,), 2: (share, 1 - share), 3: (share, (1 - share) / 2, (1 - share) / 2)}[n_stages]
+    name = papers.NAMES[n_stages - 1]
+    staged = papers.stages(name, epsilon=epsilon or 1.0)
+    alphas = papers.mixups(name, epsilon=epsilon or 1.0) if mixes else (0.0,) * n_stages
     stages = tuple(replace(training, loss="cross-entropy", alpha=alpha) for alpha in alphas)
-    law = "rr" if n_stages == 1 else "rr-with-prior"
-    return Method(net, stages, law, tuple(round(size, 3) for size in sizes), temperature, top_k_filter=n_stages > 1)
+    temperature = papers.multistage(epsilon or 1.0).temperature  # also where one stage makes no prior: part of the identity of kept runs
+    return Method(net, stages, staged["law"], staged["stage_sizes"] or (1.0,), temperature, top_k_filter=staged["top_k_filter"] == "mean")
 
 
 # Frozen recipes, a data set and size each ------------------------------------------------------------------------------------------------
@@ -264,8 +267,8 @@ _COLOUR = Training(30, 0.4, batch_size=512, augment="flip, shift 4", average=0.9
 _COLOUR_STAGED = replace(_COLOUR, weight_decay=5e-4)
 _COLOUR_EPOCHS = ((20, 20), (15, 15, 20))
 _RATINGS = Training(18, 2.0, batch_size=4096, weight_decay=2e-3, precision="float32")  # bf16 moves the error more than seeds do
-_PAPER_GREY = Training(40, 0.02, batch_size=265, schedule="linear ramp", weight_decay=1e-4, augment="paper")
-_PAPER_COLOUR = Training(200, 0.4, batch_size=512, schedule="paper decays", weight_decay=1e-4, augment="paper")
+_PAPER_GREY = published("fashion_mnist")
+_PAPER_COLOUR = published("cifar10")
 
 
 def _ours(
@@ -343,13 +346,11 @@ FROZEN["mnist", "gpu"] = replace(
     clean=replace(_DIGITS, epochs=40),
     views="shift 1",
 )
-FROZEN["cifar100", "gpu"] = replace(FROZEN["cifar10", "gpu"], paper=replace(_PAPER_COLOUR, batch_size=256, rate=0.2))
+FROZEN["cifar100", "gpu"] = replace(FROZEN["cifar10", "gpu"], paper=published("cifar100"))
 for _size in SIZES:
     FROZEN["kmnist", _size] = FROZEN["mnist", _size]
 FROZEN["cifar100", "cpu"] = FROZEN["cifar10", "cpu"]
-FROZEN["movielens", "gpu"] = replace(
-    FROZEN["movielens", "cpu"], paper=Training(200, 0.2, batch_size=128, schedule="paper decays", weight_decay=1e-4)
-)
+FROZEN["movielens", "gpu"] = replace(FROZEN["movielens", "cpu"], paper=published("movielens_1m"))
 
 
 def method(table: str, size: str, name: str, epsilon: float | None) -> Method:

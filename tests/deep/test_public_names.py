@@ -16,7 +16,7 @@ FUNCTIONS = {
     **{f"models.{name}": getattr(deep.models, name) for name in deep.models.__all__},
     **{
         f"{module.__name__.split('.')[-1]}.{name}": thing
-        for module in (deep.augment, deep.logs, deep.schedules, ssl, embed, nets)
+        for module in (deep.augment, deep.logs, deep.recipes, deep.schedules, ssl, embed, nets)
         for name, thing in vars(module).items()
         if callable(thing) and getattr(thing, "__module__", "") == module.__name__ and not name.startswith("_")
     },
@@ -39,7 +39,9 @@ def test_names_are_documented(name):
             assert value.__doc__ or inherited, f"{name}.{member}"
 
 
-@pytest.mark.parametrize("module", ["deep._losses", "deep._inputs", "deep.logs", "deep.schedules", "deep.augment", "research.embed"])
+@pytest.mark.parametrize(
+    "module", ["deep._losses", "deep._inputs", "deep.logs", "deep.schedules", "deep.augment", "deep.recipes", "research.embed"]
+)
 def test_examples_run(module):
     found = importlib.import_module(f"labeldp.{module}")
     assert doctest.testmod(found, extraglobs={"torch": torch}).failed == 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from labeldp.deep import augment, logs, models, schedules
+    from labeldp.deep import augment, logs, models, recipes, schedules
     from labeldp.deep._consistency import Consistency, consensus, count_loss, group_votes, neighbour_votes
     from labeldp.deep._estimator import TorchClassifier
     from labeldp.deep._inputs import Inputs, Resident, Streamed, WithEvidence, as_inputs, with_evidence
@@ -50,7 +50,7 @@ _HOME = {
     "_estimator": ("TorchClassifier",),
     "schedules": ("weight_average",),
 }
-_MODULES = ("augment", "logs", "models", "schedules")
+_MODULES = ("augment", "logs", "models", "recipes", "schedules")
 
 __all__ = [
     "Candidates",
@@ -83,6 +83,7 @@ __all__ = [
     "neighbour_votes",
     "posterior_loss",
     "predict",
+    "recipes",
     "schedules",
     "train",
     "weight_average",

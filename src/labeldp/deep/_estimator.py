@@ -89,8 +89,8 @@ class TorchClassifier(StagedEstimator[TrainedNet]):
     stage_sizes : sequence of n_stages floats > 0, default=None
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
-        A law's name, or a Law. "auto" draws each row with the most informative law. The paper's LP-2ST is
-        `n_stages=2, law="rr-with-prior", top_k_filter="mean"` with `Recipe(loss=cross_entropy, alpha=8.0)`.
+        A law's name, or a Law. "auto" draws each row with the most informative law. The papers'
+        recipes are parameters by name: `**deep.recipes.lp_2st("cifar10", epsilon=2.0)`.
     prior : (n, K) array of floats >= 0, function of X, or labeldp.learn.ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks for them privately, at a part of
         epsilon, and the law gets the rest; for a Dataset it needs an embedder. With `Recipe(consistency=...)` they are also the first

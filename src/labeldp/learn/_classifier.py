@@ -63,8 +63,8 @@ class LabelDPClassifier(StagedEstimator[Model]):
     law : str or Law, default="auto"
         A law's name, or a Law with this epsilon (with a ClusterPrior, the epsilon that it leaves). "auto" draws each row with the most
         informative law.
-        The paper's LP-1ST and LP-2ST are `law="rr-with-prior", correction="none", validation_fraction=0` with n_stages=1 and 2, and
-        `top_k_filter="mean"`.
+        The paper's LP-1ST and LP-2ST are `correction="none"` with `**deep.recipes.stages("lp-2st", epsilon=...)`: law "rr-with-prior",
+        `top_k_filter="mean"`, no held-out rows, and the published share and temperature.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
         Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; LightGBM's and XGBoost's
         classifiers, in one fit; LogisticRegression, which is replaced by the equivalent SoftmaxRegression with a penalty chosen on
