@@ -159,8 +159,8 @@ def published(data: str) -> Training:
     made: Recipe = papers.lp_1st(data, epsilon=1.0, alpha=0.0)["recipe"]
     (schedule,) = (name for name, each in SCHEDULES.items() if each == made.schedule)
     augmented = "none" if made.augment is None else "paper"
-    given = {"batch_size": made.batch_size or 256, "weight_decay": made.weight_decay, "precision": made.precision}
-    return Training(made.epochs, made.rate, schedule=schedule, augment=augmented, loss="cross-entropy", **given)
+    base = Training(made.epochs, made.rate, made.batch_size or 256, schedule, made.weight_decay, precision=made.precision)
+    return replace(base, augment=augmented, loss="cross-entropy")
 
 
 def paper(n_stages: int, epsilon: float, net: str, training: Training, *, mixes: bool = True) -> Method:

@@ -270,7 +270,8 @@ def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> 
     _require_fields(changes)
     staged, base = stages(name, epsilon=epsilon), _training(known)
     alphas = mixups(name, epsilon=epsilon) if known.images else (0.0,) * staged["n_stages"]
-    found = tuple(replace(base, **{"alpha": alpha} | dict(changes)) for alpha in alphas)
+    changed: list[dict[str, Any]] = [{"alpha": alpha, **changes} for alpha in alphas]
+    found = tuple(replace(base, **each) for each in changed)
     return staged | {"recipe": found if len(found) > 1 else found[0]}
 
 
