@@ -601,3 +601,68 @@ def test_features_are_chosen(tmp_path: Path) -> None:
 
 def model_features(folder: Path) -> list[dict[str, object]]:
     return json.loads((folder / "model.json").read_text())["features"]["columns"]
+
+
+# Stages and correction --------------------------------------------------------------------------------------------------------------------
+
+LP_2ST = ("--stages", 2, "--stage-sizes", ".7,.3", "--temperature", 0.6, "--filter", "mean", "--correction", "none")
+
+
+@pytest.mark.parametrize("model", ["linear", "boosting", "mlp"])
+def test_the_papers_two_stages_are_options(tmp_path: Path, model: str) -> None:
+    if model == "mlp":
+        pytest.importorskip("torch")
+    columns = shop()
+    columns["bought"] = [("later" if i % 5 == 0 else label) for i, label in enumerate(columns["bought"])]
+    source, ledger = write(tmp_path / "in.csv", columns), tmp_path / "ledger.db"
+    three = ("--classes", "no,yes,later", "--epsilon", 8, "--id", "id", "--ledger", ledger, "--model", model)
+    asked = ("train", source, "--label", "bought", *three, "--law", "rr-with-prior", *LP_2ST)
+    code, said, err = run(*asked, "--out", tmp_path / "m", "--json")
+    assert code == 0, err
+    facts = json.loads(said)
+    assert facts["guarantee"]["epsilon"] == 8
+    assert [run.epsilon for run in Ledger(ledger).runs()] == [8.0]
+    code, _, err = run(*asked[:-8], "--out", tmp_path / "other", "--json")  # equal stages: another request, over the budget
+    assert code == 3 and len(Ledger(ledger).runs()) == 1, err
+
+
+@pytest.mark.parametrize(
+    ("correction", "loss"),
+    [
+        ("auto", "likelihood_loss"),
+        ("likelihood", "likelihood_loss"),
+        ("em", "posterior_loss"),
+        ("debias", "debiased_loss"),
+        ("none", "cross_entropy"),
+    ],
+)
+def test_a_nets_correction_is_its_loss(correction: str, loss: str) -> None:
+    deep = pytest.importorskip("labeldp.deep")
+    from labeldp.deep._named import loss_for
+
+    assert loss_for(correction) is getattr(deep, loss)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--correction", "guess"), "correction"),
+        (("--stage-sizes", ".6,.4"), "Add --stages 2"),
+        (("--temperature", 0.5), "Add --stages 2"),
+        (("--filter", 1), "Add --stages 2"),
+        (("--stages", 2, "--stage-sizes", ".6"), "stage_sizes"),
+        (("--stages", 2, "--stage-sizes", "a,b"), "separated by commas"),
+        (("--stages", 2, "--stage-sizes", "1,0"), "stage_sizes"),
+        (("--stages", 2, "--stage-sizes", "1,nan"), "stage_sizes"),
+        (("--stages", 2, "--temperature", 0), "temperature"),
+        (("--stages", 2, "--temperature", "nan"), "temperature"),
+        (("--stages", 2, "--filter", 0), "filter"),
+        (("--stages", 2, "--filter", "median"), "filter"),
+        (("--model", "proportions", "--correction", "none"), "asks clusters alone"),
+    ],
+)
+def test_faulty_stages_and_corrections_are_refused_before_the_charge(tmp_path: Path, options: tuple[object, ...], said: str) -> None:
+    ledger = tmp_path / "ledger.db"
+    code, _, err = train(write(tmp_path / "in.csv", shop()), tmp_path / "m", "--id", "id", "--ledger", ledger, *options)
+    assert code in (2, 4) and said in " ".join(err.replace("│", " ").split()), err
+    assert not ledger.exists() or not Ledger(ledger).runs()

@@ -3,7 +3,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -337,6 +337,10 @@ class TabularLearner:
         return self._encoding.pipeline(found), {"channel": made.channel, "drawn": drawn}
 
 
+_OF_ROWS = {"law", "prior", "n_stages", "stage_sizes", "prior_temperature", "top_k_filter", "correction"}
+"""Settings of noisy labels of rows, which clusters do not have."""
+
+
 class ClusterLearner:
     """NoiseCluster on rows of numbers, stored as labelled centres, or ProportionClassifier, stored as a logistic regression.
 
@@ -364,7 +368,7 @@ class ClusterLearner:
         """Make the cluster classifier, which has neither stages nor a law for rows."""
         from labeldp.learn import NoiseCluster, ProportionClassifier
 
-        own = {name: value for name, value in settings.items() if name not in ("law", "prior", "n_stages")}  # refused by TrainSpec
+        own = {name: value for name, value in settings.items() if name not in _OF_ROWS}  # refused by TrainSpec
         return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **own)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
@@ -423,11 +427,12 @@ class NetLearner:
         self._parameters = named.parameters_for(self.name, self._n_classes, None, made.shape[1])
         return made
 
-    def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
+    def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, correction: str = AUTO, **settings: Any) -> Any:
         """Make a TorchClassifier around the net."""
         from labeldp.deep import TorchClassifier
 
         options, parameters = self._options, self._parameters
+        self._recipe = replace(self._recipe, loss=named.loss_for(correction))
         return TorchClassifier(
             lambda n_classes: named.build(self.name, parameters | {"n_classes": n_classes}),
             recipe=self._recipe,

@@ -35,8 +35,10 @@ from labeldp.inputs._arrays import ArrayTable, is_arrays, learn_array
 from labeldp.inputs._columns import learn_columns
 from labeldp.inputs._images import ImageInputs, NamesOfFiles, learn_images
 from labeldp.laws import parse_law
-from labeldp.learn._corrections import heard_by
+from labeldp.learn._corrections import CORRECTIONS, heard_by
 from labeldp.ledger._ledger import Ledger, ledger_of
+from labeldp.protocol._estimator import TopK
+from labeldp.protocol._fit import stage_shares
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables._evidence import ProvenLabels, matched, proven, unknown
 from labeldp.tables._place import Place, manifest_path, workplace
@@ -160,8 +162,9 @@ class TrainSpec:
         As in `ReleaseSpec`, for raw labels; these need `classes`.
     law : str, default="auto"
         A law's name, as in `ReleaseSpec`.
-    n_stages : int >= 1, default=1
-        As in `LabelDPClassifier`.
+    n_stages, stage_sizes, prior_temperature, top_k_filter, correction
+        As in `LabelDPClassifier`. A net's loss is its correction: "auto" and "likelihood" are the default, "em" is `posterior_loss`,
+        "debias" `debiased_loss`, and "none" `cross_entropy`.
     random_state : int >= 0, default=0
         Seed of the training; the noise never depends on it.
     model : str, default="auto"
@@ -186,6 +189,10 @@ class TrainSpec:
     max_rows_per_unit: int = 1
     law: str = "auto"
     n_stages: int = 1
+    stage_sizes: tuple[float, ...] | None = None
+    prior_temperature: float = 1.0
+    top_k_filter: TopK | None = None
+    correction: str = "auto"
     dataset: str | None = None
     strict: bool = False
     random_state: int = 0
@@ -202,16 +209,35 @@ class TrainSpec:
             _validate.epsilon(self.epsilon)
         _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
         _validate.integer(n_stages=self.n_stages, low=1)
+        self._check_stages()
         _validate.integer(random_state=self.random_state, low=0)
         _validate.one_of(MODELS, model=self.model)
         if self.prior is not None:
             self.prior.require_less_than(self.epsilon)
-        if self.model in CLUSTER_MODELS and (self.prior is not None or self.law != "auto" or self.n_stages > 1):
-            raise InvalidInput(f"Expected no prior, law or stages with model={self.model!r}, which asks clusters alone. Leave them out.")
+        unused = self.prior is not None or self.law != "auto" or self.n_stages > 1 or self.correction != "auto"
+        if self.model in CLUSTER_MODELS and unused:
+            raise InvalidInput(
+                f"Expected no prior, law, stages or correction with model={self.model!r}, which asks clusters alone. Leave them out."
+            )
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         if self.classes is not None:
             object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
+
+    def _check_stages(self) -> None:
+        """Refuse what says nothing about one stage, and values that no stages can have."""
+        _validate.one_of(CORRECTIONS, correction=self.correction)
+        _validate.positive(temperature=self.prior_temperature)
+        if self.top_k_filter is not None and self.top_k_filter != "mean":
+            _validate.integer(filter=self.top_k_filter, low=1)
+        later = {
+            "--stage-sizes": self.stage_sizes is not None,
+            "--temperature": self.prior_temperature != 1.0,
+            "--filter": self.top_k_filter is not None,
+        }
+        if self.n_stages == 1 and (given := [name for name, found in later.items() if found]):
+            raise InvalidInput(f"Expected two or more stages with {', '.join(given)}, got one. Add --stages 2.")
+        stage_shares(self.n_stages, self.stage_sizes)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -474,6 +500,10 @@ class _Raw:
             "epsilon": spec.epsilon,
             "law": spec.law,
             "n_stages": spec.n_stages,
+            "stage_sizes": spec.stage_sizes,
+            "prior_temperature": spec.prior_temperature,
+            "top_k_filter": spec.top_k_filter,
+            "correction": spec.correction,
             "classes": INFER if infers(spec.classes) else list(range(len(self.codec.classes))),  # inferred classes all occur as codes
             "max_rows_per_unit": spec.max_rows_per_unit,
             "prior": spec.prior,
@@ -526,7 +556,7 @@ class _Noisy(_Raw, ABC):
     def settings(self) -> dict[str, Any]:
         """Return the parameters that all classifiers share, without those of a charge."""
         told = super().settings()
-        kept = {name: told[name] for name in ("n_stages", "classes", "max_rows_per_unit", "prior")}
+        kept = {name: told[name] for name in ("n_stages", "correction", "classes", "max_rows_per_unit", "prior")}
         return kept | {"epsilon": 1.0, "law": "auto"}  # unused, since nothing is drawn
 
     @abstractmethod

@@ -80,6 +80,47 @@ class EvidenceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoiseOptions:
+    """How the model learns from noise, and stages."""
+
+    stages: Annotated[int, typer.Option(help="Number of stages; the model of each stage is the prior of the next part of the rows.")] = 1
+    stage_sizes: Annotated[
+        str | None, typer.Option("--stage-sizes", help="Share of the rows in each stage: .6,.4 for two. Default: equal shares.")
+    ] = None
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="Of a model's probabilities as the next stage's prior; below 1 sharpens them.")
+    ] = 1.0
+    top_k: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            help="Leave out rows of earlier stages whose output has none of the model's K likeliest classes: K, or mean, the mean number "
+            "of candidates of the latest stage (with --law rr-with-prior).",
+        ),
+    ] = None
+    correction: Annotated[
+        str,
+        typer.Option(
+            "--correction",
+            help="likelihood (exact), em (expectation-maximisation), debias (unbiased weights), none (noisy labels taken as true); auto: "
+            "likelihood where the model has one, else em.",
+        ),
+    ] = "auto"
+
+    def values(self) -> dict[str, Any]:
+        """Return these fields of the TrainSpec."""
+        sizes = None if self.stage_sizes is None else tuple(usage(lambda: numbers_of(self.stage_sizes or "")))
+        top_k = int(self.top_k) if self.top_k is not None and self.top_k.isdecimal() else self.top_k
+        return {
+            "n_stages": self.stages,
+            "stage_sizes": sizes,
+            "prior_temperature": self.temperature,
+            "top_k_filter": top_k,
+            "correction": self.correction,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class NetSettings:
     """Training of a net."""
 
@@ -124,19 +165,18 @@ class TrainOptions(ColumnOptions):
             "leave out.",
         ),
     ] = None
-    stages: Annotated[int, typer.Option(help="Number of stages; the model of each stage is the prior of the next part of the rows.")] = 1
     seed: Annotated[int, typer.Option(help="Seed of the training; the noise never depends on it.")] = 0
     dataset: Dataset = None
     strict: Strict = False
 
-    def spec(self, inputs: InputOptions, evidence: EvidenceOptions, net: NetSettings) -> Any:
+    def spec(self, inputs: InputOptions, evidence: EvidenceOptions, noise: NoiseOptions, net: NetSettings) -> Any:
         """Make the TrainSpec."""
         from labeldp.app._learners import clusters_of
         from labeldp.app._train import TrainSpec
 
         more = {"net": net.value(), "inputs": inputs.value(), "evidence": evidence.value(), "prior": usage(lambda: clusters_of(self.prior))}
         listed = self.listed(null_class=self.null_class, infer=self.infer_classes)
-        return spec_of(TrainSpec, self, classes=listed, id=self.id or None, n_stages=self.stages, random_state=self.seed, **more)
+        return spec_of(TrainSpec, self, classes=listed, id=self.id or None, random_state=self.seed, **noise.values(), **more)
 
 
 @app.command()
@@ -150,6 +190,7 @@ def train(
     asked: TrainOptions,
     inputs: InputOptions,
     evidence: EvidenceOptions,
+    noise: NoiseOptions,
     net: NetSettings,
     ledger: SecretOptions,
     as_json: Json = False,
@@ -157,7 +198,7 @@ def train(
     """Train a classifier on private labels: of a table, with categories and gaps; of images; or of arrays."""
     from labeldp.app._train import train as run
 
-    spec, record = asked.spec(inputs, evidence, net), ledger.open()
+    spec, record = asked.spec(inputs, evidence, noise, net), ledger.open()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))

@@ -132,6 +132,18 @@ def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | 
     )
 
 
+def loss_for(correction: str) -> "Callable[..., torch.Tensor]":
+    """Return the loss with a correction's name, in the words of `LabelDPClassifier`."""
+    from labeldp.deep import _losses
+
+    losses: dict[str, Callable[..., torch.Tensor]] = {
+        "em": _losses.posterior_loss,
+        "debias": _losses.debiased_loss,
+        "none": _losses.cross_entropy,
+    }
+    return losses.get(correction, _losses.likelihood_loss)
+
+
 def weights_of(module: "nn.Module") -> bytes:
     """Serialise the state_dict of a net, as `torch.save` does."""
     import torch
