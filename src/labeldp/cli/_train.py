@@ -107,8 +107,8 @@ class NoiseOptions:
         ),
     ] = "auto"
 
-    def values(self) -> dict[str, Any]:
-        """Return these fields of the TrainSpec."""
+    def of_stages(self) -> dict[str, Any]:
+        """Return the TrainSpec's fields of stages and correction."""
         sizes = None if self.stage_sizes is None else tuple(usage(lambda: numbers_of(self.stage_sizes or "")))
         top_k = int(self.top_k) if self.top_k is not None and self.top_k.isdecimal() else self.top_k
         return {
@@ -140,7 +140,7 @@ class NetSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(ColumnOptions):
+class TrainOptions(NoiseOptions, ColumnOptions):
     """Columns, cost and model."""
 
     epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None
@@ -169,14 +169,14 @@ class TrainOptions(ColumnOptions):
     dataset: Dataset = None
     strict: Strict = False
 
-    def spec(self, inputs: InputOptions, evidence: EvidenceOptions, noise: NoiseOptions, net: NetSettings) -> Any:
+    def spec(self, inputs: InputOptions, evidence: EvidenceOptions, net: NetSettings) -> Any:
         """Make the TrainSpec."""
         from labeldp.app._learners import clusters_of
         from labeldp.app._train import TrainSpec
 
         more = {"net": net.value(), "inputs": inputs.value(), "evidence": evidence.value(), "prior": usage(lambda: clusters_of(self.prior))}
         listed = self.listed(null_class=self.null_class, infer=self.infer_classes)
-        return spec_of(TrainSpec, self, classes=listed, id=self.id or None, random_state=self.seed, **noise.values(), **more)
+        return spec_of(TrainSpec, self, classes=listed, id=self.id or None, random_state=self.seed, **self.of_stages(), **more)
 
 
 @app.command()
@@ -190,7 +190,6 @@ def train(
     asked: TrainOptions,
     inputs: InputOptions,
     evidence: EvidenceOptions,
-    noise: NoiseOptions,
     net: NetSettings,
     ledger: SecretOptions,
     as_json: Json = False,
@@ -198,7 +197,7 @@ def train(
     """Train a classifier on private labels: of a table, with categories and gaps; of images; or of arrays."""
     from labeldp.app._train import train as run
 
-    spec, record = asked.spec(inputs, evidence, noise, net), ledger.open()
+    spec, record = asked.spec(inputs, evidence, net), ledger.open()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
