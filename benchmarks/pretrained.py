@@ -34,7 +34,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from benchmarks import common
-from benchmarks.common import RESULTS, Array, Run, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Array, Run, equivalents, machine, now, parser, save_runs
 from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier, SoftmaxRegression, find_clusters
@@ -184,11 +184,6 @@ def probabilities(model: Any, X: Array, k: int) -> Array:
     found = np.full((len(X), k), 1e-9)
     found[:, model.classes_] += model.predict_proba(X)
     return found
-
-
-def equivalents(n: int, k: int, epsilon: float) -> float:
-    """How many true labels say as much as n draws at this epsilon."""
-    return float(n * ldp.SubsetSelection(k, epsilon).information() / np.log(k))
 
 
 def predictions(run: Run) -> tuple[Array, Run]:

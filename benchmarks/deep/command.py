@@ -76,7 +76,9 @@ def draw(table: str, size: str, epsilons: Sequence[float], *, tiny: bool) -> Non
     path = results_file(tiny).parent / f"deep-{table}-{size}.png"
     print(f"\nPlot: {path}" if plot(table, size, epsilons, path, tiny=tiny) else "\nNo plot: pip install matplotlib.")
     found = cells(table, size, tiny=tiny)
-    runs = [found[name, float(epsilons[0])][0] for name in ("paper-2st", "tuned-2st", "ours-2") if (name, float(epsilons[0])) in found]
+    names = ("paper-2st", "tuned-2st", "ours-2")
+    first = next((float(e) for e in epsilons if any((name, float(e)) in found for name in names)), None)
+    runs = [found[name, first][0] for name in names if (name, first) in found]
     path = path.with_name(f"deep-{table}-{size}-epochs.png")
     if plot_curves(runs, f"{table}, {size}: the first {WATCHED_ROWS} test rows after each epoch", path):
         print(f"Learning curves: {path}")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import Run, load_runs, save_plot
+from benchmarks.common import Run, equivalents, load_runs, save_plot
 from benchmarks.deep.data import TABLES
-from benchmarks.deep.published import EPSILONS, PUBLISHED
+from benchmarks.deep.published import EPSILONS, HOURS, PUBLISHED
 from benchmarks.deep.recipes import GRIDS, METHODS, SIZES, data_of, recipe_of
 from benchmarks.deep.runs import FIRST_SEED, counts, results_file
 
@@ -68,6 +68,7 @@ def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = F
     title = "test RMSE" if rates(table) else "test accuracy, %"
     lines = [f"| {table}, {size}: {title} | " + " | ".join(f"eps = {e:g}" for e in epsilons) + " | seeds | minutes a run |"]
     lines.append("|---" * (len(epsilons) + 3) + "|")
+    lines.append("| label equivalents | " + " | ".join(_worth(table, found, e) for e in epsilons) + " | | |")
     for name in METHODS:
         if name == "non-private":
             continue
@@ -82,13 +83,59 @@ def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = F
         lines.append(f"\nPublished: {label}: {text}.")
     sources = ", ".join(sorted(set(published.source.values())))
     note = "Mean ± standard deviation over seeds of true test labels, looked at after training; in brackets the published number"
-    return "\n".join(lines) + f"\n\n{note} ({sources}; beside labeldp: LP-2ST's)."
+    said = "\n".join(lines) + f"\n\n{note} ({sources}; beside labeldp: LP-2ST's)."
+    more = "" if rates(table) else quality(found)
+    return f"{said}\n\n{more}" if more else said
+
+
+CLASSES = {"movielens": 5, "cifar100": 100}  # ten in all others
+
+
+def _worth(table: str, found: dict[tuple[str, float | None], list[Run]], epsilon: float) -> str:
+    """Number of true labels that say as much as one noisy label of each row, which is the most that any learner has."""
+    rows = {sum(stage["drawn"] for stage in run["stages"]) for (_, e), runs in found.items() if e for run in runs if run["stages"]}
+    return f"{equivalents(max(rows), CLASSES.get(data_of(table), 10), epsilon):,.0f}" if rows else ""
+
+
+def quality(found: dict[tuple[str, float | None], list[Run]]) -> str:
+    """What the mean accuracy does not show: the worst class, calibration, and the epoch that noisy labels would have chosen."""
+    heads = ("method", "eps", "last epoch, %", "worst class, %", "ECE, %", "of half the test rows: last epoch, %", "epoch by noisy rows, %")
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for name in METHODS:
+        for epsilon in sorted({e for method, e in found if method == name}, key=lambda e: e or 0.0):
+            runs = [run for run in found[name, epsilon] if "worst_class" in run]
+            chosen = [run["validation"] for run in runs if run.get("validation")]
+            if not runs:
+                continue
+            row = [_percent(runs, what) for what in ("accuracy", "worst_class", "calibration_error")]
+            row += [_percent(chosen, what) for what in ("last_accuracy", "accuracy")]
+            lines.append(f"| {NAMES[name]} | {'' if epsilon is None else f'{epsilon:g}'} | " + " | ".join(row) + " |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _percent(runs: Sequence[Run], what: str) -> str:
+    """Mean of a share, in %."""
+    return f"{100 * np.mean([run[what] for run in runs]):.1f}" if runs else ""
+
+
+def times() -> str:
+    """Minutes of one run by method and data set, and what Tang et al. (2022) needed."""
+    kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
+    columns = {(table, size): cells(table, size) for table in TABLES for size in SIZES if (table, size) in kept}
+    lines = ["| minutes a run | " + " | ".join(f"{table}, {size}" for table, size in columns) + " |", "|---" * (1 + len(columns)) + "|"]
+    for name in METHODS:
+        row = [_minutes([run for (method, _), runs in found.items() if method == name for run in runs]) for found in columns.values()]
+        if any(row):
+            lines.append(f"| {NAMES[name]} | " + " | ".join(row) + " |")
+    hours = ", ".join(f"{name} {value:,.1f}" for name, value in HOURS.items())
+    return "\n".join(lines) + f"\n\nPublished, hours of a P100 on CIFAR-10 (Tang et al. 2022, tables 7 and 8): {hours}."
 
 
 def tables() -> str:
-    """Every table of which something was run: data sets, then grids."""
+    """Every table of which something was run: data sets, their times, then grids."""
     kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
     blocks = [markdown(table, size, EPSILONS[table]) for table in TABLES for size in SIZES if (table, size) in kept]
+    blocks.append(times())
     for table, grid in GRIDS.items():
         if (table, "cpu") in kept:
             blocks.append(f"`{table}`: {grid.__doc__}\n\n{grid_markdown(table)}")
