@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         RRTopK,
         RRWithPrior,
         SubsetSelection,
+        Threshold,
         exact_epsilon,
         register_law,
     )
@@ -84,6 +85,7 @@ _HOME = {
             "RRWithPrior",
             "RandomizedResponse",
             "SubsetSelection",
+            "Threshold",
             "exact_epsilon",
             "register_law",
         ),
@@ -139,6 +141,7 @@ __all__ = [
     "SeededNoise",
     "SeededNoiseWarning",
     "SubsetSelection",
+    "Threshold",
     "UnrecordedWarning",
     "aggregate",
     "aggregates",

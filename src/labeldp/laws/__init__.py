@@ -7,7 +7,7 @@ from labeldp.laws._exact import WORD, Words, exp_floor
 from labeldp.laws._grid import Grid
 from labeldp.laws._response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._scores import Alibi
-from labeldp.laws._subset import AutoLaw, PriorSplit, SubsetSelection
+from labeldp.laws._subset import AutoLaw, PriorSplit, SubsetSelection, Threshold
 
 __all__ = [
     "LAWS",
@@ -25,6 +25,7 @@ __all__ = [
     "Side",
     "SubsetSelection",
     "Table",
+    "Threshold",
     "Words",
     "exact_epsilon",
     "exp_floor",
@@ -35,5 +36,5 @@ __all__ = [
     "spellings",
 ]
 
-for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw, ClusterRR, Alibi):
+for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, Threshold, AutoLaw, ClusterRR, Alibi):
     register_law(_law)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws that release a set of classes: SubsetSelection (sets of one size), PriorSplit (one bit), and AutoLaw (the best law for each row).
+"""Laws that release a set of classes: SubsetSelection (sets of one size), PriorSplit and Threshold (one bit), and AutoLaw (the best law
+for each row).
 
 The information of a split depends only on the prior mass of its set. So each row draws its set at random, among sets of nearly half the
 mass: they are as informative as the best one, and over many rows every pair of classes is separated. One set for all rows of equal prior
@@ -12,6 +13,7 @@ SubsetSelection: Ye and Barg 2018, "Optimal schemes for discrete distribution es
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -198,64 +200,28 @@ def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Arr
 
 
 @dataclass(frozen=True)
-class PriorSplit(Law):
-    """Release one bit by randomized response: is the label in this row's public set of classes?
+class _Split(Law):
+    """Base of PriorSplit and Threshold, whose side is {"split": packed set} and whose output is the set or its complement."""
 
-    Parameters
-    ----------
-    n_classes : int
-        K, at least 2.
-    epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label and any set.
-    ordered : bool
-        True for classes in an order that matters, such as ratings: then sets are thresholds, "at least class t". False by default.
-
-    Notes
-    -----
-    The bit is true with probability e^eps / (e^eps + 1). Each row draws its set from public words. Unordered: of three uniformly random
-    sets the one whose prior mass is nearest to one half, which is nearly as informative as any. Over rows of one prior, two classes are on
-    different sides in at least 40 % of the rows, so that the frequencies of all classes can be estimated. Ordered: a random threshold
-    within 10 % of the most informative one; and in a share of rows that costs 10 % of the information in expectation, any threshold.
-    Output: the set or its complement, packed, (n, ceil(K/8)) uint8. Side: split (n, ceil(K/8)) uint8, packed. Cost: one word a row; for
-    the set, 3 K / 64 public words and three sums of the prior.
-    """
-
-    name: ClassVar[str] = "split"
     kind: ClassVar = "set"
     uses_prior: ClassVar[bool] = True
     draws_side: ClassVar[bool] = True
 
-    ordered: bool = False
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.ordered, (bool, np.bool_)):
-            raise InvalidInput(f"Expected ordered=True or False, got {self.ordered!r}. True: the order of the classes matters.")
-        object.__setattr__(self, "ordered", bool(self.ordered))
         inside_words(self.epsilon, 2, 1)
+
+    @abstractmethod
+    def _choose(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
+        """Draw the set of each row from its quantised prior (n, K) and its public words: (n, K) bool."""
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         array = as_prior(prior, self.n_classes)
         stream = PlainWords(np.arange(len(array))) if words is None else words
         split = np.empty((len(array), set_bytes(self.n_classes)), dtype=np.uint8)
-        choose = self._threshold if self.ordered else even_half
         for rows in prior_chunks(len(array), self.n_classes):
-            split[rows] = pack_sets(choose(quantise(array[rows]), stream.select(np.arange(rows.start, rows.stop))))
+            split[rows] = pack_sets(self._choose(quantise(array[rows]), stream.select(np.arange(rows.start, rows.stop))))
         return {"split": split}
-
-    def _threshold(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
-        k = self.n_classes
-        reaching = weights[:, ::-1].cumsum(axis=1)[:, ::-1]
-        score = on_grid(split_scores(reaching[:, 1:] / reaching[:, :1], self.epsilon), self.epsilon)
-        best = score.max(axis=1)
-        near = score >= (1.0 - _LOST) * best[:, None]
-        number = (unit(words.take(0)) * near.sum(axis=1)).astype(np.intp)
-        chosen = (np.cumsum(near, axis=1) > number[:, None]).argmax(axis=1)
-        # Sometimes any threshold is drawn: classes between two thresholds that the prior finds useless would else never be separated.
-        other = equal_cell(words.take(1), np.uint64(k - 1))
-        lost = best - score[np.arange(len(score)), other]
-        chosen = np.where(unit(words.take(2)) * lost <= _LOST * best, other, chosen)
-        return np.asarray(np.arange(k) > chosen[:, None])
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
         return split_sample(labels, words.take(0), side["split"], self.epsilon, self.n_classes)
@@ -293,6 +259,96 @@ class PriorSplit(Law):
     def _information(self, prior: Floats, side: Side) -> Floats:
         mass = (prior * unpack_sets(side["split"], self.n_classes)).sum(axis=1)
         return split_information(mass, self.epsilon)
+
+
+@dataclass(frozen=True)
+class PriorSplit(_Split):
+    """Release one bit by randomized response: is the label in this row's public set of classes?
+
+    Parameters
+    ----------
+    n_classes : int
+        K, at least 2.
+    epsilon : float
+        Guarantee: pure epsilon-label-DP, local, for each row's label and any set.
+    ordered : bool
+        True for classes in an order that matters, such as ratings: then sets are thresholds, "at least class t". False by default.
+
+    Notes
+    -----
+    The bit is true with probability e^eps / (e^eps + 1). Each row draws its set from public words. Unordered: of three uniformly random
+    sets the one whose prior mass is nearest to one half, which is nearly as informative as any. Over rows of one prior, two classes are on
+    different sides in at least 40 % of the rows, so that the frequencies of all classes can be estimated. Ordered: a random threshold
+    within 10 % of the most informative one; and in a share of rows that costs 10 % of the information in expectation, any threshold.
+    Output: the set or its complement, packed, (n, ceil(K/8)) uint8. Side: split (n, ceil(K/8)) uint8, packed. Cost: one word a row; for
+    the set, 3 K / 64 public words and three sums of the prior.
+    """
+
+    name: ClassVar[str] = "split"
+
+    ordered: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.ordered, (bool, np.bool_)):
+            raise InvalidInput(f"Expected ordered=True or False, got {self.ordered!r}. True: the order of the classes matters.")
+        object.__setattr__(self, "ordered", bool(self.ordered))
+
+    def _choose(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
+        return near_even_threshold(weights, words, self.epsilon) if self.ordered else even_half(weights, words)
+
+
+@dataclass(frozen=True)
+class Threshold(_Split):
+    """Release one bit by randomized response: is the label at least this row's public threshold? For numbers and other ordered classes.
+
+    Parameters
+    ----------
+    n_classes : int
+        K, at least 2; their order matters.
+    epsilon : float
+        Guarantee: pure epsilon-label-DP, local, for each row's label and any threshold.
+
+    See Also
+    --------
+    PriorSplit : With `ordered=True` it draws the thresholds in the same way where there is a prior.
+    labeldp.Grid : Makes classes of numbers.
+
+    Notes
+    -----
+    The bit is true with probability e^eps / (e^eps + 1). A row without a prior, or with a flat one, draws its threshold t uniformly from
+    1 .. K - 1 with public words. So P[at least t] can be estimated for every t alike, and a learner by likelihood sees the whole
+    distribution, its tails too. A row with a prior draws a threshold near the one with the most information, as `PriorSplit` does.
+    Output and side as PriorSplit: the classes from t on, or those below t, packed, (n, ceil(K/8)) uint8. Cost: one word a row; for the
+    threshold, 3 public words and O(K).
+    """
+
+    name: ClassVar[str] = "threshold"
+
+    def _choose(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
+        drawn = near_even_threshold(weights, words, self.epsilon)
+        flat = (weights == weights[:, :1]).all(axis=1)
+        uniform = equal_cell(words.take(1), np.uint64(self.n_classes - 1))
+        return np.where(flat[:, None], np.arange(self.n_classes) > uniform[:, None], drawn)
+
+
+def near_even_threshold(weights: Floats, words: Words, epsilon: float) -> NDArray[np.bool_]:
+    """Draw a threshold of each row near the most informative one, and in a share of rows any threshold: (n, K) bool, "at least t".
+
+    weights : (n, K) whole numbers below 2^32, from `quantise`; words : public words of the n rows.
+    """
+    k = weights.shape[1]
+    reaching = weights[:, ::-1].cumsum(axis=1)[:, ::-1]
+    score = on_grid(split_scores(reaching[:, 1:] / reaching[:, :1], epsilon), epsilon)
+    best = score.max(axis=1)
+    near = score >= (1.0 - _LOST) * best[:, None]
+    number = (unit(words.take(0)) * near.sum(axis=1)).astype(np.intp)
+    chosen = (np.cumsum(near, axis=1) > number[:, None]).argmax(axis=1)
+    # Sometimes any threshold is drawn: classes between two thresholds that the prior finds useless would else never be separated.
+    other = equal_cell(words.take(1), np.uint64(k - 1))
+    lost = best - score[np.arange(len(score)), other]
+    chosen = np.where(unit(words.take(2)) * lost <= _LOST * best, other, chosen)
+    return np.asarray(np.arange(k) > chosen[:, None])
 
 
 def even_half(weights: Floats, words: Words) -> NDArray[np.bool_]:
