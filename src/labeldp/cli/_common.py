@@ -374,6 +374,18 @@ def split(listed: str | None) -> list[str] | None:
     return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
+def range_of(text: str) -> tuple[float, float]:
+    """Parse LOW:HIGH."""
+    low, colon, high = text.partition(":")
+    try:
+        ends = [int(end) if end.strip().lstrip("+-").isdecimal() else float(end) for end in (low, high)]
+    except ValueError:
+        ends = []
+    if not colon or len(ends) != 2:
+        raise InvalidInput(f"Expected a range LOW:HIGH, got {text!r}. For example 0:500000.")
+    return ends[0], ends[1]
+
+
 def numbers_of(text: str) -> list[float]:
     """Parse 0.5,1,2."""
     try:

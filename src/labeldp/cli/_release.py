@@ -36,6 +36,7 @@ from labeldp.cli._common import (
     numbers_of,
     print_json,
     progress_bars,
+    range_of,
     spec_of,
     usage,
 )
@@ -52,9 +53,13 @@ class ReleaseOptions(ColumnOptions):
 
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
     infer_classes: InferClasses = False
+    range: Annotated[
+        str | None, typer.Option("--range", help="Public range of a number, instead of classes: LOW:HIGH. Numbers outside are clamped.")
+    ] = None
+    grid: Annotated[int | None, typer.Option("--grid", help="Number of evenly spaced points of the range, as classes. Default: 64.")] = None
     law: Annotated[
         str | None,
-        typer.Option("--law", help=f"{LAW_NAMES}. Default: rr, or rr-with-prior with a prior.", callback=law_of_text),
+        typer.Option("--law", help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; threshold of a range.", callback=law_of_text),
     ] = None
     order: RowOrder = Order.shuffle
     dataset: Dataset = None
@@ -67,8 +72,24 @@ class ReleaseOptions(ColumnOptions):
         """Make the ReleaseSpec."""
         from labeldp.tables._spec import ReleaseSpec
 
-        listed = self.required(null_class=self.null_class, infer=self.infer_classes)
+        listed = grid_of(self) or self.required(null_class=self.null_class, infer=self.infer_classes)
         return spec_of(ReleaseSpec, self, classes=listed, id=self.id or None, prior=prior.value())
+
+
+def grid_of(asked: ReleaseOptions) -> Any:
+    """Make the Grid of --range; None without a range."""
+    others = {"--classes": asked.classes, "--classes-file": asked.classes_file, "--infer-classes": asked.infer_classes or None}
+    others |= {"--null-class": asked.null_class or None}
+    if asked.range is None:
+        if asked.grid is not None:
+            raise typer.BadParameter("Expected --grid beside a range, got none. Add --range LOW:HIGH.")
+        return None
+    if given := [name for name, there in others.items() if there is not None]:
+        raise typer.BadParameter(f"Expected a range or classes, got --range and {' and '.join(given)}. Leave one out.")
+    from labeldp.laws import Grid
+
+    text = asked.range
+    return usage(lambda: Grid(*range_of(text), points=asked.grid))
 
 
 @app.command()

@@ -15,6 +15,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
 from labeldp.laws import Law, law_from_dict
+from labeldp.laws._grid import classes_of
 from labeldp.ledger._ledger import Ledger, as_ledger
 from labeldp.receipt import Receipt
 from labeldp.tables._place import Place, manifest_place
@@ -395,4 +396,4 @@ def _noisy(piece: _Piece, facts: Manifest, receipt: Receipt) -> NoisyLabels:
     block = Block(law, outputs, side, np.arange(len(outputs)), receipt, str(facts["stage"]))
     order = "file" if str(facts.get("order")).startswith("kept") else "drawn"
     ids = np.concatenate(piece.ids)
-    return as_drawn(NoisyLabels(len(outputs), tuple(facts["classes"]), (block,), ids, bool(facts.get("id")), order=order))
+    return as_drawn(NoisyLabels(len(outputs), classes_of(facts), (block,), ids, bool(facts.get("id")), order=order))

@@ -25,6 +25,7 @@ from labeldp.custody._stream import RELEASE, TableDraw, TablePin
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.evidence._noisy import FORMAT, plain
 from labeldp.laws import Law, law_from_dict
+from labeldp.laws._grid import grid_facts
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import STAGING
 from labeldp.ledger._run_store import RunStore
@@ -428,6 +429,7 @@ class ReleaseFacts:
             "kind": "release",
             "label": self.spec.label,
             "classes": plain(self.classes),
+            **grid_facts(self.classes),
             "evidence": self.spec.label + EVIDENCE if self.evidence_bytes else None,
             "id": list(self.spec.ids) or None,
             "law": self.law.to_dict(),

@@ -11,7 +11,8 @@ from labeldp.custody._encode import declare, infers, undeclared, unit_of
 from labeldp.custody._staged import Stage, StagedRun
 from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput
-from labeldp.laws import Law, law_named, parse_law
+from labeldp.laws import Grid, Law, law_named, parse_law
+from labeldp.laws._grid import as_classes, classes_of, grid_facts
 from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.noise._secrets import new_run_id
 from labeldp.protocol._fit import without_prior
@@ -28,15 +29,16 @@ class ReleaseSpec:
     ----------
     label : str
         The private column. All other columns are assumed to be public.
-    classes : sequence of values, or "infer"
-        The declared classes, in the order of their codes; None among them declares that the label may be null. "infer" reads them off the
-        private column, which reveals the classes that occur: it warns, manifest and receipt say so, and floats, or more than sqrt(n)
-        different values, are refused.
+    classes : sequence of values, Grid, or "infer"
+        The declared classes, in the order of their codes; for numbers a `Grid`, to whose nearest point each label is rounded. None among
+        them declares that the label may be null. "infer" reads them off the private column, which reveals the classes that occur: it
+        warns, manifest and receipt say so, and floats, or more than sqrt(n) different values, are refused.
     epsilon : float
         Total for one unit, 0 < epsilon < inf.
     law : str, Law or None
         A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/laws.md; `register_law` adds your own), or a law, whose epsilon
-        must be `epsilon`. None (default): "rr", or "rr-with-prior" with a prior; both release plain labels that any trainer can use.
+        must be `epsilon`. None (default): "rr", or "rr-with-prior" with a prior; both release plain labels that any trainer can use. For a
+        grid "threshold".
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None (default): the row's position in the file.
     unit : str or None
@@ -179,6 +181,8 @@ class ReleaseSpec:
         """The name of the law, with the default resolved."""
         if isinstance(self.law, Law):
             return self.law.name
+        if isinstance(self.classes, Grid):  # of many points, the one that is kept says little
+            return self.law or "threshold"
         return self.law or ("rr-with-prior" if self.prior else "rr")
 
     @cached_property
@@ -309,7 +313,9 @@ class ReleasePlan:
         """Return the plan as JSON text."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         try:
-            return json.dumps({"format": FORMAT} | facts | {"ledger": _ledger_facts(self.ledger)}, indent=2, ensure_ascii=False)
+            return json.dumps(
+                {"format": FORMAT} | facts | grid_facts(self.classes) | {"ledger": _ledger_facts(self.ledger)}, indent=2, ensure_ascii=False
+            )
         except TypeError:
             raise InvalidInput("Expected classes of text or numbers in a plan, got others. Write them as text.") from None
 
@@ -328,7 +334,8 @@ class ReleasePlan:
             facts = json.loads(text)
             if facts.pop("format") != FORMAT:
                 raise ValueError
-            lists = {name: tuple(facts[name]) for name in ("classes", "id_columns", "laws", "fractions")}
+            lists = {name: tuple(facts[name]) for name in ("id_columns", "laws", "fractions")} | {"classes": classes_of(facts)}
+            facts.pop("grid", None)
             said = {name: facts["ledger"][name] for name in ("location", "budget", "key")}
             plan = cls(**facts | lists | {"ledger": ledger_of(ledger)})
         except InvalidInput:
@@ -374,7 +381,7 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
     return ReleasePlan(
         new_run_id(),
         spec.label,
-        tuple(spec.classes),
+        as_classes(spec.classes),
         spec.epsilon,
         spec.ids,
         spec.dataset or "",

@@ -52,7 +52,7 @@ from labeldp.tables.formats._table import (
     check_type,
     draw_salt,
     evidence_width,
-    parse_classes,
+    label_codec,
     row_ids,
 )
 
@@ -270,7 +270,7 @@ class ClusterEngine:
         _check_columns(self._schema, spec.label, spec.columns)
         kind = self._schema.field(spec.label).type
         check_type(spec.label, kind)
-        return LabelCodec(parse_classes(spec.classes, spec.label, kind, text_table=False), spec.label, kind)
+        return label_codec(spec.classes, spec.label, kind, text_table=False)
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":
         """Return the passes over partitions, on workers."""

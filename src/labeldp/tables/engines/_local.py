@@ -47,8 +47,8 @@ from labeldp.tables.formats._table import (
     draw_salt,
     drawn_words,
     id_column,
+    label_codec,
     needs_evidence,
-    parse_classes,
     row_ids,
 )
 
@@ -235,7 +235,7 @@ def declared_codec(table: Readable, label: str, classes: Sequence[object] | None
     known = declared_or_infer(classes)
     if infers(known):
         known = declare(distinct_labels((batch.column(label) for batch in table.batches([label])), kind))
-    return LabelCodec(parse_classes(known, label, kind, text_table=table.text), label, kind, partial(row_name, table))
+    return label_codec(known, label, kind, partial(row_name, table), text_table=table.text)
 
 
 class LocalPasses:

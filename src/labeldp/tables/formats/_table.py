@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from labeldp.custody._draw import Ids
 from labeldp.custody._encode import MOST_READ_OFF, near_miss, read_off
 from labeldp.errors import InvalidInput
 from labeldp.evidence._noisy import record_type
-from labeldp.laws import Law
+from labeldp.laws import Grid, Law
 from labeldp.tables._place import Part, Place, Staging
 
 EVIDENCE = "__evidence"
@@ -316,6 +316,85 @@ class LabelCodec:
         return pa.DictionaryArray.from_arrays(
             indices, _cast(self._values.drop_null(), self.column_type.value_type), ordered=self.column_type.ordered
         )
+
+
+class GridCodec(LabelCodec):
+    """Converts a column of numbers to the codes of a grid's nearest points, and codes to a column of numbers.
+
+    Whole numbers become floats if the points are no whole numbers; a text table keeps its text.
+
+    Parameters
+    ----------
+    grid : Grid
+    column, column_type, name_row
+        As of `LabelCodec`.
+    text_table : bool
+        Whether the column's numbers are text.
+    """
+
+    def __init__(
+        self, grid: Grid, column: str, column_type: pa.DataType, name_row: Callable[[int], str] | None = None, *, text_table: bool
+    ):
+        kind, types = value_type(column_type), pa.types
+        if not (text_table or types.is_integer(kind) or types.is_floating(kind)):
+            raise InvalidInput(
+                f"Expected a column of numbers with a range, got {column!r} of type {column_type}. Cast it, or list classes."
+            )
+        fine = types.is_integer(kind) and any(isinstance(point, float) for point in grid)
+        self._name_row, self.column, self.classes = name_row, column, grid
+        self.column_type = pa.large_string() if text_table else pa.float64() if fine else kind
+        self._values = _stored([str(point) for point in grid] if text_table else list(grid), self.column_type, column)
+
+    def _find(self, labels: pa.Array) -> pa.Array:
+        if is_text(labels.type):
+            # Text that is no number becomes null here: a message of Arrow's cast would show it.
+            trimmed = pc.utf8_trim_whitespace(labels)
+            labels = pc.cast(pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, None), pa.float64())
+        numbers = pc.cast(labels, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        codes = cast(Grid, self.classes).codes(numbers)
+        return pa.array(codes, mask=codes < 0)
+
+    def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
+        at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
+        row = row_number(None) if start_row is None else (self._name_row or row_number)(start_row + at)
+        raise InvalidInput(
+            f"Expected a finite number in every row of column {self.column!r}, got none in {row}. Drop such rows if it is public which "
+            "these are; else fill them in with a number within the range."
+        )
+
+
+_NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+def _stored(points: Sequence[object], kind: pa.DataType, column: str) -> pa.Array:
+    """Return a grid's points as the column stores them; refuse a type that does not hold them, or not apart."""
+    try:
+        stored = pa.array(points, kind)
+    except (pa.ArrowInvalid, OverflowError):
+        raise InvalidInput(f"Expected a range that column {column!r} of type {kind} can hold, got a wider one. Cast the column.") from None
+    if len(stored.unique()) < len(points):
+        raise InvalidInput(
+            f"Expected points that column {column!r} of type {kind} holds apart, got nearer ones. Cast it, or use fewer points."
+        )
+    return stored
+
+
+def label_codec(
+    classes: Sequence[object], column: str, column_type: pa.DataType, name_row: Callable[[int], str] | None = None, *, text_table: bool
+) -> LabelCodec:
+    """Make the codec of declared classes, which are parsed as values of the column's type, or of a grid.
+
+    Parameters
+    ----------
+    classes : sequence of values, or Grid
+    column, column_type, name_row
+        As of `LabelCodec`.
+    text_table : bool
+        As of `parse_classes`.
+    """
+    if isinstance(classes, Grid):
+        return GridCodec(classes, column, column_type, name_row, text_table=text_table)
+    return LabelCodec(parse_classes(classes, column, column_type, text_table=text_table), column, column_type, name_row)
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:

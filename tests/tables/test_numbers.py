@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Releases of a column of numbers: a public range, rounding and clamping in the door, a numeric column, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.commands import run
+
+import labeldp as ldp
+from labeldp.app._release import release
+from labeldp.errors import InvalidInput
+from labeldp.ledger._ledger import Ledger
+from labeldp.tables._evidence import read_noisy
+from labeldp.tables._spec import ReleasePlan, ReleaseSpec, make_plan
+from labeldp.tables.formats._table import GridCodec, label_codec
+
+N = 4000
+TENS = ldp.Grid(0, 100, points=11)
+
+
+def incomes(n: int = N) -> np.ndarray:
+    """Numbers, some of them outside of 0..100."""
+    return np.random.default_rng(0).normal(40, 25, n).round(3)
+
+
+def write(path: Path, values: Any) -> Path:
+    table = pa.table({"id": np.arange(len(values)), "x": np.arange(len(values)) % 7, "income": values})
+    (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(table, path)
+    return path
+
+
+def spec(grid: ldp.Grid = TENS, **more: Any) -> ReleaseSpec:
+    return ReleaseSpec("income", grid, 2.0, id="id", **more)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_number_is_released_by_thresholds_of_its_range(tmp_path: Path, ending: str) -> None:
+    """The mean of the true, clamped numbers is estimated within 6 standard errors of a truthful bit's estimate."""
+    values, ledger = incomes(), Ledger(tmp_path / "l.db")
+    done = release(write(tmp_path / f"in.{ending}", values), tmp_path / f"out.{ending}", spec(), ledger)
+    assert done.manifest["grid"] == {"low": 0, "high": 100, "points": 11}
+    assert done.manifest["law"]["law"] == "threshold"
+    noisy = read_noisy(tmp_path / f"out.{ending}")
+    assert noisy.classes == TENS and isinstance(noisy.classes, ldp.Grid)
+    found = ldp.metrics.likeliest_frequencies(noisy.likelihood()) @ np.array(TENS)
+    p = np.exp(2) / (1 + np.exp(2))
+    error = 10 * 10 / (2 * p - 1) / np.sqrt(N) / 2  # ten thresholds, ten apart, each asked of a tenth of the rows
+    assert abs(found - np.clip(values, 0, 100).mean()) < 6 * error
+    again = release(tmp_path / f"in.{ending}", tmp_path / f"again.{ending}", spec(), ledger)
+    assert again.repeated and (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "grid", "released"),
+    [
+        (pa.int32(), TENS, pa.int32()),
+        (pa.int64(), ldp.Grid(0, 1, points=5), pa.float64()),
+        (pa.float32(), TENS, pa.float32()),
+        (pa.float64(), TENS, pa.float64()),
+        (pa.dictionary(pa.int8(), pa.float64()), TENS, pa.float64()),
+    ],
+)
+def test_a_released_number_keeps_a_numeric_type(tmp_path: Path, given: pa.DataType, grid: ldp.Grid, released: pa.DataType) -> None:
+    kind = given.value_type if pa.types.is_dictionary(given) else given
+    values = pa.array(incomes(200).round()).cast(kind, safe=False)
+    values = values.dictionary_encode().cast(given) if given != kind else values
+    out = tmp_path / "out.parquet"
+    release(write(tmp_path / "in.parquet", values), out, spec(grid, law="rr"), Ledger(tmp_path / "l.db"))
+    found = pq.read_table(out)["income"]
+    assert found.type == released
+    assert set(found.to_pylist()) <= set(np.array(grid, released.to_pandas_dtype()).tolist())
+    assert isinstance(read_noisy(out).classes, ldp.Grid)
+
+
+def test_all_ways_into_the_door_round_and_clamp_alike() -> None:
+    values = np.concatenate([incomes(), [-1e300, 1e300, 5.0, 15.0, 95.0, 0.0, -0.0, 100.0]])
+    codes = TENS.codes(values)
+    texts = pa.array([repr(float(value)) for value in values])
+    assert np.array_equal(GridCodec(TENS, "y", pa.float64(), text_table=False).encode(pa.array(values)), codes)
+    assert np.array_equal(GridCodec(TENS, "y", pa.string(), text_table=True).encode(texts), codes)
+    assert np.array_equal(GridCodec(TENS, "y", pa.float64(), text_table=False).encode(pa.array(values).dictionary_encode()), codes)
+    noisy = ldp.privatize(values, ldp.RandomizedResponse(11, 700.0), classes=TENS, noise=ldp.SeededNoise(0))
+    assert np.array_equal(noisy.hard_codes(), codes)
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "", "secret-7", "1,5", "0x10", "1_0", "--3"])
+def test_what_is_no_number_is_refused_before_the_charge_and_never_shown(tmp_path: Path, bad: str) -> None:
+    source, ledger = tmp_path / "in.csv", tmp_path / "l.db"
+    source.write_text("id,x,income\n" + "".join(f"{i},1,{i}\n" for i in range(50)) + f'50,1,"{bad}"\n')
+    with pytest.raises(InvalidInput, match="finite number in every row of column 'income', got none in row 51") as caught:
+        release(source, tmp_path / "out.csv", spec(), Ledger(ledger))
+    assert not bad or bad not in str(caught.value)
+    assert not Ledger(ledger).runs()
+
+
+def test_columns_that_hold_no_points_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="holds apart"):
+        label_codec(ldp.Grid(1e6, 1e6 + 0.5, points=50), "y", pa.float32(), text_table=False)
+    with pytest.raises(InvalidInput, match="got a wider one"):
+        label_codec(ldp.Grid(0, 1000, points=11), "y", pa.int8(), text_table=False)
+    with pytest.raises(InvalidInput, match="Cast it, or list classes"):
+        label_codec(TENS, "y", pa.string(), text_table=False)
+
+
+def test_a_plan_of_stages_keeps_the_range(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.db")
+    made = make_plan(spec(law="threshold", dataset="people"), (0.5, 0.5), None, ledger)
+    read = ReleasePlan.from_json(made.to_json(), ledger)
+    assert isinstance(read.classes, ldp.Grid) and read == made
+
+
+def test_the_command_takes_a_range(tmp_path: Path) -> None:
+    source, told = (
+        write(tmp_path / "in.csv", incomes(300)),
+        ("--label", "income", "--epsilon", 1, "--id", "id", "--out", tmp_path / "out.csv"),
+    )
+    code, said, err = run("release", source, *told, "--range", "0:100", "--grid", 11, "--json")
+    assert code == 0, err
+    manifest = json.loads(Path(json.loads(said)["manifest"]).read_text())
+    assert manifest["grid"] == {"low": 0, "high": 100, "points": 11} and manifest["law"]["law"] == "threshold"
+    for options, words in (
+        (("--range", "0:100", "--classes", "a,b"), "Leave one out"),
+        (("--grid", 11), "Add --range"),
+        (("--range", "100:0"), "lower end first"),
+        (("--range", "0"), "LOW:HIGH"),
+        (("--range", "0:1:2"), "LOW:HIGH"),
+        (("--range", "0:inf"), "finite"),
+        (("--range", "5:5"), "low < high"),
+        (("--range", "0:9", "--grid", 1), "points"),
+    ):
+        code, _, err = run("release", source, *told[:-1], tmp_path / "other.csv", *options)
+        assert code == 2 and words in " ".join(err.replace("│", " ").split()), err
