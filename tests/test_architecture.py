@@ -31,6 +31,7 @@ LAYERS = {
     "protocol": 8,
     "learn": 9,
     "deep": 9,
+    "stats": 9,
     "tables": 9,
     "inputs": 10,
     "app": 11,

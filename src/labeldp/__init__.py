@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labeldp import aggregates, datasets, deep
+    from labeldp import aggregates, datasets, deep, stats
     from labeldp.app._model import PriorModel
     from labeldp.app._release import release
     from labeldp.custody._aggregation import aggregate
@@ -109,6 +109,7 @@ _MODULES = {
     "datasets": "labeldp.datasets",
     "deep": "labeldp.deep",
     "metrics": "labeldp.protocol.metrics",
+    "stats": "labeldp.stats",
 }
 
 __all__ = [
@@ -154,6 +155,7 @@ __all__ = [
     "read_noisy",
     "register_law",
     "release",
+    "stats",
 ]
 
 

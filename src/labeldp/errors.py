@@ -17,11 +17,13 @@ LabelDPWarning
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a net has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
+├── PriorQuestionsWarning a figure assumes that what rows were asked tells nothing of their labels
 ├── RareCategoriesWarning a column has more categories than its learner takes
 ├── RawLabelsWarning     raw labels are used where each use is a spend, or a score without noise
 ├── RepeatWarning        an earlier run's answer came back, and the labels given were not read
 ├── SeenRowsWarning      a model is measured on what it learned from
 ├── SeededNoiseWarning   noise from a seed protects nothing
+├── SeparationWarning    coefficients of a regression grow without bound
 ├── UnmeasuredWarning    no row can measure a model without bias
 ├── UnrecordedWarning    nothing keeps a record of this spend
 └── UntrainedWarning     no step of a training changed the net
@@ -117,6 +119,10 @@ class MergedClassesWarning(LabelDPWarning):
     """No row's output distinguishes some of the classes, so no model can."""
 
 
+class PriorQuestionsWarning(LabelDPWarning):
+    """A figure without covariates is computed from rows that were asked by a prior, as if the prior did not tell rows apart."""
+
+
 class RareCategoriesWarning(LabelDPWarning):
     """A column has more categories than its learner takes; the rarer ones count as one."""
 
@@ -136,6 +142,10 @@ class SeenRowsWarning(LabelDPWarning):
 
 class SeededNoiseWarning(LabelDPWarning):
     """The noise comes from a seed: whoever knows it can undo the noise."""
+
+
+class SeparationWarning(LabelDPWarning):
+    """The likelihood of a regression grows without bound, or hardly falls, along some coefficients: these have no finite estimate."""
 
 
 class UnmeasuredWarning(LabelDPWarning):

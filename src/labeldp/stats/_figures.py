@@ -1,0 +1,788 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares, means and quantiles of the true labels, overall and by public groups, and differences between groups."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import isotonic_regression
+from scipy.special import ndtr
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
+from labeldp.evidence import NoisyLabels
+from labeldp.protocol.metrics import Estimate, mean_interval
+from labeldp.stats._columns import (
+    Codes,
+    Column,
+    Design,
+    Floats,
+    Levels,
+    Rows,
+    design_of,
+    levels_of,
+    matched,
+    numbers_of,
+    require_rank,
+    rows_of,
+)
+
+_SAMPLE = 4096  # rows from which the ranges of estimates are averaged
+_STEPS = 60  # of Newton's method on class frequencies, which takes about six
+_ROUNDING = 1e-9
+
+
+# What each row tells of the class frequencies -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """One vector for each row, whose mean estimates the class frequencies.
+
+    Attributes
+    ----------
+    noisy : NoisyLabels of n rows, all with evidence
+    table : (n, K) float64
+        Rows sum to 1. Unbiased weights of the law; or the influence of each row on the maximum-likelihood estimate.
+    unbiased : bool
+        True for weights of the law: then rows may be asked different questions, whatever these depend on.
+    known : (K, K) float64
+        Projection on the differences of frequencies that the evidence tells.
+    """
+
+    noisy: NoisyLabels
+    table: Floats
+    unbiased: bool
+    known: Floats
+
+    def ranges(self, numbers: Floats) -> float:
+        """Compute the typical range of a row's estimate of the mean of these numbers (K,), over the outputs of its law."""
+        if not self.unbiased:
+            return float(np.ptp(self.table @ numbers)) if len(self.table) else 0.0
+        sample = self.noisy[:: max(1, len(self.noisy) // _SAMPLE)]
+        found = sample.loss_range(np.tile(numbers, (len(sample), 1)))
+        squares = float((found**2).sum())
+        return float((found**3).sum()) / squares if squares else 0.0
+
+    def tells(self, numbers: Floats) -> bool:
+        """Return whether the evidence tells the mean of these numbers (K,)."""
+        centred = numbers - numbers.mean()
+        return bool(np.abs(centred - self.known @ centred).max(initial=0.0) <= 1e-6 * max(float(np.abs(centred).max(initial=0.0)), 1e-300))
+
+
+def contributions_of(noisy: NoisyLabels) -> Contributions:
+    """Compute what each row tells: the law's unbiased weights if every row has them, else by maximum likelihood.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows with evidence
+
+    Notes
+    -----
+    Unbiased weights need no model: each row's expectation over its law is the indicator of its label.
+
+    Without them (PriorSplit, RRTopK with k < K, later stages of an automatic law) the frequencies p maximise sum_i ln L_i p over all vectors
+    that sum to 1 and leave every row a positive probability, L_i p > 0. That set is larger than the simplex (a component may be negative), so
+    the estimate is regular also where a true frequency is 0, and its covariance is the inverse of the observed information
+    sum_i L_i L_i' / (L_i p)^2 on the differences of classes. The objective is concave. It is the likelihood of labels that do not depend on
+    the rows' questions. Cost O(n K^2) a step, about six steps.
+    """
+    if noisy.invertible.all():
+        return Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes))
+    if any(block.law.uses_prior for block in noisy.blocks):
+        warn_of_questions(noisy)
+    return _likeliest(noisy)
+
+
+def warn_of_questions(noisy: NoisyLabels) -> None:
+    """Warn that a figure without covariates assumes that rows were asked questions that do not depend on their labels."""
+    laws = ", ".join(sorted({block.law.name for block in noisy.blocks if block.law.uses_prior}))
+    warn(
+        PriorQuestionsWarning(
+            f"Rows were asked by a prior ({laws}) and have no unbiased estimator, so this figure takes it that within each group the prior "
+            "does not tell rows apart. That holds if no prior was given, or one for all rows, or one a group. If a model of the features made "
+            "it, use noisy.measurable (the rows of a first stage), or a regression on these features."
+        )
+    )
+
+
+def _contrasts(k: int) -> Floats:
+    return np.asarray(np.eye(k) - 1 / k)
+
+
+def _likeliest(noisy: NoisyLabels) -> Contributions:
+    likelihood = noisy.likelihood(dtype="float64")
+    k = noisy.n_classes
+    centre = _contrasts(k)
+    p = np.full(k, 1 / k)
+    total = likelihood @ p
+    for _ in range(_STEPS):
+        scores = likelihood / total[:, None]
+        slope = centre @ scores.sum(axis=0)
+        information = centre @ (scores.T @ scores) @ centre
+        inverse = np.linalg.pinv(information, rcond=_ROUNDING, hermitian=True)
+        step = inverse @ slope
+        gain = float(slope @ step)
+        if gain < 1e-12 * max(1, len(likelihood)):
+            break
+        length, moved = 1.0, likelihood @ (p + step)
+        # Armijo's rule; a step out of the domain has no logarithm.
+        while length > 1e-6 and not (moved.min() > 0 and np.log(moved / total).sum() >= 0.25 * length * gain):
+            length /= 2
+            moved = likelihood @ (p + length * step)
+        p, total = p + length * step, moved
+        if np.abs(p).max() > 1e3:  # too few rows: the likelihood has no maximum
+            return Contributions(noisy, np.tile(np.full(k, 1 / k), (len(likelihood), 1)), False, np.zeros((k, k)))
+    scores = likelihood / total[:, None]
+    information = centre @ (scores.T @ scores) @ centre / len(likelihood)
+    inverse = np.linalg.pinv(information, rcond=_ROUNDING, hermitian=True)
+    known = inverse @ information
+    return Contributions(noisy, p + (scores - 1.0) @ inverse, False, known)
+
+
+# Figures ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Figures:
+    """Estimates with intervals, a row for each group.
+
+    Attributes
+    ----------
+    groups : tuple of G values
+        ("all rows",) if there are no groups.
+    names : tuple of J str or class values
+        What is estimated.
+    value, low, high, stderr : (G, J) float64
+        As in `labeldp.metrics.Estimate`. A group without rows has value NaN, stderr infinity and the whole range as its interval; so has
+        what its evidence does not tell.
+    n_rows : (G,) int64
+        Number of rows with evidence.
+    confidence : float
+        Of all intervals together if `simultaneous`, else of each one.
+    simultaneous : bool
+    least, most : float
+        Range of what is estimated.
+    """
+
+    groups: tuple[object, ...]
+    names: tuple[object, ...]
+    value: Floats
+    low: Floats
+    high: Floats
+    stderr: Floats
+    n_rows: Codes
+    confidence: float
+    simultaneous: bool
+    least: float
+    most: float
+
+    def __getitem__(self, key: object) -> Estimate:
+        """Return one estimate: figures[name] without groups, or of figures with one name figures[group]; else figures[group, name]."""
+        single = key if isinstance(key, tuple) and len(key) == 2 and key[0] in self.groups else None
+        if single is not None:
+            i, j = self.groups.index(single[0]), self._index(self.names, single[1], "names")
+        elif len(self.groups) == 1 and key in self.names:
+            i, j = 0, self.names.index(key)
+        elif len(self.names) == 1:
+            i, j = self._index(self.groups, key, "groups"), 0
+        else:
+            raise InvalidInput(f"Expected figures[group, name], got {_validate.shown(key)}. Groups: {self.groups}; names: {self.names}.")
+        cells = (float(part[i, j]) for part in (self.value, self.low, self.high))
+        return Estimate(*cells, self.confidence, float(self.stderr[i, j]), self.least, self.most)
+
+    @staticmethod
+    def _index(known: tuple[object, ...], value: object, what: str) -> int:
+        if value not in known:
+            raise InvalidInput(f"Expected one of the {what} {known}, got {_validate.shown(value)}.")
+        return known.index(value)
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return one dict a figure (group, name, value, low, high, stderr, n_rows), as `pandas.DataFrame` takes them."""
+        return [
+            {
+                "group": group,
+                "name": name,
+                "value": float(self.value[i, j]),
+                "low": float(self.low[i, j]),
+                "high": float(self.high[i, j]),
+                "stderr": float(self.stderr[i, j]),
+                "n_rows": int(self.n_rows[i]),
+            }
+            for i, group in enumerate(self.groups)
+            for j, name in enumerate(self.names)
+        ]
+
+    def __str__(self) -> str:
+        kind = "all intervals together" if self.simultaneous else "each interval by itself"
+        shown = [
+            [str(row["group"]), str(row["n_rows"]), str(row["name"]), *(number_text(row[name]) for name in ("value", "low", "high"))]
+            for row in self.rows()
+        ]
+        head = ["group", "rows", "", "estimate", "low", "high"]
+        if self.groups == ("all rows",):
+            head, shown = head[2:], [line[2:] for line in shown]
+        return text_table(head, shown) + f"\n{self.confidence:.0%} confidence, {kind}"
+
+
+def number_text(value: Any) -> str:
+    """Show a number by four decimals, or four digits if it is large or small."""
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 or not np.isfinite(value) else f"{value:.4g}"
+
+
+def text_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Align the cells of a table: the first column to the left, the others to the right."""
+    widths = [max(len(line[j]) for line in (head, *lines)) for j in range(len(head))]
+    text = [
+        [cell.ljust(w) if j == 0 else cell.rjust(w) for j, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        for line in (head, *lines)
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in text)
+
+
+def frequencies(
+    noisy: NoisyLabels,
+    by: Column = None,
+    *,
+    groups: Sequence[object] | None = None,
+    units: Column = None,
+    ids: ArrayLike | None = None,
+    confidence: float = 0.95,
+    simultaneous: bool = True,
+) -> Figures:
+    """Estimate the share of each class among the true labels, overall or in each public group.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+        Rows without evidence, which are over their unit's cap, are left out: the figure is one of the rows within the cap.
+    by : (n,) or (n, columns) public column, optional
+        Group of each row: an array, or a column or table of pandas, polars or Arrow. None (default): all rows are one group.
+    groups : sequence, optional
+        Values of `by` in the order wanted; they may have no rows. None (default): its values, sorted, or the categories of a categorical.
+    units : (n,) public column, optional
+        Unit of each row. Standard errors then allow labels of one unit to depend on each other.
+    ids : (n,) array, optional
+        Ids of the rows of `by` and `units`, by which they are matched; needed for a released table, whose rows are shuffled.
+    confidence : float
+    simultaneous : bool
+        True (default): all intervals hold together with this confidence, by Sidak's bound; False: each by itself.
+
+    Returns
+    -------
+    Figures
+        Names are the classes. Values are unbiased, so noise can carry one below 0 or above 1; intervals are cut to [0, 1].
+
+    Raises
+    ------
+    InvalidInput
+        Columns do not match the noisy labels, or values are missing.
+
+    See Also
+    --------
+    labeldp.metrics.class_frequencies : The same overall, without groups and units.
+
+    Notes
+    -----
+    Guarantee: post-processing of released outputs; it costs no privacy, however often it is called, and reads no raw label.
+
+    Intervals are about the population from which the rows are drawn, so they contain sampling error and noise. They are those of
+    `labeldp.protocol.metrics.mean_interval`, with sums over units in place of rows if units are given. With m intervals each has confidence
+    c^(1/m): exact for groups without common units, and never too little (in the normal limit) for any dependence. Where a law has no unbiased
+    estimator, estimates are maximum-likelihood ones (and a warning says what that assumes).
+
+    Cost: O(n K) for laws with unbiased weights, O(n K^2) otherwise.
+
+    References
+    ----------
+    Sidak 1967, "Rectangular confidence regions for the means of multivariate normal distributions".
+
+    Examples
+    --------
+    >>> import labeldp as ldp, numpy as np
+    >>> noisy = ldp.privatize(np.arange(3000) % 3, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> shares = ldp.stats.frequencies(noisy, by=np.arange(3000) // 1500)
+    >>> bool((shares.low < 1 / 3).all() and (1 / 3 < shares.high).all())
+    True
+    """
+    rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
+    return _figures(rows, np.eye(noisy.n_classes), noisy.classes, confidence, simultaneous)
+
+
+def mean(
+    noisy: NoisyLabels,
+    by: Column = None,
+    *,
+    of: object = None,
+    groups: Sequence[object] | None = None,
+    units: Column = None,
+    ids: ArrayLike | None = None,
+    confidence: float = 0.95,
+    simultaneous: bool = True,
+) -> Figures:
+    """Estimate the mean of the true labels as numbers, or the share of some classes, overall or in each public group.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+    by : (n,) or (n, columns) public column, optional
+    of : None, class value, collection of class values, or mapping, optional
+        None (default): the class values are numbers. A class value, or several: their share. A mapping: the number of each class.
+    groups, units, ids, confidence, simultaneous
+        As for `frequencies`.
+
+    Returns
+    -------
+    Figures
+        One name, "mean".
+
+    Raises
+    ------
+    InvalidInput
+        As for `frequencies`; or class values are no numbers.
+
+    Notes
+    -----
+    Guarantee, intervals and cost as for `frequencies`.
+
+    Examples
+    --------
+    >>> import labeldp as ldp, numpy as np
+    >>> noisy = ldp.privatize(np.arange(5000) % 5, ldp.SubsetSelection(5, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> found = ldp.stats.mean(noisy)["mean"]
+    >>> found.low < 2.0 < found.high
+    True
+    """
+    numbers = numbers_of(require(noisy), of)
+    rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
+    return _figures(rows, numbers[None], ("mean",), confidence, simultaneous)
+
+
+def require(noisy: NoisyLabels) -> NoisyLabels:
+    """Return noisy labels, or refuse what is none."""
+    from labeldp.stats._columns import require_noisy
+
+    require_noisy(noisy)
+    return noisy
+
+
+def quantiles(
+    noisy: NoisyLabels,
+    by: Column = None,
+    *,
+    q: Sequence[float] = (0.25, 0.5, 0.75),
+    groups: Sequence[object] | None = None,
+    units: Column = None,
+    ids: ArrayLike | None = None,
+    confidence: float = 0.95,
+    simultaneous: bool = True,
+) -> Figures:
+    """Estimate quantiles of the true labels, whose class values are numbers, overall or in each public group.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+    by : (n,) or (n, columns) public column, optional
+    q : sequence of float in (0, 1)
+        Quartiles by default. The q-quantile is the least class value t with P(label <= t) >= q.
+    groups, units, ids, confidence, simultaneous
+        As for `frequencies`.
+
+    Returns
+    -------
+    Figures
+        Names are q. Values and ends are class values; stderr is NaN.
+
+    Raises
+    ------
+    InvalidInput
+        As for `mean`; or a q is not between 0 and 1.
+
+    Notes
+    -----
+    The distribution function is estimated at each class value and made monotone by isotonic regression. The interval is Woodruff's: from the
+    first value whose upper bound reaches q to the last one before which a lower bound is below q. As values are discrete, it covers the
+    quantile with at least the stated confidence. Cost O(n K).
+
+    References
+    ----------
+    Woodruff 1952, "Confidence intervals for medians and other position measures".
+    """
+    numbers = numbers_of(require(noisy))
+    wanted = tuple(_validate.fraction(q=value, fix="The median is q=0.5.") for value in q)
+    rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
+    order = np.argsort(numbers, kind="stable")
+    points = numbers[order]
+    below = np.zeros((len(order), len(order)))
+    below[:, order] = np.tri(len(order))
+    g, count = len(rows.groups.values), len(rows.groups.values) * len(wanted)
+    each = _each(confidence, count if simultaneous else 1)
+    curve = _figures(rows, below, tuple(points.tolist()), each, False)
+    cells = np.full((3, g, len(wanted)), np.nan)
+    for i in range(g):
+        for j, level in enumerate(wanted):
+            cells[:, i, j] = _inverted(points, curve.value[i], curve.low[i], curve.high[i], level)
+    value, low, high = cells
+    ends = float(points[0]), float(points[-1])
+    return Figures(rows.groups.values, wanted, value, low, high, np.full_like(value, np.nan), curve.n_rows, confidence, simultaneous, *ends)
+
+
+def _inverted(points: Floats, curve: Floats, low: Floats, high: Floats, level: float) -> tuple[float, float, float]:
+    """Invert an estimated distribution function and its bounds at a level: quantile and ends of its interval."""
+    if not np.isfinite(curve).all():
+        return np.nan, float(points[0]), float(points[-1])
+    last = len(points) - 1  # where the distribution function is 1, whatever was released
+    smooth = isotonic_regression(curve).x
+    value = int(np.argmax(np.append(smooth[:-1], np.inf) >= level))
+    first = int(np.argmax(np.append(high[:-1], np.inf) >= level))
+    short = np.flatnonzero(low[:-1] < level)
+    end = min(int(short[-1]) + 1, last) if len(short) else 0
+    return float(points[value]), float(points[first]), float(points[end])
+
+
+def _each(confidence: float, count: int) -> float:
+    """Compute the confidence of each of several intervals that hold together with the given one (Sidak 1967)."""
+    return float(_validate.fraction(confidence=confidence) ** (1 / max(1, count)))
+
+
+def _figures(rows: Rows, numbers: Floats, names: tuple[object, ...], confidence: float, simultaneous: bool) -> Figures:
+    """Estimate the means of numbers (J, K) in each group."""
+    _validate.boolean(simultaneous=simultaneous)
+    g = len(rows.groups.values)
+    each = _each(confidence, g * len(numbers) if simultaneous else 1)
+    cells = np.empty((4, g, len(numbers)))
+    n_rows = np.zeros(g, np.int64)
+    for i in range(g):
+        members = np.flatnonzero(rows.groups.codes == i)
+        n_rows[i] = len(members)
+        cells[:, i] = _estimates(_part(rows, members), None if rows.units is None else rows.units[members], numbers, each)
+    low, high = float(numbers.min()), float(numbers.max())
+    value, bottom, top, stderr = cells
+    return Figures(rows.groups.values, names, value, bottom, top, stderr, n_rows, confidence, simultaneous, low, high)
+
+
+def _part(rows: Rows, members: Codes) -> NoisyLabels:
+    return rows.noisy if len(members) == len(rows.noisy) else rows.noisy[members]
+
+
+def _estimates(noisy: NoisyLabels, units: Codes | None, numbers: Floats, confidence: float) -> Floats:
+    """Estimate the means of numbers (J, K) over these rows: (4, J) of value, low, high and stderr."""
+    least, most = numbers.min(axis=1), numbers.max(axis=1)
+    unknown = np.stack([np.full(len(numbers), np.nan), least, most, np.full(len(numbers), np.inf)])
+    if not len(noisy):
+        return unknown
+    part = contributions_of(noisy)
+    found = np.empty((4, len(numbers)))
+    for j, row in enumerate(numbers):
+        values, ranges = by_units(part.table @ row, part.ranges(row), units)
+        found[:, j] = np.stack(mean_interval(values, ranges, confidence, least=float(least[j]), most=float(most[j])))
+        if not part.tells(row):
+            found[:, j] = unknown[:, j]
+    return found
+
+
+def by_units(values: Floats, length: float, units: Codes | None) -> tuple[Floats, Floats]:
+    """Return values and ranges of independent units whose plain mean, and its variance, are those of the rows' mean.
+
+    Parameters
+    ----------
+    values : (n,) float64
+    length : float
+        Range of a row's value.
+    units : (n,) int64 or None
+        None: rows are independent.
+
+    Notes
+    -----
+    With s_u the sum over the n_u rows of unit u of U, the mean of m + (s_u - n_u m) U / n over units is m = sum s_u / n, and its variance
+    sum (s_u - n_u m)^2 / n^2: the usual linearised variance of a ratio.
+    """
+    if units is None:
+        return values, np.array([length])
+    _, codes = np.unique(units, return_inverse=True)
+    sizes = np.bincount(codes.reshape(-1)).astype(np.float64)
+    average = float(values.mean())
+    sums = np.bincount(codes.reshape(-1), values - average)
+    scale = len(sizes) / len(values)
+    return average + sums * scale, length * sizes * scale
+
+
+# Differences --------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference(Estimate):
+    """The difference of two means, second minus first, with a test of no difference.
+
+    Attributes
+    ----------
+    groups : tuple of two values
+        (first, second), for an effect (control, treatment).
+    means : tuple of two floats
+        Estimated mean of each.
+    n_rows : tuple of two ints
+        Rows with evidence of each.
+    adjusted : bool
+        Whether covariates were adjusted for. Then the difference is not that of `means`.
+    """
+
+    groups: tuple[object, object] = (None, None)
+    means: tuple[float, float] = (float("nan"), float("nan"))
+    n_rows: tuple[int, int] = (0, 0)
+    adjusted: bool = False
+
+    @property
+    def zvalue(self) -> float:
+        """Difference over its standard error."""
+        return self.value / self.stderr if self.stderr else float("nan")
+
+    @property
+    def pvalue(self) -> float:
+        """Two-sided p-value of no difference, by the normal distribution."""
+        return float(2 * ndtr(-abs(self.zvalue)))
+
+    def __str__(self) -> str:
+        first, second = self.groups
+        sizes = f"{first!r}: {self.means[0]:.4f} ({self.n_rows[0]} rows), {second!r}: {self.means[1]:.4f} ({self.n_rows[1]} rows)"
+        return f"{second!r} minus {first!r}{', adjusted' * self.adjusted}: {super().__str__()}, p = {self.pvalue:.4g}; {sizes}"
+
+
+def difference(
+    noisy: NoisyLabels,
+    by: Column,
+    *,
+    of: object = None,
+    groups: Sequence[object] | None = None,
+    units: Column = None,
+    ids: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Difference:
+    """Estimate the difference between two public groups in the mean of the true labels, or in the share of some classes.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+    by : (n,) public column
+        Group of each row. More than two groups need `groups`.
+    of
+        As for `mean`.
+    groups : sequence of two values, optional
+        (first, second): the result is the mean of the second minus that of the first. None (default): the two values of `by`, sorted.
+    units, ids, confidence
+        As for `frequencies`. A unit may have rows in both groups.
+
+    Returns
+    -------
+    Difference
+
+    Raises
+    ------
+    InvalidInput
+        There are not two groups, one of them has no rows with evidence, or as for `mean`.
+
+    See Also
+    --------
+    effect : The effect of a randomised treatment, also adjusted for covariates.
+
+    Notes
+    -----
+    Guarantee and cost as for `frequencies`. The interval is value +- z stderr with the variances of both means, each with the small-sample
+    term of `labeldp.protocol.metrics.mean_interval`.
+    """
+    numbers = numbers_of(require(noisy), of)
+    rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
+    return _difference(rows, numbers, confidence)
+
+
+def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
+    first, second = pair = _two(rows.groups)
+    members = [np.flatnonzero(rows.groups.codes == i) for i in range(2)]
+    for group, mine in zip(pair, members, strict=True):
+        if not len(mine):
+            raise InvalidInput(f"Expected rows with evidence in both groups, got none in {group!r}.")
+    z = normal_quantile(confidence)
+    parts = [contributions_of(_part(rows, mine)) for mine in members]
+    sums, variance, average = [], 0.0, []
+    for part, mine in zip(parts, members, strict=True):
+        values = part.table @ numbers
+        average.append(float(values.mean()))
+        sums.append((values - values.mean()) / len(mine))
+        sizes = np.ones(len(mine)) if rows.units is None else np.bincount(rows.units[mine])
+        # as in `mean_interval`: z^2 observations at the full range are added to the variance
+        variance += (z * part.ranges(numbers) * float((sizes**3.0).sum() / (sizes**2.0).sum()) / len(mine)) ** 2
+    signed = np.concatenate([-sums[0], sums[1]])
+    if rows.units is not None:
+        signed = np.bincount(np.concatenate([rows.units[mine] for mine in members]), signed)
+    spread = float(np.ptp(numbers))
+    stderr = float(np.sqrt(variance + signed @ signed)) if all(part.tells(numbers) for part in parts) else np.inf
+    value = average[1] - average[0]
+    low, high = max(value - z * stderr, -spread), min(value + z * stderr, spread)
+    if low > high:  # the interval lies outside of what is possible
+        low, high = -spread, spread
+    sizes = len(members[0]), len(members[1])
+    return Difference(value, low, high, confidence, stderr, -spread, spread, (first, second), (average[0], average[1]), sizes)
+
+
+def _two(groups: Levels) -> tuple[object, object]:
+    if len(groups.values) != 2:
+        raise InvalidInput(
+            f"Expected two groups, got {len(groups.values)}: {', '.join(map(repr, groups.values[:5]))}. Name two of them, groups=(first, second)."
+        )
+    return groups.values[0], groups.values[1]
+
+
+def normal_quantile(confidence: float) -> float:
+    """Return z with P(|Z| <= z) = confidence for a standard normal Z."""
+    return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))
+
+
+def effect(
+    noisy: NoisyLabels,
+    arm: Column,
+    *,
+    of: object = None,
+    control: object = None,
+    X: Any = None,
+    units: Column = None,
+    ids: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Difference:
+    """Estimate the average treatment effect of a randomised experiment on private outcomes.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+        The outcome.
+    arm : (n,) public column of two values
+        Arm of each row, assigned at random.
+    of
+        The outcome as a number, as for `mean`: for a conversion the class, of="yes".
+    control : value of `arm`, optional
+        None (default): the lesser of the two values.
+    X : (n, d) public numeric columns, optional
+        Covariates from before the treatment, to adjust for.
+    units : (n,) public column, optional
+        The units that were assigned, such as people with several visits.
+    ids, confidence
+        As for `frequencies`.
+
+    Returns
+    -------
+    Difference
+        Mean under treatment minus mean under control.
+
+    Raises
+    ------
+    InvalidInput
+        There are not two arms, an arm has no rows with evidence, a unit is in both arms, `control` is no arm, or covariates are asked for
+        where the law has no unbiased estimator.
+
+    Notes
+    -----
+    Guarantee and cost as for `frequencies`. Without X, it is the difference of means. With X, the unbiased estimates of the outcome are
+    regressed on arm, centred X and their products; the coefficient of the arm estimates the same effect, whatever the true relation, and its
+    standard error is the sandwich one, by units if these are given (Lin 2013). Adjustment removes what X explains of the outcome's own
+    variance, not the noise, so at small epsilon it gains little.
+
+    References
+    ----------
+    Neyman 1923; Lin 2013, "Agnostic notes on regression adjustments to experimental data: reexamining Freedman's critique".
+
+    Examples
+    --------
+    >>> import labeldp as ldp, numpy as np
+    >>> arm = np.arange(8000) % 2
+    >>> bought = (np.arange(8000) % 10 < 2 + 2 * arm).astype(int)
+    >>> noisy = ldp.privatize(bought, ldp.RandomizedResponse(2, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> found = ldp.stats.effect(noisy, arm, of=1)
+    >>> found.low < 0.2 < found.high and found.pvalue < 1e-6
+    True
+    """
+    numbers = numbers_of(require(noisy), of)
+    table = None if X is None else design_of(X, intercept=False)
+    columns, _ = matched(noisy, ids, arm=arm)
+    arms = _arms(levels_of(columns["arm"], "arm"), control)
+    rows = rows_of(noisy, arm, groups=arms, units=units, ids=ids)
+    _check_units(rows)
+    plain = _difference(rows, numbers, confidence)
+    if table is None:
+        return plain
+    found, told = matched(noisy, ids, X=table.table)
+    return _adjusted(plain, rows, numbers, Design(found["X"][told.evidenced], table.names))
+
+
+def _arms(found: Levels, control: object) -> tuple[object, object]:
+    first, second = _two(found)
+    if control is not None and control not in found.values:
+        raise InvalidInput(f"Expected control to be one of the arms {found.values}, got {_validate.shown(control)}.")
+    return (first, second) if control is None or control == first else (second, first)
+
+
+def _check_units(rows: Rows) -> None:
+    """Refuse a unit that was in both arms: its rows say nothing of one treatment against the other in a randomised experiment."""
+    if rows.units is None:
+        return
+    treated = np.zeros(int(rows.units.max(initial=-1)) + 1, np.int64)
+    treated[rows.units[rows.groups.codes == 1]] = 1
+    both = np.unique(rows.units[(rows.groups.codes == 0) & (treated[rows.units] == 1)])
+    if len(both):
+        row = int(np.flatnonzero(rows.units == both[0])[0])
+        raise InvalidInput(
+            f"Expected each unit in one arm, got {len(both)} in both, such as that of row {row}. Leave these units out, or compare the groups "
+            "by labeldp.stats.difference, which is no effect of a randomised treatment."
+        )
+
+
+def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) -> Difference:
+    part = contributions_of(rows.noisy)
+    if not part.unbiased:
+        raise InvalidInput(
+            "Expected a law with an unbiased estimator in every row to adjust for covariates. Leave X out, or regress on arm and X by "
+            "labeldp.stats.regress, which takes every law."
+        )
+    treated = (rows.groups.codes == 1).astype(np.float64)[:, None]
+    centred = design.table - design.table.mean(axis=0)
+    names = ("intercept", "arm", *design.names, *(f"arm x {name}" for name in design.names))
+    full = Design(np.column_stack([np.ones(len(treated)), treated, centred, treated * centred]), names)
+    require_rank(full)
+    coefficients, covariance = least_squares(full.table, part.table @ numbers, rows.units)
+    value, stderr = float(coefficients[1]), float(np.sqrt(covariance[1, 1]))
+    z = normal_quantile(plain.confidence)
+    ends = max(value - z * stderr, plain.least), min(value + z * stderr, plain.most)
+    low, high = ends if ends[0] <= ends[1] else (plain.least, plain.most)
+    rest = plain.confidence, stderr, plain.least, plain.most, plain.groups, plain.means, plain.n_rows
+    return Difference(value, low, high, *rest, adjusted=True)
+
+
+def least_squares(X: Floats, values: Floats, units: Codes | None) -> tuple[Floats, Floats]:
+    """Regress values on a design of full rank: coefficients (p,) and their sandwich covariance (p, p), HC1 or clustered by units."""
+    q, r = np.linalg.qr(X)
+    coefficients = np.linalg.solve(r, q.T @ values)
+    bread = np.linalg.inv(r)
+    bread = bread @ bread.T
+    meat = outer_of(X * (values - X @ coefficients)[:, None], units)
+    return coefficients, bread @ meat @ bread * (len(X) / max(1, len(X) - X.shape[1]))
+
+
+def outer_of(scores: Floats, units: Codes | None) -> Floats:
+    """Sum the outer products of scores (n, p) over rows, or over sums of units, then with the factor U / (U - 1): (p, p)."""
+    if units is None:
+        return np.asarray(scores.T @ scores)
+    sums = sum_by(scores, units)
+    return np.asarray(sums.T @ sums * (len(sums) / max(1, len(sums) - 1)))
+
+
+def sum_by(table: Floats, units: Codes) -> Floats:
+    """Sum the rows of a table (n, p) over each unit: (U, p)."""
+    order = np.argsort(units, kind="stable")
+    starts = np.flatnonzero(np.diff(units[order], prepend=-1))
+    return np.asarray(np.add.reduceat(table[order], starts, axis=0))
+
+
+def each_group(rows: Rows) -> Iterator[Codes]:
+    """Yield the positions of the rows of each group."""
+    for i in range(len(rows.groups.values)):
+        yield np.flatnonzero(rows.groups.codes == i)

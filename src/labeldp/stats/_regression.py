@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regressions of a private outcome on public columns by the exact likelihood of what was released."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import block_diag
+from scipy.special import ndtr
+
+from labeldp import _validate
+from labeldp.errors import InvalidInput, SeparationWarning, warn
+from labeldp.evidence import NoisyLabels
+from labeldp.stats._columns import Codes, Column, Design, Floats, design_of, levels_of, matched, numbers_of, require_rank, warn_of_units
+from labeldp.stats._families import Count, Family, Normal, Softmax
+from labeldp.stats._figures import contributions_of, least_squares, normal_quantile, number_text, outer_of, require, text_table
+
+MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
+_STEPS = 200
+_DONE = 1e-10  # the gain of a step, per row, at which the maximum is reached
+_FLAT = 1e-7  # information of a row on a coefficient, in standard deviations of its column, below which it is told nothing
+_CELLS = 1 << 20  # numbers in one batch of rows
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """A fitted regression.
+
+    Attributes
+    ----------
+    model : str
+    names : tuple of p str
+        Coefficients. Of a multinomial model "CLASS: COLUMN", class by class without the first; of a linear one the last is "log(scale)".
+    params, bse : (p,) float64
+        Estimates and standard errors; infinite where the data give no finite estimate.
+    covariance : (p, p) float64
+    loglik : float
+        Log-likelihood of the released outputs, up to a constant that does not depend on the model; NaN for least squares.
+    n_rows : int
+        Rows with evidence.
+    n_units : int
+    standard_errors : str
+        "observed" or "sandwich".
+    converged : bool
+    confidence : float
+        Of `summary` and, by default, `conf_int`.
+    """
+
+    model: str
+    names: tuple[str, ...]
+    params: Floats
+    covariance: Floats
+    loglik: float
+    n_rows: int
+    n_units: int
+    standard_errors: str
+    converged: bool
+    confidence: float = 0.95
+    _classes: tuple[object, ...] = field(default=(), repr=False)
+    _family: Family | None = field(default=None, repr=False)
+    _intercept: bool = field(default=True, repr=False)
+
+    @property
+    def bse(self) -> Floats:
+        """Standard errors: (p,)."""
+        return np.asarray(np.sqrt(np.diagonal(self.covariance)))
+
+    @property
+    def zvalues(self) -> Floats:
+        """Estimates over their standard errors: (p,); 0 where these are infinite."""
+        return np.asarray(self.params / self.bse)
+
+    @property
+    def tvalues(self) -> Floats:
+        """The z-values, under the name that statsmodels has for them: (p,)."""
+        return self.zvalues
+
+    @property
+    def pvalues(self) -> Floats:
+        """Two-sided p-values of coefficients that are 0, by the normal distribution: (p,)."""
+        return np.asarray(2 * ndtr(-np.abs(self.zvalues)))
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion: 2 p - 2 loglik, up to the constant of the log-likelihood."""
+        return 2 * len(self.params) - 2 * self.loglik
+
+    def conf_int(self, confidence: float | None = None) -> Floats:
+        """Compute intervals of the coefficients, params +- z bse: (p, 2)."""
+        z = normal_quantile(self.confidence if confidence is None else confidence)
+        return np.column_stack([self.params - z * self.bse, self.params + z * self.bse])
+
+    def __getitem__(self, name: str) -> tuple[float, float]:
+        """Return estimate and standard error of one coefficient."""
+        if name not in self.names:
+            raise InvalidInput(
+                f"Expected one of {', '.join(self.names)}; got {_validate.shown(name)}.{_validate.suggest(name, self.names)}"
+            )
+        i = self.names.index(name)
+        return float(self.params[i]), float(self.bse[i])
+
+    def predict(self, X: Any) -> Floats:
+        """Predict for rows of public columns as in the fit: class probabilities (n, K); of least squares the mean (n,)."""
+        design = design_of(X, intercept=self._intercept).table
+        free = len(self.params) - (self.model == "linear")
+        width = free // (len(self._classes) - 1) if self.model == "multinomial" else free
+        if design.shape[1] != width:
+            raise InvalidInput(
+                f"Expected X with {width - self._intercept} columns, as in the fit, got {design.shape[1] - self._intercept}."
+            )
+        eta = design @ self.params[:free].reshape(-1, width).T
+        if self._family is None:
+            return np.asarray(eta[:, 0])
+        if self.model == "linear":
+            eta = np.column_stack([eta, np.full(len(eta), self.params[-1])])
+        probabilities = self._family.probabilities(eta)
+        place = _order(self._classes, self.model)
+        found = np.empty_like(probabilities)
+        found[:, place] = probabilities
+        return found
+
+    def summary(self) -> str:
+        """Format the fit as a table, as statsmodels does."""
+        low, high = self.conf_int().T
+        columns = (self.params, self.bse, self.zvalues, self.pvalues, low, high)
+        lines = [[name, *(number_text(column[i]) for column in columns)] for i, name in enumerate(self.names)]
+        tail = (1 - self.confidence) / 2
+        head = ["", "coef", "std err", "z", "P>|z|", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
+        what = "unbiased least squares" if self.model == "least-squares" else f"{self.model} regression, exact likelihood"
+        units = f", {self.n_units} units" if self.n_units < self.n_rows else ""
+        fit = "" if np.isnan(self.loglik) else f", log-likelihood {self.loglik:.2f}"
+        state = "" if self.converged else "\nNot converged: coefficients without a finite estimate have infinite standard errors."
+        return f"{what}: {self.n_rows} rows{units}, {self.standard_errors} standard errors{fit}\n{text_table(head, lines)}{state}"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """A log-likelihood of flat parameters.
+
+    Attributes
+    ----------
+    family : Family
+    likelihood : (n, K) float64
+    designs : tuple of q (n, p_j) arrays
+        The design of each predictor.
+    """
+
+    family: Family
+    likelihood: Floats
+    designs: tuple[Floats, ...]
+
+    @property
+    def starts(self) -> Codes:
+        return np.cumsum([0, *(design.shape[1] for design in self.designs)])
+
+    def predictors(self, flat: Floats, rows: slice) -> Floats:
+        starts = self.starts
+        parts = [design[rows] @ flat[starts[j] : starts[j + 1]] for j, design in enumerate(self.designs)]
+        return np.column_stack(parts)
+
+    def value(self, flat: Floats) -> float:
+        """Compute the log-likelihood."""
+        return float(sum(self.family.pieces(self.predictors(flat, rows), self.likelihood[rows])[0].sum() for rows in self.batches()))
+
+    def batches(self) -> list[slice]:
+        q = len(self.designs)
+        step = max(1, _CELLS // max(q * q, self.likelihood.shape[1] * min(q, 2) ** 2))
+        return [slice(start, start + step) for start in range(0, len(self.likelihood), step)]
+
+    def derivatives(self, flat: Floats) -> tuple[float, Floats, Floats]:
+        """Compute log-likelihood, each row's score (n, p), and the Hessian (p, p)."""
+        starts, total = self.starts, 0.0
+        scores, hessian = np.empty((len(self.likelihood), starts[-1])), np.zeros((starts[-1], starts[-1]))
+        for rows in self.batches():
+            value, slope, bend = self.family.pieces(self.predictors(flat, rows), self.likelihood[rows])
+            total += float(value.sum())
+            for j, left in enumerate(self.designs):
+                mine = slice(starts[j], starts[j + 1])
+                scores[rows, mine] = left[rows] * slope[:, j : j + 1]
+                for m, right in enumerate(self.designs[: j + 1]):
+                    block = left[rows].T @ (right[rows] * bend[:, j, m][:, None])
+                    other = slice(starts[m], starts[m + 1])
+                    hessian[mine, other] += block
+                    if m != j:
+                        hessian[other, mine] += block.T
+        return total, scores, hessian
+
+
+def regress(
+    noisy: NoisyLabels,
+    X: Any,
+    model: str,
+    *,
+    names: Sequence[str] | None = None,
+    intercept: bool = True,
+    units: Column = None,
+    ids: ArrayLike | None = None,
+    standard_errors: str | None = None,
+) -> Regression:
+    """Regress the true labels on public columns, by the exact likelihood of the released outputs.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+        Of any laws, also those that read priors made from X. Rows without evidence are left out.
+    X : (n, d) array, frame of pandas or polars, or Arrow table
+        Public numbers; categories are encoded first.
+    model : str
+        "logistic": two classes, the log-odds of the second against the first.
+        "multinomial": log-odds of each class against the first.
+        "linear": class values are numbers. The outcome is normal with mean x'b and one standard deviation, rounded to the nearest class value,
+        numbers beyond the outermost ones to these (as `labeldp.Grid` encodes).
+        "poisson": the outcome is a Poisson count with mean exp(x'b), rounded in the same way.
+        "least-squares": unbiased estimates of the outcome are regressed; no distribution is assumed, but the law must have unbiased weights.
+    names : sequence of d str, optional
+        Names of the columns; by default the frame's, else x1, x2, ...
+    intercept : bool
+        Put a column of ones first. True by default.
+    units : (n,) public column, optional
+        Standard errors then allow labels of one unit to depend on each other.
+    ids : (n,) array, optional
+        Ids of the rows of X, by which they are matched.
+    standard_errors : "observed" or "sandwich", optional
+        Inverse observed information, right if the model is; or Huber's sandwich, right for the best coefficients of a wrong model, too. None
+        (default): "sandwich" with units and for least squares, else "observed".
+
+    Returns
+    -------
+    Regression
+
+    Raises
+    ------
+    InvalidInput
+        Columns are no finite numbers or linearly dependent, rows do not match, class values are no numbers, some classes are told apart by no
+        row, or a logistic model has not two classes.
+
+    Warns
+    -----
+    SeparationWarning
+        Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors.
+
+    Notes
+    -----
+    Guarantee: post-processing of released outputs; it costs no privacy and reads no raw label.
+
+    Maximises sum_i ln sum_y P[y | x_i] L_i[y] by Newton's method with exact gradient and Hessian; directions of positive curvature are turned
+    round, and steps are shortened by Armijo's rule. It starts where all classes are about equally likely. The likelihood is that of labels
+    which, given x, do not depend on the question that a row was asked. Cost O(n K q^2 + n p^2) a step, about ten steps, q the number of
+    predictors (K - 1 for "multinomial", else 1 or 2), and O(n (K + p)) memory.
+
+    References
+    ----------
+    Stewart 1983, "On least squares estimation when the dependent variable is grouped"; White 1982, "Maximum likelihood estimation of
+    misspecified models"; van den Hout, van der Heijden and Gilchrist 2007, "The logistic regression model with response variables subject
+    to randomized response".
+
+    Examples
+    --------
+    >>> import labeldp as ldp, numpy as np
+    >>> x = np.arange(6000) % 2
+    >>> bought = (np.arange(6000) // 2 % 10 < 2 + 4 * x).astype(int)
+    >>> noisy = ldp.privatize(bought, ldp.RandomizedResponse(2, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> fit = ldp.stats.regress(noisy, x, "logistic", names=["treated"])
+    >>> low, high = fit.conf_int()[1]
+    >>> bool(low < np.log(0.6 / 0.4) - np.log(0.2 / 0.8) < high)
+    True
+    """
+    _validate.one_of(MODELS, model=model)
+    _validate.boolean(intercept=intercept)
+    kind = _validate.one_of(("observed", "sandwich"), standard_errors=standard_errors) if standard_errors is not None else None
+    raw = design_of(X, names, intercept=intercept)
+    columns, told = matched(require(noisy), ids, X=raw.table, units=units)
+    kept = np.flatnonzero(told.evidenced)
+    design = Design(columns["X"][kept], raw.names)
+    require_rank(design)
+    people = None if units is None else levels_of(columns["units"], "units").codes[kept]
+    if units is None:
+        warn_of_units(told)
+    known = told if len(kept) == len(told) else told[kept]
+    chosen = kind or ("observed" if units is None and model != "least-squares" else "sandwich")
+    fit = _least_squares(known, design, people) if model == "least-squares" else _likeliest(known, design, model, people, chosen)
+    object.__setattr__(fit, "_intercept", intercept)
+    return fit
+
+
+def _least_squares(noisy: NoisyLabels, design: Design, units: Codes | None) -> Regression:
+    numbers = numbers_of(noisy)
+    part = contributions_of(noisy)
+    if not part.unbiased:
+        raise InvalidInput(
+            "Expected a law with an unbiased estimator in every row for least squares. Use model='linear', which takes every law."
+        )
+    params, covariance = least_squares(design.table, part.table @ numbers, units)
+    return Regression("least-squares", design.names, params, covariance, np.nan, len(noisy), _count(noisy, units), "sandwich", True)
+
+
+def _count(noisy: NoisyLabels, units: Codes | None) -> int:
+    return len(noisy) if units is None else len(np.unique(units))
+
+
+def _order(classes: tuple[object, ...], model: str) -> Codes:
+    """Return codes in the order of the model's cells: ascending values of numeric models, else the declared order."""
+    if model in ("linear", "poisson"):
+        return np.argsort(np.array(classes, np.float64), kind="stable")
+    return np.arange(len(classes))
+
+
+def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | None, kind: str) -> Regression:
+    order = _order(noisy.classes, model) if model in ("logistic", "multinomial") or len(numbers_of(noisy)) else _order((), "")
+    likelihood = noisy.likelihood(dtype="float64")[:, order]
+    _check_classes(noisy, likelihood[:, np.argsort(order)], model)
+    # Columns that are orthogonal and of length 1 a row: then one threshold fits all of them, however the columns are scaled or correlated.
+    rows = np.sqrt(len(noisy))
+    basis, mixed = np.linalg.qr(design.table)
+    family, designs, start, names, spread = _model(noisy, likelihood, Design(basis * rows, design.names), model)
+    problem = _Problem(family, likelihood, designs)
+    flat, converged = _maximise(problem, start)
+    loglik, scores, hessian = problem.derivatives(flat)
+    each = np.linalg.inv(mixed) * rows * spread
+    back = block_diag(*(each if part.shape[1] == len(each) and part is designs[0] else np.eye(1) for part in designs))
+    covariance, lost = _covariance(-hessian, scores, units, kind, back)
+    params = back @ flat
+    if isinstance(family, Normal):
+        params[-1] += np.log(spread)
+        family = Normal(family.borders * spread)
+    if lost.any():
+        covariance[lost] = covariance[:, lost] = 0.0
+        covariance[lost, lost] = np.inf
+        warn(
+            SeparationWarning(
+                f"The data give no finite estimate of {', '.join(name for name, gone in zip(names, lost, strict=True) if gone)}: a column "
+                "separates classes, or the outputs tell too little. These coefficients have infinite standard errors. Leave columns out, join "
+                "classes, or use more rows."
+            )
+        )
+    count = _count(noisy, units)
+    done = converged and not lost.any()
+    return Regression(model, names, params, covariance, loglik, len(noisy), count, kind, done, _classes=noisy.classes, _family=family)
+
+
+def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:
+    """Refuse a logistic model of other than two classes, and classes that no row tells apart."""
+    if model == "logistic" and noisy.n_classes != 2:
+        raise InvalidInput(f"Expected two classes for a logistic regression, got {noisy.n_classes}. Use model='multinomial'.")
+    _, first = np.unique(likelihood, axis=1, return_inverse=True)
+    first = first.reshape(-1)
+    if len(np.unique(first)) < noisy.n_classes:
+        twin = next(i for i in range(noisy.n_classes) if first[i] in first[:i])
+        other = int(np.flatnonzero(first == first[twin])[0])
+        raise InvalidInput(
+            f"Expected classes that are told apart, but no row's output distinguishes {noisy.classes[other]!r} and {noisy.classes[twin]!r}, so "
+            "no data tell their coefficients. Use rows of another law."
+        )
+
+
+def _model(
+    noisy: NoisyLabels, likelihood: Floats, design: Design, model: str
+) -> tuple[Family, tuple[Floats, ...], Floats, tuple[str, ...], float]:
+    """Make the family, the design of each predictor, the start, the names of the parameters, and the unit in which outcomes are fitted."""
+    p = design.table.shape[1]
+    if model == "logistic":
+        return Softmax(), (design.table,), np.zeros(p), design.names, 1.0
+    if model == "multinomial":
+        names = tuple(f"{value}: {name}" for value in noisy.classes[1:] for name in design.names)
+        return Softmax(), (design.table,) * (noisy.n_classes - 1), np.zeros(p * (noisy.n_classes - 1)), names, 1.0
+    points = np.sort(numbers_of(noisy))
+    if model == "poisson" and points[0] < 0:
+        raise InvalidInput(f"Expected class values of at least 0 for a Poisson regression, got {points[0]:g}.")
+    spread = float(np.ptp(points)) if model == "linear" else 1.0
+    borders = (points[:-1] + points[1:]) / 2 / spread
+    # A point estimate of the mean to start from: nearly flat evidence gives the middle of the range.
+    posterior = likelihood / likelihood.sum(axis=1, keepdims=True)
+    middle = float((posterior @ points).mean()) / spread
+    constant = design.table.mean(axis=0)  # the projection of 1, since the columns are orthogonal
+    if model == "poisson":
+        return Count(borders), (design.table,), constant * np.log(max(middle, 1e-3)), design.names, 1.0
+    ones = np.ones((len(design.table), 1))
+    return Normal(borders), (design.table, ones), np.append(constant * middle, np.log(0.25)), (*design.names, "log(scale)"), spread
+
+
+def _maximise(problem: _Problem, start: Floats) -> tuple[Floats, bool]:
+    """Maximise by Newton's method: parameters, and whether the maximum was reached."""
+    flat, n = start, len(problem.likelihood)
+    for _ in range(_STEPS):
+        value, scores, hessian = problem.derivatives(flat)
+        slope = scores.sum(axis=0)
+        roots, vectors = np.linalg.eigh(-hessian)
+        # Turned round where the curvature is positive, and bounded below: near a saddle or on a plateau the step stays finite.
+        step = vectors @ ((vectors.T @ slope) / np.maximum(np.abs(roots), 1e-9 * n))
+        gain = float(slope @ step)
+        if gain < _DONE * n:
+            return flat, True
+        # In scaled columns a coefficient of 5 moves probabilities from one end to the other.
+        length = min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-300)) if np.ptp(step) else 1.0
+        while length > 1e-10 and not problem.value(flat + length * step) >= value + 1e-4 * length * gain:
+            length /= 2
+        if length <= 1e-10:
+            return flat, gain < 1e-6 * n
+        flat = flat + length * step
+        if isinstance(problem.family, Softmax) and np.abs(flat).max() > 50:  # grows without bound
+            return flat, False
+    return flat, False
+
+
+def _covariance(information: Floats, scores: Floats, units: Codes | None, kind: str, back: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Compute the covariance of the coefficients, `back` @ parameters, and mark those that the data do not tell: (p, p), (p,) bool."""
+    # A direction of which a row tells less than a ten-millionth of what it could without noise is told by none.
+    roots, vectors = np.linalg.eigh(information)
+    flat = ~(roots > _FLAT * len(scores))
+    moved = np.abs(back @ vectors[:, flat]) / np.sqrt((back**2).sum(axis=1, keepdims=True))
+    inverse = (vectors[:, ~flat] / roots[~flat]) @ vectors[:, ~flat].T
+    if kind == "sandwich":
+        inverse = inverse @ outer_of(scores, units) @ inverse
+    return np.asarray(back @ inverse @ back.T), (moved > 1e-3).any(axis=1)
