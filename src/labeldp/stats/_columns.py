@@ -123,9 +123,7 @@ def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) ->
         codes, values, missing = _encoded(np.asarray(column.to_numpy() if hasattr(column, "iloc") else column), name)
     if missing.any():
         row = int(np.flatnonzero(missing)[0])
-        raise InvalidInput(
-            f"Expected a value of {name} in every row, got none in row {row} (the first is row 0). Give them one of their own."
-        )
+        raise InvalidInput(f"Expected a value of {name} in every row, got none in row {row}. Give missing ones a value of their own.")
     if wanted is None:
         return Levels(codes, values)
     names = tuple(wanted)
@@ -276,9 +274,7 @@ def design_of(X: Any, names: Sequence[str] | None = None, *, intercept: bool) ->
         raise InvalidInput(f"Expected {table.shape[1]} different names, one a column of X, got {len(wanted)}.")
     if not np.isfinite(table).all():
         row, column = map(int, np.argwhere(~np.isfinite(table))[0])
-        raise InvalidInput(
-            f"Expected finite numbers in X, got a missing or infinite one in row {row} of {wanted[column]!r}. Fill or drop it."
-        )
+        raise InvalidInput(f"Expected finite numbers in X, got none in row {row} of {wanted[column]!r}. Fill or drop it.")
     if intercept:
         table, wanted = np.column_stack([np.ones(len(table)), table]), ("intercept", *wanted)
     return Design(table, wanted)

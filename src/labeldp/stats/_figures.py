@@ -84,9 +84,10 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
     -----
     Unbiased weights need no model: each row's expectation over its law is the indicator of its label.
 
-    Without them (PriorSplit, RRTopK with k < K, later stages of an automatic law) the frequencies p maximise sum_i ln L_i p over all vectors
-    that sum to 1 and leave every row a positive probability, L_i p > 0. That set is larger than the simplex (a component may be negative), so
-    the estimate is regular also where a true frequency is 0, and its covariance is the inverse of the observed information
+    Without them (PriorSplit, RRTopK with k < K, later stages of an automatic law) the frequencies p maximise sum_i ln L_i p over all
+    vectors
+    that sum to 1 and leave every row a positive probability, L_i p > 0. That set is larger than the simplex (a component may be negative),
+    so the estimate is regular also where a true frequency is 0, and its covariance is the inverse of the observed information
     sum_i L_i L_i' / (L_i p)^2 on the differences of classes. The objective is concave. It is the likelihood of labels that do not depend on
     the rows' questions. Cost O(n K^2) a step, about six steps.
     """
@@ -103,8 +104,8 @@ def warn_of_questions(noisy: NoisyLabels) -> None:
     warn(
         PriorQuestionsWarning(
             f"Rows were asked by a prior ({laws}) and have no unbiased estimator, so this figure takes it that within each group the prior "
-            "does not tell rows apart. That holds if no prior was given, or one for all rows, or one a group. If a model of the features made "
-            "it, use noisy.measurable (the rows of a first stage), or a regression on these features."
+            "does not tell rows apart. That holds if no prior was given, or one for all rows, or one a group. If a model "
+            "made it, use noisy.measurable (the rows of a first stage), or a regression on these features."
         )
     )
 
@@ -192,7 +193,8 @@ class Figures:
         else:
             raise InvalidInput(f"Expected figures[group, name], got {_validate.shown(key)}. Groups: {self.groups}; names: {self.names}.")
         cells = (float(part[i, j]) for part in (self.value, self.low, self.high))
-        return Estimate(*cells, self.confidence, float(self.stderr[i, j]), self.least, self.most)
+        value, low, high = cells
+        return Estimate(value, low, high, self.confidence, float(self.stderr[i, j]), self.least, self.most)
 
     @staticmethod
     def _index(known: tuple[object, ...], value: object, what: str) -> int:
@@ -291,8 +293,8 @@ def frequencies(
 
     Intervals are about the population from which the rows are drawn, so they contain sampling error and noise. They are those of
     `labeldp.protocol.metrics.mean_interval`, with sums over units in place of rows if units are given. With m intervals each has confidence
-    c^(1/m): exact for groups without common units, and never too little (in the normal limit) for any dependence. Where a law has no unbiased
-    estimator, estimates are maximum-likelihood ones (and a warning says what that assumes).
+    c^(1/m): exact for groups without common units, and never too little (in the normal limit) for any dependence. Where a law has no
+    unbiased estimator, estimates are maximum-likelihood ones (and a warning says what that assumes).
 
     Cost: O(n K) for laws with unbiased weights, O(n K^2) otherwise.
 
@@ -403,8 +405,8 @@ def quantiles(
 
     Notes
     -----
-    The distribution function is estimated at each class value and made monotone by isotonic regression. The interval is Woodruff's: from the
-    first value whose upper bound reaches q to the last one before which a lower bound is below q. As values are discrete, it covers the
+    The distribution function is estimated at each class value and made monotone by isotonic regression. The interval is Woodruff's: from
+    the first value whose upper bound reaches q to the last one before which a lower bound is below q. As values are discrete, it covers the
     quantile with at least the stated confidence. Cost O(n K).
 
     References
@@ -507,7 +509,7 @@ def by_units(values: Floats, length: float, units: Codes | None) -> tuple[Floats
     average = float(values.mean())
     sums = np.bincount(codes.reshape(-1), values - average)
     scale = len(sizes) / len(values)
-    return average + sums * scale, length * sizes * scale
+    return np.asarray(average + sums * scale), np.asarray(length * sizes * scale)
 
 
 # Differences --------------------------------------------------------------------------------------------------------------------------
@@ -610,9 +612,9 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
         values = part.table @ numbers
         average.append(float(values.mean()))
         sums.append((values - values.mean()) / len(mine))
-        sizes = np.ones(len(mine)) if rows.units is None else np.bincount(rows.units[mine])
+        size = np.ones(len(mine)) if rows.units is None else np.bincount(rows.units[mine]).astype(np.float64)
         # as in `mean_interval`: z^2 observations at the full range are added to the variance
-        variance += (z * part.ranges(numbers) * float((sizes**3.0).sum() / (sizes**2.0).sum()) / len(mine)) ** 2
+        variance += (z * part.ranges(numbers) * float((size**3).sum() / (size**2).sum()) / len(mine)) ** 2
     signed = np.concatenate([-sums[0], sums[1]])
     if rows.units is not None:
         signed = np.bincount(np.concatenate([rows.units[mine] for mine in members]), signed)
@@ -629,7 +631,7 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
 def _two(groups: Levels) -> tuple[object, object]:
     if len(groups.values) != 2:
         raise InvalidInput(
-            f"Expected two groups, got {len(groups.values)}: {', '.join(map(repr, groups.values[:5]))}. Name two of them, groups=(first, second)."
+            f"Expected two groups, got {len(groups.values)}: {', '.join(map(repr, groups.values[:5]))}. Name two, groups=(first, second)."
         )
     return groups.values[0], groups.values[1]
 
@@ -683,8 +685,8 @@ def effect(
     Notes
     -----
     Guarantee and cost as for `frequencies`. Without X, it is the difference of means. With X, the unbiased estimates of the outcome are
-    regressed on arm, centred X and their products; the coefficient of the arm estimates the same effect, whatever the true relation, and its
-    standard error is the sandwich one, by units if these are given (Lin 2013). Adjustment removes what X explains of the outcome's own
+    regressed on arm, centred X and their products; the coefficient of the arm estimates the same effect, whatever the true relation, and
+    its standard error is the sandwich one, by units if these are given (Lin 2013). Adjustment removes what X explains of the outcome's own
     variance, not the noise, so at small epsilon it gains little.
 
     References
@@ -731,14 +733,13 @@ def _check_units(rows: Rows) -> None:
     if len(both):
         row = int(np.flatnonzero(rows.units == both[0])[0])
         raise InvalidInput(
-            f"Expected each unit in one arm, got {len(both)} in both, such as that of row {row}. Leave these units out, or compare the groups "
-            "by labeldp.stats.difference, which is no effect of a randomised treatment."
+            f"Expected each unit in one arm, got {len(both)} in both, such as that of row {row}. Leave them out, or compare the groups by "
+            " labeldp.stats.difference, which is no effect of a randomised treatment."
         )
 
 
 def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) -> Difference:
-    part = contributions_of(rows.noisy)
-    if not part.unbiased:
+    if not rows.noisy.invertible.all():
         raise InvalidInput(
             "Expected a law with an unbiased estimator in every row to adjust for covariates. Leave X out, or regress on arm and X by "
             "labeldp.stats.regress, which takes every law."
@@ -748,7 +749,7 @@ def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) ->
     names = ("intercept", "arm", *design.names, *(f"arm x {name}" for name in design.names))
     full = Design(np.column_stack([np.ones(len(treated)), treated, centred, treated * centred]), names)
     require_rank(full)
-    coefficients, covariance = least_squares(full.table, part.table @ numbers, rows.units)
+    coefficients, covariance = least_squares(full.table, contributions_of(rows.noisy).table @ numbers, rows.units)
     value, stderr = float(coefficients[1]), float(np.sqrt(covariance[1, 1]))
     z = normal_quantile(plain.confidence)
     ends = max(value - z * stderr, plain.least), min(value + z * stderr, plain.most)

@@ -213,10 +213,11 @@ def regress(
     model : str
         "logistic": two classes, the log-odds of the second against the first.
         "multinomial": log-odds of each class against the first.
-        "linear": class values are numbers. The outcome is normal with mean x'b and one standard deviation, rounded to the nearest class value,
-        numbers beyond the outermost ones to these (as `labeldp.Grid` encodes).
+        "linear": class values are numbers. The outcome is normal with mean x'b and one standard deviation, rounded to the nearest class
+        value, numbers beyond the outermost ones to these (as `labeldp.Grid` encodes).
         "poisson": the outcome is a Poisson count with mean exp(x'b), rounded in the same way.
-        "least-squares": unbiased estimates of the outcome are regressed; no distribution is assumed, but the law must have unbiased weights.
+        "least-squares": unbiased estimates of the outcome are regressed; no distribution is assumed, but the law must have unbiased
+        weights.
     names : sequence of d str, optional
         Names of the columns; by default the frame's, else x1, x2, ...
     intercept : bool
@@ -226,8 +227,8 @@ def regress(
     ids : (n,) array, optional
         Ids of the rows of X, by which they are matched.
     standard_errors : "observed" or "sandwich", optional
-        Inverse observed information, right if the model is; or Huber's sandwich, right for the best coefficients of a wrong model, too. None
-        (default): "sandwich" with units and for least squares, else "observed".
+        Inverse observed information, right if the model is; or Huber's sandwich, right for the best coefficients of a wrong model, too.
+        None (default): "sandwich" with units and for least squares, else "observed".
 
     Returns
     -------
@@ -236,8 +237,8 @@ def regress(
     Raises
     ------
     InvalidInput
-        Columns are no finite numbers or linearly dependent, rows do not match, class values are no numbers, some classes are told apart by no
-        row, or a logistic model has not two classes.
+        Columns are no finite numbers or linearly dependent, rows do not match, class values are no numbers, some classes are told apart by
+        no row, or a logistic model has not two classes.
 
     Warns
     -----
@@ -248,7 +249,8 @@ def regress(
     -----
     Guarantee: post-processing of released outputs; it costs no privacy and reads no raw label.
 
-    Maximises sum_i ln sum_y P[y | x_i] L_i[y] by Newton's method with exact gradient and Hessian; directions of positive curvature are turned
+    Maximises sum_i ln sum_y P[y | x_i] L_i[y] by Newton's method with exact gradient and Hessian; directions of positive curvature are
+    turned
     round, and steps are shortened by Armijo's rule. It starts where all classes are about equally likely. The likelihood is that of labels
     which, given x, do not depend on the question that a row was asked. Cost O(n K q^2 + n p^2) a step, about ten steps, q the number of
     predictors (K - 1 for "multinomial", else 1 or 2), and O(n (K + p)) memory.
@@ -290,12 +292,11 @@ def regress(
 
 def _least_squares(noisy: NoisyLabels, design: Design, units: Codes | None) -> Regression:
     numbers = numbers_of(noisy)
-    part = contributions_of(noisy)
-    if not part.unbiased:
+    if not noisy.invertible.all():
         raise InvalidInput(
-            "Expected a law with an unbiased estimator in every row for least squares. Use model='linear', which takes every law."
+            "Expected a law with unbiased weights in every row for least squares. Use model='linear', which takes every law."
         )
-    params, covariance = least_squares(design.table, part.table @ numbers, units)
+    params, covariance = least_squares(design.table, contributions_of(noisy).table @ numbers, units)
     return Regression("least-squares", design.names, params, covariance, np.nan, len(noisy), _count(noisy, units), "sandwich", True)
 
 
@@ -312,8 +313,8 @@ def _order(classes: tuple[object, ...], model: str) -> Codes:
 
 def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | None, kind: str) -> Regression:
     order = _order(noisy.classes, model) if model in ("logistic", "multinomial") or len(numbers_of(noisy)) else _order((), "")
-    likelihood = noisy.likelihood(dtype="float64")[:, order]
-    _check_classes(noisy, likelihood[:, np.argsort(order)], model)
+    likelihood = np.asarray(noisy.likelihood(dtype="float64")[:, order], np.float64)
+    _check_classes(noisy, likelihood, model)
     # Columns that are orthogonal and of length 1 a row: then one threshold fits all of them, however the columns are scaled or correlated.
     rows = np.sqrt(len(noisy))
     basis, mixed = np.linalg.qr(design.table)
@@ -334,8 +335,7 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
         warn(
             SeparationWarning(
                 f"The data give no finite estimate of {', '.join(name for name, gone in zip(names, lost, strict=True) if gone)}: a column "
-                "separates classes, or the outputs tell too little. These coefficients have infinite standard errors. Leave columns out, join "
-                "classes, or use more rows."
+                "separates classes, or the outputs tell too little. Their standard errors are infinite. Leave columns out or use more rows."
             )
         )
     count = _count(noisy, units)
@@ -347,14 +347,16 @@ def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:
     """Refuse a logistic model of other than two classes, and classes that no row tells apart."""
     if model == "logistic" and noisy.n_classes != 2:
         raise InvalidInput(f"Expected two classes for a logistic regression, got {noisy.n_classes}. Use model='multinomial'.")
+    if model in ("linear", "poisson"):  # whose coefficients a few classes tell
+        return
     _, first = np.unique(likelihood, axis=1, return_inverse=True)
     first = first.reshape(-1)
     if len(np.unique(first)) < noisy.n_classes:
         twin = next(i for i in range(noisy.n_classes) if first[i] in first[:i])
         other = int(np.flatnonzero(first == first[twin])[0])
         raise InvalidInput(
-            f"Expected classes that are told apart, but no row's output distinguishes {noisy.classes[other]!r} and {noisy.classes[twin]!r}, so "
-            "no data tell their coefficients. Use rows of another law."
+            f"Expected classes that are told apart, but no output distinguishes {noisy.classes[other]!r} and {noisy.classes[twin]!r}. "
+            "Use rows of another law."
         )
 
 

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares, means, quantiles, cross tables and effects from noisy labels: right, covered, and defined where rows are missing.
+
+Noise is seeded, so each test passes always or never; a correct one is rejected with probability below 1e-6 (SIGMAS).
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy.stats import chi2_contingency
+
+import labeldp as ldp
+from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
+from labeldp.protocol import metrics
+
+SIGMAS = 4.9  # two-sided normal quantile of 1e-6
+SEED = ldp.SeededNoise(0)
+P = np.array([0.5, 0.3, 0.15, 0.05])
+LAWS = [ldp.RandomizedResponse(4, 1.5), ldp.SubsetSelection(4, 1.0), ldp.Alibi(4, 2.0), ldp.AutoLaw(4, 1.0), ldp.PriorSplit(4, 2.0)]
+LAWS += [ldp.ClusterRR.uniform(4, 1.5), ldp.RRWithPrior(4, 1.5)]
+pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.PriorQuestionsWarning")
+
+
+def drawn(law, n, seed=0, classes=None):
+    labels = np.random.default_rng(seed).choice(4, p=P, size=n)
+    return labels, ldp.privatize(labels, law, noise=ldp.SeededNoise(seed))
+
+
+def assert_coverage(covered, level=0.95, slack=0.005):
+    """Within five standard errors of the nominal level, and half a point of the normal approximation."""
+    assert abs(np.mean(covered) - level) < SIGMAS * math.sqrt(level * (1 - level) / np.size(covered)) + slack, np.mean(covered)
+
+
+def test_frequencies_are_those_of_the_metrics():
+    _, noisy = drawn(LAWS[1], 3000)
+    found, known = ldp.stats.frequencies(noisy, simultaneous=False), metrics.class_frequencies(noisy)
+    for part in ("value", "low", "high", "stderr"):
+        np.testing.assert_allclose(getattr(found, part)[0], getattr(known, part), rtol=1e-12)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+def test_intervals_of_shares_cover_with_every_law(law):
+    """400 releases of 800 rows; and half of the width does not cover."""
+    _, noisy = drawn(law, 400 * 800)
+    found = [ldp.stats.frequencies(noisy[i * 800 : (i + 1) * 800], simultaneous=False) for i in range(400)]
+    value, low, high = (np.array([getattr(each, part)[0] for each in found]) for part in ("value", "low", "high"))
+    for c in range(4):
+        assert_coverage((low[:, c] <= P[c]) & (P[c] <= high[:, c]))
+        assert abs(value[:, c].mean() - P[c]) < SIGMAS * value[:, c].std() / 20
+    half = np.abs(value[:, 0] - P[0]) < (high - low)[:, 0] / 4
+    assert half.mean() < 0.85
+
+
+def test_simultaneous_intervals_hold_together():
+    """400 releases of six groups of 300 rows."""
+    _, noisy = drawn(LAWS[0], 400 * 1800)
+    groups = np.arange(1800) % 6
+    held = []
+    for i in range(400):
+        found = ldp.stats.mean(noisy[i * 1800 : (i + 1) * 1800], groups, of=0)
+        held.append(((found.low <= P[0]) & (P[0] <= found.high)).all())
+    assert_coverage(held, slack=0.01)
+
+
+def test_units_widen_intervals_as_they_must():
+    """300 releases of 300 units of four equal labels: intervals by rows miss, those by units cover."""
+    rng = np.random.default_rng(1)
+    labels = np.repeat((rng.random(300 * 300) < 0.3).astype(int), 4)
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 3.0), noise=SEED)
+    units = np.repeat(np.arange(300), 4)
+    found = {True: [], False: []}
+    for i in range(300):
+        part = noisy[i * 1200 : (i + 1) * 1200]
+        for by in found:
+            one = ldp.stats.mean(part, units=units if by else None)["mean"]
+            found[by].append(one.low <= 0.3 <= one.high)
+    assert_coverage(found[True], slack=0.01)
+    assert np.mean(found[False]) < 0.9
+
+
+def test_quantiles_of_exact_labels_are_those_of_the_labels():
+    values = np.random.default_rng(0).poisson(5, 5001).clip(0, 15)
+    noisy = ldp.privatize(values, ldp.RandomizedResponse(16, 40.0), classes=range(16), noise=SEED)
+    found = ldp.stats.quantiles(noisy, q=(0.1, 0.5, 0.9))
+    for q in (0.1, 0.5, 0.9):
+        one = found[q]
+        assert one.value == np.quantile(values, q, method="inverted_cdf")
+        assert one.low <= one.value <= one.high
+
+
+def test_quantiles_cover():
+    """300 releases; at least the nominal level, since values are discrete."""
+    rng = np.random.default_rng(2)
+    values = rng.binomial(20, 0.4, 300 * 800)
+    noisy = ldp.privatize(values, ldp.SubsetSelection(21, 2.0), classes=range(21), noise=SEED)
+    held = []
+    for i in range(300):
+        one = ldp.stats.quantiles(noisy[i * 800 : (i + 1) * 800], q=(0.5,))[0.5]
+        held.append(one.low <= 8 <= one.high)
+    assert np.mean(held) > 0.95 - SIGMAS * math.sqrt(0.0475 / 300)
+
+
+def test_groups_without_rows_have_a_defined_result():
+    labels, noisy = drawn(LAWS[0], 400)
+    by = pd.Series(pd.Categorical(np.where(labels == 0, "a", "b"), categories=["a", "b", "none"]))
+    found = ldp.stats.frequencies(noisy, by)
+    assert found.groups == ("a", "b", "none") and found.n_rows.tolist()[2] == 0
+    one = found["none", 2]
+    assert math.isnan(one.value) and (one.low, one.high) == (0.0, 1.0) and not one.tells
+    assert "none" in str(found) and len(found.rows()) == 12
+    assert ldp.stats.crosstab(noisy, by).df == 3
+    numbers = ldp.stats.quantiles(noisy, by)
+    assert math.isnan(numbers["none", 0.5].value)
+    named = ldp.stats.mean(noisy, by.to_numpy().astype(str), groups=["b", "z"])
+    assert named.groups == ("b", "z") and named.n_rows[1] == 0
+
+
+def test_columns_of_every_library_are_taken_alike():
+    _, noisy = drawn(LAWS[0], 200)
+    by = np.where(np.arange(200) % 3 == 0, "x", "y")
+    wanted = ldp.stats.mean(noisy, by).value
+    for column in (pd.Series(by), pa.array(by), pa.chunked_array([by[:50], by[50:]]), by.tolist(), by.astype(object)):
+        np.testing.assert_array_equal(ldp.stats.mean(noisy, column).value, wanted)
+    two = ldp.stats.mean(noisy, pd.DataFrame({"a": by, "b": np.arange(200) % 2}))
+    assert two.groups == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
+
+
+def test_rows_are_matched_by_ids():
+    labels, _ = drawn(LAWS[0], 300)
+    ids = np.arange(1000, 1300)
+    noisy = ldp.privatize(labels, LAWS[0], ids=ids, noise=SEED)
+    order = np.random.default_rng(0).permutation(300)
+    by = labels % 2
+    wanted = ldp.stats.mean(noisy, by, ids=ids)
+    found = ldp.stats.mean(noisy, by[order], ids=ids[order])
+    np.testing.assert_allclose(found.value, wanted.value, rtol=1e-12)
+
+
+def test_the_test_of_independence_is_pearsons_for_randomized_response():
+    _, noisy = drawn(LAWS[0], 2000)
+    by = np.random.default_rng(3).integers(3, size=2000)
+    table = np.zeros((3, 4))
+    np.add.at(table, (by, noisy.hard()), 1)
+    found = ldp.stats.crosstab(noisy, by)
+    wanted = chi2_contingency(table, correction=False)
+    assert (found.df, found.statistic) == (wanted.dof, pytest.approx(wanted.statistic, rel=1e-9))
+    assert found.pvalue == pytest.approx(wanted.pvalue, rel=1e-9)
+    np.testing.assert_allclose(found.counts.sum(axis=1), np.bincount(by))
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+def test_the_test_of_independence_has_its_level_and_power(law):
+    """400 releases of 900 rows in three groups: 5 % false alarms; a strong dependence is found."""
+    labels, noisy = drawn(law, 400 * 900, seed=5)
+    by = np.arange(900) % 3
+    pvalues = np.array([ldp.stats.crosstab(noisy[i * 900 : (i + 1) * 900], by).pvalue for i in range(400)])
+    assert_coverage(pvalues > 0.05, slack=0.01)
+    assert ldp.stats.crosstab(noisy[:9000], labels[:9000] % 2).pvalue < 1e-6
+
+
+def test_units_keep_the_level_of_the_test():
+    rng = np.random.default_rng(4)
+    labels = np.repeat(rng.choice(4, p=P, size=300 * 250), 4)
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(4, 4.0), noise=SEED)
+    units, by = np.repeat(np.arange(250), 4), np.repeat(np.arange(250) % 2, 4)
+    parts = [noisy[i * 1000 : (i + 1) * 1000] for i in range(300)]
+    assert_coverage([ldp.stats.crosstab(part, by, units=units).pvalue > 0.05 for part in parts], slack=0.015)
+    assert np.mean([ldp.stats.crosstab(part, by).pvalue > 0.05 for part in parts]) < 0.8
+
+
+@pytest.mark.parametrize("adjusted", [False, True])
+def test_effects_cover(adjusted):
+    """400 experiments of 1,000 rows with an effect of .15."""
+    rng = np.random.default_rng(6)
+    n = 400 * 1000
+    x, arm = rng.normal(size=n), np.tile(np.arange(1000) % 2, 400)
+    bought = (rng.random(n) < np.clip(0.4 + 0.15 * arm + 0.1 * np.tanh(x), 0, 1)).astype(int)
+    noisy = ldp.privatize(np.array(["no", "yes"])[bought], ldp.RandomizedResponse(2, 2.0), classes=["no", "yes"], noise=SEED)
+    held = []
+    for i in range(400):
+        rows = slice(i * 1000, (i + 1) * 1000)
+        one = ldp.stats.effect(noisy[rows], arm[rows], of="yes", X=x[rows] if adjusted else None)
+        held.append(one.low <= 0.15 <= one.high)
+    assert_coverage(held)
+    assert one.adjusted is adjusted and 0 <= one.pvalue <= 1 and "minus" in str(one)
+
+
+def test_an_effect_at_huge_epsilon_is_that_of_the_labels():
+    rng = np.random.default_rng(7)
+    x, arm = rng.normal(size=4000), rng.integers(2, size=4000)
+    y = (rng.random(4000) < 0.3 + 0.2 * arm).astype(int)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 40.0), noise=SEED)
+    found = ldp.stats.effect(noisy, arm)
+    assert found.value == pytest.approx(y[arm == 1].mean() - y[arm == 0].mean(), abs=1e-9)
+    flipped = ldp.stats.effect(noisy, np.array(["new", "old"])[1 - arm], control="old")
+    assert flipped.groups == ("old", "new") and flipped.value == pytest.approx(found.value, abs=1e-12)
+    design = np.column_stack([np.ones(4000), arm, x - x.mean(), arm * (x - x.mean())])
+    adjusted = ldp.stats.effect(noisy, arm, X=x)
+    assert adjusted.value == pytest.approx(np.linalg.lstsq(design, y, rcond=None)[0][1], abs=1e-8)
+
+
+def test_bad_input_is_refused_clearly():
+    labels, noisy = drawn(LAWS[0], 400)
+    arm, units = np.arange(400) % 2, np.arange(400) // 4
+    cases = [
+        (lambda: ldp.stats.effect(noisy, arm, units=units), "each unit in one arm, got 100 in both"),
+        (lambda: ldp.stats.effect(noisy, np.arange(400) % 3), "two groups, got 3"),
+        (lambda: ldp.stats.effect(noisy, arm, control="b"), "one of the arms"),
+        (lambda: ldp.stats.difference(noisy, arm, groups=[0, 7]), "none in 7"),
+        (lambda: ldp.stats.mean(noisy, arm[:5]), "400 rows|as many as"),
+        (lambda: ldp.stats.mean(noisy, of=9), "declared classes"),
+        (lambda: ldp.stats.mean(noisy, of={0: 1.0}), "finite number for each"),
+        (lambda: ldp.stats.mean(noisy, np.where(arm, np.nan, 1.0)), "none in row 1"),
+        (lambda: ldp.stats.quantiles(noisy, q=(1.5,)), "q="),
+        (lambda: ldp.stats.frequencies(labels), "NoisyLabels, got ndarray"),
+        (lambda: ldp.stats.frequencies(noisy, confidence=1.0), "confidence"),
+    ]
+    for call, message in cases:
+        with pytest.raises(InvalidInput, match=message):
+            call()
+    texts = ldp.privatize(["a", "b"] * 9, ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], noise=SEED)
+    with pytest.raises(InvalidInput, match="class values that are finite numbers"):
+        ldp.stats.mean(texts)
+
+
+def test_a_unit_may_have_rows_in_both_groups_of_a_difference():
+    _, noisy = drawn(LAWS[0], 400)
+    found = ldp.stats.difference(noisy, np.arange(400) % 2, of=0, units=np.arange(400) // 4)
+    assert found.low < found.value < found.high
+
+
+def test_rows_over_the_cap_are_left_out_and_units_are_asked_for():
+    labels = np.arange(300) % 4
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(4, 4.0), unit=np.arange(300) // 3, max_rows_per_unit=2, noise=SEED)
+    with pytest.warns(LabelDPWarning, match="Pass units="):
+        found = ldp.stats.frequencies(noisy)
+    assert found.n_rows[0] == 200
+
+
+def test_a_split_says_what_it_assumes():
+    _, noisy = drawn(ldp.PriorSplit(4, 1.0), 500)
+    with pytest.warns(PriorQuestionsWarning, match=r"split.*noisy\.measurable"):
+        ldp.stats.frequencies(noisy)
+    one = noisy[:1]
+    assert np.isnan(ldp.stats.frequencies(one).value).all()  # one row has no maximum of the likelihood

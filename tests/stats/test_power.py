@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of rows: power is what simulated releases have, and the variances are those of the laws' matrices."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import labeldp as ldp
+from labeldp.errors import InvalidInput
+from labeldp.stats._power import _mean_variance, _share_variance
+
+SIGMAS = 4.9  # two-sided normal quantile of 1e-6
+RUNS = 300
+SEED = ldp.SeededNoise(0)
+
+
+def by_matrix(law, values, shares):
+    """Variance of a row's unbiased estimate, from all outputs of the law."""
+    outputs = law.outputs()
+    members = outputs if outputs.ndim == 2 else np.eye(law.n_classes)[outputs]
+    inside = law.matrix() @ members
+    own, other = inside[0, 0], inside[0, 1]
+    estimates = (members - other) @ values / (own - other)
+    seen = shares @ law.matrix()
+    return seen @ estimates**2 - (seen @ estimates) ** 2
+
+
+@pytest.mark.parametrize("law", [ldp.RandomizedResponse(5, 1.0), ldp.SubsetSelection(5, 1.0), ldp.SubsetSelection(6, 0.5, size=2)], ids=str)
+def test_variances_are_those_of_the_matrix(law):
+    rng = np.random.default_rng(0)
+    values, shares = rng.normal(size=law.n_classes), rng.dirichlet(np.ones(law.n_classes))
+    assert _mean_variance(law, values, shares) == pytest.approx(by_matrix(law, values, shares), rel=1e-9)
+    assert _share_variance(law, shares[1]) == pytest.approx(by_matrix(law, np.eye(law.n_classes)[1], shares), rel=1e-9)
+
+
+def assert_power(found, wanted):
+    """Within five binomial standard errors, and two points of the asymptotics."""
+    assert abs(np.mean(found) - wanted) < SIGMAS * math.sqrt(wanted * (1 - wanted) / len(found)) + 0.02, np.mean(found)
+
+
+def test_the_power_of_a_difference_is_that_of_simulated_releases():
+    law = ldp.RandomizedResponse(2, 2.0)
+    effect = ldp.stats.ProportionDifference(0.3, 0.4)
+    n = ldp.stats.rows_for(effect, law)
+    assert ldp.stats.power(effect, law, n) == pytest.approx(0.8, abs=1e-3)
+    arm = np.arange(n) % 2
+    labels = (np.random.default_rng(1).random((RUNS, n)) < np.where(arm, 0.4, 0.3)).astype(int)
+    noisy = ldp.privatize(labels.ravel(), law, noise=SEED)
+    assert_power([ldp.stats.effect(noisy[i * n : (i + 1) * n], arm).pvalue < 0.05 for i in range(RUNS)], 0.8)
+
+
+def test_the_power_of_a_mean_is_that_of_simulated_releases():
+    law, shares = ldp.SubsetSelection(5, 2.0), np.array([0.3, 0.3, 0.2, 0.1, 0.1])
+    shifted = shares + np.array([-0.1, -0.1, 0, 0.1, 0.1])
+    difference = float((shifted - shares) @ np.arange(5))
+    effect = ldp.stats.MeanDifference(difference, range(5), (shares + shifted) / 2)
+    n = ldp.stats.rows_for(effect, law, power=0.7)
+    arm, rng = np.arange(n) % 2, np.random.default_rng(2)
+    labels = np.where(arm, rng.choice(5, p=shifted, size=(RUNS, n)), rng.choice(5, p=shares, size=(RUNS, n)))
+    noisy = ldp.privatize(labels.ravel(), law, noise=SEED)
+    assert_power([ldp.stats.difference(noisy[i * n : (i + 1) * n], arm).pvalue < 0.05 for i in range(RUNS)], 0.7)
+
+
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_the_power_of_a_coefficient_is_that_of_simulated_releases(share):
+    law, runs = ldp.RandomizedResponse(2, 2.0), 150
+    effect = ldp.stats.LogisticCoefficient(0.5, base_rate=0.3, share=share)
+    n = ldp.stats.rows_for(effect, law)
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(runs, n)) if share is None else (rng.random((runs, n)) < share).astype(float)
+    labels = (rng.random((runs, n)) < expit(math.log(0.3 / 0.7) + 0.5 * x)).astype(int)
+    noisy = ldp.privatize(labels.ravel(), law, noise=SEED)
+    found = [ldp.stats.regress(noisy[i * n : (i + 1) * n], x[i], "logistic").pvalues[1] < 0.05 for i in range(runs)]
+    assert_power(found, 0.8)
+
+
+def test_privacy_costs_rows_and_more_at_small_epsilon():
+    effect = ldp.stats.ProportionDifference(0.1, 0.12)
+    needed = [ldp.stats.rows_for(effect, law) for law in (None, *(ldp.RandomizedResponse(2, eps) for eps in (4.0, 1.0, 0.5)))]
+    assert needed == sorted(needed)
+    assert needed[0] == 7677  # 7.849 (.09 + .1056) 2 / .0004
+
+
+def test_bad_input_is_refused():
+    law = ldp.RandomizedResponse(2, 1.0)
+    good = ldp.stats.ProportionDifference(0.1, 0.2)
+    cases = [
+        lambda: ldp.stats.rows_for(ldp.stats.ProportionDifference(0.1, 0.1), law),
+        lambda: ldp.stats.ProportionDifference(0.1, 1.2),
+        lambda: ldp.stats.rows_for(good, law, power=0.01),
+        lambda: ldp.stats.rows_for(good, ldp.PriorSplit(4, 1.0)),
+        lambda: ldp.stats.power(good, law, 0),
+        lambda: ldp.stats.rows_for(ldp.stats.LogisticCoefficient(0.5, 0.2), ldp.RandomizedResponse(3, 1.0)),
+        lambda: ldp.stats.MeanDifference(1.0, [1, 2], [1.0]),
+        lambda: ldp.stats.MeanDifference(1.0, [1, 2], [0.0, 0.0]),
+    ]
+    for call in cases:
+        with pytest.raises(InvalidInput):
+            call()

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regressions by the exact likelihood: against brute force, against plain fits at huge epsilon, and over many releases."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import approx_fprime, minimize
+from scipy.special import expit, softmax
+from scipy.stats import norm, poisson
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
+
+import labeldp as ldp
+from labeldp.errors import InvalidInput, SeparationWarning
+from labeldp.stats._families import Count, Normal, Softmax
+
+SIGMAS = 4.9  # two-sided normal quantile of 1e-6
+SEED = ldp.SeededNoise(0)
+POINTS = np.arange(9.0)
+
+
+def rounded(values, low=0, high=8):
+    return np.clip(np.rint(values), low, high).astype(int)
+
+
+def made(model, n, seed=0):
+    """Two columns and labels that follow the model with known coefficients."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(size=n), rng.integers(2, size=n)])
+    if model == "logistic":
+        return X, (rng.random(n) < expit(-0.5 + 0.8 * X[:, 0] - 0.6 * X[:, 1])).astype(int), np.array([-0.5, 0.8, -0.6])
+    if model == "multinomial":
+        beta = np.array([[0.3, 0.7, -0.5], [-0.4, -0.6, 0.8]])
+        p = softmax(np.column_stack([np.zeros(n), beta[:, 0] + X @ beta[:, 1:].T]), axis=1)
+        return X, (rng.random(n)[:, None] > p.cumsum(axis=1)).sum(axis=1), beta.ravel()
+    if model == "poisson":
+        beta = np.array([0.8, 0.3, -0.4])
+        return X, np.minimum(rng.poisson(np.exp(beta[0] + X @ beta[1:])), 8), beta
+    beta = np.array([4.0, 1.0, -0.8])
+    return X, rounded(beta[0] + X @ beta[1:] + rng.normal(size=n) * 1.2), np.append(beta, math.log(1.2))
+
+
+CLASSES = {"logistic": 2, "multinomial": 3, "linear": 9, "poisson": 9}
+
+
+def brute(model, theta, X, L):
+    """The log-likelihood, written down from its definition."""
+    D = np.column_stack([np.ones(len(X)), X])
+    if model in ("logistic", "multinomial"):
+        p = softmax(np.column_stack([np.zeros(len(X)), D @ theta.reshape(-1, 3).T]), axis=1)
+    elif model == "linear":
+        borders = (np.arange(8) + 0.5 - (D @ theta[:3])[:, None]) / math.exp(theta[3])
+        p = np.diff(norm.cdf(borders), axis=1, prepend=0, append=1)
+    else:
+        p = np.diff(poisson.cdf(np.arange(8), np.exp(D @ theta)[:, None]), axis=1, prepend=0, append=1)
+    return float(np.log((p * L).sum(axis=1)).sum())
+
+
+@pytest.mark.parametrize(
+    "family", [Softmax(), Normal(POINTS[:-1] + 0.5), Count(POINTS[:-1] + 0.5), Count(np.array([0.4, 2.5, 7.2]))], ids=repr
+)
+def test_derivatives_are_those_of_the_likelihood(family):
+    rng = np.random.default_rng(0)
+    k = 4 if isinstance(family, Softmax) else len(family.borders) + 1
+    q = {Softmax: 3, Normal: 2, Count: 1}[type(family)]
+    for _ in range(5):
+        eta, L = rng.normal(size=(1, q)) * 0.7 + (np.array([3.0, 0.3]) if q == 2 else 0.0), rng.uniform(0.1, 1, (1, k))
+        value, slope, bend = family.pieces(eta, L)
+        assert value[0] == pytest.approx(math.log((family.probabilities(eta) * L).sum()), abs=1e-12)
+        np.testing.assert_allclose(slope[0], approx_fprime(eta[0], lambda e, L=L: family.pieces(e[None], L)[0][0], 1e-7), atol=2e-6)
+        for j in range(q):
+            np.testing.assert_allclose(
+                bend[0, j], approx_fprime(eta[0], lambda e, j=j, L=L: family.pieces(e[None], L)[1][0, j], 1e-7), atol=2e-5
+            )
+
+
+@pytest.mark.parametrize("model", CLASSES)
+def test_a_fit_is_the_maximum_that_brute_force_finds(model):
+    X, y, theta = made(model, 1500)
+    noisy = ldp.privatize(y, ldp.SubsetSelection(CLASSES[model], 2.0), classes=range(CLASSES[model]), noise=SEED)
+    fit = ldp.stats.regress(noisy, X, model)
+    L = noisy.likelihood(dtype="float64")
+    found = minimize(lambda t: -brute(model, t, X, L), theta, method="BFGS", options={"gtol": 1e-4})
+    assert fit.converged
+    assert fit.loglik == pytest.approx(brute(model, fit.params, X, L), abs=1e-6)
+    assert fit.loglik >= -found.fun - 1e-6
+    np.testing.assert_allclose(fit.params, found.x, atol=5e-3)
+    slope = approx_fprime(fit.params, lambda t: brute(model, t, X, L), 1e-6)
+    hessian = np.array(
+        [
+            approx_fprime(fit.params, lambda t, j=j: approx_fprime(t, lambda s: brute(model, s, X, L), 1e-5)[j], 1e-4)
+            for j in range(len(slope))
+        ]
+    )
+    np.testing.assert_allclose(fit.bse, np.sqrt(np.diagonal(np.linalg.inv(-hessian))), rtol=0.02)
+
+
+def test_fits_at_huge_epsilon_are_plain_fits():
+    for model, plain in (
+        ("logistic", LogisticRegression(C=1e8, tol=1e-10, max_iter=500)),
+        ("poisson", PoissonRegressor(alpha=0, tol=1e-10, max_iter=500)),
+    ):
+        X, y, _ = made(model, 3000)
+        y = y if model == "logistic" else np.minimum(y, 20)
+        k = 2 if model == "logistic" else 40
+        noisy = ldp.privatize(y, ldp.RandomizedResponse(k, 40.0), classes=range(k), noise=SEED)
+        fit = ldp.stats.regress(noisy, X, model)
+        plain.fit(X, y)
+        np.testing.assert_allclose(fit.params, [*np.atleast_1d(plain.intercept_), *plain.coef_.ravel()], atol=2e-4)
+    X, y, _ = made("linear", 3000)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(9, 40.0), classes=range(9), noise=SEED)
+    design = np.column_stack([np.ones(3000), X])
+    wanted, *_ = np.linalg.lstsq(design, y, rcond=None)
+    fit = ldp.stats.regress(noisy, X, "least-squares")
+    np.testing.assert_allclose(fit.params, wanted, atol=1e-8)
+    meat = design * (y - design @ wanted)[:, None]
+    bread = np.linalg.inv(design.T @ design)
+    np.testing.assert_allclose(fit.bse, np.sqrt(np.diagonal(bread @ meat.T @ meat @ bread) * 3000 / 2997), rtol=1e-6)
+
+
+LAWS = {
+    "logistic": [ldp.RandomizedResponse(2, 2.0), ldp.Alibi(2, 3.0)],
+    "multinomial": [ldp.AutoLaw(3, 3.0), ldp.PriorSplit(3, 3.0)],
+    "linear": [ldp.SubsetSelection(9, 2.0), ldp.PriorSplit(9, 2.0, ordered=True)],
+    "poisson": [ldp.SubsetSelection(9, 2.0)],
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "law"), [(model, law) for model, laws in LAWS.items() for law in laws], ids=lambda v: getattr(v, "name", v)
+)
+def test_intervals_cover_with_either_standard_error(model, law):
+    """120 releases of 1,200 rows: within five binomial standard errors, and two points of the asymptotics."""
+    runs, n = 120, 1200
+    X, y, theta = made(model, runs * n, seed=3)
+    noisy = ldp.privatize(y, law, classes=range(law.n_classes), noise=SEED)
+    for kind in ("observed", "sandwich"):
+        held = []
+        for i in range(runs if kind == "observed" else 40):
+            rows = slice(i * n, (i + 1) * n)
+            low, high = ldp.stats.regress(noisy[rows], X[rows], model, standard_errors=kind).conf_int().T
+            held.append((low <= theta) & (theta <= high))
+        rate = np.mean(held, axis=0)
+        assert (np.abs(rate - 0.95) < SIGMAS * math.sqrt(0.0475 / len(held)) + 0.02).all(), rate
+
+
+def test_units_widen_standard_errors():
+    rng = np.random.default_rng(1)
+    x = np.repeat(rng.normal(size=500), 6)
+    y = np.repeat((rng.random(500) < 0.4).astype(int), 6)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 4.0), noise=SEED)
+    rows, units = ldp.stats.regress(noisy, x, "logistic"), ldp.stats.regress(noisy, x, "logistic", units=np.repeat(np.arange(500), 6))
+    assert units.n_units == 500 and (units.bse > 1.7 * rows.bse).all()
+    assert "500 units, sandwich" in units.summary()
+
+
+def test_fits_do_not_depend_on_the_scale_of_columns_or_values():
+    X, y, _ = made("linear", 1000)
+    noisy = ldp.privatize(y, ldp.SubsetSelection(9, 3.0), classes=range(9), noise=SEED)
+    money = ldp.privatize(y * 1e5, ldp.SubsetSelection(9, 3.0), classes=[1e5 * value for value in range(9)], noise=SEED)
+    one, other = ldp.stats.regress(noisy, X, "linear"), ldp.stats.regress(money, X * [1e6, 1] + [1e6, 0], "linear")
+    assert other.params[1] == pytest.approx(one.params[1] / 10, rel=0.3)
+    same = ldp.stats.regress(noisy, X * [1e6, 1] + [1e7, 0], "linear")
+    assert same.params[1] * 1e6 == pytest.approx(one.params[1], rel=1e-5) and same.loglik == pytest.approx(one.loglik, abs=1e-6)
+    assert same.bse[1] * 1e6 == pytest.approx(one.bse[1], rel=1e-4)
+
+
+def test_the_order_of_numeric_classes_does_not_matter():
+    X, y, _ = made("poisson", 800)
+    law, order = ldp.RandomizedResponse(9, 5.0), [3, 1, 2, 0, 4, 8, 7, 6, 5]
+    noisy = ldp.privatize(y, law, classes=order, noise=SEED)
+    fit = ldp.stats.regress(noisy, X, "poisson")
+    place = np.argsort(order)
+    L = noisy.likelihood(dtype="float64")[:, place]
+    assert fit.loglik == pytest.approx(brute("poisson", fit.params, X, L), abs=1e-6)
+    assert fit.predict(X)[0, 5] == pytest.approx(poisson.sf(7, math.exp(fit.params @ [1, *X[0]])), rel=1e-6)  # class 8 is 8 and more
+
+
+def test_perfect_separation_is_said_and_has_infinite_standard_errors():
+    x = np.repeat([0.0, 1.0], 500)
+    noisy = ldp.privatize(x.astype(int), ldp.RandomizedResponse(2, 40.0), noise=SEED)
+    with pytest.warns(SeparationWarning, match="x1"):
+        fit = ldp.stats.regress(noisy, x, "logistic")
+    assert not fit.converged and np.isinf(fit.bse[1])
+    assert fit.conf_int()[1].tolist() == [-math.inf, math.inf] and fit.pvalues[1] == 1.0
+    assert "Not converged" in fit.summary()
+
+
+def test_bad_designs_are_refused_by_name():
+    X, y, _ = made("logistic", 200)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=SEED)
+    table = pd.DataFrame(X, columns=["age", "sex"])
+    cases = [
+        (lambda: ldp.stats.regress(noisy, table.assign(twice=2 * X[:, 0] - X[:, 1]), "logistic"), "'twice' is a linear combination"),
+        (lambda: ldp.stats.regress(noisy, table.assign(one=1.0), "logistic"), "'one' is constant"),
+        (lambda: ldp.stats.regress(noisy, table.assign(none=0.0), "logistic"), "'none' is 0"),
+        (lambda: ldp.stats.regress(noisy, table.assign(town="x"), "logistic"), "numbers, got 'town'"),
+        (lambda: ldp.stats.regress(noisy, table.where(table.age < 1), "logistic"), "row .* of 'age'"),
+        (lambda: ldp.stats.regress(noisy, table, "logit"), "model to be one of"),
+        (lambda: ldp.stats.regress(noisy, table, "logistic", names=["a"]), "2 different names"),
+        (lambda: ldp.stats.regress(noisy[:3], table[:3], "logistic"), "more rows with evidence"),
+        (lambda: ldp.stats.regress(y, table, "logistic"), "NoisyLabels"),
+        (lambda: ldp.stats.regress(noisy, table, "logistic", standard_errors="robust"), "observed, sandwich"),
+    ]
+    for call, message in cases:
+        with pytest.raises(InvalidInput, match=message):
+            call()
+    fit = ldp.stats.regress(noisy, table, "logistic")
+    assert fit.names == ("intercept", "age", "sex") and fit["age"] == (fit.params[1], fit.bse[1])
+    assert fit.predict(table).shape == (200, 2)
+    assert "std err" in str(fit) and fit.aic == 6 - 2 * fit.loglik
+
+
+def test_classes_that_nothing_tells_apart_are_refused():
+    prior = np.tile([0.5, 0.4, 0.05, 0.05], (200, 1))
+    with pytest.warns(ldp.errors.MergedClassesWarning):
+        noisy = ldp.privatize(np.arange(200) % 4, ldp.RRTopK(4, 2.0, 2), prior=prior, noise=SEED)
+    with pytest.raises(InvalidInput, match="no output distinguishes 2 and 3"):
+        ldp.stats.regress(noisy, np.arange(200.0), "multinomial")
+    with pytest.raises(InvalidInput, match="two classes"):
+        ldp.stats.regress(noisy, np.arange(200.0), "logistic")
+    split = ldp.privatize(np.arange(200) % 4, ldp.PriorSplit(4, 2.0), noise=SEED)
+    with pytest.raises(InvalidInput, match="unbiased weights"):
+        ldp.stats.regress(split, np.arange(200.0), "least-squares")
