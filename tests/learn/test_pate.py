@@ -8,8 +8,9 @@ import random
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import joblib
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -517,3 +518,53 @@ def test_the_folder_of_nobody_is_written_to(tmp_path: Path, monkeypatch: pytest.
     cached = make_pipeline(StandardScaler(), LogisticRegression(), memory=str(tmp_path / "cache"))
     PATEClassifier(LogisticRegression(), teacher=cached, **FEW, noise=SEEDED).fit(X, Y)
     assert not os.path.exists(tmp_path / "cache") or not any((tmp_path / "cache").rglob("*.pkl"))
+
+
+class Writing(ClassifierMixin, BaseEstimator):
+    """A classifier that keeps a file of its training in the working folder unless it is told not to, as CatBoost does."""
+
+    def __init__(self, allow_writing_files: bool = True) -> None:
+        self.allow_writing_files = allow_writing_files
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {} if self.allow_writing_files else {"allow_writing_files": False}  # CatBoost names only what was given
+
+    def set_params(self, **params: Any) -> "Writing":
+        vars(self).update(params)
+        return self
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> "Writing":
+        if self.allow_writing_files:
+            Path("learn_error.tsv").write_text(str(np.bincount(y).tolist()))
+        self.model_ = LogisticRegression().fit(X, y)
+        self.classes_ = self.model_.classes_
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return self.model_.predict(X)
+
+
+@pytest.mark.parametrize("teacher", [Writing(), make_pipeline(StandardScaler(), Writing())], ids=["alone", "in a pipeline"])
+def test_no_teacher_writes_files_of_its_training(teacher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, noise=SEEDED).fit(X, Y)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Workers(LogisticRegression):
+    """Notes how many workers joblib would start."""
+
+    seen: ClassVar[list[int]] = []
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> "Workers":
+        self.seen.append(joblib.effective_n_jobs(self.n_jobs))
+        return super().fit(X, y)
+
+
+def test_no_teacher_trains_in_workers_of_the_callers_context() -> None:
+    """Workers print, warn and put arrays of labels into files where the door does not see it."""
+    Workers.seen.clear()
+    with joblib.parallel_config(n_jobs=2):
+        PATEClassifier(LogisticRegression(), teacher=Workers(), **FEW, noise=SEEDED).fit(X, Y)
+    assert Workers.seen
+    assert set(Workers.seen) == {1}

@@ -6,9 +6,11 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
+from joblib import parallel_config
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
@@ -39,6 +41,7 @@ _MOST_TEACHERS = 1000  # of the rule: more take long
 _ANSWERS, _ANSWERS_A_CLASS = 500, 30  # that are enough, by the rule: beyond the larger of the two, less noise is worth more
 _AGREED = 0.6  # of the teachers, for an answer
 _QUIET: dict[str, Any] = {"verbose": 0, "n_jobs": None, "memory": None}  # workers and caches are out of the door's sight
+_FILES = "allow_writing_files"
 
 Teacher = Callable[[Any, Codes, Codes, Codes], Any]
 
@@ -288,7 +291,8 @@ class PATEClassifier(CuratorEstimator):
         if not _is_estimator(teacher):
             return teacher(X, rows, codes, asked)
         quiet = _silenced(seeded(teacher, np.random.RandomState([self._seed(), number])))
-        return np.asarray(fit_codes(quiet, X, rows, codes).predict(take(X, asked)), np.int64)
+        with parallel_config(backend="sequential"):  # n_jobs=None follows the caller's context
+            return np.asarray(fit_codes(quiet, X, rows, codes).predict(take(X, asked)), np.int64)
 
     def _taught(self, student: Estimator, X: Any, rows: Codes, codes: Codes, n_classes: int) -> Model:
         """Train the student on answers alone: post-processing."""
@@ -317,7 +321,8 @@ class PATEClassifier(CuratorEstimator):
         teacher, shard = self._teacher(), max(1, n_rows // query.n_teachers)
         if _is_estimator(teacher):
             if self.teacher is not None or self.semi_supervised:  # else the student's dry run was the teacher's, too
-                dry_run(_silenced(clone(teacher)), X, k, shard)
+                with parallel_config(backend="sequential"):
+                    dry_run(_silenced(clone(teacher)), X, k, shard)
             return
         rows, asked = np.arange(shard), np.arange(n_rows - query.n_queries, n_rows)
         try:
@@ -390,9 +395,14 @@ def _is_estimator(teacher: object) -> bool:
 
 
 def _silenced(estimator: Estimator) -> Estimator:
-    """Turn off, in an estimator that is a clone already, messages, workers and caches of its own: each can carry labels out."""
-    ends = {name: name.rpartition("__")[2] for name in estimator.get_params()}
-    loud = {name: _QUIET[end] for name, end in ends.items() if end in _QUIET and estimator.get_params()[name]}
+    """Turn off, in an estimator that is a clone already, messages, workers, caches and files of its own: each can carry labels out."""
+    params = estimator.get_params()
+    ends = {name: name.rpartition("__")[2] for name in params}
+    loud = {name: _QUIET[end] for name, end in ends.items() if end in _QUIET and params[name]}
+    for each in (estimator, *params.values()):
+        # CatBoost keeps each round's loss in a folder, and names the parameter only if it was given.
+        if hasattr(each, "fit") and not isinstance(each, type) and _FILES in signature(type(each)).parameters:
+            each.set_params(**{_FILES: False})
     return estimator.set_params(**loud)
 
 
