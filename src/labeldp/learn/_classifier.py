@@ -74,6 +74,10 @@ class LabelDPClassifier(StagedEstimator[Model]):
     prior : (n, K) array of floats >= 0, function of X, or ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
         of epsilon, and the law gets the rest.
+    prior_weight : float in [0, 1], default=0.0
+        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
+        scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
+        identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -159,6 +163,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         law: str | Law = "auto",
         correction: str = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | None = None,
+        prior_weight: float = 0.0,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         classes: Sequence[object] | None = None,
@@ -178,6 +183,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
         self.law = law
         self.correction = correction
         self.prior = prior
+        self.prior_weight = prior_weight
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
         self.classes = classes
