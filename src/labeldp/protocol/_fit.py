@@ -655,4 +655,4 @@ def mixed(proba: ArrayLike, prior: ArrayLike, weight: float) -> Floats:
         scaled = given / np.maximum(given.max(axis=1, keepdims=True), np.finfo(np.float64).tiny)  # so that no sum overflows
         total = scaled.sum(axis=1, keepdims=True)
         parts.append(np.divide(scaled, total, out=np.full(given.shape, 1.0 / given.shape[1]), where=total > 0))
-    return (1.0 - weight) * parts[0] + weight * parts[1]
+    return np.asarray((1.0 - weight) * parts[0] + weight * parts[1])
