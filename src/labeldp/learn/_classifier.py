@@ -40,7 +40,28 @@ from labeldp.protocol._estimator import StagedEstimator, TopK, evidenced, undist
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
 from labeldp.protocol._matching import take, together
 
-_FEW_ROWS = 2000
+FEW_ROWS = 2000
+
+
+def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradientBoostingClassifier:
+    """Make the classifier that is trained where none is given.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows to learn from.
+    correction : str
+        "auto" or "likelihood": the exact likelihood sets the shape of the trees, and noisy held-out rows their number.
+    settings
+        Of HistGradientBoostingClassifier.
+    """
+    # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if they were true. Few noisy rows allow only a
+    # few small trees with large leaves.
+    if n_rows < FEW_ROWS:
+        return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings)
+    if correction in ("auto", "likelihood"):
+        return HistGradientBoostingClassifier(**settings)
+    return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, **settings)
 
 
 class LabelDPClassifier(StagedEstimator[Model]):
@@ -66,11 +87,11 @@ class LabelDPClassifier(StagedEstimator[Model]):
         The paper's LP-1ST and LP-2ST are `correction="none"` with `**deep.recipes.stages("lp-2st", epsilon=...)`: law "rr-with-prior",
         `top_k_filter="mean"`, no held-out rows, and the published share and temperature.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
-        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; LightGBM's and XGBoost's
-        classifiers, in one fit; LogisticRegression, which is replaced by the equivalent SoftmaxRegression with a penalty chosen on
-        held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator). "debias": invert the law on the
-        predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible, else "em"; with a ClusterPrior
-        "em", started from its histograms.
+        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; the classifiers of
+        LightGBM and XGBoost and HistGradientBoostingClassifier, in one fit; LogisticRegression, which is replaced by the equivalent
+        SoftmaxRegression with a penalty chosen on held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator).
+        "debias": invert the law on the predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible,
+        else "em"; "em" also without an estimator on fewer than 2,000 rows, and with a ClusterPrior, from whose histograms it starts.
     prior : (n, K) array of floats >= 0, function of X, or ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
         of epsilon, and the law gets the rest.
@@ -138,8 +159,7 @@ class LabelDPClassifier(StagedEstimator[Model]):
     -----
     Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is randomized once; all else (stages, choice of
     model, `estimated_accuracy_`) is post-processing of the outputs. Features are not protected. Cost of one stage: with em up to 12 fits
-    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or
-    one (LightGBM, XGBoost).
+    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or one (boosting).
 
     Examples
     --------
@@ -226,18 +246,17 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training":
         options, random_state = self.options or DEFAULTS, check_random_state(self.random_state)
-        base, encoder = self._base(inputs.shape[0]), encoder_of(inputs) if self.estimator is None else None
+        raw = isinstance(source, FitPlan)  # noisy labels bring no answer about clusters to start from
+        correction = self._correction(inputs.shape[0], raw=raw)
+        base, encoder = self._base(inputs.shape[0], correction), encoder_of(inputs) if self.estimator is None else None
         # The encoder sees public columns alone, so it may be fitted once to all parts, held-out rows included.
         encoded = inputs if encoder is None else encoder.fit_transform(inputs)
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
         # An unseeded classifier leaves the estimator's own random_state alone.
         estimator = seeded(base, random_state if self.random_state is not None else None)
-        raw = isinstance(source, FitPlan)  # noisy labels bring no answer about clusters to start from
 
         def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
-            known = self.correction == "auto" and isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(copy)
-            correction = "em" if known else self.correction  # EM can start from the clusters' histograms
             linear = not isinstance(self.prior, ClusterPrior)
             return make_learner(copy, correction, options, generator, linear=linear, top_k_filter=self.top_k_filter)
 
@@ -282,15 +301,17 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
     # Predicting -------------------------------------------------------------------------------------------------------------------
 
-    def _base(self, n_rows: int = _FEW_ROWS) -> Any:
-        """Return the user's estimator, or the default: boosted shallow trees."""
-        if self.estimator is not None:
-            return self.estimator
-        # Early stopping would hold out rows of its own and measure by noisy labels as if they were true. Few noisy rows allow only a few
-        # small trees with large leaves.
-        if n_rows < _FEW_ROWS:
-            return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
-        return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False)
+    def _correction(self, n_rows: int, *, raw: bool) -> str:
+        """Return the correction, "em" where "auto" is not decided by the estimator alone."""
+        if self.correction != "auto":
+            return self.correction
+        # EM can start from the clusters' histograms, and it alone can tell how far to trust trees of few noisy rows.
+        known = isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(self._base())
+        return "em" if known or (self.estimator is None and n_rows < FEW_ROWS) else "auto"
+
+    def _base(self, n_rows: int = FEW_ROWS, correction: str = "auto") -> Any:
+        """Return the user's estimator, or the default: boosted trees."""
+        return default_trees(n_rows, correction) if self.estimator is None else self.estimator
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         checked = check_features(X, self._base(), type(self).__name__)
