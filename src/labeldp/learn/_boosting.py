@@ -7,13 +7,14 @@ LightGBM and XGBoost take the objective of noisy labels; scikit-learn's histogra
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, get_tags
 
 from labeldp.errors import InvalidInput
 from labeldp.learn._data import Floats
@@ -90,6 +91,9 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     ----------
     estimator : lightgbm.LGBMClassifier, xgboost.XGBClassifier or sklearn.ensemble.HistGradientBoostingClassifier
         Cloned, and fitted once. Settings that hold noise off are made where they have the library's defaults; see Notes.
+    categorical : sequence of int, default=None
+        Columns of category codes, for LightGBM, whose classifier takes them in `fit`. The others take them as settings, and all of them
+        find pandas categories.
 
     Attributes
     ----------
@@ -132,8 +136,9 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     Friedman, Hastie and Tibshirani (2000), "Additive logistic regression"; Patrini et al. (2017) for the loss.
     """
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: Any, categorical: Sequence[int] | None = None) -> None:
         self.estimator = estimator
+        self.categorical = categorical
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Fit on known labels, codes 0..K-1.
@@ -171,7 +176,11 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         loss = _Loss(table if n >= k else table[:, rows])
         told = loss.share_told(np.exp(self.start_))
         settings = self._settings(library, told, held_out is not None)
-        fit = _FITS[library]
+        if self.categorical is not None and library != "lightgbm":
+            raise InvalidInput(
+                f"Expected categorical=None with {type(self.estimator).__name__}, which has a setting for them, got columns."
+            )
+        fit = _FITS[library] if self.categorical is None else partial(_FITS[library], categorical=list(self.categorical))
         held = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1])))
         self.estimator_ = fit(clone(self.estimator).set_params(**settings), take(X, rows) if n < k else X, loss, held, self._scores)
         self.classes_: NDArray[np.int64] = np.arange(k)
@@ -182,10 +191,17 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         if self.estimator_ is None or isinstance(self.estimator_, HistogramScores):
             return 0 if self.estimator_ is None else self.estimator_.rounds
         best = getattr(self.estimator_, "best_iteration_" if library == "lightgbm" else "best_iteration", None) if early else None
-        return int(self.estimator_.n_estimators or 100) if best is None else int(best)
+        # XGBoost counts from 0
+        return int(self.estimator_.n_estimators or 100) if best is None else int(best) + (library == "xgboost")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimator_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator).input_tags
+        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        return tags
 
     def _settings(self, library: str, told: float, early: bool) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
@@ -203,8 +219,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         return settings
 
     def _scores(self, n: int) -> Floats:
-        """Give n rows of starting scores as the libraries want them: of two classes the difference."""
-        return np.full(n, self.start_[1] - self.start_[0]) if len(self.start_) == 2 else np.tile(self.start_, (n, 1))
+        return starting_scores(self.start_, n)
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, rows sum to 1."""
@@ -217,8 +232,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             scores = self.estimator_.predict(X, raw_score=True) + start
         else:
             scores = self.estimator_.predict(X, output_margin=True, base_margin=start)
-        p = np.exp(_centred(np.asarray(scores, np.float64)))
-        return np.asarray((p / p.sum(axis=0)).T, order="C")
+        return probabilities_of(scores)
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Predict the likeliest code, (n,) int64."""
@@ -335,8 +349,26 @@ def _centred(scores: Floats) -> Floats:
     return np.asarray(logits - logits.max(axis=0))
 
 
-def _fit_lightgbm(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> Any:
-    told: dict[str, Any] = {}
+def starting_scores(start: Floats, n: int) -> Floats:
+    """Give n rows of the starting logits (K,) as the libraries want them: (n,) differences of two classes, else (n, K)."""
+    return np.full(n, start[1] - start[0]) if len(start) == 2 else np.tile(start, (n, 1))
+
+
+def probabilities_of(scores: ArrayLike) -> Floats:
+    """Compute probabilities (n, K) from a library's raw scores, (n,) or (n, K)."""
+    p = np.exp(_centred(np.asarray(scores, np.float64)))
+    return np.asarray((p / p.sum(axis=0)).T, order="C")
+
+
+def _fit_lightgbm(
+    model: Any,
+    X: Any,
+    loss: _Loss,
+    held: tuple[Any, _HeldOut] | None,
+    start: Callable[[int], Floats],
+    categorical: list[int] | None = None,
+) -> Any:
+    told: dict[str, Any] = {} if categorical is None else {"categorical_feature": categorical}
     if held is not None:
         told |= {"eval_X": held[0], "eval_y": held[1].labels, "eval_init_score": [start(held[1].n)]}
         told["eval_metric"] = lambda y, scores: ("standing", held[1].standing(y, scores), False)
