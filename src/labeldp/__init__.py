@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         exact_epsilon,
         register_law,
     )
-    from labeldp.learn import LabelDPClassifier
+    from labeldp.learn import LabelDPClassifier, LabelDPRegressor
     from labeldp.ledger._ledger import Ledger
     from labeldp.noise._words import SeededNoise
     from labeldp.protocol import metrics
@@ -92,6 +92,7 @@ _HOME = {
         "labeldp.laws",
     ),
     "LabelDPClassifier": "labeldp.learn",
+    "LabelDPRegressor": "labeldp.learn",
     "Ledger": "labeldp.ledger._ledger",
     "PriorModel": "labeldp.app._model",
     "PriorTable": "labeldp.tables._priors",
@@ -122,6 +123,7 @@ __all__ = [
     "InvalidInput",
     "LabelDPClassifier",
     "LabelDPError",
+    "LabelDPRegressor",
     "LabelDPWarning",
     "Law",
     "Ledger",

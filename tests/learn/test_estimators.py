@@ -35,7 +35,6 @@ OF_STAGES = {
     "stage_sizes": None,
     "law": "auto",
     "prior": None,
-    "prior_weight": 0.0,
     "prior_temperature": 1.0,
     "top_k_filter": None,
     "validation_fraction": 0.1,
@@ -87,7 +86,7 @@ RECIPE = pytest.param("labeldp.deep.Recipe", marks=pytest.mark.deep)
 VALUES = ["labeldp.learn.ClusterPrior", "labeldp.learn.SoftmaxRegression", "labeldp.learn.LearnOptions", RECIPE]
 
 
-@pytest.mark.parametrize("name", [*ALL, *VALUES])
+@pytest.mark.parametrize("name", [*ALL, "labeldp.learn.LabelDPRegressor", *VALUES])
 def test_docstrings_state_type_and_default_of_each_parameter(name: str) -> None:
     kind = kind_of(name)
     section = re.search(r"(Parameters|Attributes)\n-+\n(.*?)(\n\n[A-Z]|$)", inspect.getdoc(kind) or "", re.DOTALL)

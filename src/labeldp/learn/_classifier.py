@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """LabelDPClassifier: train any scikit-learn classifier on private labels."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,37 +35,85 @@ from labeldp.learn._corrections import (
     takes_raw_labels,
 )
 from labeldp.learn._data import Estimator, Floats, check_features, encoder_of, features_digest, read_labels, text_columns
+from labeldp.learn._location import LocationModel
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
-from labeldp.protocol._estimator import StagedEstimator, TopK, evidenced, undisturbed
+from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, evidenced, undisturbed
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
 from labeldp.protocol._matching import take, together
 
-FEW_ROWS = 2000
+_FEW_ROWS = 2000
 
 
-def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradientBoostingClassifier:
-    """Make the classifier that is trained where none is given.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows to learn from.
-    correction : str
-        "auto" or "likelihood": the exact likelihood sets the shape of the trees, and noisy held-out rows their number.
-    settings
-        Of HistGradientBoostingClassifier.
-    """
-    # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if they were true. Few noisy rows allow only a
-    # few small trees with large leaves.
-    if n_rows < FEW_ROWS:
-        return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings)
-    if correction in ("auto", "likelihood"):
-        return HistGradientBoostingClassifier(**settings)
-    return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, **settings)
+Fitted = TypeVar("Fitted", Model, LocationModel)
 
 
-class LabelDPClassifier(StagedEstimator[Model]):
+class LearnerOf(Protocol[Fitted]):
+    """What learns a model from noisy labels: a `Learner` of classes, or a `LocationLearner`."""
+
+    def fit(self, X: object, noisy: NoisyLabels, start: Fitted | None, held_out: Any) -> Fitted: ...
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Fitted) -> Fitted: ...
+
+
+class TabularEstimator(StagedEstimator[Fitted]):
+    """The part of an estimator around one of scikit-learn's: its tags and the checks of X, and what a fit does with both."""
+
+    estimator: Any
+    options: LearnOptions | None
+    random_state: Any
+    _model: Fitted
+
+    @abstractmethod
+    def _base(self, n_rows: int = _FEW_ROWS) -> Any:
+        """Return the user's estimator, or the default."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self._base()).input_tags
+        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        return tags
+
+    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+        return together(X if inputs is None else inputs, noisy, ids)
+
+    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
+        super()._fit_raw(inputs, inputs, y, rows)  # a prior gets the checked X, too
+
+    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+        return read_labels(settings, y, n_rows)
+
+    def _prepared(self, inputs: Any) -> tuple[Any, Any, ColumnTransformer | None, np.random.RandomState]:
+        """Return the inputs as numbers, the seeded estimator, the encoder (None unless it is the default) and the generator."""
+        random_state = check_random_state(self.random_state)
+        base, encoder = self._base(inputs.shape[0]), encoder_of(inputs) if self.estimator is None else None
+        # The encoder sees public columns alone, so it may be fitted once to all parts, held-out rows included.
+        encoded = inputs if encoder is None else encoder.fit_transform(inputs)
+        if encoder is not None:
+            base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
+        # An unseeded classifier leaves the estimator's own random_state alone.
+        return encoded, seeded(base, random_state if self.random_state is not None else None), encoder, random_state
+
+    def _keep(self, training: "_Training[Fitted]", noisy: NoisyLabels, model: Fitted, held_out: Rows) -> Rows:
+        if len(held_out) and training.refit:
+            usable = np.flatnonzero(noisy.evidenced)
+            model = training.learner.refit(take(training.inputs, usable), noisy[usable], model)
+        if training.encoder is not None:  # users predict from their own columns, but the model was fitted to encoded ones
+            model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
+        self._model, self.estimator_ = model, model.estimator
+        return np.empty(0, np.int64) if training.refit else held_out
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        checked = check_features(X, self._base(), type(self).__name__)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        return checked
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is set when it starts."""
+        return "_model" in vars(self)
+
+
+class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     """Train any scikit-learn classifier or pipeline under label differential privacy.
 
     Parameters
@@ -87,18 +136,14 @@ class LabelDPClassifier(StagedEstimator[Model]):
         The paper's LP-1ST and LP-2ST are `correction="none"` with `**deep.recipes.stages("lp-2st", epsilon=...)`: law "rr-with-prior",
         `top_k_filter="mean"`, no held-out rows, and the published share and temperature.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
-        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; the classifiers of
-        LightGBM and XGBoost and HistGradientBoostingClassifier, in one fit; LogisticRegression, which is replaced by the equivalent
-        SoftmaxRegression with a penalty chosen on held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator).
-        "debias": invert the law on the predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible,
-        else "em"; "em" also without an estimator on fewer than 2,000 rows, and with a ClusterPrior, from whose histograms it starts.
+        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; LightGBM's and XGBoost's
+        classifiers, in one fit; LogisticRegression, which is replaced by the equivalent SoftmaxRegression with a penalty chosen on
+        held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator). "debias": invert the law on the
+        predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible, else "em"; with a ClusterPrior
+        "em", started from its histograms.
     prior : (n, K) array of floats >= 0, function of X, or ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
         of epsilon, and the law gets the rest.
-    prior_weight : float in [0, 1], default=0.0
-        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
-        scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
-        identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -159,7 +204,8 @@ class LabelDPClassifier(StagedEstimator[Model]):
     -----
     Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is randomized once; all else (stages, choice of
     model, `estimated_accuracy_`) is post-processing of the outputs. Features are not protected. Cost of one stage: with em up to 12 fits
-    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or one (boosting).
+    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or
+    one (LightGBM, XGBoost).
 
     Examples
     --------
@@ -171,8 +217,6 @@ class LabelDPClassifier(StagedEstimator[Model]):
     True
     """
 
-    _model: Model
-
     def __init__(
         self,
         estimator: Any = None,
@@ -183,7 +227,6 @@ class LabelDPClassifier(StagedEstimator[Model]):
         law: str | Law = "auto",
         correction: str = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | None = None,
-        prior_weight: float = 0.0,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         classes: Sequence[object] | None = None,
@@ -203,7 +246,6 @@ class LabelDPClassifier(StagedEstimator[Model]):
         self.law = law
         self.correction = correction
         self.prior = prior
-        self.prior_weight = prior_weight
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
         self.classes = classes
@@ -216,12 +258,6 @@ class LabelDPClassifier(StagedEstimator[Model]):
         self.random_state = random_state
         self.options = options
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        inner = get_tags(self._base()).input_tags
-        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
-        return tags
-
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 
     def _inputs(self, X: Any, y: Any) -> Any:
@@ -232,31 +268,17 @@ class LabelDPClassifier(StagedEstimator[Model]):
             raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
         return self._checked(X, reset=True)
 
-    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
-        return together(X if inputs is None else inputs, noisy, ids)
-
-    def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
-        super()._fit_raw(inputs, inputs, y, rows)  # a prior gets the checked X, too
-
-    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        return read_labels(settings, y, n_rows)
-
-    def _start(self, training: "_Training", plan: FitPlan) -> tuple["_Training", Model | None]:
+    def _start(self, training: "_Training[Model]", plan: FitPlan) -> tuple["_Training[Model]", Model | None]:
         return training, None if plan.known is None else Model(plan.known, len(plan.classes))
 
-    def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training":
-        options, random_state = self.options or DEFAULTS, check_random_state(self.random_state)
+    def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training[Model]":
+        options = self.options or DEFAULTS
+        encoded, estimator, encoder, random_state = self._prepared(inputs)
         raw = isinstance(source, FitPlan)  # noisy labels bring no answer about clusters to start from
-        correction = self._correction(inputs.shape[0], raw=raw)
-        base, encoder = self._base(inputs.shape[0], correction), encoder_of(inputs) if self.estimator is None else None
-        # The encoder sees public columns alone, so it may be fitted once to all parts, held-out rows included.
-        encoded = inputs if encoder is None else encoder.fit_transform(inputs)
-        if encoder is not None:
-            base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
-        # An unseeded classifier leaves the estimator's own random_state alone.
-        estimator = seeded(base, random_state if self.random_state is not None else None)
 
         def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
+            known = self.correction == "auto" and isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(copy)
+            correction = "em" if known else self.correction  # EM can start from the clusters' histograms
             linear = not isinstance(self.prior, ClusterPrior)
             return make_learner(copy, correction, options, generator, linear=linear, top_k_filter=self.top_k_filter)
 
@@ -290,37 +312,17 @@ class LabelDPClassifier(StagedEstimator[Model]):
                 "What ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
-    def _keep(self, training: "_Training", noisy: NoisyLabels, model: Model, held_out: Rows) -> Rows:
-        if len(held_out) and training.refit:
-            usable = np.flatnonzero(noisy.evidenced)
-            model = training.learner.refit(take(training.inputs, usable), noisy[usable], model)
-        if training.encoder is not None:  # users predict from their own columns, but the model was fitted to encoded ones
-            model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
-        self._model, self.estimator_ = model, model.estimator
-        return np.empty(0, np.int64) if training.refit else held_out
-
     # Predicting -------------------------------------------------------------------------------------------------------------------
 
-    def _correction(self, n_rows: int, *, raw: bool) -> str:
-        """Return the correction, "em" where "auto" is not decided by the estimator alone."""
-        if self.correction != "auto":
-            return self.correction
-        # EM can start from the clusters' histograms, and it alone can tell how far to trust trees of few noisy rows.
-        known = isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(self._base())
-        return "em" if known or (self.estimator is None and n_rows < FEW_ROWS) else "auto"
-
-    def _base(self, n_rows: int = FEW_ROWS, correction: str = "auto") -> Any:
-        """Return the user's estimator, or the default: boosted trees."""
-        return default_trees(n_rows, correction) if self.estimator is None else self.estimator
-
-    def _checked(self, X: Any, *, reset: bool) -> Any:
-        checked = check_features(X, self._base(), type(self).__name__)
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        return checked
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is set when it starts."""
-        return "_model" in vars(self)
+    def _base(self, n_rows: int = _FEW_ROWS) -> Any:
+        """Return the user's estimator, or the default: boosted shallow trees."""
+        if self.estimator is not None:
+            return self.estimator
+        # Early stopping would hold out rows of its own and measure by noisy labels as if they were true. Few noisy rows allow only a few
+        # small trees with large leaves.
+        if n_rows < _FEW_ROWS:
+            return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
+        return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False)
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
@@ -334,29 +336,29 @@ class LabelDPClassifier(StagedEstimator[Model]):
 
 
 @dataclass(frozen=True, eq=False)
-class _Training:
+class _Training(Generic[Fitted]):
     """A `Learner` on the encoded inputs of a fit; rows are positions. It implements `labeldp.protocol._estimator.Training`."""
 
     inputs: Any
-    learner: Learner
+    learner: "LearnerOf[Fitted]"
     refit: bool
     temperature: float
     encoder: ColumnTransformer | None
     public_digest: Callable[[], str]
     permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
-    def fit(self, rows: Rows, noisy: NoisyLabels, model: Model | None, held_out: HeldOut | None) -> Model:
+    def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
         rows, noisy, kept = evidenced(rows, noisy, held_out)
         scored = None if kept is None else (take(self.inputs, kept[0]), kept[1])
         return self.learner.fit(take(self.inputs, rows), noisy, model, scored)
 
-    def prior_of(self, model: Model, rows: Rows) -> Floats:
+    def prior_of(self, model: Fitted, rows: Rows) -> Floats:
         return np.asarray(self.proba(model, rows) ** (1.0 / self.temperature))
 
-    def proba(self, model: Model, rows: Rows) -> Floats:
+    def proba(self, model: Fitted, rows: Rows) -> Floats:
         return model.predict_proba(take(self.inputs, rows))
 
-    def judging(self, model: Model, held_out: Rows) -> Rows:
+    def judging(self, model: Fitted, held_out: Rows) -> Rows:
         return held_out[1::2] if model.chose else held_out  # the other half has chosen the number of rounds
 
 
@@ -365,7 +367,7 @@ class _Training:
 _FEW, _ROUNDS, _CATEGORIES = 60, 5, 300  # rows, rounds of training and categories per column that suffice to find a fault
 _LENGTHS = ("__max_iter", "__n_estimators", "__iterations", "__n_iter", "__num_boost_round")
 _OF_THE_REAL_FIT = ("__folder", "__progress")
-_Fit = Callable[[Estimator, Any, NoisyLabels], Model]
+_Fit = Callable[[Estimator, Any, NoisyLabels], Any]
 
 
 def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit | None = None) -> None:

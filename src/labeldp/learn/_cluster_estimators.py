@@ -21,12 +21,12 @@ from labeldp.learn._corrections import Model, fit_codes, fit_last, require_class
 from labeldp.learn._data import Estimator, Floats, check_features, read_labels, takes_images
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
-from labeldp.protocol._estimator import LabelDPEstimator
+from labeldp.protocol._estimator import ClassifierEstimator
 from labeldp.protocol._fit import ask_groups
 from labeldp.protocol._matching import together
 
 
-class CuratorEstimator(LabelDPEstimator):
+class CuratorEstimator(ClassifierEstimator):
     """An estimator whose raw labels a trusted curator looks at together, so that it takes no labels that are noisy already."""
 
     estimator: Any

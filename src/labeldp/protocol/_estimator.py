@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base classes of all estimators: fit raw or noisy labels, predict, score, keep receipts.
 
-    LabelDPEstimator            one charge for raw labels, none for noisy ones; predictions, scores, receipts
-      StagedEstimator           a law for each row, one or more stages: LabelDPClassifier, TorchClassifier
-      learn.ClusterEstimator    one question about clusters of rows: NoiseCluster, ProportionClassifier
+    LabelDPEstimator            one charge for raw labels, none for noisy ones; scores, receipts
+      ClassifierEstimator       predicts classes: a base of all classifiers, beside one of the next two
+      RegressorEstimator        predicts numbers of a public range: LabelDPRegressor, TorchRegressor
+      StagedEstimator           a law for each row, one or more stages: LabelDPClassifier, TorchClassifier, and the regressors
+      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier, PATEClassifier
 
 A subclass implements the learning. Faults of inputs and settings are refused, and a dry run is made, before the charge. The functions
 after the classes choose training and held-out rows, and refuse raw labels that another estimator passes on.
@@ -16,7 +18,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -27,6 +29,7 @@ from labeldp.custody._encode import Name, RowIds, declare, infers
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import derived
+from labeldp.laws import Grid
 from labeldp.protocol import metrics
 from labeldp.protocol._fit import (
     HELD_OUT,
@@ -51,10 +54,13 @@ if TYPE_CHECKING:
     from labeldp.noise._words import SeededNoise
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 except ImportError:  # a machine that only trains nets need not have scikit-learn
 
     class ClassifierMixin:  # type: ignore[no-redef]
+        """Stands in for scikit-learn's mixin where scikit-learn is not installed."""
+
+    class RegressorMixin:  # type: ignore[no-redef]
         """Stands in for scikit-learn's mixin where scikit-learn is not installed."""
 
     class BaseEstimator:  # type: ignore[no-redef]
@@ -77,10 +83,10 @@ Result = TypeVar("Result")
 TopK = int | Literal["mean"]
 
 
-class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
-    """A classifier whose `fit` privatizes the labels that it is given.
+class LabelDPEstimator(BaseEstimator, ABC):
+    """An estimator whose `fit` privatizes the labels that it is given.
 
-    Every estimator has the parameters below and sets `classes_`, `privacy_` and `receipts_`.
+    Every estimator has the parameters below and sets `privacy_` and `receipts_`.
     """
 
     takes_raw_labels: ClassVar[bool] = True
@@ -117,8 +123,8 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         """Learn from noisy labels, at no charge."""
 
     @abstractmethod
-    def predict_proba(self, X: Any) -> Floats:
-        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict the label of each row: (n,)."""
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters by name; `name__part` sets a parameter of a parameter.
@@ -203,7 +209,7 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
 
     def _settings(self) -> FitSettings:
         """Collect the parameters that decide how labels are charged and drawn."""
-        given = self.get_params(deep=False)
+        given = self.get_params(deep=False) | {"classes": self.classes}
         return FitSettings(**{field.name: given[field.name] for field in fields(FitSettings) if field.name in given})
 
     def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
@@ -214,7 +220,40 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
 
         return noisy.looked_up(as_ledger(self.ledger))
 
-    # Predicting -----------------------------------------------------------------------------------------------------------------------
+    # Measuring ------------------------------------------------------------------------------------------------------------------------
+
+    def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
+        """Set what was learned about the labels: their classes, and estimates from held-out noisy rows, None without such rows."""
+        self.classes_ = np.asarray(noisy.classes)
+
+    def _to_score(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None, ids: ArrayLike | None
+    ) -> tuple[NDArray[Any], Any, NDArray[np.float64] | None]:
+        """Predict the rows of X; return the predictions, the labels row by row (noisy or plain) and the weights of plain ones."""
+        if isinstance(y, NoisyLabels):
+            if sample_weight is not None:
+                raise InvalidInput("Expected no sample_weight with NoisyLabels.")
+            X, y = self._matched(X, None, y, ids)
+            if self._learned is not None:
+                metrics.warn_of_seen_rows(y, self._learned)
+            return self.predict(X), y, None
+        predicted = self.predict(X)
+        # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is the only sign to warn by.
+        metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
+        truth = np.asarray(y)
+        if truth.shape == (len(predicted), 1):
+            truth = truth[:, 0]
+        if truth.shape != predicted.shape:
+            raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
+        return predicted, truth, None if sample_weight is None else np.asarray(sample_weight, np.float64)
+
+
+class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
+    """The part of a classifier: it sets `classes_`, predicts them, and measures accuracy and log-loss."""
+
+    @abstractmethod
+    def predict_proba(self, X: Any) -> Floats:
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
 
     def predict(self, X: Any) -> NDArray[np.generic]:
         """Predict the most likely class of each row: (n,) class values.
@@ -245,23 +284,117 @@ class LabelDPEstimator(ClassifierMixin, BaseEstimator, ABC):
         float
             An unbiased estimate from few noisy rows can lie outside [0, 1].
         """
-        if isinstance(y, NoisyLabels):
-            if sample_weight is not None:
-                raise InvalidInput("Expected no sample_weight with NoisyLabels.")
-            X, y = self._matched(X, None, y, ids)
-            if self._learned is not None:
-                metrics.warn_of_seen_rows(y, self._learned)
-            return metrics.accuracy(y, self.predict(X)).value
-        predicted = self.predict(X)
-        # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is the only sign to warn by.
-        metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
-        truth = np.asarray(y)
-        if truth.shape == (len(predicted), 1):
-            truth = truth[:, 0]
-        if truth.shape != predicted.shape:
-            raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
-        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
+        if isinstance(truth, NoisyLabels):
+            return metrics.accuracy(truth, predicted).value
         return float(np.average(truth == predicted, weights=weights))
+
+    def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
+        super()._describe(noisy, found)
+        judged = None if found is None else metrics.judge(found.noisy, found.proba, found.frequencies)
+        self.estimated_accuracy_: metrics.Estimate | None = judged.accuracy if judged else None
+        self.estimated_log_loss_: metrics.Estimate | None = judged.log_loss if judged else None
+        self.baseline_accuracy_: metrics.Estimate | None = judged.baseline_accuracy if judged else None
+        self.baseline_log_loss_: metrics.Estimate | None = judged.baseline_log_loss if judged else None
+
+
+class RegressorEstimator(RegressorMixin, LabelDPEstimator):
+    """The part of a regressor: it declares the range of the numbers, predicts means and quantiles, and measures squared errors.
+
+    It sets `grid_`, and estimates of the root mean squared error and of R^2.
+    """
+
+    range: Any
+    grid: int
+
+    @property
+    def classes(self) -> Grid | None:
+        """The public grid of the numbers; None if no range is declared."""
+        if self.range is None or isinstance(self.range, Grid):
+            return self.range
+        if isinstance(self.range, str | bytes) or not hasattr(self.range, "__len__") or len(self.range) != 2:
+            raise InvalidInput(f"Expected range=(low, high) with the public range of the numbers, got {_validate.shown(self.range)}.")
+        low, high = self.range
+        return Grid(low, high, _validate.integer(grid=self.grid, low=2))
+
+    @abstractmethod
+    def predict_distribution(self, X: Any) -> Floats:
+        """Predict probabilities of the true number's grid point: (n, G) float64, columns in the order of `grid_`."""
+
+    def predict(self, X: Any) -> Floats:
+        """Predict the mean of each row's true number: (n,) float64.
+
+        Parameters
+        ----------
+        X : (n, ...) features, as in the fit
+        """
+        return np.asarray(self.predict_distribution(X) @ self.grid_)
+
+    def predict_quantile(self, X: Any, q: float | ArrayLike) -> Floats:
+        """Predict a quantile of each row's true number, such as the median: a point of the grid.
+
+        Parameters
+        ----------
+        X : (n, ...) features, as in the fit
+        q : float in (0, 1), or (m,) array of them
+
+        Returns
+        -------
+        (n,) float64, or (n, m) if q is an array
+            The first point up to which the predicted distribution holds a share q.
+        """
+        wanted = quantiles_of(q)
+        below = np.cumsum(self.predict_distribution(X), axis=1)
+        # The last point holds all, whatever the sum is rounded to.
+        codes = np.minimum((below[:, :, None] < wanted.reshape(-1)).sum(axis=1), len(self.grid_) - 1)
+        return np.asarray(self.grid_[codes if wanted.ndim else codes[:, 0]])
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
+        """Measure R^2, the share of the variance of the true numbers that is explained.
+
+        Parameters
+        ----------
+        X : (n, ...) features, as in the fit
+        y : NoisyLabels of n rows, or (n,) public true numbers
+            With NoisyLabels it is estimated from them (`labeldp.metrics.r2`); a SeenRowsWarning says so where the model has learned from
+            them.
+        sample_weight : (n,) array, optional
+            For public numbers only.
+        ids : (n,) or (n, columns) array, optional
+            Ids of X's rows, for NoisyLabels; as in `fit`.
+
+        Returns
+        -------
+        float
+            1 for a perfect prediction, 0 for that of the mean.
+        """
+        predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
+        if isinstance(truth, NoisyLabels):
+            return metrics.r2(truth, predicted).value
+        true = np.asarray(truth, np.float64)
+        spread = float(np.average((true - np.average(true, weights=weights)) ** 2, weights=weights))
+        error = float(np.average((true - predicted) ** 2, weights=weights))
+        return 1.0 - error / spread if spread > 0 else float(error == 0)
+
+    def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
+        self.grid_: Floats = metrics.numbers_of(noisy)
+        means = None if found is None else (found.proba @ self.grid_, float(found.frequencies @ self.grid_))
+        self.estimated_rmse_: metrics.Estimate | None = None
+        self.estimated_r2_: metrics.Estimate | None = None
+        self.baseline_rmse_: metrics.Estimate | None = None
+        if found is not None and means is not None:
+            constant = np.full(len(found.noisy), means[1])
+            self.estimated_rmse_ = metrics.root_mean_squared_error(found.noisy, means[0])
+            self.estimated_r2_ = metrics.r2(found.noisy, means[0], mean=means[1])
+            self.baseline_rmse_ = metrics.root_mean_squared_error(found.noisy, constant)
+
+
+def quantiles_of(q: float | ArrayLike) -> Floats:
+    """Check shares in (0, 1): one, or a list of them."""
+    wanted = np.asarray(q, np.float64)
+    if wanted.ndim > 1 or not wanted.size or not np.all((wanted > 0) & (wanted < 1)):
+        raise InvalidInput(f"Expected q in (0, 1), such as 0.5 for the median, or a list of such shares, got {_validate.shown(q)}.")
+    return wanted
 
 
 class Training(Protocol[Fitted]):
@@ -310,14 +443,13 @@ class ChargedRun(StageRun, Protocol):
 class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     """An estimator that draws each row by a law, in one or more stages; each stage's model is the prior of the next.
 
-    Beside those of `LabelDPEstimator` it sets `noisy_labels_`, `stages_`, `prior_`, and estimates of accuracy and log-loss.
+    Beside those of `LabelDPEstimator` it sets `noisy_labels_`, `stages_`, `prior_`, and estimates from held-out noisy rows.
     """
 
     n_stages: int
     stage_sizes: Any
     law: Any
     prior: Any
-    prior_weight: float
     prior_temperature: float
     top_k_filter: TopK | None
     validation_fraction: float
@@ -352,7 +484,6 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     def _require_settings(self) -> None:
         _validate.positive(prior_temperature=self.prior_temperature)
-        _validate.fraction(prior_weight=self.prior_weight, zero=True, one=True)
         if self.top_k_filter is not None and self.top_k_filter != "mean":
             _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="'mean' is the paper's, None keeps all rows.")
 
@@ -396,12 +527,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     def _finish(self, training: Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows, stages: tuple[Stage, ...]) -> None:
         held_out = held_out[noisy.evidenced[held_out]]  # without rows over a unit's cap
         # Measured before `_keep`, whose final refit may learn from the held-out rows, too.
-        found = _judged(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
-        self.classes_ = np.asarray(noisy.classes)
-        self.estimated_accuracy_: metrics.Estimate | None = found.accuracy if found else None
-        self.estimated_log_loss_: metrics.Estimate | None = found.log_loss if found else None
-        self.baseline_accuracy_: metrics.Estimate | None = found.baseline_accuracy if found else None
-        self.baseline_log_loss_: metrics.Estimate | None = found.baseline_log_loss if found else None
+        self._describe(noisy, _judged(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows)))
         # `score` warns where it is given rows that the model has learned from, so their noisy labels are remembered.
         unseen = self._keep(training, noisy, model, held_out)
         self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
@@ -493,8 +619,17 @@ def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray
     return np.sort(permutation(able)[:count]) if count >= MIN_VALIDATION_ROWS else np.empty(0, np.int64)
 
 
-def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> metrics.Judgement | None:
-    """Measure a model on held-out rows, next to the constant prediction of the other rows' class frequencies; None without measurable rows.
+@dataclass(frozen=True, eq=False)
+class HeldOutRows:
+    """Held-out rows that can measure a model: their noisy labels, its probabilities (m, K), and the class frequencies of the other rows."""
+
+    noisy: NoisyLabels
+    proba: NDArray[np.floating]
+    frequencies: Floats
+
+
+def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> HeldOutRows | None:
+    """Predict held-out rows, to measure a model beside the constant prediction of the other rows' frequencies; None without such rows.
 
     Parameters
     ----------
@@ -509,7 +644,7 @@ def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[
         return None
     others = noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)]
     frequencies = metrics.likeliest_frequencies(others.likelihood()) if len(others) else np.full(noisy.n_classes, 1 / noisy.n_classes)
-    return metrics.judge(fair[rows], proba(rows), frequencies)
+    return HeldOutRows(fair[rows], proba(rows), frequencies)
 
 
 def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple[Rows, NoisyLabels, HeldOut | None]:

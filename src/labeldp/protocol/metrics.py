@@ -349,6 +349,115 @@ def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
     return np.asarray(drawn / drawn.sum())
 
 
+# Numbers ------------------------------------------------------------------------------------------------------------------------------
+
+
+def numbers_of(noisy: NoisyLabels) -> Floats:
+    """Return the classes as increasing numbers, (K,) float64; refuse classes that are none."""
+    values = noisy.classes
+    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    points = np.asarray(values, np.float64) if numeric else np.empty(0)
+    if not numeric or not np.all(np.diff(points) > 0):
+        raise InvalidInput(
+            "Expected noisy labels whose classes are increasing numbers, such as those of a Grid, got others. Release the numbers with "
+            "classes=labeldp.Grid(low, high)."
+        )
+    return points
+
+
+def mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimate:
+    """Estimate the mean squared error of predictions of the true numbers, on the grid on which they were drawn.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+        Their classes are numbers, such as a `Grid`.
+    predictions : (n,) float
+    confidence : float
+
+    Returns
+    -------
+    Estimate
+        The mean of `noisy.debias` of the squared errors, with `mean_interval`'s interval.
+
+    Raises
+    ------
+    InvalidInput
+        If the classes are no numbers, the predictions are not finite, or some row has no unbiased estimator.
+    """
+    losses = _squares(noisy, predictions)
+    return _mean(noisy.debias(losses), noisy.loss_range(losses), confidence, least=0.0, most=float(losses.max(axis=1).mean()))
+
+
+def root_mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimate:
+    """Estimate the root mean squared error: the roots of `mean_squared_error`'s value and of the ends of its interval.
+
+    Parameters
+    ----------
+    noisy, predictions, confidence
+        As in `mean_squared_error`.
+
+    Returns
+    -------
+    Estimate
+        Its value is 0 where the unbiased estimate of the mean squared error is negative.
+    """
+    found = mean_squared_error(noisy, predictions, confidence=confidence)
+    value, low, high, most = (float(np.sqrt(max(each, 0.0))) for each in (found.value, found.low, found.high, found.most))
+    return Estimate(value, low, high, confidence, (high - low) / (2 * _z(confidence)), 0.0, most)
+
+
+def r2(noisy: NoisyLabels, predictions: ArrayLike, *, mean: float | None = None, confidence: float = 0.95) -> Estimate:
+    """Estimate R^2, the share of the true numbers' variance that predictions explain: 1 - (mean squared error) / (that of a constant).
+
+    Parameters
+    ----------
+    noisy, predictions, confidence
+        As in `mean_squared_error`.
+    mean : float, optional
+        The constant: the mean of other rows. None (default): the estimated mean of these rows, whose own error is left out of the interval.
+
+    Returns
+    -------
+    Estimate
+        A ratio of unbiased estimates. Its interval is Fieller's; it is without bounds where noise could carry the variance to 0.
+
+    References
+    ----------
+    Fieller (1954), "Some problems in interval estimation".
+    """
+    points, losses = numbers_of(noisy), _squares(noisy, predictions)
+    centre = float((noisy.class_weights() @ points).mean()) if mean is None else float(mean)
+    around = _squares(noisy, np.full(len(noisy), np.clip(centre, points[0], points[-1])))
+    values = np.array([noisy.debias(losses), noisy.debias(around)])
+    ranges = np.array([noisy.loss_range(losses), noisy.loss_range(around)])
+    z, n = _z(confidence), len(noisy)
+    error, variance = values.mean(axis=1)
+    # z^2 (sums of squares and products, with `mean_interval`'s z^2 observations at the full range) against n^2 (means)
+    signed = _typical_length(ranges) * [1, -1]  # of (error - r variance) the range is that of error plus r times that of variance
+    spread = z**2 * (n * np.cov(values, ddof=0) + z**2 * np.outer(signed, signed))
+    a, b, c = n**2 * variance**2 - spread[1, 1], n**2 * error * variance - spread[0, 1], n**2 * error**2 - spread[0, 0]
+    value = 1 - error / variance if variance > 0 else float("nan")
+    if a <= 0:  # even a variance of 0 is not excluded
+        return Estimate(value, -np.inf, 1.0, confidence, float("inf"), -np.inf, 1.0)
+    half = float(np.sqrt(max(b * b - a * c, 0.0))) / a
+    low, high = 1 - b / a - half, 1 - b / a + half
+    low, high = (low, min(high, 1.0)) if low <= 1 else (-np.inf, 1.0)
+    return Estimate(value, low, high, confidence, half / z, -np.inf, 1.0)
+
+
+def _squares(noisy: NoisyLabels, predictions: ArrayLike) -> Floats:
+    """Compute the squared error of each row's prediction at each class: (n, K)."""
+    _require_rows(noisy)
+    points, values = numbers_of(noisy), np.asarray(predictions, np.float64)
+    if values.shape != (len(noisy),) or not np.isfinite(values).all():
+        raise InvalidInput(f"Expected predictions of shape ({len(noisy)},), one finite number a row; got shape {values.shape}.")
+    return np.asarray((points - values[:, None]) ** 2)
+
+
+# Scorers
+
+
 def accuracy_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
     """Score by the unbiased accuracy, with noisy labels as `y`, for scikit-learn's searches and cross-validation.
 
@@ -491,12 +600,16 @@ def mean_interval(
     """
     z, n = _z(confidence), values.shape[-1]
     mean = values.mean(axis=-1)
-    squares = (ranges**2).sum(axis=-1)
-    length = np.where(squares > 0, (ranges**3).sum(axis=-1) / np.where(squares > 0, squares, 1.0), 0.0)
-    stderr = np.sqrt(((values - mean[..., None]) ** 2).sum(axis=-1) + (z * length) ** 2) / n
+    stderr = np.sqrt(((values - mean[..., None]) ** 2).sum(axis=-1) + (z * _typical_length(ranges)) ** 2) / n
     low, high = mean - z * stderr, mean + z * stderr
     inside = (low <= most) & (high >= least)
     return mean, np.where(inside, np.maximum(low, least), least), np.where(inside, np.minimum(high, most), most), stderr
+
+
+def _typical_length(ranges: Floats) -> Floats:
+    """Weigh the lengths (..., n) of the rows' intervals by their squares: (...)."""
+    squares = (ranges**2).sum(axis=-1)
+    return np.asarray(np.where(squares > 0, (ranges**3).sum(axis=-1) / np.where(squares > 0, squares, 1.0), 0.0))
 
 
 def _z(confidence: float) -> float:

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LabelDPRegressor: train any scikit-learn regressor on private numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.laws import Law
+from labeldp.learn._classifier import TabularEstimator, _Training, dry_run
+from labeldp.learn._corrections import DEFAULTS, LearnOptions, require_plain_labels
+from labeldp.learn._data import Floats, features_digest
+from labeldp.learn._location import LocationLearner, LocationModel, require_regressor
+from labeldp.ledger._ledger import Ledger
+from labeldp.noise._words import SeededNoise
+from labeldp.protocol._estimator import RegressorEstimator, quantiles_of
+from labeldp.protocol._fit import FitPlan, FitSettings
+from labeldp.protocol._matching import check_count
+
+_FEW_ROWS = 2000
+POINTS = 64
+
+
+class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
+    """Train any scikit-learn regressor or pipeline on numbers under label differential privacy.
+
+    Parameters
+    ----------
+    estimator : regressor or pipeline, default=None
+        It must fit squared errors, and should take sample weights. None: histogram gradient boosting, which takes columns of text and
+        categories, and missing values. Cloned.
+    epsilon : float > 0, default=1.0
+        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
+    range : (low, high) or Grid, default=None
+        The public range of the numbers; numbers outside of it are clamped to its ends, which nothing counts. Choose it without looking at
+        them. Raw numbers need one; NoisyLabels have theirs.
+    grid : int >= 2, default=64
+        Number of evenly spaced points that numbers are rounded to; unused if `range` is a Grid.
+    n_stages : int >= 1, default=1
+        Number of stages. With 2 or more the rows are drawn in parts, and each later part is asked about thresholds near what the model so
+        far expects.
+    stage_sizes : sequence of n_stages floats > 0, default=None
+        Share of the rows in each stage, at any scale. None: equal shares.
+    law : str or Law, default="auto"
+        A law's name, or a Law with this epsilon over the grid's points. "auto": `Threshold`, which asks each row whether its number is at
+        least a random public threshold.
+    prior : (n, G) array of floats >= 0, or function of X, default=None
+        Public weights of the grid's points for the first stage; they must not depend on these numbers.
+    validation_fraction : float in [0, 1), default=0.1
+        Share of the rows held out to measure the model by their noisy labels, which another law draws that has unbiased weights. The final
+        refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
+    dataset : str, default=None
+        The name of the data set in the ledger; a ledger needs one.
+    column : str, default="label"
+        The name of the label column in the ledger.
+    max_rows_per_unit : int >= 1, default=1
+        Rows of one unit that are used, where `fit` gets `unit`.
+    ledger : Ledger or its path, default=None
+        Durable record of the spend. A fit that is repeated on the same rows then returns the stored outputs at no further cost.
+    noise : SeededNoise, default=None
+        For tests and benchmarks on public data only.
+    random_state : int >= 0, RandomState or None, default=None
+        Seed of the training only, never of the noise or of the partition into stages.
+    options : LearnOptions, default=None
+        Rounds after the first one, and refit; the rest is for classifiers. None: `LearnOptions()`.
+
+    Attributes
+    ----------
+    grid_ : (G,) float64 array
+    estimator_ : fitted estimator (of locations)
+    scale_ : float
+        Standard deviation of a row's number around its location, before rounding and clamping.
+    noisy_labels_ : NoisyLabels of all rows, in the order of X
+    privacy_ : PrivacySpent
+    receipts_ : tuple of Receipt
+    stages_ : tuple of Stage
+    estimated_rmse_ : Estimate or None
+        Estimated root mean squared error on the true numbers, on held-out noisy rows, before the final refit. None if there are fewer than
+        20 such rows, or their law has no unbiased estimator.
+    estimated_r2_ : Estimate or None
+        Estimated R^2 on the same rows.
+    baseline_rmse_ : Estimate or None
+        The error of a constant, the mean of the other rows.
+    n_features_in_, feature_names_in_
+
+    See Also
+    --------
+    labeldp.LabelDPClassifier : the same for classes.
+    labeldp.metrics.root_mean_squared_error, labeldp.metrics.r2 : the same estimates of any model's predictions.
+
+    References
+    ----------
+    Green (1984), "Iteratively reweighted least squares for maximum likelihood estimation"; Tobin (1958) for clamped numbers.
+
+    Notes
+    -----
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each number is randomized once; all else (scale, shrinkage,
+    `estimated_rmse_`) is post-processing of the outputs. Features are not protected.
+
+    Model: a row's number is normal around the estimator's prediction, with one deviation for all rows, clamped and rounded to the grid. It
+    is fitted by maximum likelihood of what was released, in rounds of weighted least squares. `predict` gives the mean of the clamped
+    number. If numbers are skewed around their location, means are biased by some part of the skew.
+
+    Cost of one stage: 9 fits on two thirds of the rows and one on all, 7 plain fits together, and as much again for the final refit; with
+    `LearnOptions(em_rounds=0, refit=False)` 3 plain fits.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> from sklearn.datasets import make_friedman1
+    >>> from sklearn.linear_model import LinearRegression
+    >>> X, y = make_friedman1(4000, random_state=0)
+    >>> model = ldp.LabelDPRegressor(LinearRegression(), epsilon=2.0, range=(0, 30), noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.6)
+    True
+    """
+
+    prior_temperature = 1.0
+    top_k_filter = None
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        epsilon: float = 1.0,
+        range: Any = None,
+        grid: int = POINTS,
+        n_stages: int = 1,
+        stage_sizes: Sequence[float] | None = None,
+        law: str | Law = "auto",
+        prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
+        validation_fraction: float = 0.1,
+        dataset: str | None = None,
+        column: str = "label",
+        max_rows_per_unit: int = 1,
+        ledger: Ledger | None = None,
+        noise: SeededNoise | None = None,
+        random_state: Any = None,
+        options: LearnOptions | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.epsilon = epsilon
+        self.range = range
+        self.grid = grid
+        self.n_stages = n_stages
+        self.stage_sizes = stage_sizes
+        self.law = law
+        self.prior = prior
+        self.validation_fraction = validation_fraction
+        self.dataset = dataset
+        self.column = column
+        self.max_rows_per_unit = max_rows_per_unit
+        self.ledger = ledger
+        self.noise = noise
+        self.random_state = random_state
+        self.options = options
+
+    # Fitting ----------------------------------------------------------------------------------------------------------------------
+
+    def _settings(self) -> FitSettings:
+        found = super()._settings()
+        return replace(found, law="threshold") if isinstance(found.law, str) and found.law == "auto" else found
+
+    def _inputs(self, X: Any, y: Any) -> Any:
+        base = self._base()
+        require_regressor(base)
+        require_plain_labels(base)
+        self._require_settings()
+        if hasattr(self.prior, "plan_groups"):
+            raise InvalidInput("Expected a prior of weights or a function of X, got one of clusters. Drop prior=.")
+        if y is None:
+            raise InvalidInput("This LabelDPRegressor requires y to be passed, but the target y is None.")
+        if self.classes is None and not isinstance(y, NoisyLabels):
+            raise InvalidInput("Expected range=(low, high), the public range of the numbers, got none. Choose it without looking at them.")
+        return self._checked(X, reset=True)
+
+    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+        labels = numbers_in(y)
+        check_count(len(labels), n_rows)
+        assert settings.classes is not None
+        return labels, (settings.classes, False)  # type: ignore[return-value]
+
+    def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training[LocationModel]":
+        options = self.options or DEFAULTS
+        encoded, estimator, encoder, random_state = self._prepared(inputs)
+        if isinstance(source, FitPlan):
+            rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
+
+            def fit(copy: Any, few: Any, noisy: NoisyLabels) -> LocationModel:
+                on_grid = replace(noisy, classes=source.classes)
+                return LocationLearner(copy, replace(options, em_rounds=0), check_random_state(0)).fit(few, on_grid, None, None)
+
+            dry_run(estimator, encoded, len(source.classes), rows, fit)
+        return _Training(
+            encoded,
+            LocationLearner(estimator, options, random_state),
+            options.refit,
+            1.0,
+            encoder,
+            lambda: features_digest(inputs),
+            lambda rows: random_state.permutation(rows),
+        )
+
+    def _keep(self, training: Any, noisy: NoisyLabels, model: LocationModel, held_out: Any) -> Any:
+        unseen = super()._keep(training, noisy, model, held_out)
+        self.scale_ = self._model.family.scale
+        return unseen
+
+    # Predicting -------------------------------------------------------------------------------------------------------------------
+
+    def _base(self, n_rows: int = _FEW_ROWS) -> Any:
+        """Return the user's estimator, or the default: boosted shallow trees."""
+        if self.estimator is not None:
+            return self.estimator
+        if n_rows < _FEW_ROWS:
+            return HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
+        return HistGradientBoostingRegressor(max_leaf_nodes=15, l2_regularization=5.0, early_stopping=False)
+
+    def predict(self, X: Any) -> Floats:
+        """Predict the mean of each row's true number: (n,) float64.
+
+        Parameters
+        ----------
+        X : (n, n_features) array, sparse matrix or data frame
+        """
+        check_is_fitted(self)
+        return self._model.predict(self._checked(X, reset=False))
+
+    def predict_distribution(self, X: Any) -> Floats:
+        """Predict probabilities of the true number's grid point: (n, G) float64, columns in the order of `grid_`.
+
+        Parameters
+        ----------
+        X : (n, n_features) array, sparse matrix or data frame
+        """
+        check_is_fitted(self)
+        return self._model.predict_proba(self._checked(X, reset=False))
+
+    def predict_quantile(self, X: Any, q: float | ArrayLike) -> Floats:
+        """Predict a quantile of each row's true number, such as the median, before rounding to the grid.
+
+        Parameters
+        ----------
+        X : (n, n_features) array, sparse matrix or data frame
+        q : float in (0, 1), or (m,) array of them
+
+        Returns
+        -------
+        (n,) float64, or (n, m) if q is an array
+            Within the range.
+        """
+        check_is_fitted(self)
+        wanted = quantiles_of(q)
+        found = self._model.family.quantile(self._model.locations(self._checked(X, reset=False)), wanted.reshape(-1))
+        return found if wanted.ndim else found[:, 0]
+
+
+def numbers_in(y: Any) -> NDArray[Any]:
+    """Check that raw labels are one column; whether they are finite numbers is seen when they are encoded, before the charge."""
+    if hasattr(y, "dtype") and getattr(y.dtype, "kind", "") == "c":
+        raise InvalidInput("Complex data not supported: expected real numbers as labels.")
+    return np.asarray(column_or_1d(y, warn=True))

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LabelDPRegressor: the location model's mathematics, what it learns, what it refuses before a charge; and metrics of numbers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.datasets import make_friedman1
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import labeldp as ldp
+from labeldp.learn import LearnOptions
+from labeldp.learn._location import Family, _Rows
+from labeldp.protocol.metrics import mean_squared_error, r2, root_mean_squared_error
+
+POINTS = np.linspace(0.0, 10.0, 11)
+
+
+def linear(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers around a line, inside 0 to 10 but for a few."""
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, 3))
+    return X, 5 + X @ [1.5, -1.0, 0.5] + random.normal(0, 0.7, n)
+
+
+# scikit-learn's contract --------------------------------------------------------------------------------------------------------------
+
+FRESH = dict.fromkeys(("check_fit_idempotent", "check_supervised_y_2d", "check_regressor_data_not_an_array"), "each fit draws fresh noise")
+
+
+@pytest.mark.usefixtures("same_noise")
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(
+    [
+        # check_regressors_train wants R^2 of 0.5 on 200 rows, of which one bit each says too little
+        ldp.LabelDPRegressor(range=(-4, 4), epsilon=8.0, law="rr", noise=ldp.SeededNoise(0)),
+        ldp.LabelDPRegressor(make_pipeline(StandardScaler(), LinearRegression()), range=(-4, 4), epsilon=8.0, noise=ldp.SeededNoise(0)),
+        ldp.LabelDPRegressor(LinearRegression(), range=ldp.Grid(-4, 4, points=33), epsilon=8.0),
+    ],
+    expected_failed_checks=lambda estimator: {} if estimator.noise is not None else FRESH,
+    xfail_strict=False,
+)
+def test_estimator_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+# The model's mathematics ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_distribution_is_a_normal_one_that_is_clamped_and_rounded() -> None:
+    family = Family(POINTS, 1.7)
+    found = family.probabilities(np.array([-3.0, 4.2, 11.0]))
+    edges = np.concatenate([[-np.inf], (POINTS[1:] + POINTS[:-1]) / 2, [np.inf]])
+    for row, location in zip(found, (-3.0, 4.2, 11.0), strict=True):
+        assert np.allclose(row, np.diff(stats.norm.cdf(edges, location, 1.7)), atol=1e-14)
+    assert np.allclose(family.mean(np.array([-3.0, 4.2, 11.0])), found @ POINTS)
+    assert np.allclose(family.quantile(np.array([4.0]), np.array([0.5, 0.0001])), [[4.0, 0.0]])
+
+
+def test_the_slope_is_the_derivative_of_the_evidence() -> None:
+    family, random = Family(POINTS, 1.3), np.random.default_rng(0)
+    likelihood, at = random.random((50, 11)), random.uniform(-1, 11, 50)
+    _, slope = family.evidence(at, likelihood)
+    above, below = (family.evidence(at + step, likelihood)[0] for step in (1e-5, -1e-5))
+    assert np.allclose(slope, (above - below) / 2e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_information_is_the_expected_square_of_the_score_exactly_for_bits_and_nearly_for_other_laws(epsilon: float) -> None:
+    family = Family(POINTS, 1.3)
+    truth = np.random.default_rng(0).choice(11, 4000, p=family.probabilities(np.array([4.5]))[0])
+    at = np.full(len(truth), 4.5)
+    for law, exact in (
+        (ldp.Threshold(11, epsilon), True),
+        (ldp.RandomizedResponse(11, epsilon), False),
+        (ldp.SubsetSelection(11, epsilon), False),
+    ):
+        noisy = ldp.privatize(POINTS[truth], law, classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(1))
+        rows = _Rows(noisy, np.random.RandomState(0), True)
+        found = rows._information(family, at, *family.evidence(at, rows.likelihood))
+        block = noisy.blocks[0]
+        p = family.probabilities(np.array([4.5, 4.5 + 1e-5, 4.5 - 1e-5]))
+        for i in range(20 if exact else 1):
+            channel = law.table({name: value[i] for name, value in block.side.items()})
+            matrix = np.array([float(v) for v in channel.values])[channel.index]
+            here, above, below = p @ matrix
+            wanted = (((above - below) / 2e-5) ** 2 / here).sum()
+            # of 512 outputs the mean square of a score; its error is far below a half
+            assert found[i] == pytest.approx(wanted, rel=1e-5 if exact else 0.5)
+
+
+# Learning ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("same_noise")
+@pytest.mark.parametrize("law", ["auto", "subset", "rr", "split", "threshold"])
+def test_coefficients_of_a_line_are_found_from_every_law(law: str) -> None:
+    X, y = linear(6000)
+    options = LearnOptions(refit=False)
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), grid=21, epsilon=3.0, law=law, random_state=0, options=options)
+    model.fit(X, y)
+    found = model._model.share * model.estimator_.coef_
+    assert np.allclose(found, [1.5, -1.0, 0.5], atol=0.25)
+    assert model.score(*linear(2000, seed=1)) > 0.75  # without noise it would be 0.88
+
+
+@pytest.mark.usefixtures("same_noise")
+def test_less_is_lost_by_likelihood_than_by_unbiased_labels_and_less_in_two_stages() -> None:
+    X, y = make_friedman1(5000, noise=1.0, random_state=0)
+    X_test, truth = make_friedman1(3000, noise=0.0, random_state=1)
+    errors = {1: 0.0, 2: 0.0, "unbiased": 0.0}
+    for seed in range(1):
+        for stages in (1, 2):
+            boosting = HistGradientBoostingRegressor(max_leaf_nodes=8, max_iter=30, early_stopping=False, random_state=0)
+            model = ldp.LabelDPRegressor(boosting, range=(0, 30), epsilon=1.0, n_stages=stages, random_state=seed).fit(X, y)
+            errors[stages] += float(np.mean((model.predict(X_test) - truth) ** 2))
+        random = np.random.default_rng(seed)
+        bits = (y >= random.uniform(0, 30, len(y))) ^ (random.random(len(y)) < 1 / (1 + np.e))
+        unbiased = 30 * (bits - 1 / (1 + np.e)) / ((np.e - 1) / (1 + np.e))
+        errors["unbiased"] += float(np.mean((boosting.fit(X, unbiased).predict(X_test) - truth) ** 2))
+    assert errors[2] < errors[1] < errors["unbiased"]
+
+
+@pytest.mark.usefixtures("same_noise")
+def test_noise_alone_is_predicted_by_the_mean() -> None:
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(3000, 5)), random.normal(5, 1, 3000)
+    boosting = HistGradientBoostingRegressor(max_leaf_nodes=8, max_iter=20, early_stopping=False)
+    predicted = ldp.LabelDPRegressor(boosting, range=(0, 10), epsilon=1.0, random_state=0).fit(X, y).predict(X)
+    assert abs(predicted.mean() - 5) < 0.5
+    assert predicted.std() < 0.6
+
+
+def test_quantiles_and_distributions_fit_together() -> None:
+    X, y = linear(3000)
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), epsilon=4.0, noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    low, middle, high = model.predict_quantile(X, [0.1, 0.5, 0.9]).T
+    assert np.all((low <= middle) & (middle <= high) & (low >= 0) & (high <= 10))
+    assert np.allclose(model.predict_quantile(X, 0.5), middle)
+    table = model.predict_distribution(X)
+    assert np.allclose(table.sum(axis=1), 1)
+    assert np.allclose(table @ model.grid_, model.predict(X))
+    # 0.8 but for the noise of the fitted scale, which is some percent
+    assert 0.7 < np.mean((y >= low) & (y <= high)) < 0.9
+
+
+def test_noisy_labels_of_a_release_and_an_estimator_without_weights() -> None:
+    X, y = linear(4000)
+    grid = ldp.Grid(0, 10, points=41)
+    noisy = ldp.privatize(y, ldp.Threshold(41, 4.0), classes=grid, noise=ldp.SeededNoise(0))
+    model = ldp.LabelDPRegressor(KNeighborsRegressor(100), random_state=0, validation_fraction=0).fit(X, noisy)
+    assert model.receipts_ == noisy.receipts
+    assert model.score(*linear(1000, seed=1)) > 0.6
+    ratings = ldp.privatize(
+        np.clip(np.rint(y / 2), 1, 5).astype(int), ldp.RandomizedResponse(5, 4.0), classes=[1, 2, 3, 4, 5], noise=ldp.SeededNoise(0)
+    )
+    assert list(ldp.LabelDPRegressor(LinearRegression()).fit(X, ratings).grid_) == [1, 2, 3, 4, 5]
+
+
+def test_a_repeated_fit_costs_nothing(tmp_path: Any) -> None:
+    X, y = linear(300)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), dataset="d", ledger=ledger, random_state=0)
+    first = model.fit(X, y, ids=np.arange(300)).predict(X)
+    assert np.allclose(model.fit(X, y, ids=np.arange(300)).predict(X), first)
+    assert ledger.spent("d", "label") == 1.0
+
+
+# Refused before a charge ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::labeldp.LabelDPWarning")
+@pytest.mark.parametrize(
+    ("settings", "y", "message"),
+    [
+        ({"range": None}, None, r"range=\(low, high\)"),
+        ({"range": (10, 0)}, None, "low < high"),
+        ({"range": (3, 3)}, None, "low < high"),
+        ({"range": (0, float("inf"))}, None, "finite"),
+        ({"range": (0, float("nan"))}, None, "finite"),
+        ({"range": "0:10"}, None, r"range=\(low, high\)"),
+        ({"range": (0, 5, 10)}, None, r"range=\(low, high\)"),
+        ({"grid": 1}, None, "grid"),
+        ({"grid": 2.5}, None, "grid"),
+        ({"epsilon": -1.0}, None, "epsilon"),
+        ({"estimator": LogisticRegression()}, None, "regressor"),
+        ({"estimator": LinearRegression}, None, "itself"),
+        ({"law": ldp.RandomizedResponse(5, 1.0)}, None, "classes"),
+        ({"prior": np.ones((4, 4))}, None, "prior"),
+        ({}, np.array([*np.ones(99), np.nan]), "finite number|NaN"),
+        ({}, np.array([*np.ones(99), np.inf]), "finite number|infinity"),
+        ({}, np.array(["a"] * 100), "numbers"),
+        ({}, np.ones(100) * 1j, "Complex|numbers"),
+        ({}, np.array([True] * 100), "booleans"),
+        ({}, np.ones(99), "samples"),
+    ],
+    ids=str,
+)
+def test_faults_are_refused_before_any_charge(settings: dict[str, Any], y: Any, message: str, tmp_path: Any) -> None:
+    X, truth = linear(100)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = ldp.LabelDPRegressor(**({"estimator": LinearRegression(), "range": (0, 10), "dataset": "d", "ledger": ledger} | settings))
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, truth if y is None else y)
+    assert ledger.runs() == []
+
+
+def test_quantiles_outside_0_to_1_and_classes_that_are_no_numbers_are_refused() -> None:
+    X, y = linear(200)
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), noise=ldp.SeededNoise(0)).fit(X, y)
+    for wrong in (0.0, 1.0, -1, float("nan"), [[0.5]], []):
+        with pytest.raises(ldp.InvalidInput, match=r"q in \(0, 1\)"):
+            model.predict_quantile(X, wrong)
+    noisy = ldp.privatize(np.where(y > 5, "b", "a"), ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match="increasing numbers"):
+        ldp.LabelDPRegressor(LinearRegression()).fit(X, noisy)
+    with pytest.raises(ldp.InvalidInput, match="increasing numbers"):
+        root_mean_squared_error(noisy, y)
+    with pytest.raises(ldp.InvalidInput, match="finite number a row"):
+        r2(ldp.privatize(y, ldp.RandomizedResponse(11, 1.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0)), y[1:])
+
+
+# Metrics -------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("same_noise")
+@pytest.mark.parametrize(("law", "epsilon"), [(ldp.RandomizedResponse, 2.0), (ldp.SubsetSelection, 1.0)])
+def test_intervals_of_errors_cover_what_they_estimate(law: Any, epsilon: float) -> None:
+    """Of 400 draws at least 356 intervals of 95 % hold the true value: fewer have probability 1e-6 at coverage 0.95."""
+    draws, n, grid = 400, 600, ldp.Grid(0, 10, points=6)
+    random = np.random.default_rng(0)
+    points = np.asarray(grid, np.float64)
+    truth = points[random.integers(0, 6, n)]
+    predicted = 0.7 * truth + 1.5 + random.normal(0, 1, n)
+    error, mean = float(np.mean((truth - predicted) ** 2)), 4.0
+    share = 1 - error / float(np.mean((truth - mean) ** 2))
+    kept, values = np.zeros(3, int), []
+    for seed in range(draws):
+        noisy = ldp.privatize(truth, law(6, epsilon), classes=grid, noise=ldp.SeededNoise(seed))
+        found = [mean_squared_error(noisy, predicted), root_mean_squared_error(noisy, predicted), r2(noisy, predicted, mean=mean)]
+        kept += [each.low <= true <= each.high for each, true in zip(found, (error, np.sqrt(error), share), strict=True)]
+        values.append(found[0].value)
+    assert stats.binom.cdf(355, draws, 0.95) < 1e-6
+    assert kept.min() >= 356
+    # unbiased: 4.9 standard errors, two-sided 1e-6
+    assert abs(np.mean(values) - error) < 4.9 * np.std(values) / np.sqrt(draws)
+
+
+def test_without_noise_errors_are_those_of_scikit_learn() -> None:
+    from sklearn.metrics import r2_score
+
+    truth = np.arange(500) % 11
+    predicted = truth + np.random.default_rng(0).normal(0, 2, 500)
+    noisy = ldp.privatize(truth, ldp.RandomizedResponse(11, 40.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
+    assert mean_squared_error(noisy, predicted).value == pytest.approx(np.mean((truth - predicted) ** 2), rel=1e-9)
+    found = r2(noisy, predicted)
+    assert found.value == pytest.approx(r2_score(truth, predicted), rel=1e-9)
+    assert found.low < found.value < found.high < 1
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), epsilon=4.0, noise=ldp.SeededNoise(0))
+    model.fit(truth[:, None].astype(float), truth)
+    weights = np.random.default_rng(1).random(500)
+    wanted = r2_score(truth, model.predict(truth[:, None].astype(float)), sample_weight=weights)
+    assert model.score(truth[:, None].astype(float), truth, sample_weight=weights) == pytest.approx(wanted)
+
+
+def test_few_noisy_rows_tell_nothing_of_r2_and_it_says_so() -> None:
+    noisy = ldp.privatize(np.arange(40) % 11, ldp.RandomizedResponse(11, 0.2), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
+    found = r2(noisy, np.full(40, 5.0))
+    assert not found.tells
+    assert "too few rows" in str(found)
