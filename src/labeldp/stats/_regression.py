@@ -2,7 +2,7 @@
 """Regressions of a private outcome on public columns by the exact likelihood of what was released."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -163,10 +163,6 @@ class _Problem:
         parts = [design[rows] @ flat[starts[j] : starts[j + 1]] for j, design in enumerate(self.designs)]
         return np.column_stack(parts)
 
-    def value(self, flat: Floats) -> float:
-        """Compute the log-likelihood."""
-        return float(sum(self.family.pieces(self.predictors(flat, rows), self.likelihood[rows])[0].sum() for rows in self.batches()))
-
     def batches(self) -> list[slice]:
         q = len(self.designs)
         step = max(1, _CELLS // max(q * q, self.likelihood.shape[1] * min(q, 2) ** 2))
@@ -189,6 +185,17 @@ class _Problem:
                     if m != j:
                         hessian[other, mine] += block.T
         return total, scores, hessian
+
+
+@dataclass(frozen=True, eq=False)
+class _Maximum:
+    """Parameters, with the log-likelihood, each row's score (n, p) and the Hessian (p, p) there."""
+
+    flat: Floats
+    loglik: float
+    scores: Floats
+    hessian: Floats
+    converged: bool
 
 
 def regress(
@@ -320,12 +327,11 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
     basis, mixed = np.linalg.qr(design.table)
     family, designs, start, names, spread = _model(noisy, likelihood, Design(basis * rows, design.names), model)
     problem = _Problem(family, likelihood, designs)
-    flat, converged = _maximise(problem, start)
-    loglik, scores, hessian = problem.derivatives(flat)
+    found = _maximise(problem, start)
     each = np.linalg.inv(mixed) * rows * spread
     back = block_diag(*(each if part.shape[1] == len(each) and part is designs[0] else np.eye(1) for part in designs))
-    covariance, lost = _covariance(-hessian, scores, units, kind, back)
-    params = back @ flat
+    covariance, lost = _covariance(-found.hessian, found.scores, units, kind, back)
+    params = back @ found.flat
     if isinstance(family, Normal):
         params[-1] += np.log(spread)
         family = Normal(family.borders * spread)
@@ -339,8 +345,8 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
             )
         )
     count = _count(noisy, units)
-    done = converged and not lost.any()
-    return Regression(model, names, params, covariance, loglik, len(noisy), count, kind, done, _classes=noisy.classes, _family=family)
+    done = found.converged and not lost.any()
+    return Regression(model, names, params, covariance, found.loglik, len(noisy), count, kind, done, _classes=noisy.classes, _family=family)
 
 
 def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:
@@ -349,11 +355,11 @@ def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:
         raise InvalidInput(f"Expected two classes for a logistic regression, got {noisy.n_classes}. Use model='multinomial'.")
     if model in ("linear", "poisson"):  # whose coefficients a few classes tell
         return
-    _, first = np.unique(likelihood, axis=1, return_inverse=True)
-    first = first.reshape(-1)
-    if len(np.unique(first)) < noisy.n_classes:
-        twin = next(i for i in range(noisy.n_classes) if first[i] in first[:i])
-        other = int(np.flatnonzero(first == first[twin])[0])
+    known: dict[bytes, int] = {}
+    for twin in range(noisy.n_classes):
+        other = known.setdefault(likelihood[:, twin].tobytes(), twin)
+        if other == twin:
+            continue
         raise InvalidInput(
             f"Expected classes that are told apart, but no output distinguishes {noisy.classes[other]!r} and {noisy.classes[twin]!r}. "
             "Use rows of another law."
@@ -385,28 +391,30 @@ def _model(
     return Normal(borders), (design.table, ones), np.append(constant * middle, np.log(0.25)), (*design.names, "log(scale)"), spread
 
 
-def _maximise(problem: _Problem, start: Floats) -> tuple[Floats, bool]:
-    """Maximise by Newton's method: parameters, and whether the maximum was reached."""
-    flat, n = start, len(problem.likelihood)
+def _maximise(problem: _Problem, start: Floats) -> _Maximum:
+    """Maximise by Newton's method."""
+    n, here = len(problem.likelihood), _Maximum(start, *problem.derivatives(start), converged=False)
     for _ in range(_STEPS):
-        value, scores, hessian = problem.derivatives(flat)
-        slope = scores.sum(axis=0)
-        roots, vectors = np.linalg.eigh(-hessian)
+        slope = here.scores.sum(axis=0)
+        roots, vectors = np.linalg.eigh(-here.hessian)
         # Turned round where the curvature is positive, and bounded below: near a saddle or on a plateau the step stays finite.
         step = vectors @ ((vectors.T @ slope) / np.maximum(np.abs(roots), 1e-9 * n))
         gain = float(slope @ step)
         if gain < _DONE * n:
-            return flat, True
+            return replace(here, converged=True)
         # In scaled columns a coefficient of 5 moves probabilities from one end to the other.
-        length = min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-300)) if np.ptp(step) else 1.0
-        while length > 1e-10 and not problem.value(flat + length * step) >= value + 1e-4 * length * gain:
+        length, there = min(1.0, 5.0 / float(np.abs(step).max())), here
+        while length > 1e-10:
+            there = _Maximum(here.flat + length * step, *problem.derivatives(here.flat + length * step), converged=False)
+            if there.loglik >= here.loglik + 1e-4 * length * gain:
+                break
             length /= 2
-        if length <= 1e-10:
-            return flat, gain < 1e-6 * n
-        flat = flat + length * step
-        if isinstance(problem.family, Softmax) and np.abs(flat).max() > 50:  # grows without bound
-            return flat, False
-    return flat, False
+        else:  # the rest is rounding
+            return replace(here, converged=gain < 1e-6 * n)
+        here = there
+        if isinstance(problem.family, Softmax) and np.abs(here.flat).max() > 50:  # grows without bound
+            break
+    return here
 
 
 def _covariance(information: Floats, scores: Floats, units: Codes | None, kind: str, back: Floats) -> tuple[Floats, NDArray[np.bool_]]:
