@@ -40,6 +40,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "tabular": _of("tabular"),
         "boosting": _of("boosting"),
         "rare": _of("rare"),
+        "coverage": _of("coverage"),
         "deep": _of("deep.report"),
         "small-epsilon": _of("small_epsilon.report"),
         "pate": _of("pate"),
