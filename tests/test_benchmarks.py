@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import BENCHMARKS, __main__, faults, pretrained, rare, tables, tabular
+from benchmarks import BENCHMARKS, __main__, coverage, faults, pretrained, rare, tables, tabular
 from benchmarks.common import Run, load_json, load_runs, save_runs
 from benchmarks.small_epsilon import command as small_epsilon
 from benchmarks.small_epsilon import plots, report
@@ -289,3 +289,23 @@ def test_label_equivalents_are_those_of_the_most_informative_law() -> None:
 def test_every_benchmark_without_torch_has_a_command() -> None:
     modules = [import_module(f"benchmarks.{module}") for name, (module, _) in BENCHMARKS.items() if not tables.needs_torch(name)]
     assert all(callable(module.main) and module.__doc__ for module in modules)
+
+
+def test_intervals_cover_as_they_say() -> None:
+    """Kept cells are within four binomial standard errors of 95 % (6e-5 a cell), or above where an interval may cover more."""
+    kept = load_json(coverage.RESULT)
+    assert len(kept["cells"]) > 60 and kept["seconds"] < 600
+    for cell in kept["cells"]:
+        far = coverage.distance(cell)
+        assert far > -4, cell
+        assert far < 4 or cell["interval"] in coverage.AT_LEAST, cell
+        assert cell["releases"] == (coverage.RELEASES // 2 if cell["interval"].split(",")[0] in coverage.MODELS else coverage.RELEASES)
+
+
+def test_coverage_is_counted_anew() -> None:
+    """Four releases of the regressions: every law and both standard errors have a cell."""
+    cells = list(coverage.regression_cells(4, "poisson"))
+    assert {(cell["law"], cell["interval"]) for cell in cells} == {
+        (law, f"poisson, {kind}") for law in ("subset", "threshold") for kind in ("observed", "sandwich")
+    }
+    assert coverage.markdown(cells).count("\n") == 3
