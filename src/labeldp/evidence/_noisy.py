@@ -231,8 +231,9 @@ class NoisyLabels:
     def __array__(self, *_: object, **__: object) -> Never:
         raise InvalidInput(
             "NoisyLabels cannot become an array of labels, since a row's output need not be a label. For cross-validation pass a splitter "
-            "that does not look at labels, for example cv=KFold(5): an integer cv stratifies, which would need true labels. For the most "
-            "likely class of each row call .hard(), for likelihoods .likelihood()."
+            "that does not look at labels, for example cv=KFold(5): an integer cv stratifies, which would need true labels. Score by "
+            "scoring=labeldp.metrics.make_scorer('roc_auc') or the like. Calibrators and votes go inside: "
+            "LabelDPClassifier(VotingClassifier(...)). For the most likely class of each row call .hard(), for likelihoods .likelihood()."
         )
 
     def __getitem__(self, rows: Any) -> "NoisyLabels":

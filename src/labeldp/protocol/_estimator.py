@@ -185,6 +185,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
         if isinstance(y, NoisyLabels):
             # Noisy labels were charged when they were drawn: nothing on this branch charges again.
             _check_noisy(y, self.classes, unit)
+            _require_noisy_scoring()
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             self._raw_rows = 0
             self._fit_noisy(inputs, noisy)
@@ -229,14 +230,15 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _to_score(
         self, X: Any, y: Any, sample_weight: ArrayLike | None, ids: ArrayLike | None
     ) -> tuple[NDArray[Any], Any, NDArray[np.float64] | None]:
-        """Predict the rows of X; return the predictions, the labels row by row (noisy or plain) and the weights of plain ones."""
+        """Predict the rows of X; return the predictions, the labels row by row (noisy or plain) and the weights."""
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         if isinstance(y, NoisyLabels):
-            if sample_weight is not None:
-                raise InvalidInput("Expected no sample_weight with NoisyLabels.")
+            if weights is not None and ids is not None:
+                raise InvalidInput("Expected sample_weight or ids with NoisyLabels, got both: pass noisy.by_id(ids) with the weights.")
             X, y = self._matched(X, None, y, ids)
             if self._learned is not None:
                 metrics.warn_of_seen_rows(y, self._learned)
-            return self.predict(X), y, None
+            return self.predict(X), y, weights
         predicted = self.predict(X)
         # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is the only sign to warn by.
         metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
@@ -245,7 +247,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
             truth = truth[:, 0]
         if truth.shape != predicted.shape:
             raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
-        return predicted, truth, None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        return predicted, truth, weights
 
 
 class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
@@ -274,8 +276,8 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         y : NoisyLabels of n rows, or (n,) public true labels
             With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
             learned from them. With public labels it is the share of equal ones.
-        sample_weight : (n,) array, optional
-            For public labels only.
+        sample_weight : (n,) array >= 0, optional
+            Public weights of the rows.
         ids : (n,) or (n, columns) array, optional
             Ids of X's rows, for NoisyLabels; as in `fit`.
 
@@ -286,7 +288,7 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
-            return metrics.accuracy(truth, predicted).value
+            return metrics.accuracy(truth, predicted, sample_weight=weights).value
         return float(np.average(truth == predicted, weights=weights))
 
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
@@ -370,6 +372,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
+            if weights is not None:
+                raise InvalidInput("Expected no sample_weight with the NoisyLabels of numbers.")
             return metrics.r2(truth, predicted).value
         true = np.asarray(truth, np.float64)
         spread = float(np.average((true - np.average(true, weights=weights)) ** 2, weights=weights))
@@ -770,6 +774,27 @@ def _calling_estimator() -> str:
             found = frame.f_code.co_name if owner is None else type(owner).__name__
         frame = frame.f_back
     return found
+
+
+def _require_noisy_scoring() -> None:
+    """Refuse a search or cross-validation of noisy labels that scores by one of scikit-learn's names, which compare with true labels.
+
+    Its scores would all be NaN, and a search would choose at random; refused in each fit, the search fails as a whole and says why.
+    """
+    frame = sys._getframe(2).f_back
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection."):
+            owner = frame.f_locals.get("self")
+            scoring = frame.f_locals.get("scoring") if owner is None else getattr(owner, "scoring", None)
+            given = scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, (list, tuple, set)) else [scoring]
+            for name in given:
+                if isinstance(name, str):
+                    known = repr(name) if name in metrics.SCORES else f"one of {', '.join(metrics.SCORES)}"
+                    raise InvalidInput(
+                        f"Expected a scorer that reads noisy labels, got scoring={name!r}, which compares with true labels. Leave it out, "
+                        f"and the estimator's own score is taken, or pass scoring=labeldp.metrics.make_scorer({known})."
+                    )
+        frame = frame.f_back
 
 
 def _step_that_learned() -> str:

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unbiased metrics of predictions on the true labels, computed from noisy labels alone.
+"""Metrics of predictions on the true labels, computed from noisy labels alone.
 
-Every number has a confidence interval. Metrics are post-processing: they cost no budget, however often they are computed.
+Every number has a confidence interval. Metrics are post-processing: they cost no budget, however often they are computed. Means of a loss
+(accuracy, log-loss, Brier score, cost) are unbiased; ratios and areas under curves divide unbiased numbers.
 
 Use rows whose noisy labels the model has not seen. A model fits the noise of its training rows and agrees with these noisy labels more
 often than with the truth, so the numbers are far too good there (a 1-nearest-neighbour model seems perfect).
+
+Intervals are for independent rows. Rows of one person are not quite independent; where persons have many rows, measure on one row of each.
 """
 
 import warnings
-from dataclasses import dataclass, field
-from statistics import NormalDist
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,74 +23,58 @@ from labeldp._hash import public_hash
 from labeldp.custody._encode import encode
 from labeldp.errors import InvalidInput, RawLabelsWarning, SeenRowsWarning
 from labeldp.evidence import NoisyLabels
+from labeldp.protocol._statistics import (
+    Estimate,
+    Estimates,
+    Floats,
+    Terms,
+    concordance,
+    mean_interval,
+    precision_sum,
+    quantile,
+    ratio,
+    typical_length,
+)
 
-Floats = NDArray[np.float64]
+__all__ = [
+    "SCORES",
+    "Calibration",
+    "Estimate",
+    "Estimates",
+    "Judgement",
+    "Scorer",
+    "accuracy",
+    "accuracy_scorer",
+    "average_precision",
+    "balanced_accuracy",
+    "best_threshold",
+    "brier_score",
+    "calibration_curve",
+    "class_frequencies",
+    "confusion_matrix",
+    "cost",
+    "expected_calibration_error",
+    "f1",
+    "judge",
+    "lift",
+    "likeliest_frequencies",
+    "likelihood_scorer",
+    "log_loss",
+    "log_loss_scorer",
+    "lost_classes",
+    "make_scorer",
+    "mean_interval",
+    "mean_log_evidence",
+    "mean_squared_error",
+    "numbers_of",
+    "precision",
+    "r2",
+    "recall",
+    "roc_auc",
+    "root_mean_squared_error",
+]
 
 _FLOOR = 1e-15  # the least probability that a log-loss counts
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """An unbiased estimate with its confidence interval.
-
-    Attributes
-    ----------
-    value : float
-        Unbiased, so noise can carry it out of the range of what it estimates.
-    low, high : float
-        Ends of the interval, cut to [least, most]; all of [least, most] if the interval lies outside of it.
-    confidence : float
-    stderr : float
-        Half the width of the uncut interval divided by the normal quantile. With many rows it is the standard error of the mean; with few
-        it is larger (see `mean_interval`).
-    least, most : float
-        The range of the estimated quantity.
-    """
-
-    value: float
-    low: float
-    high: float
-    confidence: float = 0.95
-    stderr: float = float("nan")
-    least: float = -np.inf
-    most: float = np.inf
-
-    @property
-    def tells(self) -> bool:
-        """Whether the interval excludes anything; if not, there are too few rows for this much noise."""
-        return self.low > self.least or self.high < self.most
-
-    def __float__(self) -> float:
-        return self.value
-
-    def __str__(self) -> str:
-        if not self.tells:
-            seen = (
-                ", or rows that the model learned from"
-                if abs(self.value - 0.5 * (self.low + self.high)) > 0.5 * (self.high - self.low)
-                else ""
-            )
-            return f"{self.value:.4f} (too few rows to tell{seen})"
-        return f"{self.value:.4f} ({self.confidence:.0%} interval {self.low:.4f} to {self.high:.4f})"
-
-
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """Several unbiased estimates, each with its own interval.
-
-    Attributes
-    ----------
-    value, low, high, stderr : float64 arrays of one shape
-        Each as in `Estimate`.
-    confidence : float
-        Confidence of each interval by itself, not of all together.
-    """
-
-    value: Floats
-    low: Floats
-    high: Floats
-    confidence: float = 0.95
-    stderr: Floats = field(default_factory=lambda: np.empty(0))
 
 
 class _Classifier(Protocol):
@@ -96,7 +83,7 @@ class _Classifier(Protocol):
     def predict_proba(self, X: object) -> ArrayLike: ...
 
 
-def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimate:
+def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95) -> Estimate:
     """Estimate how often predictions equal the true labels.
 
     Parameters
@@ -104,13 +91,15 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 
     noisy : NoisyLabels of n rows
         Rows that the model did not learn from: on its own training rows the result is biased upwards, often grossly.
     predictions : (n,) array of class values
+    sample_weight : (n,) array >= 0, optional
+        Public weights of the rows.
     confidence : float
 
     Returns
     -------
     Estimate
         If one law covers all rows, it is (noisy agreement - other) / (own - other), where own and other are the law's probabilities that an
-        output contains the true class and another class. The interval is `mean_interval`'s.
+        output contains the true class and another class. The interval is `mean_interval`'s. `constant`: always the commonest class.
 
     Raises
     ------
@@ -125,8 +114,8 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 
     >>> 0.9 < ldp.metrics.accuracy(noisy, truth).high <= 1.0
     True
     """
-    hits = np.eye(noisy.n_classes)[_codes(noisy, predictions)]
-    return _mean(noisy.debias(hits), noisy.loss_range(hits), confidence, least=0.0, most=1.0)
+    hits, weights = np.eye(noisy.n_classes)[_codes(noisy, predictions)], _weights(sample_weight, len(noisy))
+    return _mean(noisy, hits, weights, confidence, most=1.0, constant=float(_rates(noisy, weights).max()))
 
 
 def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
@@ -175,7 +164,14 @@ def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
 _told: set[str] = set()
 
 
-def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, floor: float = _FLOOR) -> Estimate:
+def log_loss(
+    noisy: NoisyLabels,
+    proba: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+    floor: float = _FLOOR,
+) -> Estimate:
     """Estimate the mean log-loss, -ln of the model's probability of the true label.
 
     Parameters
@@ -183,6 +179,7 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
     noisy : NoisyLabels of n rows that the model did not learn from
     proba : (n, K) array
         Columns in the order of `noisy.classes`.
+    sample_weight : (n,) array >= 0, optional
     confidence : float
     floor : float
         Smaller probabilities are raised to this.
@@ -190,6 +187,7 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
     Returns
     -------
     Estimate
+        `constant`: the class frequencies, estimated from the same rows.
 
     Notes
     -----
@@ -197,7 +195,10 @@ def log_loss(noisy: NoisyLabels, proba: ArrayLike, *, confidence: float = 0.95, 
     cover rows on which the model would be surer than on any of these.
     """
     losses = -np.log(np.clip(_probabilities(noisy, proba), _validate.fraction(floor=floor), 1.0))
-    return _mean(noisy.debias(losses), noisy.loss_range(losses), confidence, least=0.0, most=float(losses.max()))
+    weights = _weights(sample_weight, len(noisy))
+    rates = np.maximum(_rates(noisy, weights), 0.5 / len(noisy))
+    entropy = float(-(rates / rates.sum()) @ np.log(rates / rates.sum()))
+    return _mean(noisy, losses, weights, confidence, most=float(losses.max()), constant=entropy)
 
 
 @dataclass(frozen=True)
@@ -386,7 +387,8 @@ def mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confidence
         If the classes are no numbers, the predictions are not finite, or some row has no unbiased estimator.
     """
     losses = _squares(noisy, predictions)
-    return _mean(noisy.debias(losses), noisy.loss_range(losses), confidence, least=0.0, most=float(losses.max(axis=1).mean()))
+    values, ranges = noisy.debias(losses), noisy.loss_range(losses)
+    return _weighted_mean(values, ranges, np.ones(len(noisy)), confidence, 0.0, float(losses.max(axis=1).mean()))
 
 
 def root_mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimate:
@@ -404,7 +406,7 @@ def root_mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confi
     """
     found = mean_squared_error(noisy, predictions, confidence=confidence)
     value, low, high, most = (float(np.sqrt(max(each, 0.0))) for each in (found.value, found.low, found.high, found.most))
-    return Estimate(value, low, high, confidence, (high - low) / (2 * _z(confidence)), 0.0, most)
+    return Estimate(value, low, high, confidence, (high - low) / (2 * quantile(confidence)), 0.0, most)
 
 
 def r2(noisy: NoisyLabels, predictions: ArrayLike, *, mean: float | None = None, confidence: float = 0.95) -> Estimate:
@@ -431,10 +433,10 @@ def r2(noisy: NoisyLabels, predictions: ArrayLike, *, mean: float | None = None,
     around = _squares(noisy, np.full(len(noisy), np.clip(centre, points[0], points[-1])))
     values = np.array([noisy.debias(losses), noisy.debias(around)])
     ranges = np.array([noisy.loss_range(losses), noisy.loss_range(around)])
-    z, n = _z(confidence), len(noisy)
+    z, n = quantile(confidence), len(noisy)
     error, variance = values.mean(axis=1)
     # z^2 (sums of squares and products, with `mean_interval`'s z^2 observations at the full range) against n^2 (means)
-    signed = _typical_length(ranges) * [1, -1]  # of (error - r variance) the range is that of error plus r times that of variance
+    signed = typical_length(ranges) * [1, -1]  # of (error - r variance) the range is that of error plus r times that of variance
     spread = z**2 * (n * np.cov(values, ddof=0) + z**2 * np.outer(signed, signed))
     a, b, c = n**2 * variance**2 - spread[1, 1], n**2 * error * variance - spread[0, 1], n**2 * error**2 - spread[0, 0]
     value = 1 - error / variance if variance > 0 else float("nan")
@@ -455,22 +457,603 @@ def _squares(noisy: NoisyLabels, predictions: ArrayLike) -> Floats:
     return np.asarray((points - values[:, None]) ** 2)
 
 
-# Scorers
+# Rare classes -------------------------------------------------------------------------------------------------------------------------
 
 
-def accuracy_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
-    """Score by the unbiased accuracy, with noisy labels as `y`, for scikit-learn's searches and cross-validation.
+def brier_score(noisy: NoisyLabels, proba: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95) -> Estimate:
+    """Estimate the mean squared error of probabilities.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    proba : (n, K) array
+        Columns in the order of `noisy.classes`.
+    sample_weight : (n,) array >= 0, optional
+    confidence : float
+
+    Returns
+    -------
+    Estimate
+        Of sum_c (p_c - 1{y = c})^2; with two classes half of that, as in scikit-learn. `constant`: the class frequencies.
+    """
+    table, weights = _probabilities(noisy, proba), _weights(sample_weight, len(noisy))
+    scale = 0.5 if noisy.n_classes == 2 else 1.0
+    losses = scale * ((table**2).sum(axis=1, keepdims=True) - 2 * table + 1)
+    rates = _rates(noisy, weights)
+    return _mean(noisy, losses, weights, confidence, most=float(losses.max()), constant=scale * float(1 - (rates**2).sum()))
+
+
+def cost(
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    costs: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the mean cost of a row's decision.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    predictions : (n,) array of class values
+        For a threshold: `np.where(scores >= threshold, "yes", "no")`.
+    costs : (K, K) array of finite numbers
+        costs[true, predicted], in the order of `noisy.classes`; a gain is a negative cost.
+    sample_weight : (n,) array >= 0, optional
+    confidence : float
+
+    Returns
+    -------
+    Estimate
+        `constant`: the cheapest class, predicted for every row.
 
     Examples
     --------
-    `GridSearchCV(model, grid, scoring=labeldp.metrics.accuracy_scorer, cv=KFold(5)).fit(X, noisy)`
+    >>> import labeldp as ldp, numpy as np
+    >>> truth = np.arange(4000) % 10 == 0
+    >>> noisy = ldp.privatize(truth, ldp.RandomizedResponse(2, epsilon=2.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    >>> found = ldp.metrics.cost(noisy, truth, costs=[[0, 1], [20, 0]])  # a miss costs as much as 20 false alarms
+    >>> found.low <= 0 < found.constant
+    True
     """
-    return accuracy(noisy, estimator.predict(X)).value
+    table, weights = _costs(costs, noisy.n_classes), _weights(sample_weight, len(noisy))
+    losses = table.T[_codes(noisy, predictions)]
+    cheapest = float((_rates(noisy, weights) @ table).min())
+    return _mean(noisy, losses, weights, confidence, least=float(table.min()), most=float(table.max()), constant=cheapest)
 
 
-def log_loss_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
-    """Score with noisy labels as `y`: minus the unbiased log-loss, so that larger is better."""
-    return -log_loss(noisy, estimator.predict_proba(X)).value
+def precision(
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    *,
+    positive: object = None,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the share of the positive class among the rows for which it is predicted.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    predictions : (n,) array of class values
+    positive : class value, optional
+        The class in question, against the rest. None: the second one of two classes.
+    sample_weight : (n,) array >= 0, optional
+    confidence : float
+
+    Returns
+    -------
+    Estimate
+        NaN, with an interval from 0 to 1, if the class is predicted for no row. `constant`: the class's rate, the precision of as many rows
+        chosen at random.
+
+    Raises
+    ------
+    InvalidInput
+        Some row has no unbiased estimator: its law answers within a subset of the classes, or it was not drawn.
+    """
+    rows = _one_class(noisy, positive, sample_weight)
+    chosen = (_codes(noisy, predictions) == rows.code) & (rows.weights > 0)
+    if not chosen.any():
+        return _undefined(confidence, rows.rate)
+    w, t, reach = rows.weights[chosen], rows.t[chosen], rows.reach[chosen]
+    return replace(_weighted_mean(t, reach, w / w.mean(), confidence, 0.0, 1.0), constant=rows.rate)
+
+
+def recall(
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    *,
+    positive: object = None,
+    class_prior: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the share of rows of the positive class for which it is predicted.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    predictions : (n,) array of class values
+    positive : class value, optional
+        As in `precision`.
+    class_prior : float in (0, 1), optional
+        The rate of the positive class, if it is known (a published figure, a private count); None: it is estimated from these rows. A
+        known rate makes the interval much shorter where the class is rare. It is taken as exact.
+    sample_weight : (n,) array >= 0, optional
+    confidence : float
+
+    Returns
+    -------
+    Estimate
+        A ratio of unbiased numbers, with Fieller's interval. `constant`: the share of rows for which the class is predicted, which is the
+        recall of as many rows chosen at random.
+    """
+    rows = _one_class(noisy, positive, sample_weight, class_prior)
+    chosen = rows.weights * (_codes(noisy, predictions) == rows.code)
+    return rows.over_rate(Terms(chosen * rows.t, chosen), confidence, constant=float(chosen.mean()))
+
+
+def f1(
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    *,
+    positive: object = None,
+    class_prior: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the F1 score, the harmonic mean of precision and recall.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    predictions : (n,) array of class values
+    positive, class_prior, sample_weight, confidence
+        As in `recall`.
+
+    Returns
+    -------
+    Estimate
+        2 TP / (predicted + P) of unbiased numbers, with Fieller's interval. `constant`: as many rows chosen at random.
+    """
+    rows = _one_class(noisy, positive, sample_weight, class_prior)
+    chosen = rows.weights * (_codes(noisy, predictions) == rows.code)
+    share = float(chosen.mean())
+    random = 2 * share * rows.rate / (share + rows.rate) if share + rows.rate > 0 else 0.0
+    return rows.over_rate(Terms(2 * chosen * rows.t, 2 * chosen), confidence, plus=chosen, constant=random)
+
+
+def lift(
+    noisy: NoisyLabels,
+    scores: ArrayLike,
+    share: float,
+    *,
+    positive: object = None,
+    class_prior: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate how many times more frequent the positive class is among the rows of the highest scores than among all.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    scores : (n,) array, or (n, K) probabilities
+        Higher for rows that are likelier positive. Of rows that tie at the edge each counts in part.
+    share : float in (0, 1]
+        The share of the rows that is meant, such as 0.05 for the top 5 %.
+    positive, class_prior, sample_weight, confidence
+        As in `recall`.
+
+    Returns
+    -------
+    Estimate
+        Between 0 and 1 / share. `constant`: 1, any choice that ignores the features.
+    """
+    share = _validate.fraction(share=share, one=True, fix="Pass the share of the rows, such as 0.05 for the top 5 %.")
+    rows = _one_class(noisy, positive, sample_weight, class_prior)
+    inside = _top(_scores(noisy, scores, rows.code), rows.weights, share)
+    chosen = rows.weights * inside / share
+    return rows.over_rate(Terms(chosen * rows.t, chosen), confidence, most=1 / share, constant=1.0)
+
+
+def balanced_accuracy(
+    noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95
+) -> Estimate:
+    """Estimate the mean recall of all classes.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    predictions : (n,) array of class values
+    sample_weight : (n,) array >= 0, optional
+    confidence : float
+
+    Returns
+    -------
+    Estimate
+        NaN, with an interval from 0 to 1, if the estimated rate of a class is not above 0. `constant`: 1 / K.
+
+    Notes
+    -----
+    The interval is that of the delta method on the K pairs of debiased counts, with their full covariance. It is widened by 1 / (1 - g) as
+    Fieller's is, where g is the largest of the squared ratios of the half-widths of the class rates' intervals to these rates; with
+    g >= 1 it is the whole range: a class is too rare to tell. Cost O(n K^2).
+    """
+    predicted, weights, k = _codes(noisy, predictions), _weights(sample_weight, len(noisy)), noisy.n_classes
+    hits, right, rates, widest = predicted[:, None] == np.arange(k), np.empty(k), np.empty(k), 0.0
+    stand_ins = weights[:, None] * noisy.class_weights()
+    for code in range(k):
+        t = stand_ins[:, code]
+        found, _, _, error = mean_interval(t, weights * noisy.loss_range(_indicator(noisy, code)), confidence)
+        rates[code], right[code] = found, (t * hits[:, code]).mean()
+        widest = max(widest, float(quantile(confidence) * error / found) ** 2 if found > 0 else 1.0)
+    if not rates.min() > 0:
+        return _undefined(confidence, 1 / k)
+    slopes = weights[:, None] * (hits - right / rates) / (k * rates)
+    _, _, _, error = mean_interval(noisy.debias(slopes), noisy.loss_range(slopes), confidence)
+    value, half = float((right / rates).mean()), quantile(confidence) * float(error) / (1 - widest) if widest < 1 else np.inf
+    low, high = (value - half, value + half) if value - half <= 1 and value + half >= 0 else (0.0, 1.0)
+    return Estimate(value, max(float(low), 0.0), min(float(high), 1.0), confidence, float(error), 0.0, 1.0, constant=1 / k)
+
+
+def roc_auc(
+    noisy: NoisyLabels,
+    scores: ArrayLike,
+    *,
+    positive: object = None,
+    class_prior: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the area under the ROC curve: how often a row of the positive class has a higher score than one of the rest.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n >= 2 rows that the model did not learn from
+    scores : (n,) array, or (n, K) probabilities
+        Higher for rows that are likelier positive; infinite ones are allowed. Ties count half.
+    positive, class_prior, sample_weight, confidence
+        As in `recall`.
+
+    Returns
+    -------
+    Estimate
+        `constant`: 0.5, any score that ignores the features.
+
+    Notes
+    -----
+    The ratio of two U-statistics over pairs of rows, both unbiased, as two rows' noise is independent; the interval is Fieller's on their
+    projections (`labeldp.protocol._statistics.concordance`). Cost O(n log n).
+
+    Examples
+    --------
+    >>> import labeldp as ldp, numpy as np
+    >>> truth = np.arange(20_000) % 10 == 0
+    >>> noisy = ldp.privatize(truth, ldp.RandomizedResponse(2, epsilon=1.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    >>> scores = truth + np.random.default_rng(0).normal(size=20_000)
+    >>> found = ldp.metrics.roc_auc(noisy, scores)
+    >>> found.tells and found.low > found.constant
+    True
+    """
+    rows = _one_class(noisy, positive, sample_weight, class_prior)
+    values = _scores(noisy, scores, rows.code)
+    if len(noisy) < 2:
+        return replace(_undefined(confidence, 0.5), value=float("nan"))
+    concordant, pairs = concordance(rows.t, values, rows.weights)
+    if rows.known is not None:
+        concordant = concordant.given(Terms(rows.weights * rows.t, rows.weights), rows.known)
+        pairs = Terms(np.full(len(noisy), rows.known * (1 - rows.known)), 0.0)
+    return replace(ratio(concordant, pairs, rows.reach, confidence), constant=0.5)
+
+
+def average_precision(
+    noisy: NoisyLabels,
+    scores: ArrayLike,
+    *,
+    positive: object = None,
+    class_prior: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the average precision: over rows of the positive class, the mean precision among rows of at least their score.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    scores : (n,) array, or (n, K) probabilities
+    positive, class_prior, sample_weight, confidence
+        As in `recall`.
+
+    Returns
+    -------
+    Estimate
+        `constant`: the rate of the class, that of any score that ignores the features.
+
+    Notes
+    -----
+    The sum over pairs of rows and the rate below it are unbiased, and the interval is Fieller's on the rows' influences
+    (`labeldp.protocol._statistics.precision_sum`). Cost O(n log n).
+    """
+    rows = _one_class(noisy, positive, sample_weight, class_prior)
+    total = precision_sum(rows.t, _scores(noisy, scores, rows.code), rows.weights)
+    return rows.over_rate(total, confidence, constant=rows.rate)
+
+
+# Calibration and thresholds -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How often rows of similar predicted probability are of the class.
+
+    Attributes
+    ----------
+    predicted : (bins,) float64
+        Mean predicted probability of each bin that has rows.
+    observed : Estimates of shape (bins,)
+        The class's rate among the rows of each bin.
+    share : (bins,) float64
+        Share of the rows in each bin.
+    error : Estimate
+        The expected calibration error, sum over bins of share x |observed - predicted|. Its value is biased upwards, by up to `noise`, for
+        noise moves every bin away from its prediction; its interval allows for that.
+    noise : float
+        The error that a perfectly calibrated model would be expected to show on these rows.
+    """
+
+    predicted: Floats
+    observed: Estimates
+    share: Floats
+    error: Estimate
+    noise: float
+
+    def __str__(self) -> str:
+        bins = zip(self.predicted, self.observed.low, self.observed.high, self.share, strict=True)
+        lines = [f"predicted {p:.4f}: observed {low:.4f} to {high:.4f} ({share:.1%} of the rows)" for p, low, high, share in bins]
+        return "\n".join([*lines, f"expected calibration error {self.error}; of noise alone {self.noise:.4f}"])
+
+
+def calibration_curve(
+    noisy: NoisyLabels,
+    proba: ArrayLike,
+    *,
+    n_bins: int = 10,
+    strategy: str = "uniform",
+    positive: object = None,
+    confidence: float = 0.95,
+) -> Calibration:
+    """Estimate the class's rate among rows of similar predicted probability, and the expected calibration error.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    proba : (n,) array in [0, 1], or (n, K) probabilities
+        Probability of the positive class.
+    n_bins : int >= 1
+    strategy : {"uniform", "quantile"}
+        Bins of equal width, or with about equally many rows each: better where a class is rare.
+    positive : class value, optional
+        As in `precision`.
+    confidence : float
+
+    Returns
+    -------
+    Calibration
+
+    Notes
+    -----
+    The error's interval is value +- (E T + z sd T), where T = sum_b share_b |noise_b| bounds the distance of value and truth by the
+    triangle inequality, and is taken as a sum of independent half-normals. It errs on the wide side.
+    """
+    n_bins = _validate.integer(n_bins=n_bins, low=1)
+    rows = _one_class(noisy, positive, None)
+    p = _scores(noisy, proba, rows.code)
+    if not ((p >= 0) & (p <= 1)).all():
+        raise InvalidInput("Expected probabilities in [0, 1], got others. Scores of another kind have no calibration.")
+    points = np.linspace(0, 1, n_bins + 1)[1:-1]
+    edges = points if _validate.one_of(("uniform", "quantile"), strategy=strategy) == "uniform" else np.quantile(p, points)
+    _, place = np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)
+    count = np.bincount(place).astype(np.float64)
+    predicted, share = np.bincount(place, p) / count, count / len(noisy)
+    found = [mean_interval(rows.t[place == b], rows.reach[place == b], confidence, least=0.0, most=1.0) for b in range(len(count))]
+    value, low, high, stderr = (np.array(part) for part in zip(*found, strict=True))
+    noise = float(np.sqrt(2 / np.pi) * (share @ stderr))
+    half = noise + quantile(confidence) * float(np.sqrt((1 - 2 / np.pi) * (share**2 @ stderr**2)))
+    error = float(share @ np.abs(value - predicted))
+    whole = Estimate(error, max(error - half, 0.0), min(error + half, 1.0), confidence, half / quantile(confidence), 0.0, 1.0)
+    return Calibration(predicted, Estimates(value, low, high, confidence, stderr), share, whole, noise)
+
+
+def expected_calibration_error(
+    noisy: NoisyLabels,
+    proba: ArrayLike,
+    *,
+    n_bins: int = 10,
+    strategy: str = "uniform",
+    positive: object = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the expected calibration error; `calibration_curve(...).error`, see there for parameters, bias and interval.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    proba : (n,) array in [0, 1], or (n, K) probabilities
+    n_bins, strategy, positive, confidence
+        As in `calibration_curve`.
+    """
+    given = {"n_bins": n_bins, "strategy": strategy, "positive": positive, "confidence": confidence}
+    return calibration_curve(noisy, proba, **given).error  # type: ignore[arg-type]
+
+
+def best_threshold(
+    noisy: NoisyLabels,
+    scores: ArrayLike,
+    *,
+    costs: ArrayLike | None = None,
+    positive: object = None,
+    class_prior: float | None = None,
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Choose the threshold of least cost, or of the largest F1 score: rows with at least this score are predicted positive.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows that the model did not learn from
+    scores : (n,) array, or (n, K) probabilities
+    costs : (2, 2) array, optional
+        costs[is positive, predicted positive], as in `cost`: `[[0, 1], [20, 0]]` makes a miss as costly as 20 false alarms. None: the
+        largest F1 score.
+    positive, class_prior, sample_weight
+        As in `recall`.
+
+    Returns
+    -------
+    float
+        One of the scores, or infinity if it is best to predict no row positive.
+
+    Notes
+    -----
+    Of all thresholds the one that is best by the debiased counts. For a cost this is where the isotonic regression of the rate on the score
+    crosses the break-even rate. On the rows that have chosen it, the threshold looks better than it is: measure on others. Cost
+    O(n log n).
+    """
+    rows = _one_class(noisy, positive, sample_weight, class_prior)
+    levels, group = np.unique(-_scores(noisy, scores, rows.code), return_inverse=True)
+    found = np.cumsum(np.bincount(group, rows.weights * rows.t, len(levels)))  # positive rows among those predicted positive
+    chosen = np.cumsum(np.bincount(group, rows.weights, len(levels)))
+    if costs is None:
+        total = len(noisy) * rows.known if rows.known is not None else float(found[-1])
+        if not total > 0:
+            raise InvalidInput(
+                "Expected noisy labels that show some rows of the positive class, got an estimate of none: with so much noise these rows "
+                "are too few. Give more rows, or pass its rate as class_prior=."
+            )
+        gain, nothing = 2 * found / (chosen + total), 0.0
+    else:
+        table = _costs(costs, 2)
+        gain, nothing = found * (table[1, 0] - table[1, 1]) + (chosen - found) * (table[0, 0] - table[0, 1]), 0.0
+    best = int(gain.argmax())
+    return float(-levels[best]) if gain[best] > nothing else float("inf")
+
+
+# Scorers ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A metric as a function of estimator, features and noisy labels, for scikit-learn's `scoring=`. Made by `make_scorer`.
+
+    Attributes
+    ----------
+    metric : function of noisy labels and predictions, which returns an Estimate
+    response : {"predict", "scores", "predict_proba"}
+        What the estimator is asked for: classes, the positive class's probability (else its decision function), or all probabilities.
+    sign : float
+        -1 for a loss, so that larger is better.
+    settings : mapping
+        Keyword arguments of the metric.
+    """
+
+    metric: Callable[..., Estimate]
+    response: str
+    sign: float = 1.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, estimator: Any, X: object, y: NoisyLabels, sample_weight: ArrayLike | None = None) -> float:
+        """Score an estimator on noisy labels.
+
+        Parameters
+        ----------
+        estimator : fitted classifier
+        X : n rows of features
+        y : NoisyLabels of n rows
+        sample_weight : (n,) array, optional
+
+        Raises
+        ------
+        InvalidInput
+            y is no NoisyLabels, or the score is not defined for so few rows.
+        """
+        found = self.estimate(estimator, X, y, sample_weight)
+        if np.isnan(found.value):
+            raise InvalidInput(
+                f"Expected enough noisy rows for a score, got {len(y)}, in which no row of a class is left once the noise is taken off. "
+                "Use fewer folds, class_prior=, or labeldp.metrics.likelihood_scorer, which is always defined."
+            )
+        return self.sign * found.value
+
+    def estimate(self, estimator: Any, X: object, y: NoisyLabels, sample_weight: ArrayLike | None = None) -> Estimate:
+        """Estimate the metric with its interval; parameters as for a call."""
+        _require_rows(y)
+        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        if self.response == "predict":
+            answer = np.asarray(estimator.predict(X))
+        elif self.response == "scores" and not hasattr(estimator, "predict_proba"):
+            answer = np.asarray(estimator.decision_function(X))
+            if y.n_classes == 2 and answer.ndim == 1:  # of the second of the estimator's classes
+                second = _codes_of(y, np.asarray(estimator.classes_))[1]
+                answer = answer if second == _code(y, self.settings.get("positive")) else -answer
+        else:
+            answer = _aligned(estimator, X, y)
+        return self.metric(y, answer, **weights, **self.settings)
+
+
+_SCORES: dict[str, tuple[Callable[..., Estimate], str, float]] = {
+    "accuracy": (accuracy, "predict", 1.0),
+    "balanced_accuracy": (balanced_accuracy, "predict", 1.0),
+    "precision": (precision, "predict", 1.0),
+    "recall": (recall, "predict", 1.0),
+    "f1": (f1, "predict", 1.0),
+    "roc_auc": (roc_auc, "scores", 1.0),
+    "average_precision": (average_precision, "scores", 1.0),
+    "neg_log_loss": (log_loss, "predict_proba", -1.0),
+    "neg_brier_score": (brier_score, "predict_proba", -1.0),
+    "lift": (lift, "scores", 1.0),
+    "neg_cost": (cost, "predict", -1.0),
+    "neg_expected_calibration_error": (expected_calibration_error, "scores", -1.0),
+}
+SCORES = tuple(_SCORES)
+"""Names that `make_scorer` knows: scikit-learn's, and some more."""
+
+
+def make_scorer(name: str, **settings: object) -> Scorer:
+    """Make a scorer on noisy labels for scikit-learn's searches and cross-validation.
+
+    Parameters
+    ----------
+    name : one of SCORES
+        scikit-learn's names: "accuracy", "balanced_accuracy", "precision", "recall", "f1", "roc_auc", "average_precision", "neg_log_loss",
+        "neg_brier_score"; and "lift" (with share=), "neg_cost" (with costs=), "neg_expected_calibration_error".
+    **settings
+        Keyword arguments of the metric, such as `positive="yes"` or `class_prior=0.01`.
+
+    Returns
+    -------
+    Scorer
+        A function of estimator, features and NoisyLabels. `scoring="roc_auc"`, the name alone, is scikit-learn's own scorer, which needs
+        true labels.
+
+    Notes
+    -----
+    For choosing a model `likelihood_scorer` varies least, and works for every law.
+
+    Examples
+    --------
+    `GridSearchCV(model, grid, scoring=labeldp.metrics.make_scorer("roc_auc"), cv=KFold(5)).fit(X, noisy)`
+    """
+    metric, response, sign = _SCORES[_validate.one_of(SCORES, name=name)]
+    return Scorer(metric, response, sign, settings)
+
+
+accuracy_scorer = make_scorer("accuracy")
+"""Scores by the unbiased accuracy."""
+
+log_loss_scorer = make_scorer("neg_log_loss")
+"""Scores by minus the unbiased log-loss."""
 
 
 def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
@@ -478,7 +1061,18 @@ def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> 
 
     It works for every law, invertible or not, and varies less than the unbiased scores, so it is the first choice for tuning.
     """
-    return mean_log_evidence(noisy, estimator.predict_proba(X))
+    return mean_log_evidence(noisy, _aligned(estimator, X, noisy))
+
+
+def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
+    """Predict probabilities, with columns in the order of the noisy labels' classes; 0 for classes that the estimator lacks."""
+    found = np.asarray(estimator.predict_proba(X), np.float64)
+    known = getattr(estimator, "classes_", None)
+    if known is None or list(known) == list(noisy.classes) or found.ndim != 2 or found.shape[1] != len(known):
+        return found
+    table = np.zeros((len(found), noisy.n_classes))
+    table[:, _codes_of(noisy, np.asarray(known))] = found
+    return table
 
 
 def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
@@ -543,12 +1137,115 @@ def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> Floats:
     return np.asarray((1 - share) * evidence + share * likelihood)
 
 
+# Rows and their weights ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _OneClass:
+    """Rows seen as one class against the rest: stand-ins t for "is of the class", their reach, weights of mean 1, and the class's rate."""
+
+    code: int
+    t: Floats
+    reach: Floats
+    weights: Floats
+    known: float | None
+
+    @property
+    def rate(self) -> float:
+        """The known rate, or the estimated one, cut to [0, 1]."""
+        return min(max(float((self.weights * self.t).mean()), 0.0), 1.0) if self.known is None else self.known
+
+    def over_rate(self, top: Terms, confidence: float, *, plus: Floats | float = 0.0, most: float = 1.0, constant: float) -> Estimate:
+        """Estimate a statistic over the class's rate, to which `plus` of each row may be added."""
+        rates = Terms(self.weights * self.t, self.weights)
+        if self.known is not None:
+            top, rates = top.given(rates, self.known), Terms(np.full(len(self.t), self.known), 0.0)
+        return replace(ratio(top, Terms(rates.values + plus, rates.slopes), self.reach, confidence, most=most), constant=constant)
+
+
+def _one_class(noisy: NoisyLabels, positive: object, sample_weight: ArrayLike | None, class_prior: float | None = None) -> _OneClass:
+    _require_rows(noisy)
+    known = None if class_prior is None else _validate.fraction(class_prior=class_prior, fix="Pass the positive class's rate.")
+    code = _code(noisy, positive)
+    one = _indicator(noisy, code)
+    return _OneClass(code, noisy.debias(one), noisy.loss_range(one), _weights(sample_weight, len(noisy)), known)
+
+
+def _indicator(noisy: NoisyLabels, code: int) -> Floats:
+    """Return the loss that is 1 for one class, for all rows, without storing a table."""
+    return np.broadcast_to(np.eye(noisy.n_classes)[code], (len(noisy), noisy.n_classes))
+
+
+def _code(noisy: NoisyLabels, positive: object) -> int:
+    """Find the class that is called positive."""
+    if positive is None and noisy.n_classes == 2:
+        return 1
+    known: Sequence[object] = list(noisy.classes)
+    if positive is None or positive not in known:
+        given = "none" if positive is None else _validate.shown(positive)
+        raise InvalidInput(
+            f"Expected positive= as one of the {noisy.n_classes} classes, got {given}. Name the class: one against the rest."
+        )
+    return known.index(positive)
+
+
 def _codes(noisy: NoisyLabels, predictions: ArrayLike) -> NDArray[np.int32]:
     _require_rows(noisy)
     values = np.asarray(predictions)
     if values.shape != (len(noisy),):
         raise InvalidInput(f"Expected predictions of shape ({len(noisy)},), one class a row; got shape {values.shape}.")
+    return _codes_of(noisy, values)
+
+
+def _codes_of(noisy: NoisyLabels, values: NDArray[Any]) -> NDArray[np.int32]:
     return encode(values, noisy.classes)
+
+
+def _scores(noisy: NoisyLabels, scores: ArrayLike, code: int) -> Floats:
+    """Check scores of the positive class; of (n, K) probabilities take its column."""
+    values = np.asarray(scores, np.float64)
+    values = values[:, code] if values.ndim == 2 and values.shape[1] == noisy.n_classes else values
+    if values.shape != (len(noisy),) or np.isnan(values).any():
+        what = "some that are NaN" if values.shape == (len(noisy),) else f"shape {values.shape}"
+        raise InvalidInput(f"Expected scores of shape ({len(noisy)},) or ({len(noisy)}, {noisy.n_classes}), none missing; got {what}.")
+    return values
+
+
+def _top(scores: Floats, weights: Floats, share: float) -> Floats:
+    """Return how much of each row is within this share of the highest scores: (n,) in [0, 1], less than 1 for ties at the edge."""
+    levels, group = np.unique(-scores, return_inverse=True)
+    size = np.bincount(group, weights, len(levels))
+    before = np.cumsum(size) - size
+    inside = np.clip((share * weights.sum() - before) / np.where(size > 0, size, 1.0), 0.0, 1.0)
+    return np.asarray(inside[group])
+
+
+def _costs(costs: ArrayLike, k: int) -> Floats:
+    table = np.asarray(costs, np.float64)
+    if table.shape != (k, k) or not np.isfinite(table).all():
+        raise InvalidInput(f"Expected costs of shape ({k}, {k}), costs[true, predicted], all finite; got shape {table.shape}.")
+    return table
+
+
+def _weights(sample_weight: ArrayLike | None, n: int) -> Floats:
+    """Check weights and scale them to a mean of 1; ones for None."""
+    if sample_weight is None:
+        return np.ones(n)
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.shape != (n,) or not (np.isfinite(weights).all() and weights.min(initial=0.0) >= 0 and weights.sum() > 0):
+        raise InvalidInput(f"Expected sample_weight of shape ({n},), finite, >= 0 and not all 0; got shape {weights.shape}.")
+    return np.asarray(weights / weights.mean())
+
+
+def _rates(noisy: NoisyLabels, weights: Floats) -> Floats:
+    """Estimate the class rates, cut to [0, 1] and scaled to a sum of 1: (K,). Cost O(n K)."""
+    rates = np.clip(weights @ noisy.class_weights() / len(noisy), 0.0, 1.0)
+    return np.asarray(rates / rates.sum())
+
+
+def _undefined(confidence: float, constant: float) -> Estimate:
+    """Return the estimate of a share that these rows do not define."""
+    return Estimate(float("nan"), 0.0, 1.0, confidence, float("inf"), 0.0, 1.0, constant=constant)
 
 
 def _require_rows(noisy: NoisyLabels) -> None:
@@ -566,52 +1263,16 @@ def _probabilities(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
     return table
 
 
-def _mean(values: Floats, ranges: Floats, confidence: float, *, least: float, most: float) -> Estimate:
+def _mean(
+    noisy: NoisyLabels, losses: Floats, weights: Floats, confidence: float, *, least: float = 0.0, most: float, constant: float
+) -> Estimate:
+    """Estimate the mean of a loss (n, K) at the true labels."""
+    found = _weighted_mean(noisy.debias(losses), noisy.loss_range(losses), weights, confidence, least, most)
+    return replace(found, constant=constant)
+
+
+def _weighted_mean(values: Floats, ranges: Floats, weights: Floats, confidence: float, least: float, most: float) -> Estimate:
+    if (weights != 1).any():
+        return ratio(Terms(weights * values, weights), Terms(weights, 0.0), ranges, confidence, least=least, most=most)
     value, low, high, stderr = (float(part) for part in mean_interval(values, ranges, confidence, least=least, most=most))
     return Estimate(value, low, high, confidence, stderr, least, most)
-
-
-def mean_interval(
-    values: Floats, ranges: Floats, confidence: float, *, least: float = -np.inf, most: float | Floats = np.inf
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Estimate the mean of independent values that each lie in an interval of known length: (mean, low, high, stderr).
-
-    Parameters
-    ----------
-    values : (..., n) float64
-    ranges : (..., n) float64
-        Length of each value's interval (`NoisyLabels.loss_range`).
-    confidence : float
-    least, most : float, or (...) array
-        The ends are cut to this range; an interval that lies outside of it becomes the whole range.
-
-    Notes
-    -----
-    The interval is mean +- z sqrt(sum (v - mean)^2 + z^2 R^2) / n with R = sum r^3 / sum r^2: z^2 observations at the full range are added
-    to the variance. If all values are equal, z^2 R / n is left, which is Wilson's upper end z^2 / n at 0 of n successes (range 1); the
-    variance of the values alone would be 0. R weighs the ranges by their third moments, as the error of the normal approximation does
-    (Berry-Esseen). With few rows the interval is a little wide; with many it is wider than the normal one by a factor of
-    1 + z^2 R^2 / (2 n variance). Cost O(n).
-
-    References
-    ----------
-    Wilson (1927), "Probable inference, the law of succession, and statistical inference"; Agresti and Coull (1998), "Approximate is better
-    than 'exact' for interval estimation of binomial proportions".
-    """
-    z, n = _z(confidence), values.shape[-1]
-    mean = values.mean(axis=-1)
-    stderr = np.sqrt(((values - mean[..., None]) ** 2).sum(axis=-1) + (z * _typical_length(ranges)) ** 2) / n
-    low, high = mean - z * stderr, mean + z * stderr
-    inside = (low <= most) & (high >= least)
-    return mean, np.where(inside, np.maximum(low, least), least), np.where(inside, np.minimum(high, most), most), stderr
-
-
-def _typical_length(ranges: Floats) -> Floats:
-    """Weigh the lengths (..., n) of the rows' intervals by their squares: (...)."""
-    squares = (ranges**2).sum(axis=-1)
-    return np.asarray(np.where(squares > 0, (ranges**3).sum(axis=-1) / np.where(squares > 0, squares, 1.0), 0.0))
-
-
-def _z(confidence: float) -> float:
-    # A confidence that rounds to 1 has an infinite quantile, and would give intervals of NaN.
-    return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))

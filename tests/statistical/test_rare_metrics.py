@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of rare classes from noisy labels: intervals that cover, values that agree with scikit-learn's where there is no noise."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn import metrics as true
+from sklearn.calibration import calibration_curve
+from sklearn.ensemble import VotingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, KFold, cross_val_score
+
+import labeldp as ldp
+from labeldp.protocol import metrics
+
+SIGMAS = 4.9  # two-sided normal quantile of a false alarm of 1e-6
+TRIALS, N, RATE = 200, 1000, 0.1
+COSTS = [[0.0, 1.0], [8.0, 0.0]]
+
+
+def population(n, k, seed):
+    """Labels of k classes, of which the last has about RATE, scores of it, and predictions."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(k, p=np.append(np.full(k - 1, (1 - RATE) / (k - 1)), RATE), size=n)
+    scores = np.round(rng.normal(size=n) + 1.5 * (labels == k - 1), 1)  # with ties
+    return labels, scores, np.where(scores > 1.2, k - 1, labels * (rng.random(n) < 0.7)) if k > 2 else (scores > 1.2).astype(int)
+
+
+FIGURES = {
+    "precision": lambda y, s, p, k: true.precision_score(y == k - 1, p == k - 1),
+    "recall": lambda y, s, p, k: true.recall_score(y == k - 1, p == k - 1),
+    "f1": lambda y, s, p, k: true.f1_score(y == k - 1, p == k - 1),
+    "roc_auc": lambda y, s, p, k: true.roc_auc_score(y == k - 1, s),
+    "average_precision": lambda y, s, p, k: true.average_precision_score(y == k - 1, s),
+    "lift": lambda y, s, p, k: (y == k - 1)[top(s)].mean() / (y == k - 1).mean(),
+    "balanced_accuracy": lambda y, s, p, k: true.balanced_accuracy_score(y, p),
+}
+
+
+def top(scores):
+    return np.argsort(-scores, kind="stable")[: len(scores) // 10]
+
+
+def found(name, noisy, scores, predictions, **given):
+    positive = {"positive": noisy.classes[-1]}
+    if name in ("roc_auc", "average_precision"):
+        return getattr(metrics, name)(noisy, scores, **positive, **given)
+    if name == "lift":
+        return metrics.lift(noisy, scores, 0.1, **positive, **given)
+    if name == "balanced_accuracy":
+        return metrics.balanced_accuracy(noisy, predictions, **given)
+    return getattr(metrics, name)(noisy, predictions, **positive, **given)
+
+
+LAWS = {
+    "rr, 2 classes, eps 1": ldp.RandomizedResponse(2, 1.0),
+    "rr, 2 classes, eps 4": ldp.RandomizedResponse(2, 4.0),
+    "subset, 6 classes, eps 2": ldp.SubsetSelection(6, 2.0),
+    "alibi, 3 classes, eps 3": ldp.Alibi(3, 3.0),
+}
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["rate unknown", "rate known"])
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_intervals_cover_what_is_true_of_the_population(law, known):
+    """At least 93 % at a nominal 95 %, false alarm 1e-6 a figure whose coverage is 93 %; median width at most 1.5 times the spread."""
+    k = law.n_classes
+    labels, scores, predictions = population(TRIALS * N, k, 1)
+    noisy = ldp.privatize(labels, law, classes=range(k), noise=ldp.SeededNoise(1))
+    truth = {name: figure(labels, scores, predictions, k) for name, figure in FIGURES.items()}
+    given = {"class_prior": float((labels == k - 1).mean())} if known else {}
+    names = [name for name in FIGURES if not known or name in ("recall", "f1", "roc_auc", "average_precision", "lift")]
+    rows = np.arange(TRIALS * N).reshape(TRIALS, N)
+    kept = {name: [] for name in names}
+    for part in rows:
+        few = noisy[part]
+        for name in names:
+            kept[name].append(found(name, few, scores[part], predictions[part], **given))
+    for name, each in kept.items():
+        covered = np.mean([e.low <= truth[name] <= e.high for e in each])
+        assert covered > 0.93 - SIGMAS * math.sqrt(0.93 * 0.07 / TRIALS), (name, covered)
+        values = np.array([e.value for e in each])
+        needed = np.subtract(*np.percentile(values, [97.5, 2.5]))
+        width = np.median([e.high - e.low for e in each])
+        assert width < 1.5 * needed, (name, width / needed)
+
+
+def known_labels(n=400, seed=3, k=2):
+    """Labels that hardly any noise has touched, so that every metric is scikit-learn's."""
+    labels, scores, predictions = population(n, k, seed)
+    return labels, scores, predictions, ldp.privatize(labels, ldp.RandomizedResponse(k, 35.0), classes=range(k), noise=ldp.SeededNoise(0))
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_without_noise_values_are_those_of_scikit_learn(k):
+    labels, scores, predictions, noisy = known_labels(k=k)
+    for name in ("precision", "recall", "f1", "roc_auc", "average_precision", "balanced_accuracy"):
+        assert found(name, noisy, scores, predictions).value == pytest.approx(FIGURES[name](labels, scores, predictions, k), abs=1e-9), name
+    proba = np.random.default_rng(0).dirichlet(np.ones(k), len(labels))
+    assert metrics.brier_score(noisy, proba).value == pytest.approx(true.brier_score_loss(labels, proba, labels=range(k)))
+    observed, predicted = calibration_curve(labels == k - 1, proba[:, -1], n_bins=7)
+    found_curve = metrics.calibration_curve(noisy, proba, n_bins=7, positive=k - 1)
+    np.testing.assert_allclose(found_curve.observed.value, observed, atol=1e-9)
+    np.testing.assert_allclose(found_curve.predicted, predicted)
+    assert found_curve.error.value == pytest.approx(found_curve.share @ np.abs(observed - predicted))
+
+
+def test_weights_count_as_in_scikit_learn():
+    labels, scores, predictions, noisy = known_labels()
+    weights = np.random.default_rng(0).integers(0, 4, len(labels))
+    given = {"sample_weight": weights}
+    pairs = {
+        "accuracy": true.accuracy_score(labels, predictions, **given),
+        "precision": true.precision_score(labels, predictions, **given),
+        "recall": true.recall_score(labels, predictions, **given),
+        "f1": true.f1_score(labels, predictions, **given),
+        "balanced_accuracy": true.balanced_accuracy_score(labels, predictions, **given),
+    }
+    for name, expected in pairs.items():
+        assert getattr(metrics, name)(noisy, predictions, **given).value == pytest.approx(expected), name
+    assert metrics.roc_auc(noisy, scores, **given).value == pytest.approx(true.roc_auc_score(labels, scores, **given))
+    expected = true.average_precision_score(labels, scores, **given)
+    assert metrics.average_precision(noisy, scores, **given).value == pytest.approx(expected)
+    for wrong in ([1.0], -np.ones(400), np.full(400, np.nan), np.zeros(400)):
+        with pytest.raises(ldp.InvalidInput, match="sample_weight"):
+            metrics.roc_auc(noisy, scores, sample_weight=wrong)
+
+
+def test_cost_and_threshold():
+    labels, scores, predictions, noisy = known_labels(4000)
+    expected = np.asarray(COSTS)[labels, predictions].mean()
+    assert metrics.cost(noisy, predictions, COSTS).value == pytest.approx(expected)
+    assert metrics.cost(noisy, predictions, COSTS).constant == pytest.approx(min(labels.mean() * 8, 1 - labels.mean()))
+    levels = np.unique(scores)
+    by_cost = [np.asarray(COSTS)[labels, (scores >= level).astype(int)].mean() for level in levels]
+    assert metrics.best_threshold(noisy, scores, costs=COSTS) == levels[int(np.argmin(by_cost))]
+    by_f1 = [true.f1_score(labels, scores >= level) for level in levels]
+    assert metrics.best_threshold(noisy, scores) == levels[int(np.argmax(by_f1))]
+    assert metrics.best_threshold(noisy, scores, costs=[[0, 1], [-1, 0]]) == math.inf  # a miss gains: predict no row
+    with pytest.raises(ldp.InvalidInput, match=r"costs\[true, predicted\]"):
+        metrics.cost(noisy, predictions, [[0, 1]])
+
+
+def test_calibration_error_covers_and_names_what_noise_alone_shows():
+    """At least 95 % by construction; false alarm 1e-6."""
+    rng = np.random.default_rng(4)
+    p = rng.beta(1, 9, 200 * N)
+    labels = (rng.random(len(p)) < p).astype(int)
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(4))
+    shown, errors = [], []
+    for part in np.arange(len(p)).reshape(200, N):
+        curve = metrics.calibration_curve(noisy[part], p[part], strategy="quantile")
+        shown.append(curve.error.low == 0)  # the truth is 0
+        errors.append(curve.error.value / curve.noise)
+    assert np.mean(shown) > 0.95 - SIGMAS * math.sqrt(0.95 * 0.05 / 200)
+    assert 0.8 < np.mean(errors) < 1.05
+    off = metrics.calibration_curve(noisy, np.minimum(2 * p, 1))
+    assert off.error.low > 0.02 and "observed" in str(off)
+
+
+def test_edges_have_defined_results():
+    labels, scores, predictions = population(3000, 2, 5)
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(5))
+    constant = metrics.roc_auc(noisy, np.zeros(3000))
+    assert constant.value == pytest.approx(0.5) and constant.low == pytest.approx(0.5) and constant.constant == 0.5
+    assert metrics.average_precision(noisy, np.zeros(3000)).value == pytest.approx(
+        metrics.precision(noisy, np.ones(3000, int)).value, rel=0.02
+    )
+    assert metrics.lift(noisy, np.zeros(3000), 0.1).value == pytest.approx(1.0)
+    nothing = metrics.precision(noisy, np.zeros(3000, int))
+    assert math.isnan(nothing.value) and not nothing.tells and str(nothing).startswith("cannot tell")
+    assert metrics.recall(noisy, np.zeros(3000, int)).value == metrics.f1(noisy, np.zeros(3000, int)).value == 0
+    none = ldp.privatize(np.zeros(3000, int), ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(6))
+    for figure in (metrics.roc_auc(none, scores), metrics.average_precision(none, scores), metrics.recall(none, predictions)):
+        assert not figure.tells  # one class alone: nothing to say
+    few = metrics.roc_auc(noisy[:5], scores[:5])
+    assert (few.low, few.high) == (0.0, 1.0)
+    assert metrics.roc_auc(noisy[:1], scores[:1]).low == 0.0
+    assert metrics.roc_auc(noisy, np.where(scores > 0, np.inf, scores)).tells
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda noisy, s: metrics.roc_auc(noisy, np.where(s > 0, np.nan, s)), "NaN"),
+        (lambda noisy, s: metrics.roc_auc(noisy, s[:4]), "shape"),
+        (lambda noisy, s: metrics.roc_auc(noisy, s, positive="yes"), "positive= as one of the 2 classes"),
+        (lambda noisy, s: metrics.roc_auc(noisy, s, class_prior=1.0), "class_prior"),
+        (lambda noisy, s: metrics.lift(noisy, s, 0.0), "share"),
+        (lambda noisy, s: metrics.lift(noisy, s, 5), "share"),
+        (lambda noisy, s: metrics.calibration_curve(noisy, s), r"\[0, 1\]"),
+        (lambda noisy, s: metrics.calibration_curve(noisy, np.abs(s) / 9, strategy="even"), "uniform"),
+        (lambda noisy, s: metrics.make_scorer("roc-auc"), "roc_auc"),
+        (lambda noisy, s: metrics.roc_auc([0, 1], s), "Expected NoisyLabels"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    labels, scores, _ = population(100, 2, 0)
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match=message):
+        call(noisy, scores)
+
+
+def test_laws_without_an_inverse_and_classes_without_a_name_are_refused():
+    labels, scores, predictions = population(300, 3, 0)
+    noisy = ldp.privatize(labels, ldp.PriorSplit(3, 1.0), classes=range(3), noise=ldp.SeededNoise(0))
+    for name in FIGURES:
+        with pytest.raises(ldp.InvalidInput, match="unbiased estimator"):
+            found(name, noisy, scores, predictions)
+    with pytest.raises(ldp.InvalidInput, match="one against the rest"):
+        metrics.roc_auc(noisy, scores)
+
+
+# scikit-learn ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def learned():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 4))
+    labels = np.where(rng.random(3000) < 1 / (1 + np.exp(1 - 1.5 * X[:, 0])), "yes", "no")
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 3.0), classes=["yes", "no"], noise=ldp.SeededNoise(0))  # not in sorted order
+    return X, labels, noisy
+
+
+def model():
+    return ldp.LabelDPClassifier(LogisticRegression(), random_state=0)
+
+
+@pytest.mark.parametrize("name", metrics.SCORES)
+def test_every_scorer_works_in_a_cross_validation(learned, name):
+    X, labels, noisy = learned
+    given = {"lift": {"share": 0.1}, "neg_cost": {"costs": [[0, 5], [1, 0]]}}.get(name, {})
+    if name in ("precision", "recall", "f1", "roc_auc", "average_precision", "lift", "neg_expected_calibration_error"):
+        given = given | {"positive": "yes"}
+    scores = cross_val_score(model(), X, noisy, cv=KFold(3), scoring=metrics.make_scorer(name, **given), error_score="raise")
+    assert np.isfinite(scores).all()
+    # an estimator whose classes are in another order is read by their names
+    other = LogisticRegression().fit(X, labels)
+    if name == "roc_auc":
+        assert metrics.make_scorer(name, **given)(other, X, noisy) == pytest.approx(true.roc_auc_score(labels == "yes", X[:, 0]), abs=0.05)
+
+
+def test_a_search_by_a_name_of_scikit_learn_says_what_to_pass(learned):
+    X, _, noisy = learned
+    grid = {"estimator__C": [0.01, 1.0]}
+    for scoring in ("roc_auc", ["accuracy", "f1"]):
+        with pytest.raises(ValueError, match=r"scoring=labeldp.metrics.make_scorer\('(roc_auc|accuracy)'\)"):
+            GridSearchCV(model(), grid, scoring=scoring, refit=False, cv=KFold(2)).fit(X, noisy)
+    search = GridSearchCV(model(), grid, scoring=metrics.make_scorer("roc_auc", positive="yes"), cv=KFold(2)).fit(X, noisy)
+    assert 0.6 < search.best_score_ < 1
+
+
+def test_what_takes_fitted_models_works_and_the_rest_goes_inside(learned):
+    X, labels, noisy = learned
+    fitted = model().fit(X, noisy)
+    threshold = metrics.best_threshold(noisy, fitted.predict_proba(X), positive="yes")
+    fixed = FixedThresholdClassifier(FrozenEstimator(fitted), threshold=threshold, pos_label="yes", response_method="predict_proba")
+    assert np.mean(fixed.predict(X) == labels) > 0.6
+    assert FrozenEstimator(fitted).fit(X, noisy).score(X, labels) > 0.7
+    votes = VotingClassifier([("a", LogisticRegression()), ("b", LogisticRegression(C=0.01))], voting="soft")
+    inside = ldp.LabelDPClassifier(votes, random_state=0).fit(X, noisy)
+    assert true.roc_auc_score(labels == "yes", inside.predict_proba(X)[:, 0]) > 0.75
+    with pytest.raises(ldp.InvalidInput, match="go inside"):
+        VotingClassifier([("a", model())]).fit(X, noisy)
+    half = model().fit(X[:1500], noisy[:1500])
+    rest, weights = slice(1500, None), np.repeat([0.0, 1.0], 750)
+    assert half.score(X[rest], noisy[rest], sample_weight=weights) == pytest.approx(half.score(X[2250:], noisy[2250:]))
