@@ -268,3 +268,12 @@ def test_what_takes_fitted_models_works_and_the_rest_goes_inside(learned):
     half = model().fit(X[:1500], noisy[:1500])
     rest, weights = slice(1500, None), np.repeat([0.0, 1.0], 750)
     assert half.score(X[rest], noisy[rest], sample_weight=weights) == pytest.approx(half.score(X[2250:], noisy[2250:]))
+
+
+@pytest.mark.parametrize("class_weight", [{0: 1.0, 1: 5.0}, "balanced"])
+def test_class_weights_of_an_estimator_see_noisy_labels_alone(learned, class_weight):
+    """Raw labels are not there to be read; the weights move the mean probability of the weighted class up."""
+    X, labels, _ = learned
+    noisy = ldp.privatize(labels == "yes", ldp.RandomizedResponse(2, 3.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    weighted = ldp.LabelDPClassifier(LogisticRegression(class_weight=class_weight), random_state=0).fit(X, noisy)
+    assert weighted.predict_proba(X)[:, 1].mean() > model().fit(X, noisy).predict_proba(X)[:, 1].mean() + 0.05

@@ -272,7 +272,8 @@ def _is_plain(regression: LogisticRegression) -> bool:
     """Return whether SoftmaxRegression has an equivalent of all settings."""
     defaults = LogisticRegression().get_params()
     given = {name: value for name, value in regression.get_params().items() if name not in _FREE}
-    return 0 < regression.C < np.inf and all(value is None or value == defaults[n] or (n, value) in _SAME for n, value in given.items())
+    same = list(_SAME)  # a list compares values that cannot be hashed, such as class_weight={...}
+    return 0 < regression.C < np.inf and all(value is None or value == defaults[n] or (n, value) in same for n, value in given.items())
 
 
 # Evidence and its loss --------------------------------------------------------------------------------------------------------------------
