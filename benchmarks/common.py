@@ -141,12 +141,12 @@ class Parts(NamedTuple):
     dataset: "ldp.datasets.DataSet"
 
 
-@cache
 def equivalents(n: int, k: int, epsilon: float) -> float:
     """How many true labels of k classes say as much as n draws at this epsilon, each by subset selection without a prior."""
     return float(n * ldp.SubsetSelection(k, epsilon).information() / np.log(k))
 
 
+@cache
 def parts(name: str, rows: int | None = None) -> Parts:
     """Train and test rows of a data set, images flat in [0, 1]; sets without an official split are split once, two thirds to one third.
 

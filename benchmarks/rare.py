@@ -45,7 +45,7 @@ ROWS, TEST_ROWS = 20_000, 20_000
 FLOOR = 1e-3
 LEARNERS = {
     "regression": lambda: make_pipeline(SimpleImputer(strategy="most_frequent"), StandardScaler(), LogisticRegression()),
-    # what LabelDPClassifier takes where no estimator is given
+    # of labeldp the trees that it takes where no estimator is given
     "trees": lambda: HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False),
 }
 
@@ -130,7 +130,8 @@ def measure(run: Run) -> Run:
     classes, epsilon, seed, k = range(truth.shape[1]), run["epsilon"], run["seed"], truth.shape[1]
     estimator = LEARNERS[run["learner"]]()
     start = time.perf_counter()
-    model = ldp.LabelDPClassifier(estimator, epsilon=epsilon, classes=classes, noise=ldp.SeededNoise(seed), random_state=seed).fit(X, y)
+    given = None if run["learner"] == "trees" else estimator
+    model = ldp.LabelDPClassifier(given, epsilon=epsilon, classes=classes, noise=ldp.SeededNoise(seed), random_state=seed).fit(X, y)
     seconds = time.perf_counter() - start
     law = ldp.RandomizedResponse(k, epsilon)
     noisy = ldp.privatize(y, law, classes=classes, noise=ldp.SeededNoise(10_000 + seed))

@@ -27,7 +27,10 @@ from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss,
 from labeldp.deep import recipes as papers
 from labeldp.deep._loop import Recipe
 
-METHODS = ("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3", "dp-sgd", "non-private")
+METHODS = (
+    *("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3", "counts", "dp-sgd"),
+    "non-private",
+)
 SIZES = ("cpu", "gpu")
 
 
@@ -112,7 +115,7 @@ class Method:
         See nets.py.
     stages : tuple of Training
     law : str
-        A law's name; "none" trains on true labels, "dp-sgd" with noise on gradients instead.
+        A law's name; "none" trains on true labels, "dp-sgd" with noise on gradients, "counts" on private counts of clusters.
     sizes : tuple of float
         Share of the rows in each stage.
     temperature : float
@@ -219,6 +222,8 @@ class Frozen:
             return Method(self.net, (self.clean,), "none", views=self.views)
         if name == "dp-sgd":
             return Method(self.net, (self.clean,), "dp-sgd", views=self.views)
+        if name == "counts":
+            return Method(self.net, stages(self.ours[0][0], *_COUNTED_EPOCHS, later_rate=0.05), "counts", views=self.views)
         if name == "alibi":
             return Method(self.net, (replace(self.ours[0][0], loss="posterior"),), "alibi", views=self.views)
         if kind == "paper":
@@ -259,6 +264,7 @@ def stages(training: Training, *epochs: int, later_rate: float) -> tuple[Trainin
 
 
 _SPLITS = ((1.0,), (0.6, 0.4), (0.4, 0.3, 0.3))
+_COUNTED_EPOCHS = (8, 6)  # of a net that counts teach; see counts.py
 
 _GREY = Training(10, 0.1, augment="flip, shift 2", average=0.998, clip=1.0)
 _SMALL = "quick:16,32,96"

@@ -24,6 +24,7 @@ NAMES = {
     "ours-1": "labeldp, 1 stage",
     "ours-2": "labeldp, 2 stages",
     "ours-3": "labeldp, 3 stages",
+    "counts": "labeldp, counts, then the net",
     "dp-sgd": "DP-SGD, delta 1e-5",
     "non-private": "no privacy",
 }
@@ -93,8 +94,9 @@ CLASSES = {"movielens": 5, "cifar100": 100}  # ten in all others
 
 def _worth(table: str, found: dict[tuple[str, float | None], list[Run]], epsilon: float) -> str:
     """Number of true labels that say as much as one noisy label of each row, which is the most that any learner has."""
-    rows = {sum(stage["drawn"] for stage in run["stages"]) for (_, e), runs in found.items() if e for run in runs if run["stages"]}
-    return f"{equivalents(max(rows), CLASSES.get(data_of(table), 10), epsilon):,.0f}" if rows else ""
+    runs = [run for (name, e), some in found.items() if e and name != "counts" for run in some]
+    rows = max((sum(stage["drawn"] for stage in run["stages"]) for run in runs), default=0)
+    return f"{equivalents(rows, CLASSES.get(data_of(table), 10), epsilon):,.0f}" if rows else ""
 
 
 def quality(found: dict[tuple[str, float | None], list[Run]]) -> str:
@@ -131,10 +133,15 @@ def times() -> str:
     return "\n".join(lines) + f"\n\nPublished, hours of a P100 on CIFAR-10 (Tang et al. 2022, tables 7 and 8): {hours}."
 
 
+def epsilons_of(table: str, size: str) -> list[float]:
+    """The columns of a data set's table: what was published, and what was run besides."""
+    return sorted({*EPSILONS[table], *(epsilon for _, epsilon in cells(table, size) if epsilon is not None)})
+
+
 def tables() -> str:
     """Every table of which something was run: data sets, their times, then grids."""
     kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
-    blocks = [markdown(table, size, EPSILONS[table]) for table in TABLES for size in SIZES if (table, size) in kept]
+    blocks = [markdown(table, size, epsilons_of(table, size)) for table in TABLES for size in SIZES if (table, size) in kept]
     blocks.append(times())
     for table, grid in GRIDS.items():
         if (table, "cpu") in kept:
@@ -142,7 +149,10 @@ def tables() -> str:
     return "\n\n".join(blocks)
 
 
-SUMMED_UP = ("tuned-2st", "ours-1", "ours-2", "non-private")
+SUMMED_UP = ("tuned-2st", "counts", "ours-1", "ours-2", "non-private")
+
+
+OURS = ("counts", "ours-1", "ours-2")
 
 
 def summary() -> str:
@@ -153,10 +163,10 @@ def summary() -> str:
         if table in GRIDS:
             continue
         found, digits = cells(table, size), 3 if rates(table) else 2
-        for epsilon in sorted({epsilon for name, epsilon in found if name in ("ours-1", "ours-2") and epsilon is not None}):
+        for epsilon in sorted({epsilon for name, epsilon in found if name in OURS and epsilon is not None}):
             at = {name: found.get((name, None if name == "non-private" else epsilon), []) for name in SUMMED_UP}
             published = PUBLISHED[table].beside("paper-2st", epsilon)
-            ours = at["ours-1"] + at["ours-2"]
+            ours = [run for name in OURS for run in at[name]]
             row = [_what(table, size, ours), f"{epsilon:g}", "" if published is None else f"{published:.{digits}f}"]
             row += [shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "") for runs in at.values()]
             lines.append("| " + " | ".join([*row, _epochs(at), _minutes(ours)]) + " |")
@@ -173,7 +183,7 @@ def _what(table: str, size: str, runs: Sequence[Run]) -> str:
 
 def _epochs(at: dict[str, list[Run]]) -> str:
     """Epochs of each stage, of what was run of ours."""
-    runs = [at[name][0] for name in ("ours-1", "ours-2") if at[name]]
+    runs = [at[name][0] for name in OURS if at[name]]
     return "; ".join(" + ".join(str(stage["epochs"]) for stage in run["recipe"]["stages"]) for run in runs)
 
 

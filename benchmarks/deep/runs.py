@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.common import RESULTS, ROOT, Run, command, environment, load_runs, machine, now, save_runs
 from benchmarks.deep import dpsgd
+from benchmarks.deep.counts import fit as taught_by_counts
 from benchmarks.deep.data import load
 from benchmarks.deep.nets import n_parameters
 from benchmarks.deep.recipes import Method, data_of, recipe_of
@@ -110,7 +111,7 @@ def measure(run: Run) -> Run:
     data = load(data_of(run["table"]))
     if run["tiny"]:
         data = data.tiny(TINY_ROWS)
-    learn = dpsgd.fit if method.law == "dp-sgd" else fit
+    learn = {"dp-sgd": dpsgd.fit, "counts": taught_by_counts}.get(method.law, fit)
     start, busy = time.perf_counter(), time.process_time()
     fitted = learn(data, method, run["epsilon"], run["seed"], device=run["device"], progress=say)
     training, busy = time.perf_counter() - start - fitted.watch_seconds[0], time.process_time() - busy - fitted.watch_seconds[1]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from benchmarks import BENCHMARKS, tables
 from benchmarks.common import load_json, load_runs
+from benchmarks.deep import counts as counted
 from benchmarks.deep import gpu, recipes, runs, share, speed
 from benchmarks.deep.data import Data
 from benchmarks.deep.recipes import FROZEN, GRIDS, method
@@ -109,6 +110,30 @@ def test_a_run_that_is_finished_is_known_again():
         assert any(runs.same(again, other) for other in kept)
         again["recipe"]["stages"][0]["rate"] *= 2
         assert not any(runs.same(again, other) for other in kept)
+
+
+def test_probabilities_move_towards_the_counts_by_how_sure_these_are():
+    """Without noise the sums become the counts; with boundless noise nothing moves; in between each sum is weighed by its variance."""
+    groups, counts = np.array([0, 0, 0, 0, 1]), np.array([[3.0, 1.0], [0.0, 1.0]])
+    proba = np.array([[0.5, 0.5]] * 4 + [[0.2, 0.8]])
+    sure, unsure, half = (counted.towards(proba, groups, counts, variance) for variance in (1e-9, 1e9, 1.0))
+    assert np.allclose(sure[:4], [0.75, 0.25], atol=1e-6)
+    assert np.allclose(unsure, proba, atol=1e-6)
+    assert np.allclose(half[:4], [0.625, 0.375])  # labels of four rows at 1/2 have variance 1, as the noise
+    assert np.allclose(half.sum(axis=1), 1)
+
+
+def test_a_net_learns_from_counts_alone():
+    """1,400 digits, no label of a single row: the net is near the linear model that counts taught, far above chance."""
+    X, y = load_digits(return_X_y=True)
+    X = torch.from_numpy((X * 15).astype(np.uint8)).view(-1, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, 2:30, 2:30]
+    data = Data("mnist", X[:1400], y[:1400], X[1400:], y[1400:], 10, np.empty((0, 0), np.float32))
+    recipe = method("mnist", "cpu", "counts", 4.0)
+    recipe = replace(recipe, stages=tuple(replace(stage, batch_size=64, average=0.9) for stage in recipe.shortened(2).stages))
+    found = counted.fit(data, recipe, 4.0, 0)
+    assert len(found.stages) == 2
+    assert [epoch["stage"] for epoch in found.epochs] == [1, 1, 2, 2]
+    assert (probabilities(found.net, data.X_test).argmax(1) == data.y_test).mean() > 0.6
 
 
 def test_a_recipe_trains_in_stages_and_draws_each_row_once():

@@ -159,6 +159,25 @@ def test_the_prior_is_the_model_so_far(data, monkeypatch):
         assert not set(rows) & set(before)  # the model has seen no label of these rows
 
 
+def test_a_given_prior_is_mixed_into_later_stages_by_its_weight(data):
+    """With one class each the candidates of the second stage show whose prior it was: the model's, or the one given."""
+    X, y = data
+    given = np.full((len(y), K), 0.1)
+    given[:, 1] = 1.0
+    given[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
+    sides = {w: side_of(classifier(law="rr-with-prior", prior=given, prior_weight=w).fit(X, y)) for w in (0.5, 1.0)}
+    assert len(np.unique(sides[1.0], axis=0)) == 2  # class 1 alone, or all of them
+    assert len(np.unique(sides[0.5], axis=0)) > 2
+
+
+def test_a_folder_knows_the_weight_of_its_prior(data, tmp_path):
+    X, y = data
+    given = {"prior": np.ones((len(y), K)), "noise": ldp.SeededNoise(0), "folder": tmp_path / "fit"}
+    classifier(**given, prior_weight=0.5).fit(X, y)
+    with pytest.raises(ldp.InvalidInput, match="prior_weight"):
+        classifier(**given, prior_weight=0.25).fit(X, y)
+
+
 def test_a_public_prior_serves_the_first_stage(data):
     X, y = data
     wrong = np.eye(K)[(y + 1) % K] + 1e-9

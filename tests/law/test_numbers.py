@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Laws for numbers and other ordered classes: thresholds, optimal bins, unbiased numbers, bounded Laplace noise."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy.stats import chi2
 
 import labeldp as ldp
+from labeldp.laws import WORD, BoundedLaplace, exp_floor
 from labeldp.laws._exact import unpack_sets
+from labeldp.laws._laplace import laplace_words
 from labeldp.testing import CounterWords
 
 FALSE_ALARM = 1e-6
@@ -57,3 +61,31 @@ def test_a_threshold_keeps_its_claim(k: int) -> None:
     assert ldp.exact_epsilon(law.matrix(exact=True)) <= 0.7
     assert law.exact_epsilon() <= 0.7
     assert law.outputs().shape == (2, k)
+
+
+# BoundedLaplace ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "epsilon"), [(2, 0.1), (16, 1.0), (64, 4.0), (100, 25.0), (200, 1e-3)])
+def test_bounded_laplace_is_certified_and_tight(k: int, epsilon: float) -> None:
+    """In whole numbers the worst ratio is at most e^epsilon, and within a millionth of it: no narrower noise of this form is allowed."""
+    words = laplace_words(epsilon, k)
+    assert all(sum(row) == WORD for row in words)
+    worst = max(Fraction(max(column), min(column)) for column in zip(*words, strict=True))
+    assert worst <= exp_floor(epsilon)
+    assert epsilon * (1 - 1e-6) < BoundedLaplace(k, epsilon).exact_epsilon() <= epsilon
+
+
+def test_bounded_laplace_is_the_formula() -> None:
+    k, epsilon = 7, 1.3
+    away = np.abs(np.arange(k)[:, None] - np.arange(k))
+    wanted = np.exp(-epsilon * away / (k - 1))
+    wanted /= wanted.sum(axis=1, keepdims=True)
+    assert np.allclose(BoundedLaplace(k, epsilon).matrix(), wanted, rtol=1e-12, atol=0)
+
+
+def test_bounded_laplace_refuses_what_it_cannot_honour() -> None:
+    with pytest.raises(ldp.InvalidInput, match="64-bit words can honour"):
+        BoundedLaplace(5, 60.0)
+    with pytest.raises(ldp.InvalidInput, match="at most 1000 classes"):
+        BoundedLaplace(1001, 1.0)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LabelDPClassifier end to end: what it learns, what it spends, and what it refuses."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -14,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 import labeldp as ldp
 from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, LearnOptions
+from labeldp.protocol._fit import mixed
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
 K = 5
@@ -60,6 +63,54 @@ def test_the_published_recipes_are_one_line(data):
     assert [stage.name for stage in second.stages_] == ["stage-1", "stage-2"]
     assert {block.law for block in first.noisy_labels_.blocks} == {ldp.RRWithPrior(K, 1.0)}
     assert (second.noisy_labels_.hard() == y).mean() > (first.noisy_labels_.hard() == y).mean() + 0.04  # what the prior is for
+
+
+def biased(y):
+    """A prior that expects class 1, but for a tenth of the rows, which it knows nothing of: with one candidate in each, none would tell."""
+    given = np.full((len(y), K), 0.1)
+    given[:, 1] = 1.0
+    given[: len(y) // 10] = 1.0
+    return given
+
+
+def test_mixing_is_linear_and_counts_zeros_as_uniform():
+    proba, prior = (
+        np.array([[2.0, 2.0, 0.0], [0.0, 0.0, 0.0], [1e308, 1e308, 0.0]]),
+        np.array([[0.0, 0.0, 5.0], [1.0, 0.0, 0.0], [1.0, 1.0, 2.0]]),
+    )
+    expected = [[0.375, 0.375, 0.25], [0.5, 0.25, 0.25], [0.4375, 0.4375, 0.125]]
+    np.testing.assert_allclose(mixed(proba, prior, 0.25), expected, rtol=1e-12)
+    np.testing.assert_allclose(mixed(proba, prior, 0.0)[0], [0.5, 0.5, 0.0])
+    np.testing.assert_allclose(mixed(proba, prior, 1.0)[2], [0.25, 0.25, 0.5])
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, np.nan, "half", True])
+def test_a_weight_of_the_prior_is_between_0_and_1(data, wrong):
+    with pytest.raises(ldp.InvalidInput, match="prior_weight"):
+        classifier(n_stages=2, prior=np.ones((len(data[0]), K)), prior_weight=wrong).fit(*data)
+
+
+def test_a_weight_needs_a_prior_and_is_part_of_what_was_asked(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db", budget=3.0)
+    asked = {"noise": None, "ledger": ledger, "dataset": "people", "n_stages": 2, "law": "rr-with-prior"}
+    with pytest.raises(ldp.InvalidInput, match=r"Expected prior= with prior_weight=0\.5"):
+        classifier(**asked, prior_weight=0.5).fit(X, y)
+    assert not ledger.runs()
+    for weight, runs in ((0.0, 1), (0.0, 1), (0.5, 2), (0.5, 2), (0.25, 3)):  # a repeat is free, another weight is another draw
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            classifier(**asked, prior=biased(y), prior_weight=weight).fit(X, y)
+        assert len(ledger.runs()) == runs
+    assert ledger.spent("people", "label") == 3.0
+
+
+def test_the_second_stage_draws_by_the_given_prior_alone_at_weight_1(data):
+    X, y = data
+    model = classifier(law="rr-with-prior", n_stages=2, prior=biased(y), prior_weight=1.0).fit(X, y)
+    (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "stage-2"]
+    assert len(np.unique(block.side["candidates"][block.side["size"] < K], axis=0)) == 1  # class 1 and no other
+    assert set(block.side["size"]) == {1, K}
 
 
 def test_one_stage_is_the_default(data):

@@ -35,6 +35,7 @@ OF_STAGES = {
     "stage_sizes": None,
     "law": "auto",
     "prior": None,
+    "prior_weight": 0.0,
     "prior_temperature": 1.0,
     "top_k_filter": None,
     "validation_fraction": 0.1,

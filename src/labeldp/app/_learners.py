@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
+from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -20,18 +21,22 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from labeldp import _validate
+from labeldp.app._boosters import BOOSTERS, LIGHTGBM, facts_of, require_library
 from labeldp.deep import _named as named
 from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayInputs
 from labeldp.inputs._columns import ColumnInputs
+from labeldp.learn._boosting import LikelihoodBoosting
+from labeldp.learn._classifier import FEW_ROWS
 from labeldp.learn._data import MAX_CATEGORIES
 from labeldp.tables.engines._local import Progress
 
 AUTO, BOOSTING, LINEAR = "auto", "boosting", "linear"
+TREES = (BOOSTING, *BOOSTERS)
 NOISE_CLUSTER, PROPORTIONS = "noise-cluster", "proportions"
 CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
-MODELS = (AUTO, BOOSTING, LINEAR, *CLUSTER_MODELS, *named.NETS)
+MODELS = (AUTO, *TREES, LINEAR, *CLUSTER_MODELS, *named.NETS)
 IMAGES_BY_DEFAULT = "small-convnet"
 MANY_CATEGORIES = 300
 """Number of categories, over all columns, from which "auto" is a linear model: trees could split so many in ways that fit the noise."""
@@ -279,7 +284,9 @@ def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions)
     """Choose the learner with this name in `MODELS`, for these inputs."""
     if model in named.NETS or (model == AUTO and inputs.image is not None):
         return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options)
-    if model in (BOOSTING, LINEAR) and inputs.image is not None:
+    if model in BOOSTERS:
+        require_library(model)
+    if model in (*TREES, LINEAR) and inputs.image is not None:
         raise InvalidInput(f"Expected rows of numbers or categories with --model {model}, got images. Choose a net, as small-convnet.")
     if options.given:
         name = "no net" if model == AUTO else model
@@ -293,18 +300,18 @@ def needs_torch(model: str, *, images: bool) -> bool:
 
 
 class TabularLearner:
-    """Gradient boosting, or a logistic regression on the exact likelihood with a weight for each category.
+    """Gradient boosting, or a logistic regression with a weight for each category, on the exact likelihood.
 
     Parameters
     ----------
-    model : {"auto", "boosting", "linear"}
+    model : {"auto", "boosting", "lightgbm", "xgboost", "linear"}
         "auto": linear if the table's columns have many categories, else boosting.
     inputs : Inputs
     """
 
     def __init__(self, model: str, inputs: Inputs):
         self._model, self._inputs, self._encoding = model, inputs, Encoding(inputs)
-        self._width = 0
+        self._rows = self._width = 0
 
     def prepared(self, X: Any) -> Any:
         """Encode the inputs: codes and numbers with missing values for trees, a sparse matrix for the linear model."""
@@ -312,26 +319,49 @@ class TabularLearner:
             many = isinstance(self._inputs, ColumnInputs) and count_categories(self._inputs, X) >= MANY_CATEGORIES
             self._model = LINEAR if many else BOOSTING
         made = self._encoding.one_hot(X, MOST_CATEGORIES) if self._model == LINEAR else self._encoding.ordinal(X)
-        self._width = made.shape[1]
+        self._rows, self._width = made.shape
         return made
 
     def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
         """Make a LabelDPClassifier."""
         from labeldp.learn import LabelDPClassifier
 
-        codes, estimator, embedder = self._encoding.n_codes, make_pipeline(LogisticRegression(max_iter=200)), None
+        if self._model == LINEAR:
+            linear = make_pipeline(LogisticRegression(max_iter=200))
+            return LabelDPClassifier(linear, random_state=seed, prior=_prior_for(prior, None), **settings)
+        # Clusters need distances, and category codes have none.
+        spoken = _prior_for(prior, one_hot(self._encoding.n_codes, self._width))
+        if self._model == BOOSTING and (self._rows < FEW_ROWS or spoken is not None):
+            settings["correction"] = "em"
+        trees = self._trees(seed, by_em="correction" in settings)
+        return LabelDPClassifier(trees, random_state=seed, prior=spoken, **settings)
+
+    def _trees(self, seed: int, *, by_em: bool) -> Any:
+        """Make the unfitted trees, which are told the columns of category codes."""
+        codes = list(range(self._encoding.n_codes))
         if self._model == BOOSTING:
-            shape = {"max_leaf_nodes": 15, "l2_regularization": 1.0, "early_stopping": False}
-            # No early stopping: it would measure by noisy labels as if they were true.
-            estimator = HistGradientBoostingClassifier(categorical_features=list(range(codes)) or None, random_state=seed, **shape)
-            # Clusters need distances, and category codes have none.
-            embedder = one_hot(codes, self._width)
-        return LabelDPClassifier(estimator, random_state=seed, prior=_prior_for(prior, embedder), **settings)
+            # No early stopping with EM: it would measure by noisy labels as if they were true.
+            shape = {"max_leaf_nodes": 15, "l2_regularization": 1.0, "early_stopping": False} if by_em else {}
+            return HistGradientBoostingClassifier(categorical_features=codes or None, random_state=seed, **shape)
+        if self._model == LIGHTGBM:
+            from lightgbm import LGBMClassifier
+
+            return LikelihoodBoosting(LGBMClassifier(random_state=seed, verbose=-1), categorical=codes or None)
+        from xgboost import XGBClassifier
+
+        kinds = ["c"] * len(codes) + ["q"] * (self._width - len(codes))
+        return LikelihoodBoosting(XGBClassifier(random_state=seed, enable_categorical=True, feature_types=kinds if codes else None))
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """Return a pipeline of scikit-learn's own types, and how to correct its probabilities."""
+        """Return a pipeline of scikit-learn's own types, or boosted trees with the steps before them; and how to correct probabilities."""
         made, found = model._model, model.estimator_
         drawn = None if made.frequencies is None else {"share": made.share, "frequencies": [float(f) for f in made.frequencies]}
+        if isinstance(found, LikelihoodBoosting):
+            more = {"channel": made.channel, "drawn": drawn}
+            if found.estimator_ is None:  # no column can be split
+                constant = DummyClassifier().fit(np.zeros((len(found.start_), 1)), found.classes_, sample_weight=np.exp(found.start_))
+                return self._encoding.pipeline(constant), more
+            return (found.estimator_, self._encoding.transformer), more | {"boosting": facts_of(found, self._width)}
         if isinstance(found, Pipeline) and hasattr(found.steps[-1][1], "C_"):
             found = as_logistic(found)
         return self._encoding.pipeline(found), {"channel": made.channel, "drawn": drawn}

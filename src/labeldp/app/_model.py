@@ -2,8 +2,8 @@
 """A trained model as files: write its folder, read it without running code from it, use it as the prior of a release.
 
 A folder holds model.json (the facts) and the learned parameters, in formats that run no code: model.skops is a scikit-learn pipeline from
-inputs to probabilities; weights.pt is the state_dict of a net, whose name and parameters are in model.json; steps.skops is the net's
-preprocessing, if it has any.
+inputs to probabilities; weights.pt is the state_dict of a net, whose name and parameters are in model.json; booster.txt and booster.json
+are LightGBM's and XGBoost's trees; steps.skops is the preprocessing of a net or of boosted trees, if they have any.
 
 The compiled code of scikit-learn trusts its arrays: a crafted file could make it read beyond their ends. So every array of a file is
 checked before use, and only the types listed below are allowed, unless the user names another one as trusted.
@@ -27,24 +27,28 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
 from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
 from sklearn.preprocessing import OneHotEncoder
 
 from labeldp._files import give_usual_rights, own_folder, sync, write_new
 from labeldp._hash import digest
+from labeldp.app._boosters import BOOSTERS, SCIKIT_LEARN, BoostedModel, booster_from, booster_of, start_of
 from labeldp.deep import _named as named
 from labeldp.deep._named import load_module
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.inputs import Inputs, inputs_from_dict
 from labeldp.inputs._columns import matrix_of
+from labeldp.learn._boosting import HistogramScores
 from labeldp.learn._corrections import Model
 from labeldp.tables._place import workplace
 from labeldp.tables._priors import PriorTable, as_text, ordered_by_value
 
 FORMAT = 2
 MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "model.json"
-_DIGESTED = {FACTS: "facts", MODEL: "model", WEIGHTS: "model", STEPS: "steps"}
+_MODELS = (MODEL, WEIGHTS, *BOOSTERS.values())
+_DIGESTED = {FACTS: "facts", **dict.fromkeys(_MODELS, "model"), STEPS: "steps"}
 SAFE = frozenset(
     {
         # parts of scikit-learn's histogram gradient boosting and imputer that skops does not trust by itself; `check_estimator` checks them
@@ -74,6 +78,23 @@ class NetModel:
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict probabilities of the true label: (n, K)."""
         return named.probabilities(self.module, X if self.steps is None else named.as_floats(self.steps.transform(X)))
+
+
+@dataclass(frozen=True, eq=False)
+class BoostedSteps:
+    """Boosted trees with their preprocessing, as a classifier of class codes."""
+
+    boosted: BoostedModel
+    steps: Any = None
+
+    @property
+    def classes_(self) -> NDArray[np.int64]:
+        """The codes 0..K-1."""
+        return self.boosted.classes_
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Predict probabilities of the class codes: (n, K)."""
+        return self.boosted.predict_proba(X if self.steps is None else self.steps.transform(X))
 
 
 @dataclass(frozen=True)
@@ -108,7 +129,7 @@ def check_free(out: Path) -> None:
 
 
 def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
-    """Write a model's folder, whole or not at all: an estimator, or the net that the facts name with its preprocessing or None."""
+    """Write a model's folder, whole or not at all: an estimator, or what the facts name (a net, boosted trees) with its preprocessing."""
     check_free(out)
     files = _bytes_of(model, facts)
     said = {"format": FORMAT, "kind": "model"} | dict(facts)
@@ -129,10 +150,15 @@ def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
 def _bytes_of(model: Any, facts: Mapping[str, object]) -> dict[str, bytes]:
     from skops import io
 
-    if "net" not in facts:
-        return {MODEL: bytes(io.dumps(model))}
-    net, steps = model if isinstance(model, tuple) else (model, None)
-    return {WEIGHTS: named.weights_of(net)} | ({} if steps is None else {STEPS: bytes(io.dumps(steps))})
+    learned, steps = model if isinstance(model, tuple) else (model, None)
+    boosting = facts.get("boosting")
+    if isinstance(boosting, Mapping) and boosting["library"] in BOOSTERS:
+        made = {BOOSTERS[boosting["library"]]: booster_of(learned)}
+    elif boosting is not None:
+        made = {MODEL: bytes(io.dumps([list(piece) for piece in learned.pieces]))}
+    else:
+        made = {WEIGHTS: named.weights_of(learned)} if "net" in facts else {MODEL: bytes(io.dumps(learned))}
+    return made | ({} if steps is None else {STEPS: bytes(io.dumps(steps))})
 
 
 def _digests(facts: Mapping[str, object], files: Mapping[str, bytes]) -> dict[str, str]:
@@ -143,9 +169,19 @@ def _digests(facts: Mapping[str, object], files: Mapping[str, bytes]) -> dict[st
 
 def files_of_model(folder: Path) -> list[Path]:
     """List the files of a model's folder."""
-    if "net" not in _facts(folder):
+    facts = _facts(folder)
+    if "net" not in facts and "boosting" not in facts:
         return [folder / FACTS, folder / MODEL]
-    return [folder / FACTS, folder / WEIGHTS, *([folder / STEPS] if (folder / STEPS).exists() else [])]
+    main = folder / (WEIGHTS if "net" in facts else BOOSTERS.get(_library(facts), MODEL))
+    return [folder / FACTS, main, *([folder / STEPS] if (folder / STEPS).exists() else [])]
+
+
+def _library(facts: Mapping[str, Any]) -> str:
+    """Return the library of boosted trees."""
+    boosting = facts["boosting"]
+    if not isinstance(boosting, Mapping) or boosting.get("library") not in (SCIKIT_LEARN, *BOOSTERS):
+        raise InvalidInput("Expected boosted trees of scikit-learn, LightGBM or XGBoost, got others. The file is damaged or was changed.")
+    return str(boosting["library"])
 
 
 def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -> StoredModel:
@@ -173,7 +209,12 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
     _check_digests(facts, files, folder)
     try:
         inputs, classes = inputs_from_dict(facts["features"]), tuple(facts["classes"])
-        made = _net(facts, files, folder, trust, device) if "net" in facts else _estimator(facts, files[MODEL], folder / MODEL, trust)
+        made: Predicts
+        if "net" in facts:
+            made = _net(facts, files, folder, trust, device)
+        else:
+            read = _boosted if "boosting" in facts else _scikit_learn
+            made = _corrected(facts, read(facts, files, folder, trust))
         return StoredModel(made, inputs, classes, facts)
     except LabelDPError:
         raise
@@ -188,7 +229,7 @@ def _check_digests(facts: Mapping[str, Any], files: Mapping[str, bytes], folder:
     said = facts["digests"] if isinstance(facts["digests"], Mapping) else {}
     found = _digests({name: fact for name, fact in facts.items() if name != "digests"}, files)
     for file, name in _DIGESTED.items():
-        if said.get(name) != found.get(name) and (file in files or file not in (MODEL, WEIGHTS)):
+        if said.get(name) != found.get(name) and (file in files or file not in _MODELS):
             raise InvalidInput(
                 f"Expected {folder / file} as it was written with the model, got one that was changed: classes, columns or numbers may "
                 "stand for others. Restore the folder or train again; give predictions other names in their table."
@@ -221,10 +262,33 @@ def _net(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, tru
     return NetModel(net.to(device_of(device)), steps)
 
 
-def _estimator(facts: Mapping[str, Any], raw: bytes, path: Path, trust: Collection[str]) -> Model:
+def _scikit_learn(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> Any:
+    return read_estimator(files[MODEL], str(folder / MODEL), trust)
+
+
+def _boosted(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> BoostedSteps:
+    steps = read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+    told, name = facts["boosting"], BOOSTERS.get(_library(facts), MODEL)
+    if len(told["start"]) != len(facts["classes"]):
+        raise ValueError("start")
+    if name != MODEL:
+        return BoostedSteps(booster_from(files[name], told, str(folder / name)), steps)
+    pieces = read_estimator(files[MODEL], str(folder / MODEL), trust)
+    start, known = start_of(told), type(pieces) is list and len(pieces) > 0
+    count = 1 if len(start) == 2 else len(start)
+    _require(known and all(_piece_fits(piece, count) for piece in pieces), str(folder / MODEL), "boosted trees")
+    scores = HistogramScores(tuple(tuple(piece) for piece in pieces))
+    return BoostedSteps(BoostedModel(lambda X, started: scores.predict(X) + started, start, int(told["features"])), steps)
+
+
+def _piece_fits(piece: Any, count: int) -> bool:
+    return type(piece) is list and len(piece) == count and all(type(each) is HistGradientBoostingRegressor for each in piece)
+
+
+def _corrected(facts: Mapping[str, Any], estimator: Any) -> Model:
     channel, n_classes = facts.get("channel"), len(facts["classes"])
     known = None if channel is None else (float(channel[0]), float(channel[1]))
-    made = Model(read_estimator(raw, str(path), trust), n_classes, known)
+    made = Model(estimator, n_classes, known)
     if drawn := facts.get("drawn"):  # probabilities are shrunk towards the class frequencies
         made = replace(made, share=float(_shares([drawn["share"]], 1)[0]), frequencies=_shares(drawn["frequencies"], n_classes))
     return made
@@ -269,7 +333,8 @@ _CHECKED = frozenset(
         "LogisticRegressionCV", "RidgeClassifier", "RidgeClassifierCV", "SGDClassifier", "Perceptron", "GaussianNB", "MultinomialNB",
         "ComplementNB", "BernoulliNB", "LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis", "MLPClassifier", "DummyClassifier",
         # arrays are checked below
-        "HistGradientBoostingClassifier", "_BinMapper", "TreePredictor", "KNeighborsClassifier", "OneHotEncoder",
+        "HistGradientBoostingClassifier", "HistGradientBoostingRegressor", "_BinMapper", "TreePredictor", "KNeighborsClassifier",
+        "OneHotEncoder",
         # contain sklearn.tree._tree.Tree, which is built only if the user trusts it by name
         "DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "RandomForestClassifier", "ExtraTreesClassifier",
         "GradientBoostingClassifier",
@@ -341,7 +406,7 @@ def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> A
             each.__class__ = CheckedOneHotEncoder
         elif sp.issparse(each):
             _require(_sparse_fits(each), name, "a sparse matrix")
-        elif kind.__name__ == "HistGradientBoostingClassifier":
+        elif kind.__name__ in ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"):
             _require(_boosting_fits(each), name, kind.__name__)
         elif kind.__name__ == "_BinMapper":
             _require(_bins_fit(each), name, "the bins of its columns")
@@ -442,6 +507,8 @@ def _tree_fits(tree: Any) -> bool:
 def _boosting_fits(model: Any) -> bool:
     facts = vars(model)
     classes, trees, rounds = facts.get("classes_"), facts.get("n_trees_per_iteration_"), facts.get("_predictors")
+    if type(model).__name__ == "HistGradientBoostingRegressor":
+        classes = np.arange(2)  # as many trees
     if not (isinstance(classes, np.ndarray) and classes.ndim == 1 and len(classes) >= 2 and isinstance(rounds, list)):
         return False
     return trees == (1 if len(classes) == 2 else len(classes)) and all(

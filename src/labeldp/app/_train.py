@@ -169,8 +169,9 @@ class TrainSpec:
         Seed of the training; the noise never depends on it.
     model : str, default="auto"
         One of `MODELS`: a net by name; "proportions", private label counts per cluster of rows; "noise-cluster", one private vote per
-        cluster; "boosting", gradient boosting; "linear", a logistic regression with a weight for each category; or "auto": a small convnet
-        for images, linear if a table's columns have many categories, else boosting.
+        cluster; "boosting", "lightgbm" or "xgboost", gradient boosting by scikit-learn or these libraries; "linear", a logistic regression
+        with a weight for each category; or "auto": a small convnet for images, linear if a table's columns have many categories, else
+        boosting.
     net : NetOptions
     inputs : InputsSpec
         The inputs to learn from.

@@ -149,7 +149,8 @@ class TrainOptions(NoiseOptions, ColumnOptions):
         str,
         typer.Option(
             "--model",
-            help="auto (linear if columns have hundreds of categories, else boosting; for images small-convnet), boosting, linear; for "
+            help="auto (linear if columns have hundreds of categories, else boosting; for images small-convnet), boosting, lightgbm, "
+            "xgboost, linear; for "
             "small budgets proportions (label counts of clusters of rows) or noise-cluster (one vote for each); or a net, which needs "
             "torch: mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception.",
         ),

@@ -95,6 +95,10 @@ class TorchClassifier(ClassifierEstimator, StagedEstimator[TrainedNet]):
         Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks for them privately, at a part of
         epsilon, and the law gets the rest; for a Dataset it needs an embedder. With `Recipe(consistency=...)` they are also the first
         predictions. With a ClusterPrior, losses on likelihoods and one process, a first recipe without it gets `Consistency(strong=None)`.
+    prior_weight : float in [0, 1], default=0.0
+        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
+        scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
+        identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -192,6 +196,7 @@ class TorchClassifier(ClassifierEstimator, StagedEstimator[TrainedNet]):
         stage_sizes: Sequence[float] | None = None,
         law: str | Law = "auto",
         prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,
+        prior_weight: float = 0.0,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         warm_start: bool = True,
@@ -214,6 +219,7 @@ class TorchClassifier(ClassifierEstimator, StagedEstimator[TrainedNet]):
         self.stage_sizes = stage_sizes
         self.law = law
         self.prior = prior
+        self.prior_weight = prior_weight
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
         self.warm_start = warm_start

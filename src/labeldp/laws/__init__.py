@@ -5,6 +5,7 @@ from labeldp.laws._base import LAWS, Cell, Law, Side, Table, exact_epsilon, law_
 from labeldp.laws._cluster import ClusterRR
 from labeldp.laws._exact import WORD, Words, exp_floor
 from labeldp.laws._grid import Grid
+from labeldp.laws._laplace import BoundedLaplace
 from labeldp.laws._response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._scores import Alibi
 from labeldp.laws._subset import AutoLaw, PriorSplit, SubsetSelection, Threshold
@@ -14,6 +15,7 @@ __all__ = [
     "WORD",
     "Alibi",
     "AutoLaw",
+    "BoundedLaplace",
     "Cell",
     "ClusterRR",
     "Grid",
@@ -36,5 +38,5 @@ __all__ = [
     "spellings",
 ]
 
-for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, Threshold, AutoLaw, ClusterRR, Alibi):
+for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, Threshold, AutoLaw, ClusterRR, Alibi, BoundedLaplace):
     register_law(_law)

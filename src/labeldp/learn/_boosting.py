@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient boosting on the exact likelihood: one fit of LightGBM's or XGBoost's classifier, whose objective is that of noisy labels."""
+"""Gradient boosting on the exact likelihood: one fit of LightGBM's, XGBoost's or scikit-learn's classifier.
+
+LightGBM and XGBoost take the objective of noisy labels; scikit-learn's histogram boosting, which takes none, is a sum of its regressors.
+"""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.utils import check_random_state, get_tags
 
 from labeldp.errors import InvalidInput
 from labeldp.learn._data import Floats
@@ -25,8 +32,8 @@ _CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporar
 _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
 
-# What the two libraries name differently: the class, the rounds of early stopping, and what is set here unless the user has:
-# its default, as the library's parameters say and in effect, and its value under much noise.
+# What the libraries name differently: the class, the rounds of early stopping, and what is set here unless the user has: its default, as
+# the library's parameters say and in effect, and its value under much noise. scikit-learn has no least gain of a split, but smaller trees.
 _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float]]]] = {
     "lightgbm": (
         "LGBMClassifier",
@@ -48,6 +55,11 @@ _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float
             "colsample_bytree": (None, 1.0, COLUMNS),
         },
     ),
+    "sklearn.ensemble": (
+        "HistGradientBoostingClassifier",
+        "",
+        {"l2_regularization": (0.0, 0.0, RIDGE), "max_leaf_nodes": (31, 31, LEAVES - 2), "max_features": (1.0, 1.0, COLUMNS)},
+    ),
 }
 _OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob", "multi:softmax")
 
@@ -58,11 +70,13 @@ def library_of(estimator: object) -> str | None:
         module = sys.modules.get(library)  # who has an instance has imported it
         if module is None or not isinstance(estimator, getattr(module, name)):
             continue
+        if library == "sklearn.ensemble" and type(estimator) is not HistGradientBoostingClassifier:
+            return None  # the `fit` of a class of the user's own would not be called
         params = estimator.get_params()
         # weights of classes count the labels that `fit` gets, which say nothing here; forests and DART take no objective, or no early stop
         unweighted = not params.get("class_weight") and not params.get("is_unbalance") and params.get("scale_pos_weight") in (None, 1)
         trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (None, "gbtree")
-        measured = "eval_metric" not in params or params["eval_metric"] is None
+        measured = params.get("eval_metric") is None and params.get("scoring") in (None, "loss")
         return library if params.get("objective") in _OBJECTIVES and unweighted and trees and measured else None
     return None
 
@@ -75,15 +89,19 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    estimator : lightgbm.LGBMClassifier or xgboost.XGBClassifier
+    estimator : lightgbm.LGBMClassifier, xgboost.XGBClassifier or sklearn.ensemble.HistGradientBoostingClassifier
         Cloned, and fitted once. Settings that hold noise off are made where they have the library's defaults; see Notes.
+    categorical : sequence of int, default=None
+        Columns of category codes, for LightGBM, whose classifier takes them in `fit`. The others take them as settings, and all of them
+        find pandas categories.
 
     Attributes
     ----------
     classes_ : (K,) array
         The codes 0..K-1.
-    estimator_ : fitted clone, or None
-        Its raw scores, with the start added, are the logits; None if LightGBM finds no column that can be split.
+    estimator_ : fitted clone, HistogramScores, or None
+        Its raw scores, with the start added, are the logits; None if LightGBM finds no column that can be split. Of scikit-learn's
+        classifier these are sums of its regressors.
     start_ : (K,) float64
         Logits of the class frequencies.
     n_iter_ : int
@@ -105,15 +123,22 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     leaf, the leaves of a tree and the columns that it sees go from the library's defaults (rho = 1) to GAIN, RIDGE, LEAVES or DEPTH,
     and COLUMNS (rho = 0) with rho^2.
 
-    Cost: one fit of the library, with O(n K) more a round. Memory: the table of likelihoods (float32), gradients and curvatures.
+    scikit-learn's classifier takes neither an objective nor a start, but its regressor of squares does the same: fitted to -gradient /
+    curvature with the curvature as weight, its leaves take the same Newton steps. One regressor a score adds some rounds at a time, each
+    time half as many as there are, since near the end the gradient changes slowly; then gradient and curvature are computed again. A
+    regressor starts from its rows' mean, so the steps are shifted until that mean is a leaf's step.
+
+    Cost: one fit of the library, with O(n K) more a round; of scikit-learn's, some 13 short fits a score. Memory: the table of likelihoods
+    (float32), gradients and curvatures.
 
     References
     ----------
     Friedman, Hastie and Tibshirani (2000), "Additive logistic regression"; Patrini et al. (2017) for the loss.
     """
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: Any, categorical: Sequence[int] | None = None) -> None:
         self.estimator = estimator
+        self.categorical = categorical
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Fit on known labels, codes 0..K-1.
@@ -139,7 +164,10 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         """
         library = library_of(self.estimator)
         if library is None:
-            raise InvalidInput(f"Expected LGBMClassifier or XGBClassifier with its own objective, got {type(self.estimator).__name__}.")
+            raise InvalidInput(
+                "Expected LGBMClassifier or XGBClassifier with its own objective, or HistGradientBoostingClassifier, got "
+                f"{type(self.estimator).__name__}."
+            )
         table = _likelihoods(log_likelihood)
         k, n = table.shape
         shares = likeliest_frequencies(table.T.astype(np.float64))
@@ -148,19 +176,32 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         loss = _Loss(table if n >= k else table[:, rows])
         told = loss.share_told(np.exp(self.start_))
         settings = self._settings(library, told, held_out is not None)
-        fit = _fit_lightgbm if library == "lightgbm" else _fit_xgboost
+        if self.categorical is not None and library != "lightgbm":
+            raise InvalidInput(
+                f"Expected categorical=None with {type(self.estimator).__name__}, which has a setting for them, got columns."
+            )
+        fit = _FITS[library] if self.categorical is None else partial(_FITS[library], categorical=list(self.categorical))
         held = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1])))
         self.estimator_ = fit(clone(self.estimator).set_params(**settings), take(X, rows) if n < k else X, loss, held, self._scores)
         self.classes_: NDArray[np.int64] = np.arange(k)
-        self.n_iter_ = 0 if self.estimator_ is None else self._rounds(library, held_out is not None)
+        self.n_iter_ = self._rounds(library, held_out is not None)
         return self
 
     def _rounds(self, library: str, early: bool) -> int:
+        if self.estimator_ is None or isinstance(self.estimator_, HistogramScores):
+            return 0 if self.estimator_ is None else self.estimator_.rounds
         best = getattr(self.estimator_, "best_iteration_" if library == "lightgbm" else "best_iteration", None) if early else None
-        return int(self.estimator_.n_estimators or 100) if best is None else int(best)
+        # XGBoost counts from 0
+        return int(self.estimator_.n_estimators or 100) if best is None else int(best) + (library == "xgboost")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimator_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator).input_tags
+        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        return tags
 
     def _settings(self, library: str, told: float, early: bool) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
@@ -171,27 +212,27 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             if params.get(name) == default:
                 found = noisy + (own - noisy) * told**2
                 settings[name] = round(found) if isinstance(noisy, int) else found
-        if early or params.get(patience):
+        if patience and (early or params.get(patience)):
             settings[patience] = (params.get(patience) or PATIENCE) if early else None
         if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys():
             settings["verbosity"] = -1  # it would warn in each round that a tree has no more to gain, which here is how boosting ends
         return settings
 
     def _scores(self, n: int) -> Floats:
-        """Give n rows of starting scores as the libraries want them: of two classes the difference."""
-        return np.full(n, self.start_[1] - self.start_[0]) if len(self.start_) == 2 else np.tile(self.start_, (n, 1))
+        return starting_scores(self.start_, n)
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, rows sum to 1."""
         start = self._scores(X.shape[0])
         if self.estimator_ is None:
             scores = start
+        elif isinstance(self.estimator_, HistogramScores):
+            scores = self.estimator_.predict(X) + start
         elif library_of(self.estimator) == "lightgbm":
             scores = self.estimator_.predict(X, raw_score=True) + start
         else:
             scores = self.estimator_.predict(X, output_margin=True, base_margin=start)
-        p = np.exp(_centred(np.asarray(scores, np.float64)))
-        return np.asarray((p / p.sum(axis=0)).T, order="C")
+        return probabilities_of(scores)
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Predict the likeliest code, (n,) int64."""
@@ -308,8 +349,26 @@ def _centred(scores: Floats) -> Floats:
     return np.asarray(logits - logits.max(axis=0))
 
 
-def _fit_lightgbm(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> Any:
-    told: dict[str, Any] = {}
+def starting_scores(start: Floats, n: int) -> Floats:
+    """Give n rows of the starting logits (K,) as the libraries want them: (n,) differences of two classes, else (n, K)."""
+    return np.full(n, start[1] - start[0]) if len(start) == 2 else np.tile(start, (n, 1))
+
+
+def probabilities_of(scores: ArrayLike) -> Floats:
+    """Compute probabilities (n, K) from a library's raw scores, (n,) or (n, K)."""
+    p = np.exp(_centred(np.asarray(scores, np.float64)))
+    return np.asarray((p / p.sum(axis=0)).T, order="C")
+
+
+def _fit_lightgbm(
+    model: Any,
+    X: Any,
+    loss: _Loss,
+    held: tuple[Any, _HeldOut] | None,
+    start: Callable[[int], Floats],
+    categorical: list[int] | None = None,
+) -> Any:
+    told: dict[str, Any] = {} if categorical is None else {"categorical_feature": categorical}
     if held is not None:
         told |= {"eval_X": held[0], "eval_y": held[1].labels, "eval_init_score": [start(held[1].n)]}
         told["eval_metric"] = lambda y, scores: ("standing", held[1].standing(y, scores), False)
@@ -335,3 +394,135 @@ def _fit_xgboost(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | N
     model.set_params(objective=loss).fit(X, loss.labels, base_margin=start(loss.n), verbose=False, **told)
     loss.forget()
     return model.set_params(objective=kept, eval_metric=None)
+
+
+# scikit-learn --------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramScores:
+    """Raw scores as sums of scikit-learn's histogram boosting.
+
+    Attributes
+    ----------
+    pieces : tuple of tuples of fitted HistGradientBoostingRegressor
+        Each piece adds some rounds: one regressor for each class, or one for the second of two.
+    """
+
+    pieces: tuple[tuple[HistGradientBoostingRegressor, ...], ...]
+
+    @property
+    def rounds(self) -> int:
+        """Number of trees a score."""
+        return sum(int(piece[0].n_iter_) for piece in self.pieces)
+
+    def predict(self, X: Any) -> Floats:
+        """Predict raw scores: (n,) of two classes, else (n, K)."""
+        return sum((scores_of(piece, X) for piece in self.pieces[1:]), start=scores_of(self.pieces[0], X))
+
+
+def scores_of(regressors: Sequence[HistGradientBoostingRegressor], X: Any) -> Floats:
+    """Predict by one regressor for each score: (n,) of one, else (n, K)."""
+    found = np.column_stack([each.predict(X) for each in regressors])
+    return found[:, 0] if len(regressors) == 1 else found
+
+
+@dataclass
+class _Ending:
+    """Held-out rows that end the training of scores: the pieces that they speak for, with their number of rounds."""
+
+    X: Any
+    rows: _HeldOut
+    scores: Floats
+    pieces: int = 0
+    rounds: int = 0
+
+    def go_on(self, piece: Sequence[HistGradientBoostingRegressor], pieces: int, rounds: int, patience: int) -> bool:
+        """Whether more trees may be added after this piece."""
+        self.scores = self.scores + scores_of(piece, self.X)
+        if self.rows.standing(None, self.scores) < 0:
+            self.pieces, self.rounds = pieces, rounds
+        return rounds - self.rounds < patience
+
+
+def _fit_sklearn(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> HistogramScores:
+    params = model.get_params()
+    if params["monotonic_cst"] is not None and len(loss.likelihoods) > 2:
+        raise InvalidInput("Expected monotonic_cst=None with more than two classes, got constraints. Their scores have no one direction.")
+    ending = None if held is None or params["early_stopping"] is False else _Ending(*held, start(held[1].n))
+    kept = {name: params[name] for name in HistGradientBoostingRegressor().get_params() if name in params and name != "loss"}
+    regressor = HistGradientBoostingRegressor(**kept | {"early_stopping": False, "warm_start": False})
+    X, scores, generator = rounded_to_bins(X, params["max_bins"]), start(loss.n), check_random_state(params["random_state"])
+    pieces: list[tuple[HistGradientBoostingRegressor, ...]] = []
+    done = 0
+    while done < params["max_iter"]:
+        regressor.set_params(max_iter=min(max(1, done // 2), params["max_iter"] - done))
+        slopes, bends = (part.reshape(loss.n, -1).T for part in loss(None, scores))
+        pieces.append(tuple(_newton(regressor, X, *each, generator) for each in zip(slopes, bends, strict=True)))
+        done += regressor.max_iter
+        if ending and not ending.go_on(pieces[-1], len(pieces), done, params["n_iter_no_change"] or PATIENCE):
+            break
+        if done < params["max_iter"]:
+            scores = scores + scores_of(pieces[-1], X)
+    return HistogramScores(tuple(pieces[: ending.pieces] if ending else pieces))
+
+
+def _newton(
+    regressor: HistGradientBoostingRegressor,
+    X: Any,
+    gradient: NDArray[np.float32],
+    curvature: NDArray[np.float32],
+    generator: np.random.RandomState,
+) -> HistGradientBoostingRegressor:
+    """Fit Newton's steps of one score."""
+    weights = np.asarray(curvature, np.float64)
+    steps = -gradient / weights
+    # The regressor starts from the mean step, without shrinkage or ridge; where labels say little, such steps grow without bounds.
+    whole, ridge = -float(gradient.sum(dtype=np.float64)), regressor.l2_regularization
+    steps += regressor.learning_rate * whole / (weights.sum() + ridge) - whole / weights.sum()
+    seed = int(generator.randint(np.iinfo(np.int32).max))
+    return clone(regressor).set_params(random_state=seed).fit(X, steps, sample_weight=weights)
+
+
+def rounded_to_bins(X: Any, most: int) -> Any:
+    """Round each column of numbers with more than `most` values to the nearest of so many of its quantiles.
+
+    Histogram boosting puts values into bins anyway, and weighted rows into weighted bins, which scikit-learn (1.8 and later) computes at
+    several times the cost of the trees; of values that fit into the bins it computes nothing. Trees split halfway between two values, so
+    a model of rounded numbers predicts the unrounded ones alike.
+
+    Parameters
+    ----------
+    X : (n, d) array or pandas DataFrame
+        Left as it is; other tables are returned unchanged.
+    most : int
+        Number of bins.
+    """
+    if hasattr(X, "isetitem"):
+        made = X.copy(deep=False)
+        for place, kind in enumerate(X.dtypes):
+            if (
+                getattr(kind, "kind", "") in "fiu"
+                and (found := _rounded(X.iloc[:, place].to_numpy(np.float64, na_value=np.nan), most)) is not None
+            ):
+                made.isetitem(place, found)
+        return made
+    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype.kind not in "fiu":
+        return X
+    made = np.array(X, np.float64, order="F")
+    for column in made.T:
+        if (found := _rounded(column, most)) is not None:
+            column[:] = found
+    return made
+
+
+def _rounded(values: Floats, most: int) -> Floats | None:
+    known = np.sort(values[~np.isnan(values)])
+    if np.count_nonzero(known[1:] != known[:-1]) < most:
+        return None
+    kept = np.unique(known[np.linspace(0, len(known) - 1, most).round().astype(np.int64)])
+    found = kept[np.searchsorted((kept[:-1] + kept[1:]) / 2, values).clip(max=len(kept) - 1)]
+    return np.where(np.isnan(values), np.nan, found)
+
+
+_FITS: dict[str, Callable[..., Any]] = {"lightgbm": _fit_lightgbm, "xgboost": _fit_xgboost, "sklearn.ensemble": _fit_sklearn}

@@ -42,7 +42,28 @@ from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, To
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
 from labeldp.protocol._matching import take, together
 
-_FEW_ROWS = 2000
+FEW_ROWS = 2000
+
+
+def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradientBoostingClassifier:
+    """Make the classifier that is trained where none is given.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows to learn from.
+    correction : str
+        "auto" or "likelihood": the exact likelihood sets the shape of the trees, and noisy held-out rows their number.
+    settings
+        Of HistGradientBoostingClassifier.
+    """
+    # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if they were true. Few noisy rows allow only a
+    # few small trees with large leaves.
+    if n_rows < FEW_ROWS:
+        return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings)
+    if correction in ("auto", "likelihood"):
+        return HistGradientBoostingClassifier(**settings)
+    return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, **settings)
 
 
 Fitted = TypeVar("Fitted", Model, LocationModel)
@@ -65,7 +86,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
     _model: Fitted
 
     @abstractmethod
-    def _base(self, n_rows: int = _FEW_ROWS) -> Any:
+    def _base(self, n_rows: int = FEW_ROWS) -> Any:
         """Return the user's estimator, or the default."""
 
     def __sklearn_tags__(self) -> Any:
@@ -83,10 +104,10 @@ class TabularEstimator(StagedEstimator[Fitted]):
     def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
         return read_labels(settings, y, n_rows)
 
-    def _prepared(self, inputs: Any) -> tuple[Any, Any, ColumnTransformer | None, np.random.RandomState]:
-        """Return the inputs as numbers, the seeded estimator, the encoder (None unless it is the default) and the generator."""
+    def _prepared(self, inputs: Any, base: Any) -> tuple[Any, Any, ColumnTransformer | None, np.random.RandomState]:
+        """Return the inputs as numbers, this estimator, seeded, the encoder (None unless it is the default) and the generator."""
         random_state = check_random_state(self.random_state)
-        base, encoder = self._base(inputs.shape[0]), encoder_of(inputs) if self.estimator is None else None
+        encoder = encoder_of(inputs) if self.estimator is None else None
         # The encoder sees public columns alone, so it may be fitted once to all parts, held-out rows included.
         encoded = inputs if encoder is None else encoder.fit_transform(inputs)
         if encoder is not None:
@@ -136,14 +157,18 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         The paper's LP-1ST and LP-2ST are `correction="none"` with `**deep.recipes.stages("lp-2st", epsilon=...)`: law "rr-with-prior",
         `top_k_filter="mean"`, no held-out rows, and the published share and temperature.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
-        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; LightGBM's and XGBoost's
-        classifiers, in one fit; LogisticRegression, which is replaced by the equivalent SoftmaxRegression with a penalty chosen on
-        held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator). "debias": invert the law on the
-        predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible, else "em"; with a ClusterPrior
-        "em", started from its histograms.
+        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; the classifiers of
+        LightGBM and XGBoost and HistGradientBoostingClassifier, in one fit; LogisticRegression, which is replaced by the equivalent
+        SoftmaxRegression with a penalty chosen on held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator).
+        "debias": invert the law on the predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible,
+        else "em"; "em" also without an estimator on fewer than 2,000 rows, and with a ClusterPrior, from whose histograms it starts.
     prior : (n, K) array of floats >= 0, function of X, or ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
         of epsilon, and the law gets the rest.
+    prior_weight : float in [0, 1], default=0.0
+        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
+        scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
+        identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -204,8 +229,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     -----
     Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is randomized once; all else (stages, choice of
     model, `estimated_accuracy_`) is post-processing of the outputs. Features are not protected. Cost of one stage: with em up to 12 fits
-    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or
-    one (LightGBM, XGBoost).
+    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or one (boosting).
 
     Examples
     --------
@@ -227,6 +251,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         law: str | Law = "auto",
         correction: str = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | None = None,
+        prior_weight: float = 0.0,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         classes: Sequence[object] | None = None,
@@ -246,6 +271,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         self.law = law
         self.correction = correction
         self.prior = prior
+        self.prior_weight = prior_weight
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
         self.classes = classes
@@ -273,12 +299,11 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training[Model]":
         options = self.options or DEFAULTS
-        encoded, estimator, encoder, random_state = self._prepared(inputs)
         raw = isinstance(source, FitPlan)  # noisy labels bring no answer about clusters to start from
+        correction = self._correction(inputs.shape[0], raw=raw)
+        encoded, estimator, encoder, random_state = self._prepared(inputs, self._base(inputs.shape[0], correction))
 
         def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
-            known = self.correction == "auto" and isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(copy)
-            correction = "em" if known else self.correction  # EM can start from the clusters' histograms
             linear = not isinstance(self.prior, ClusterPrior)
             return make_learner(copy, correction, options, generator, linear=linear, top_k_filter=self.top_k_filter)
 
@@ -314,15 +339,17 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     # Predicting -------------------------------------------------------------------------------------------------------------------
 
-    def _base(self, n_rows: int = _FEW_ROWS) -> Any:
-        """Return the user's estimator, or the default: boosted shallow trees."""
-        if self.estimator is not None:
-            return self.estimator
-        # Early stopping would hold out rows of its own and measure by noisy labels as if they were true. Few noisy rows allow only a few
-        # small trees with large leaves.
-        if n_rows < _FEW_ROWS:
-            return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
-        return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False)
+    def _correction(self, n_rows: int, *, raw: bool) -> str:
+        """Return the correction, "em" where "auto" is not decided by the estimator alone."""
+        if self.correction != "auto":
+            return self.correction
+        # EM can start from the clusters' histograms, and it alone can tell how far to trust trees of few noisy rows.
+        known = isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(self._base())
+        return "em" if known or (self.estimator is None and n_rows < FEW_ROWS) else "auto"
+
+    def _base(self, n_rows: int = FEW_ROWS, correction: str = "auto") -> Any:
+        """Return the user's estimator, or the default: boosted trees."""
+        return default_trees(n_rows, correction) if self.estimator is None else self.estimator
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`.

@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.learn._boosting import LikelihoodBoosting, library_of
+from labeldp.learn._boosting import LikelihoodBoosting, library_of, rounded_to_bins
 from labeldp.learn._data import Codes, Estimator, Floats
 from labeldp.learn._softmax import SoftmaxRegression, softmax_of
 from labeldp.protocol._estimator import TopK, in_top_k, members
@@ -128,7 +129,10 @@ def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weight
     one_class = len(codes) == 0 or codes.min() == codes.max()
     fitted = DummyClassifier() if one_class else clone(estimator)
     keyword = "sample_weight" if one_class and keyword else keyword
-    fitted = fitted.fit(take(X, rows), codes, **({keyword: weights} if keyword else {}))
+    known = take(X, rows)
+    if keyword and isinstance(fitted, HistGradientBoostingClassifier):
+        known = rounded_to_bins(known, fitted.max_bins)  # weighted bins would take most of the time
+    fitted = fitted.fit(known, codes, **({keyword: weights} if keyword else {}))
     tell_of_fit()
     return fitted
 
@@ -259,8 +263,8 @@ def make_learner(
     elif correction == "likelihood":
         raise InvalidInput(
             f"Expected an estimator that can take likelihoods with correction='likelihood', got {type(estimator).__name__}: its last step "
-            "needs a method fit_likelihood(X, log_likelihood), or to be a plain LogisticRegression, LGBMClassifier or XGBClassifier. Use "
-            "correction='em' for any estimator."
+            "needs a method fit_likelihood(X, log_likelihood), or to be a plain LogisticRegression, HistGradientBoostingClassifier, "
+            "LGBMClassifier or XGBClassifier. Use correction='em' for any estimator."
         )
     elif correction == "none":
         inner = HardLearner(estimator)
@@ -405,7 +409,7 @@ def exact_learner(estimator: Estimator) -> Estimator | None:
 
     An estimator or a pipeline's last step that has the method is used as it is. A LogisticRegression with the plain L2 penalty becomes a
     `SoftmaxRegression`: the same model, which may choose a stronger penalty than C (up to 1000 times) by the likelihood of held-out rows.
-    LightGBM's and XGBoost's classifiers become a `LikelihoodBoosting` around them.
+    The boosting classifiers of LightGBM, XGBoost and scikit-learn (histograms) become a `LikelihoodBoosting` around them.
     """
     if isinstance(estimator, Pipeline):
         last = exact_learner(estimator.steps[-1][1])

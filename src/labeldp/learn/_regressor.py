@@ -189,7 +189,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training[LocationModel]":
         options = self.options or DEFAULTS
-        encoded, estimator, encoder, random_state = self._prepared(inputs)
+        encoded, estimator, encoder, random_state = self._prepared(inputs, self._base(inputs.shape[0]))
         if isinstance(source, FitPlan):
             rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
 

@@ -454,6 +454,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     stage_sizes: Any
     law: Any
     prior: Any
+    prior_weight: float
     prior_temperature: float
     top_k_filter: TopK | None
     validation_fraction: float
@@ -488,6 +489,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     def _require_settings(self) -> None:
         _validate.positive(prior_temperature=self.prior_temperature)
+        _validate.fraction(prior_weight=self.prior_weight, zero=True, one=True)
         if self.top_k_filter is not None and self.top_k_filter != "mean":
             _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="'mean' is the paper's, None keeps all rows.")
 

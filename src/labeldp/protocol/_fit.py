@@ -60,7 +60,7 @@ class FitSettings:
     max_rows_per_unit : int
     ledger : Ledger, path, or None
     noise : SeededNoise or None
-    law, n_stages, stage_sizes, prior, validation_fraction
+    law, n_stages, stage_sizes, prior, prior_weight, validation_fraction
         For estimators that draw each row; estimators that ask about groups leave them at their defaults.
     """
 
@@ -75,6 +75,7 @@ class FitSettings:
     n_stages: int = 1
     stage_sizes: Sequence[float] | None = None
     prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None
+    prior_weight: float = 0.0
     validation_fraction: float = 0.0
 
     def account(self, resumes: str = "") -> "Account":
@@ -187,6 +188,7 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
         validation_fraction=settings.validation_fraction,
         n_rows=n_rows,
     )
+    stages = replace(stages, prior_weight=_weight_of_prior(settings) if stages.n_stages > 1 else 0.0)
     if grouped is None and settings.prior is not None:
         _require_use(law)
         known = _known_prior(settings.prior, X, n_rows, law.n_classes)
@@ -213,6 +215,14 @@ def _law_for(settings: FitSettings, grouped: "GroupPlan | None", n_classes: int)
         _require_use(law)
     check_contract(law_per_row(law, settings.max_rows_per_unit))  # what will be drawn with: a unit's rows share epsilon
     return law
+
+
+def _weight_of_prior(settings: FitSettings) -> float:
+    """Check the weight of a given prior in later stages; without a prior there is nothing to weigh."""
+    weight = _validate.fraction(prior_weight=settings.prior_weight, zero=True, one=True)
+    if weight and settings.prior is None:
+        raise InvalidInput(f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior, or leave the weight out.")
+    return weight
 
 
 def _require_use(law: Law) -> None:
@@ -249,11 +259,14 @@ class StagePlan:
         Share of the training rows in each stage; sums to 1.
     validation_fraction : float
         Share of all rows that is held out of training, drawn by `validation_law` under a uniform prior.
+    prior_weight : float
+        Weight of the first stage's prior in those of later stages; the rest is the model's.
     """
 
     law: Law
     sizes: tuple[float, ...]
     validation_fraction: float = 0.0
+    prior_weight: float = 0.0
 
     @property
     def n_stages(self) -> int:
@@ -285,7 +298,8 @@ class StagePlan:
 
     def to_dict(self) -> dict[str, object]:
         """Describe the stages as JSON-ready data, for the charge's record."""
-        return {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
+        kept = {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
+        return kept | ({"prior_weight": self.prior_weight} if self.prior_weight else {})  # without one as it was recorded before
 
 
 def without_prior(law: Law) -> Law:
@@ -599,7 +613,7 @@ def run_stages(
         name = f"stage-{number + 1}"
         law = plan.law_of(number, first_prior is not None)
         # Parallel composition needs disjoint parts that do not depend on labels: the partition is keyed by the run, not by any model.
-        drawn.append((rows, run.privatize(rows, law, _prior(law, rows, model, prior_of, first_prior), name)))
+        drawn.append((rows, run.privatize(rows, law, _prior(law, rows, model, prior_of, first_prior, plan.prior_weight), name)))
         done.append(Stage(name, law, len(rows)))
         model = fit(np.concatenate([rows for rows, _ in drawn]), concat([noisy for _, noisy in drawn]), model, scored)
     if model is None:
@@ -609,10 +623,36 @@ def run_stages(
     return StagedFit(model, concat([noisy for _, noisy in every])[in_order], validation, tuple(done))
 
 
-def _prior(law: Law, rows: Rows, model: Model | None, prior_of: Callable[[Model, Rows], ArrayLike], first_prior: Floats | None) -> "Prior":
+def _prior(
+    law: Law, rows: Rows, model: Model | None, prior_of: Callable[[Model, Rows], ArrayLike], first_prior: Floats | None, weight: float
+) -> "Prior":
     """Return the prior of a stage's rows as a function of positions among them, so that a repeat of the run need not evaluate the model."""
     if model is not None and law.uses_prior:
+        if weight and first_prior is not None:
+            return lambda positions: mixed(prior_of(model, rows[positions]), first_prior[rows[positions]], weight)
         return lambda positions: prior_of(model, rows[positions])
     if first_prior is not None:
         return lambda positions: first_prior[rows[positions]]
     return None
+
+
+def mixed(proba: ArrayLike, prior: ArrayLike, weight: float) -> Floats:
+    """Mix a model's predictions with a given prior: (1 - weight) proba + weight prior, both scaled to sum to 1 in each row.
+
+    Parameters
+    ----------
+    proba, prior : (m, K) arrays of weights >= 0
+        A row of zeros counts as uniform.
+    weight : float in [0, 1]
+
+    Notes
+    -----
+    Guarantee: post-processing. The model saw earlier noisy outputs, and the prior is public or was paid for; neither saw a raw label of the
+    rows that are drawn next, so their draw costs what it costs under any prior.
+    """
+    parts = []
+    for given in (np.asarray(proba, np.float64), np.asarray(prior, np.float64)):
+        scaled = given / np.maximum(given.max(axis=1, keepdims=True), np.finfo(np.float64).tiny)  # so that no sum overflows
+        total = scaled.sum(axis=1, keepdims=True)
+        parts.append(np.divide(scaled, total, out=np.full(given.shape, 1.0 / given.shape[1]), where=total > 0))
+    return np.asarray((1.0 - weight) * parts[0] + weight * parts[1])
