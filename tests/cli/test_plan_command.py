@@ -137,3 +137,9 @@ def test_what_to_learn_with_is_said_for_each_budget() -> None:
     made = plan(10, [0.5, 4.0])
     assert "ProportionClassifier" in made.learners[0] and "TorchClassifier" in made.learners[1]
     assert all("LightGBM" in line and line in made.to_text() for line in made.learners)
+
+
+def test_what_to_learn_with_follows_the_budget() -> None:
+    said = plan(2, (0.01, 0.5, 2.0)).learners
+    assert ["LightGBM" in line for line in said] == [False, True, True]
+    assert ["counts of clusters" in line for line in said] == [True, True, False]

@@ -329,11 +329,14 @@ def _enumerated_chances(law: Law) -> tuple[float, float, float]:
     return float((channel * members.T).sum() / law.n_classes), size, float(channel.max(axis=0).sum() / law.n_classes)
 
 
+_ROWS_FROM = 0.5  # below, counts of clusters are ahead on tables, too
 _COUNTS_UP_TO = 1.0  # above, single rows say more of images and embeddings than counts of their clusters: benchmarks/README.md
 
 
 def _learner(epsilon: float) -> str:
     """Say what to learn with at a budget, as the benchmarks found it."""
+    if epsilon < _ROWS_FROM:
+        return f"epsilon {epsilon:g}: learn from counts of clusters (ProportionClassifier); single rows tell too little."
     near = (
         "counts of clusters (ProportionClassifier)" if epsilon <= _COUNTS_UP_TO else "the likelihood (LabelDPClassifier, TorchClassifier)"
     )
