@@ -123,6 +123,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     """
 
     prior_temperature = 1.0
+    prior_weight = 0.0
     top_k_filter = None
 
     def __init__(
