@@ -637,7 +637,8 @@ def test_the_papers_two_stages_are_options(tmp_path: Path, model: str) -> None:
     ],
 )
 def test_a_nets_correction_is_its_loss(correction: str, loss: str) -> None:
-    deep = pytest.importorskip("labeldp.deep")
+    pytest.importorskip("torch")
+    from labeldp import deep
     from labeldp.deep._named import loss_for
 
     assert loss_for(correction) is getattr(deep, loss)

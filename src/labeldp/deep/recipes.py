@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from labeldp import _validate
+from labeldp.deep._named import require_torch
 
 if TYPE_CHECKING:
     from labeldp.deep._loop import Recipe
@@ -276,7 +277,8 @@ def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> 
 
 
 def _require_fields(changes: Mapping[str, Any]) -> None:
-    """Refuse changes of what a Recipe does not have."""
+    """Refuse changes of what a Recipe does not have; and name the extra where torch is missing."""
+    require_torch()
     from labeldp.deep._loop import Recipe
 
     for name in changes:
