@@ -128,9 +128,6 @@ class Method:
     warm_start : bool
     views : "one", "flip", "shift 1" or "flip, shift 1"
         Images that a prediction averages over: the image, with its mirror image, with moves by a pixel, or all ten; no label is used.
-    members : int
-        Nets that learn from the same noisy labels in the last stage, each from its own first weights and in its own order; the model is
-        the mean of their probabilities.
     """
 
     net: str
@@ -142,12 +139,10 @@ class Method:
     top_k_filter: bool = False
     warm_start: bool = True
     views: str = "one"
-    members: int = 1
 
     def described(self) -> dict[str, object]:
-        """Return JSON-ready data, which is part of a run's identity; members are included where there are several."""
-        found = asdict(self) | {"stages": [stage.described() for stage in self.stages], "sizes": list(self.sizes)}
-        return {name: value for name, value in found.items() if name != "members" or self.members > 1}
+        """Return JSON-ready data, which is part of a run's identity."""
+        return asdict(self) | {"stages": [stage.described() for stage in self.stages], "sizes": list(self.sizes)}
 
     def shortened(self, epochs: int = 1) -> "Method":
         """So many epochs a stage: one to try a command out."""

@@ -91,22 +91,6 @@ class Watched:
         return self.noisy
 
 
-class MeanOf(nn.Module):
-    """Several nets as one: the logarithm of their mean probabilities.
-
-    Parameters
-    ----------
-    nets : sequence of nn.Module
-    """
-
-    def __init__(self, nets: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.nets = nn.ModuleList(nets)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([functional.log_softmax(net(x), dim=1) for net in self.nets]).logsumexp(dim=0) - math.log(len(self.nets))
-
-
 class Stages:
     """A method's stages on a data set: the functions that `run_stages` calls."""
 
@@ -123,18 +107,11 @@ class Stages:
         training = self.method.stages[len(self.found.stages)]
         kept = self._in_top_k(model, rows, noisy) if model is not None and self.method.top_k_filter else np.arange(len(rows))
         self.found.stages.append(self._drawn() | {"learned_from": len(kept)})
-        target, last = target_of(training.loss, noisy[kept]), len(self.found.stages) == len(self.method.stages)
-        nets = [
-            self.learn(self._begun(model if number == 0 else None), rows[kept], target, training)
-            for number in range(self.method.members if last else 1)
-        ]
-        return nets[0] if len(nets) == 1 else MeanOf(nets)
-
-    def _begun(self, model: nn.Module | None) -> nn.Module:
-        """The net that a stage begins with: the model so far, or one with fresh weights."""
         if model is None or not self.method.warm_start:
-            return build(self.method.net, self.data)
-        return copy.deepcopy(model).requires_grad_(True)  # an averaged net needs no gradient
+            net = build(self.method.net, self.data)
+        else:
+            net = copy.deepcopy(model).requires_grad_(True)  # an averaged net needs no gradient
+        return self.learn(net, rows[kept], target_of(training.loss, noisy[kept]), training)
 
     def learn(self, net: nn.Module, rows: Rows, target: Tensor | Form, training: Training) -> nn.Module:
         """Train a net on these rows."""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import Pipeline
@@ -282,15 +282,24 @@ def takes_raw_labels(estimator: Estimator) -> bool:
 
 def require_classifier(estimator: Estimator) -> None:
     """Refuse regressors, clusterers and classes instead of instances, which would be charged for and then predict nonsense."""
+    _require_kind(estimator, is_classifier, "classifier", "ClassifierMixin")
+
+
+def require_regressor(estimator: Estimator) -> None:
+    """Refuse classifiers, clusterers and classes instead of instances."""
+    _require_kind(estimator, is_regressor, "regressor", "RegressorMixin", " For classes there is LabelDPClassifier.")
+
+
+def _require_kind(estimator: Estimator, of_kind: Callable[[object], bool], kind: str, mixin: str, more: str = "") -> None:
     try:
-        fits = not isinstance(estimator, type) and hasattr(estimator, "fit") and is_classifier(estimator)
+        fits = not isinstance(estimator, type) and hasattr(estimator, "fit") and of_kind(estimator)
     except (AttributeError, TypeError):  # it has no tags
         fits = False
     if not fits:
         name = estimator.__name__ + " itself" if isinstance(estimator, type) else type(estimator).__name__
         raise InvalidInput(
-            f"Expected a scikit-learn classifier, or a pipeline that ends in one, got {name}. A class of your own: derive it from "
-            "ClassifierMixin and BaseEstimator, and pass an instance."
+            f"Expected a scikit-learn {kind}, or a pipeline that ends in one, got {name}. A class of your own: derive it from "
+            f"{mixin} and BaseEstimator, and pass an instance.{more}"
         )
 
 

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
-from sklearn.base import clone, is_regressor
+from sklearn.base import clone
 
-from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import CELLS
 from labeldp.laws import PriorSplit, Threshold
@@ -135,20 +134,6 @@ class LocationModel:
     def predict_proba(self, X: object) -> Floats:
         """Predict probabilities of the grid's points: (n, G), rows sum to 1."""
         return self.family.probabilities(self.locations(X))
-
-
-def require_regressor(estimator: Estimator) -> None:
-    """Refuse classifiers, clusterers and classes instead of instances."""
-    try:
-        fits = not isinstance(estimator, type) and hasattr(estimator, "fit") and is_regressor(estimator)
-    except (AttributeError, TypeError):  # it has no tags
-        fits = False
-    if not fits:
-        name = estimator.__name__ + " itself" if isinstance(estimator, type) else type(estimator).__name__
-        raise InvalidInput(
-            f"Expected a scikit-learn regressor, or a pipeline that ends in one, got {name}. A class of your own: derive it from "
-            "RegressorMixin and BaseEstimator, and pass an instance. For classes there is LabelDPClassifier."
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,17 +14,16 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
-from labeldp.learn._classifier import TabularEstimator, _Training, dry_run
-from labeldp.learn._corrections import DEFAULTS, LearnOptions, require_plain_labels
+from labeldp.learn._classifier import FEW_ROWS, TabularEstimator, _Training, dry_run
+from labeldp.learn._corrections import DEFAULTS, LearnOptions, require_plain_labels, require_regressor
 from labeldp.learn._data import Floats, features_digest
-from labeldp.learn._location import LocationLearner, LocationModel, require_regressor
+from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import RegressorEstimator, quantiles_of
 from labeldp.protocol._fit import FitPlan, FitSettings
 from labeldp.protocol._matching import check_count
 
-_FEW_ROWS = 2000
 POINTS = 64
 
 
@@ -216,11 +215,11 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
     # Predicting -------------------------------------------------------------------------------------------------------------------
 
-    def _base(self, n_rows: int = _FEW_ROWS) -> Any:
+    def _base(self, n_rows: int = FEW_ROWS) -> Any:
         """Return the user's estimator, or the default: boosted shallow trees."""
         if self.estimator is not None:
             return self.estimator
-        if n_rows < _FEW_ROWS:
+        if n_rows < FEW_ROWS:
             return HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
         return HistGradientBoostingRegressor(max_leaf_nodes=15, l2_regularization=5.0, early_stopping=False)
 

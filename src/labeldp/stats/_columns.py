@@ -151,13 +151,14 @@ def _encoded(values: NDArray[Any], name: str) -> tuple[Codes, tuple[object, ...]
     return full, tuple(unique.tolist()), gaps
 
 
-def require_noisy(noisy: object) -> None:
-    """Refuse what is no NoisyLabels: raw labels above all, since a figure of them has no guarantee."""
+def require_noisy(noisy: object) -> NoisyLabels:
+    """Return NoisyLabels; refuse anything else: raw labels above all, since a figure of them has no guarantee."""
     if not isinstance(noisy, NoisyLabels):
         raise InvalidInput(
             f"Expected NoisyLabels, got {type(noisy).__name__}. Release labels by labeldp.privatize, read a released table by "
             "labeldp.read_noisy, or declare another mechanism's by NoisyLabels.from_labels; for public labels use another library."
         )
+    return noisy
 
 
 def warn_of_units(noisy: NoisyLabels) -> None:

@@ -10,8 +10,8 @@ from scipy.special import chdtrc
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
-from labeldp.stats._columns import Codes, Column, Floats, rows_of
-from labeldp.stats._figures import Figures, contributions_of, each_group, frequencies, require, sum_by
+from labeldp.stats._columns import Codes, Column, Floats, require_noisy, rows_of
+from labeldp.stats._figures import Figures, contributions_of, each_group, frequencies, sum_by
 
 _RANK = 1e-9  # an eigenvalue below this share of the largest counts as 0
 
@@ -97,7 +97,7 @@ def crosstab(
     >>> table.df, table.pvalue < 0.001
     (2, True)
     """
-    require(noisy)
+    require_noisy(noisy)
     shares = frequencies(noisy, by, groups=groups, units=units, ids=ids, confidence=confidence)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
     inside = np.flatnonzero(rows.groups.codes >= 0)

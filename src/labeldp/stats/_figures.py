@@ -26,6 +26,7 @@ from labeldp.stats._columns import (
     levels_of,
     matched,
     numbers_of,
+    require_noisy,
     require_rank,
     rows_of,
 )
@@ -358,17 +359,9 @@ def mean(
     >>> found.low < 2.0 < found.high
     True
     """
-    numbers = numbers_of(require(noisy), of)
+    numbers = numbers_of(require_noisy(noisy), of)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
     return _figures(rows, numbers[None], ("mean",), confidence, simultaneous)
-
-
-def require(noisy: NoisyLabels) -> NoisyLabels:
-    """Return noisy labels, or refuse what is none."""
-    from labeldp.stats._columns import require_noisy
-
-    require_noisy(noisy)
-    return noisy
 
 
 def quantiles(
@@ -413,7 +406,7 @@ def quantiles(
     ----------
     Woodruff 1952, "Confidence intervals for medians and other position measures".
     """
-    numbers = numbers_of(require(noisy))
+    numbers = numbers_of(require_noisy(noisy))
     wanted = tuple(_validate.fraction(q=value, fix="The median is q=0.5.") for value in q)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
     order = np.argsort(numbers, kind="stable")
@@ -594,7 +587,7 @@ def difference(
     Guarantee and cost as for `frequencies`. The interval is value +- z stderr with the variances of both means, each with the small-sample
     term of `labeldp.protocol.metrics.mean_interval`.
     """
-    numbers = numbers_of(require(noisy), of)
+    numbers = numbers_of(require_noisy(noisy), of)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
     return _difference(rows, numbers, confidence)
 
@@ -703,7 +696,7 @@ def effect(
     >>> found.low < 0.2 < found.high and found.pvalue < 1e-6
     True
     """
-    numbers = numbers_of(require(noisy), of)
+    numbers = numbers_of(require_noisy(noisy), of)
     table = None if X is None else design_of(X, intercept=False)
     columns, _ = matched(noisy, ids, arm=arm)
     arms = _arms(levels_of(columns["arm"], "arm"), control)

@@ -13,9 +13,21 @@ from scipy.special import ndtr
 from labeldp import _validate
 from labeldp.errors import InvalidInput, SeparationWarning, warn
 from labeldp.evidence import NoisyLabels
-from labeldp.stats._columns import Codes, Column, Design, Floats, design_of, levels_of, matched, numbers_of, require_rank, warn_of_units
+from labeldp.stats._columns import (
+    Codes,
+    Column,
+    Design,
+    Floats,
+    design_of,
+    levels_of,
+    matched,
+    numbers_of,
+    require_noisy,
+    require_rank,
+    warn_of_units,
+)
 from labeldp.stats._families import Count, Family, Normal, Softmax
-from labeldp.stats._figures import contributions_of, least_squares, normal_quantile, number_text, outer_of, require, text_table
+from labeldp.stats._figures import contributions_of, least_squares, normal_quantile, number_text, outer_of, text_table
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 _STEPS = 200
@@ -283,7 +295,7 @@ def regress(
     _validate.boolean(intercept=intercept)
     kind = _validate.one_of(("observed", "sandwich"), standard_errors=standard_errors) if standard_errors is not None else None
     raw = design_of(X, names, intercept=intercept)
-    columns, told = matched(require(noisy), ids, X=raw.table, units=units)
+    columns, told = matched(require_noisy(noisy), ids, X=raw.table, units=units)
     kept = np.flatnonzero(told.evidenced)
     design = Design(columns["X"][kept], raw.names)
     require_rank(design)
