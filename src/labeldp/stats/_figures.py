@@ -104,8 +104,8 @@ def warn_of_questions(noisy: NoisyLabels) -> None:
     laws = ", ".join(sorted({block.law.name for block in noisy.blocks if block.law.uses_prior}))
     warn(
         PriorQuestionsWarning(
-            f"Rows were asked by a prior ({laws}) and have no unbiased estimator, so this figure takes it that within each group the prior "
-            "does not tell rows apart. That holds if no prior was given, or one for all rows, or one a group. If a model "
+            f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so this figure takes it that within each group "
+            "the prior does not tell rows apart. That holds if no prior was given, or one for all rows, or one a group. If a model "
             "made it, use noisy.measurable (the rows of a first stage), or a regression on these features."
         )
     )
