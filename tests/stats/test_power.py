@@ -91,6 +91,7 @@ def test_bad_input_is_refused():
         lambda: ldp.stats.ProportionDifference(0.1, 1.2),
         lambda: ldp.stats.rows_for(good, law, power=0.01),
         lambda: ldp.stats.rows_for(good, ldp.PriorSplit(4, 1.0)),
+        lambda: ldp.stats.rows_for(good, "rr"),
         lambda: ldp.stats.power(good, law, 0),
         lambda: ldp.stats.rows_for(ldp.stats.LogisticCoefficient(0.5, 0.2), ldp.RandomizedResponse(3, 1.0)),
         lambda: ldp.stats.MeanDifference(1.0, [1, 2], [1.0]),

@@ -187,6 +187,14 @@ def test_perfect_separation_is_said_and_has_infinite_standard_errors():
     assert "Not converged" in fit.summary()
 
 
+def test_a_coefficient_that_grows_without_bound_under_noise_has_no_finite_standard_error():
+    X = np.random.default_rng(5).normal(size=(3000, 2))
+    noisy = ldp.privatize((X[:, 0] > 0).astype(int), ldp.RandomizedResponse(2, 2.0), noise=SEED)
+    with pytest.warns(SeparationWarning, match="x1: a column"):
+        fit = ldp.stats.regress(noisy, X, "logistic")
+    assert not fit.converged and np.isinf(fit.bse[1]) and np.isfinite(fit.bse[[0, 2]]).all()
+
+
 def test_bad_designs_are_refused_by_name():
     X, y, _ = made("logistic", 200)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=SEED)

@@ -85,7 +85,10 @@ class MeanDifference:
         _validate.fraction(share=self.share)
         values, shares = np.asarray(self.values, np.float64), np.asarray(self.shares, np.float64)
         if values.ndim != 1 or values.shape != shares.shape or len(values) < 2 or not np.isfinite(values).all():
-            raise InvalidInput(f"Expected a finite value and a share for each class, got shapes {values.shape} and {shares.shape}.")
+            raise InvalidInput(
+                "Expected two sequences, finite values of the classes and as many shares, got "
+                f"values={_validate.shown(self.values)}, shares={_validate.shown(self.shares)}."
+            )
         if not ((shares >= 0) & (shares < np.inf)).all() or not shares.sum() > 0:
             raise InvalidInput("Expected shares of at least 0, not all 0. Give a guess of the class frequencies.")
 
@@ -234,6 +237,8 @@ def _size(effect: Effect) -> float:
 
 def _inclusion(law: Law, n_classes: int | None = None) -> tuple[float, float]:
     """Return the probabilities that a row's own class, and another, is in its output, for a law that has them without a prior."""
+    if not isinstance(law, Law):
+        raise InvalidInput(f"Expected a Law, such as labeldp.RandomizedResponse(2, 1.0), or None, got law={_validate.shown(law)}.")
     if n_classes is not None and law.n_classes != n_classes:
         raise InvalidInput(f"Expected a law over {n_classes} classes, got {law}.")
     kind, shape = law.layout()["output"]

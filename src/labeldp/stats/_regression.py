@@ -31,6 +31,7 @@ from labeldp.stats._figures import contributions_of, least_squares, normal_quant
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 _STEPS = 200
+_FAR = 50.0  # coefficient of a scaled column at which a growing estimate is given up
 _DONE = 1e-10  # the gain of a step, per row, at which the maximum is reached
 _FLAT = 1e-7  # information of a row on a coefficient, in standard deviations of its column, below which it is told nothing
 _CELLS = 1 << 20  # numbers in one batch of rows
@@ -344,6 +345,9 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
     back = block_diag(*(each if part.shape[1] == len(each) and part is designs[0] else np.eye(1) for part in designs))
     covariance, lost = _covariance(-found.hessian, found.scores, units, kind, back)
     params = back @ found.flat
+    if isinstance(family, Softmax) and not found.converged:  # far coefficients that were still growing
+        reach = np.tile(np.sqrt((design.table**2).mean(axis=0)), len(designs))
+        lost |= np.abs(params) * reach > _FAR / 2
     if isinstance(family, Normal):
         params[-1] += np.log(spread)
         family = Normal(family.borders * spread)
@@ -424,7 +428,7 @@ def _maximise(problem: _Problem, start: Floats) -> _Maximum:
         else:  # the rest is rounding
             return replace(here, converged=gain < 1e-6 * n)
         here = there
-        if isinstance(problem.family, Softmax) and np.abs(here.flat).max() > 50:  # grows without bound
+        if isinstance(problem.family, Softmax) and np.abs(here.flat).max() > _FAR:  # grows without bound
             break
     return here
 
