@@ -23,9 +23,10 @@ from labeldp.errors import InvalidInput, LabelDPWarning, MissingExtra, ReleaseEr
 # Data may lie in LABELDP_DATA or in a folder shared/data beside the checkout.
 GIVEN = os.environ.get("LABELDP_DATA") or str(Path(__file__).resolve().parents[3] / "shared" / "data")
 
-SHAPES = {  # train and test features, class counts of both
+SHAPES = {  # train and test features, class counts of both (of numbers none)
     "adult": ((32561, 14), (16281, 14), [24720, 7841], [12435, 3846]),
     "breast_cancer": ((569, 30), (0, 30), [212, 357], [0, 0]),
+    "california_housing": ((20640, 8), (0, 8), [], []),
     "cifar10": ((50000, 32, 32, 3), (10000, 32, 32, 3), [5000] * 10, [1000] * 10),
     "cifar100": ((50000, 32, 32, 3), (10000, 32, 32, 3), [500] * 100, [100] * 100),
     "credit_default": ((30000, 23), (0, 23), [23364, 6636], [0, 0]),
@@ -68,8 +69,9 @@ def test_a_data_set_on_this_machine_is_read_whole(name: str, monkeypatch: pytest
     else:
         data = datasets.load(name)
     assert (data.X_train.shape, data.X_test.shape) == (train, test)
-    assert np.bincount(data.y_train, minlength=data.n_classes).tolist() == train_counts
-    assert np.bincount(data.y_test, minlength=data.n_classes).tolist() == test_counts
+    if data.classes:
+        assert np.bincount(data.y_train, minlength=data.n_classes).tolist() == train_counts
+        assert np.bincount(data.y_test, minlength=data.n_classes).tolist() == test_counts
     assert len(set(data.classes)) == data.n_classes == len(train_counts)
     assert data.X_train.dtype == (np.float64 if data.columns else np.uint8)
     assert len(data.columns) in (0, data.X_train.shape[1])
@@ -94,6 +96,38 @@ def test_adult_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first["age"], first["workclass"], first["native-country"], first["income"]) == (39, "State-gov", "United-States", "<=50K")
     assert table["workclass"].null_count == 1836  # the published number of "?"
     assert str(table.schema.field("age").type) == "int64"
+
+
+def test_numbers_of_california_housing_are_the_published_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELDP_DATA", GIVEN)
+    if datasets.where("california_housing") is None:
+        pytest.skip("california_housing is not on this machine")
+    data = datasets.load("california_housing")
+    assert data.y_train.dtype == np.float64
+    assert (data.y_train.min(), data.y_train.max()) == (14999, 500001)
+    assert round(data.y_train.mean(), 1) == 206855.8  # scikit-learn's copy: 2.068558
+    assert data.X_train[0].tolist() == [-122.23, 37.88, 41, 880, 129, 322, 126, 8.3252]
+    table = data.to_table(label="value")
+    assert table["total_bedrooms"].null_count in (0, 207)
+    assert table["value"][:2].to_pylist() == [452600, 358500]
+
+
+def test_california_housing_in_both_forms(tmp_path: Path) -> None:
+    numbers = "-122.230000,37.880000,41.000000,880.000000,129.000000,322.000000,126.000000,8.325200,452600.000000"
+    archive = pack(tmp_path / "cal_housing.tgz", {"CaliforniaHousing/cal_housing.data": f"{numbers}\n{numbers}\n".encode()})
+    header = ",".join([*readers.HOUSING_COLUMNS, "median_house_value", "ocean_proximity"])
+    lines = [header, "-122.23,37.88,41.0,880.0,129.0,322.0,126.0,8.3252,452600.0,NEAR BAY", "-122,38,2,1,,3,4,5,6,INLAND"]
+    (tmp_path / "housing.csv").write_text("\n".join(lines) + "\n")
+    X, y, _ = readers.read_housing_tgz([archive])
+    other, values, _ = readers.read_housing_csv([tmp_path / "housing.csv"])
+    assert np.array_equal(X[0], other[0])
+    assert (y.tolist(), values.tolist()) == ([452600, 452600], [452600, 6])
+    assert np.isnan(other[1]).tolist() == [False] * 4 + [True] + [False] * 3
+    (tmp_path / "housing.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ReleaseError, match="Expected the columns longitude"):
+        readers.read_housing_csv([tmp_path / "housing.csv"])
+    with pytest.raises(ReleaseError, match=r"Expected cal_housing\.data"):
+        readers.read_housing_tgz([pack(tmp_path / "other.tgz", {"x/readme": b""})])
 
 
 def test_images_are_no_table() -> None:

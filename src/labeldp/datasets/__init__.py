@@ -39,10 +39,10 @@ class DataSet:
         Images: (n, height, width) or (n, height, width, 3) uint8. Tables: (n, d) float64, a categorical column as the position of its
         value in `categories`, NaN where a value is missing. A set without an official split has all its rows in `X_train`, and 0 rows in
         `X_test`.
-    y_train, y_test : (n,) int64
-        Labels, as positions in `classes`.
+    y_train, y_test : (n,) int64, or float64
+        Labels, as positions in `classes`; where these are none, numbers.
     classes : tuple of str
-        The K class values.
+        The K class values; none of a set whose labels are numbers.
     description : str
         Content, source, and notes on its use.
     columns : tuple of str
@@ -53,9 +53,9 @@ class DataSet:
 
     name: str
     X_train: NDArray[np.generic]
-    y_train: NDArray[np.int64]
+    y_train: NDArray[Any]
     X_test: NDArray[np.generic]
-    y_test: NDArray[np.int64]
+    y_test: NDArray[Any]
     classes: tuple[str, ...]
     description: str
     columns: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class DataSet:
 
     @property
     def n_classes(self) -> int:
-        """Number of classes, K."""
+        """Number of classes, K; 0 of a set whose labels are numbers."""
         return len(self.classes)
 
     @property
@@ -71,7 +71,7 @@ class DataSet:
         """The positions of the categorical columns, as scikit-learn's `categorical_features` takes them."""
         return tuple(i for i, column in enumerate(self.columns) if column in self.categories)
 
-    def all_rows(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    def all_rows(self) -> tuple[NDArray[np.generic], NDArray[Any]]:
         """Return all features (n, ...) and labels (n,), the train rows first.
 
         Cost: one copy of both.
@@ -79,7 +79,7 @@ class DataSet:
         return np.concatenate([self.X_train, self.X_test]), np.concatenate([self.y_train, self.y_test])
 
     def to_table(self, part: str = "train", label: str = "label") -> "pa.Table":
-        """Return one part of a tabular set as an Arrow table: categorical columns as text, class values in the last column.
+        """Return one part of a tabular set as an Arrow table: categorical columns as text, class values or numbers in the last column.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class DataSet:
             raise InvalidInput(f"Expected a data set with columns, got the images of {self.name}. Use X_{part} and y_{part}.")
         X, y = (self.X_train, self.y_train) if part == "train" else (self.X_test, self.y_test)
         named = {column: self._arrow_column(column, X[:, i].astype(np.float64)) for i, column in enumerate(self.columns)}
-        named[label] = _decode(y, self.classes)
+        named[label] = _decode(y, self.classes) if self.classes else self._arrow_column(label, y)
         return pa.table(named)
 
     def _arrow_column(self, column: str, values: NDArray[np.float64]) -> "pa.Array":
@@ -225,6 +225,8 @@ _READERS: dict[str, _Reader] = {
     ),
     "ratings-zip": _table(readers.read_ratings_zip, readers.RATING_COLUMNS),
     "ratings-npz": _table(readers.read_ratings_npz, readers.RATING_COLUMNS),
+    "housing-csv": _table(readers.read_housing_csv, readers.HOUSING_COLUMNS),
+    "housing-tgz": _table(readers.read_housing_tgz, readers.HOUSING_COLUMNS),
     "credit": _table(readers.read_credit, readers.CREDIT_COLUMNS),
     "adult": _adult,
 }

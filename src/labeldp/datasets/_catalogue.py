@@ -346,4 +346,25 @@ ENTRIES: dict[str, Entry] = {
         "No official split: all rows are in the train part. Yeh and Lien, 2009.",
         ("0", "1"),
     ),
+    "california_housing": Entry(
+        "california-housing",
+        (
+            Form(
+                (
+                    File(
+                        "cal_housing.tgz",
+                        ("aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",),
+                        "https://ndownloader.figshare.com/files/5976036",
+                    ),
+                ),
+                "housing-tgz",
+            ),
+            Form(
+                (File("california-housing.csv.xz", ("ed9937e71c789b3b4ecf9c8bc6e7225021a55e32b8a68ae319b3ad125bc67dd8",)),), "housing-csv"
+            ),
+        ),
+        "California housing: 20,640 census blocks of 1990, 8 columns; the label is a number, the median house value in dollars (14,999 to "
+        "500,001, capped). The CSV form lacks 207 numbers of bedrooms. No official split: all rows are in the train part. "
+        "Pace and Barry, Sparse Spatial Autoregressions, 1997.",
+    ),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of the files of data sets: images (idx, npz, CIFAR, WebP sheets) and tables (Adult, credit default, MovieLens-1M)."""
+"""Readers of the files of data sets: images (idx, npz, CIFAR, WebP sheets), tables (Adult, credit default, California housing, ratings)."""
 
 import csv
 import gzip
@@ -146,6 +146,10 @@ CREDIT_COLUMNS = (
     *(f"PAY_AMT{month}" for month in range(1, 7)),
 )
 CREDIT_CATEGORICAL = frozenset({"SEX", "EDUCATION", "MARRIAGE"})
+HOUSING_COLUMNS = (
+    *("longitude", "latitude", "housing_median_age", "total_rooms"),
+    *("total_bedrooms", "population", "households", "median_income"),
+)
 RATING_COLUMNS = ("user", "movie", "gender", "age", "occupation")
 RATING_CATEGORICAL = frozenset({"gender", "occupation"})
 
@@ -203,6 +207,29 @@ def read_credit(paths: Sequence[Path]) -> tuple[Matrix, Labels, Categories]:
         raise ReleaseError(f"Expected {len(CREDIT_COLUMNS) + 2} columns in {path}, got {len(header)}. Fetch the file again.")
     matrix, categories = encode([row[1:-1] for row in rows], CREDIT_COLUMNS, CREDIT_CATEGORICAL)
     return matrix, np.array([int(row[-1]) for row in rows], np.int64), categories
+
+
+def read_housing_csv(paths: Sequence[Path]) -> tuple[Matrix, Matrix, Categories]:
+    """Read California housing from CSV with a header: the eight columns, the house value, and more that is left out."""
+    (path,) = paths
+    header, *rows = csv.reader(io.StringIO(_text(path)))
+    wanted = (*HOUSING_COLUMNS, "median_house_value")
+    if tuple(header[: len(wanted)]) != wanted or not rows:
+        raise ReleaseError(f"Expected the columns {', '.join(wanted)} in {path}, got others. Fetch the file again.")
+    matrix, _ = encode([row[: len(wanted)] for row in rows], wanted, frozenset(), missing="")
+    return matrix[:, :-1], matrix[:, -1], {}
+
+
+def read_housing_tgz(paths: Sequence[Path]) -> tuple[Matrix, Matrix, Categories]:
+    """Read California housing as StatLib served it: cal_housing.tgz with lines of nine numbers, the house value last."""
+    (path,) = paths
+    with tarfile.open(path) as tar:
+        found = next((member for member in tar.getmembers() if Path(member.name).name == "cal_housing.data"), None)
+        if found is None:
+            raise ReleaseError(f"Expected cal_housing.data in {path}, found none. Fetch the file again.")
+        rows = [line.split(",") for line in _member(tar, found).decode("ascii").split()]
+    matrix = np.array(rows, np.float64)
+    return matrix[:, :-1], matrix[:, -1], {}
 
 
 def read_ratings_npz(paths: Sequence[Path]) -> tuple[Matrix, Labels, Categories]:
