@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A net taught by private counts: all of epsilon goes into label counts of clusters of the images, and no label of a single row is drawn.
+Or half of the rows, at random, are counted, and the labels of the others are drawn: each row is asked once, at the whole epsilon.
 
 1. Gradient histograms of the images, 200 principal components of them, and clusters of those. No label is looked at.
 2. `ProportionClassifier` asks how many rows of each cluster have each label, and fits a linear model to the noisy counts.
 3. The net learns the linear model's probabilities of the training rows, as first predictions of `Consistency`, by cross-entropy.
 4. Each later stage moves the net's probabilities, cluster by cluster, towards the noisy counts, and the net learns these.
+5. If labels are drawn, the law is the most informative one of each row with the net's probabilities as its prior. The last stage learns
+   from these outputs by their likelihood, and beside them from step 4's probabilities of all rows.
 
 Steps 3 and 4 are post-processing. How the budget is divided (all of it to counts, instead of half of it, or of the rows, to single labels)
 and how the net is taught were chosen on true labels of the 10,000 images of KMNIST's test part, 8,000 of them to learn from, at epsilon 1;
@@ -13,6 +16,7 @@ the rule for the number of clusters were once chosen on true labels of 10,000 ro
 `benchmarks.small_epsilon.command`).
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -32,6 +36,7 @@ from benchmarks.small_epsilon.methods import oriented
 from labeldp.aggregates import Histogram
 from labeldp.deep import Consistency, Dense
 from labeldp.deep._loop import train
+from labeldp.errors import SeededNoiseWarning
 from labeldp.learn import ProportionClassifier
 
 COMPONENTS = 200
@@ -40,22 +45,39 @@ _LEAST = 0.02  # of a cluster's expected count that remains where the noisy one 
 
 
 def fit(data: Data, method: Method, epsilon: float, seed: int, *, device: str = "cpu", progress: Callable[[str], object] = str) -> Fitted:
-    """Count, fit the linear model, and teach the net stage by stage."""
+    """Count, fit the linear model, and teach the net stage by stage. Two sizes: the rows of the second one are drawn for the last stage."""
     Z = embedded(data)
+    draws = len(method.sizes) > 1
+    order = np.random.default_rng(seed).permutation(len(Z)) if draws else np.arange(len(Z))
+    counted, drawn = np.split(order, [round(len(Z) * method.sizes[0] / sum(method.sizes))])
     linear = ProportionClassifier(choosing(), epsilon=epsilon, classes=range(data.n_classes), noise=ldp.SeededNoise(seed))
-    proba = linear.fit(Z, data.y).predict_proba(Z)
-    groups, asked = linear.clusters_.assign(Z), linear.aggregate_
+    proba = linear.fit(Z[counted], data.y[counted]).predict_proba(Z)
+    groups, asked = linear.clusters_.assign(Z[counted]), linear.aggregate_
     assert isinstance(asked.query, Histogram)
     counts, variance = asked.values.astype(np.float64), asked.query.standard_deviation() ** 2
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     found = Fitted(build(method.net, data))
     for number, training in enumerate(method.stages):
+        known = torch.zeros(len(data.y), data.n_classes)  # of single rows nothing: all classes are as likely
+        told: dict[str, object] = {"law": "histogram", "counted": len(counted), "clusters": len(counts)}
         if number:
-            proba = towards(probabilities(found.net, data.X), groups, counts, variance)
-        found.stages.append({"law": "histogram", "counted": len(data.y), "clusters": len(counts)})
-        found.net = _taught(found, data, training, proba, generator, device, progress)
+            proba = probabilities(found.net, data.X, method.views if draws else "one")
+            if draws and number == len(method.stages) - 1:
+                law = ldp.AutoLaw(data.n_classes, epsilon)
+                noisy = _privatized(data.y[drawn], law, proba[drawn], seed)
+                known[torch.from_numpy(drawn)] = torch.from_numpy(np.log(np.maximum(noisy.likelihood(), 1e-12)))
+                told = {"law": law.name, "drawn": len(drawn)}
+            proba[counted] = towards(proba[counted], groups, counts, variance)
+        found.stages.append(told)
+        found.net = _taught(found, data, training, Dense(known), proba, generator, device, progress)
     return found
+
+
+def _privatized(labels: Array, law: ldp.laws.Law, prior: Array, seed: int) -> ldp.NoisyLabels:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeededNoiseWarning)
+        return ldp.privatize(labels, law, prior=prior, classes=range(law.n_classes), noise=ldp.SeededNoise(seed))
 
 
 def embedded(data: Data) -> Array:
@@ -83,13 +105,13 @@ def _taught(
     found: Fitted,
     data: Data,
     training: Training,
+    evidence: Dense,
     proba: Array,
     generator: torch.Generator,
     device: str,
     progress: Callable[[str], object],
 ) -> nn.Module:
-    """The net after a stage of these targets. Single rows have no evidence: all classes are as likely."""
-    nothing = Dense(torch.zeros(len(data.y), data.n_classes))
+    """The net after a stage of these targets and this evidence of single rows."""
     stage = len(found.stages)
 
     def tell(epoch: ldp.deep.Epoch) -> None:
@@ -98,4 +120,4 @@ def _taught(
 
     recipe = replace(training.recipe(), consistency=SHARING)
     net = found.net.requires_grad_(True)
-    return train(net, data.X, nothing, recipe, generator=generator, device=device, progress=tell, first=proba)
+    return train(net, data.X, evidence, recipe, generator=generator, device=device, progress=tell, first=proba)

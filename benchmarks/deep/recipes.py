@@ -28,7 +28,8 @@ from labeldp.deep import recipes as papers
 from labeldp.deep._loop import Recipe
 
 METHODS = (
-    *("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3", "counts", "dp-sgd"),
+    *("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3"),
+    *("counts", "counts-rows", "dp-sgd"),
     "non-private",
 )
 SIZES = ("cpu", "gpu")
@@ -115,7 +116,8 @@ class Method:
         See nets.py.
     stages : tuple of Training
     law : str
-        A law's name; "none" trains on true labels, "dp-sgd" with noise on gradients, "counts" on private counts of clusters.
+        A law's name; "none" trains on true labels, "dp-sgd" with noise on gradients, "counts" on private counts of clusters, and on labels
+        drawn of the other rows if there are two sizes.
     sizes : tuple of float
         Share of the rows in each stage.
     temperature : float
@@ -219,6 +221,8 @@ class Frozen:
             return Method(self.net, (self.clean,), "dp-sgd", views=self.views)
         if name == "counts":
             return Method(self.net, stages(self.ours[0][0], *_COUNTED_EPOCHS, later_rate=0.05), "counts", views=self.views)
+        if name == "counts-rows":
+            return Method(self.net, stages(self.ours[0][0], *_COUNTED_EPOCHS, 10, later_rate=0.05), "counts", (0.5, 0.5), views=self.views)
         if name == "alibi":
             return Method(self.net, (replace(self.ours[0][0], loss="posterior"),), "alibi", views=self.views)
         if kind == "paper":

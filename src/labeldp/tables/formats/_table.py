@@ -358,8 +358,9 @@ class GridCodec(LabelCodec):
         at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
         row = row_number(None) if start_row is None else (self._name_row or row_number)(start_row + at)
         raise InvalidInput(
-            f"Expected a finite number in every row of column {self.column!r}, got none in {row}. Drop such rows if it is public which "
-            "these are; else fill them in with a number within the range."
+            f"Expected a finite number in every row of column {self.column!r}, got none in {row}. Numbers are written as 45000.5 or 4.5e4, "
+            "without units or separators of thousands. If the number is missing, drop such rows if it is public which these are; else fill "
+            "them in with a number within the range."
         )
 
 
