@@ -17,6 +17,7 @@ LabelDPWarning
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a net has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
+├── NoisyVotesWarning    noise outvotes teachers even where all of them agree
 ├── PriorQuestionsWarning a figure assumes that what rows were asked tells nothing of their labels
 ├── RareCategoriesWarning a column has more categories than its learner takes
 ├── RawLabelsWarning     raw labels are used where each use is a spend, or a score without noise
@@ -117,6 +118,10 @@ class LostClassWarning(LabelDPWarning):
 
 class MergedClassesWarning(LabelDPWarning):
     """No row's output distinguishes some of the classes, so no model can."""
+
+
+class NoisyVotesWarning(LabelDPWarning):
+    """The teachers of PATE are so few, or the noise so large, that answers are often wrong even where all teachers agree."""
 
 
 class PriorQuestionsWarning(LabelDPWarning):

@@ -114,6 +114,16 @@ def test_the_command() -> None:
     assert CliRunner().invoke(app, ["plan", "--classes", "100000", "--epsilon", "1"]).exit_code == 0
 
 
+def test_classes_are_a_number_or_names_as_for_a_release() -> None:
+    by_number, by_name = (CliRunner().invoke(app, ["plan", "--classes", given, "--epsilon", "1"]) for given in ("3", "no, yes,unknown"))
+    assert by_number.exit_code == by_name.exit_code == 0
+    assert by_number.stdout == by_name.stdout
+    for given, said in (("no", "the number of classes or their names, got 'no'"), ("no,", "got 'no,'"), ("no,no", "classes that differ")):
+        refused = CliRunner().invoke(app, ["plan", "--classes", given, "--epsilon", "1"], env={"COLUMNS": "200"})
+        assert refused.exit_code == 2
+        assert said in refused.stderr
+
+
 @pytest.mark.parametrize("n_classes", [2, 3, 4, 6, 8, 10, 20, 26, 100])
 @pytest.mark.parametrize("epsilon", [1e-12, 3e-8, 1e-4, 0.05, 0.1, 0.2, 0.5, 1.0, 4.0, 30.0])
 def test_what_is_recommended_can_be_learned_from(n_classes: int, epsilon: float) -> None:

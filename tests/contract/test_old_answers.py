@@ -32,7 +32,7 @@ import labeldp as ldp
 from labeldp.cli import app
 from labeldp.custody import _request as charge
 from labeldp.errors import RawLabelsWarning, RepeatWarning
-from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
+from labeldp.learn import ClusterPrior, NoiseCluster, PATEClassifier, ProportionClassifier
 from labeldp.protocol import _estimator as estimator
 from labeldp.protocol import metrics
 
@@ -72,10 +72,19 @@ def clustered(kind):
 
 ESTIMATORS = {
     "LabelDPClassifier": linear,
-    "with a prior": lambda **settings: linear(prior=ClusterPrior(n_clusters=4), law="auto", **settings),
+    "with a prior": lambda **settings: linear(**{"prior": ClusterPrior(n_clusters=4), "law": "auto"} | settings),
     "TorchClassifier": net,
     "NoiseCluster": clustered(NoiseCluster),
     "ProportionClassifier": clustered(ProportionClassifier),
+    "PATEClassifier": lambda **settings: PATEClassifier(
+        **{"epsilon": 8.0, "n_teachers": 60, "n_queries": 10, "classes": [0, 1]} | settings
+    ),
+}
+OTHERS = {  # what asks anew where there is no redraw
+    "with a prior": {"prior": ClusterPrior(n_clusters=4, random_state=1)},
+    "NoiseCluster": {"random_state": 1},
+    "ProportionClassifier": {"random_state": 1},
+    "PATEClassifier": {"random_state": 1},
 }
 
 
@@ -110,9 +119,8 @@ def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplo
         second = WAYS[way](SECOND, ledger)
     messages = [str(each.message) for each in told]
     assert [re.search("[0-9a-f]{32}", each).group() for each in messages] == [run.run_id for run in runs]
-    assert all(
-        run.charged_at[:10] in each and "column=" in each and "redraw=True" in each for run, each in zip(runs, messages, strict=True)
-    )
+    assert all(run.charged_at[:10] in each and "column=" in each for run, each in zip(runs, messages, strict=True))
+    assert ("random_state=" if way in OTHERS else "redraw=True") in messages[0]
     assert {each.filename for each in told} == {__file__}  # the user's own line
     assert sum("not read" in record.message for record in caplog.records) == len(runs)
     assert (first.repeated, second.repeated) == (False, True) and "repeated=True" in repr(second) and "repeated" not in repr(first)
@@ -123,6 +131,8 @@ def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplo
         assert not WAYS[way](SECOND, ledger, column="other").repeated
     if way in ("privatize", "aggregate"):
         assert not WAYS[way](SECOND, ledger, redraw=True).repeated
+    if way in OTHERS:
+        assert not WAYS[way](SECOND, ledger, **OTHERS[way]).repeated
 
 
 def test_receipts_say_it_wherever_they_go(ledger, tmp_path):

@@ -190,6 +190,38 @@ def test_it_is_a_transformer():
     assert KMeans(2, random_state=0, n_init=1).fit_predict(embedder.fit_transform(X)).shape == (30,)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [list, tuple, lambda images: np.array([*images, None], object)[:-1], lambda images: [torch.from_numpy(each) for each in images]],
+    ids=["list", "tuple", "objects", "tensors"],
+)
+def test_images_of_several_sizes_are_refused_by_the_first_that_differs(make):
+    images = [np.zeros((size, 30, 3), np.uint8) for size in (40, 40, 32)]
+    said = r"of one shape, got \(40, 30, 3\) in row 0 and \(32, 30, 3\) in row 2. Bring images to one size"
+    with pytest.raises(InvalidInput, match=said):
+        Embedder(Gives(), size=16).transform(make(images))
+    with pytest.raises(InvalidInput, match="tensors of one shape"):
+        Embedder(Gives(), size=16).transform(DataLoader([(each, 0) for each in make(images)], batch_size=1))
+
+
+@pytest.mark.parametrize(
+    ("embedder", "rows", "width"),
+    [
+        (Embedder(Gives()), np.zeros((3, 2, 4, 1), np.uint8), 8),
+        (SentenceEmbedder(SimpleNamespace(encode=lambda texts: np.ones((len(texts), 2)))), ["a", "b"], 2),
+    ],
+    ids=["images", "texts"],
+)
+def test_features_have_names_once_their_number_is_known(embedder, rows, width):
+    kind = type(embedder).__name__
+    with pytest.raises(InvalidInput, match=f"this {kind} has not transformed yet"):
+        embedder.get_feature_names_out()
+    names = [f"{kind.lower()}{number}" for number in range(width)]
+    table = make_pipeline(embedder, StandardScaler()).set_output(transform="pandas").fit_transform(rows)
+    assert list(table.columns) == names == embedder.get_feature_names_out(["image"]).tolist()
+    assert type(embedder.set_output(transform="default").transform(rows)) is np.ndarray
+
+
 def test_images_reach_a_net_that_clusters_them_and_one_that_starts_a_pipeline():
     generator = np.random.default_rng(0)
     y = generator.integers(0, 3, 600)

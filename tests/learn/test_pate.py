@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """PATEClassifier: one label moves one teacher, nothing but the noisy answers leaves, and everything is charged once and beforehand."""
 
+import ctypes
 import logging
 import os
 import pickle
 import random
+import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +25,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
+from sklearn.svm import SVC
 
 import labeldp as ldp
 from labeldp.aggregates import Aggregate, ConfidentGNMax
@@ -29,6 +33,8 @@ from labeldp.custody import aggregate_batches
 from labeldp.custody._encode import RowIds
 from labeldp.custody._request import PrivateColumn
 from labeldp.custody._run import TableRows
+from labeldp.custody._silence import SILENCE
+from labeldp.errors import NoisyVotesWarning
 from labeldp.learn import PATEClassifier
 from labeldp.learn._pate import plan_teachers
 from labeldp.ledger import _run_store as run_store
@@ -212,6 +218,90 @@ def test_what_a_teacher_says_is_heard_by_nobody(
     assert [str(each.message) for each in recwarn if "secret" in str(each.message)] == []
     assert (counted[0].sum(axis=1) == 24).all()
     assert (counted[0] == counted[0][0]).all()  # constants, in every query the same
+
+
+def test_what_a_teacher_says_in_c_is_heard_by_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+    """Solvers print their losses by C's `printf`, whose text waits in a buffer of its own; commands write where the process writes."""
+    trained = []
+
+    def telling(X: Any, rows: np.ndarray, codes: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        raw = len(codes) != 400 or not np.array_equal(codes, np.arange(400) % 3)  # and not those of the dry run
+        if raw:
+            os.write(2, b"secret")
+            os.system("echo secret; echo secret >&2")
+            sys.__stdout__.write("secret")  # type: ignore[union-attr]
+        trained.append(raw)
+        return SVC(verbose=raw).fit(X[rows], codes).predict(X[asked])
+
+    print("before")
+    with pytest.warns(NoisyVotesWarning):
+        PATEClassifier(LogisticRegression(), teacher=telling, **FEW | {"n_teachers": 3}, noise=SEEDED).fit(X, Y)
+    print("after")
+    os.write(2, b"heard")
+    ctypes.CDLL(None).fflush(None)
+    assert trained == [False, True, True, True]
+    assert capfd.readouterr() == ("before\nafter\n", "heard")
+
+
+def test_silence_of_several_threads_ends_with_the_last() -> None:
+    """Whatever the order: the first to begin is the first to end here, and what it found is there again after the second."""
+    begun, ended, heard = threading.Event(), threading.Event(), (sys.stdout, logging.root.manager.disable, list(warnings.filters))
+
+    def first() -> None:
+        with SILENCE:
+            begun.set()
+            second_began.wait(10)
+        ended.set()
+
+    second_began = threading.Event()
+    thread = threading.Thread(target=first)
+    thread.start()
+    begun.wait(10)
+    with SILENCE:
+        second_began.set()
+        ended.wait(10)
+        assert sys.stdout is not heard[0]
+        assert logging.root.manager.disable == logging.CRITICAL
+    thread.join()
+    assert (sys.stdout, logging.root.manager.disable, list(warnings.filters)) == heard
+
+
+def test_silence_without_a_terminal() -> None:
+    """Standard output may be closed, or a pipe, to which C writes at the end only."""
+    code = """
+import ctypes, os
+from labeldp.custody._silence import SILENCE
+c = ctypes.CDLL(None)
+os.close(2)
+c.printf(b"before ")
+with SILENCE:
+    c.printf(b"secret ")
+    print("secret")
+    os.write(2, b"secret")
+try:
+    os.fstat(2)
+except OSError:
+    c.printf(b"after")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("before after", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"n_teachers": 1}, "the only teacher agrees"),
+        ({"n_teachers": 1, "epsilon": 600.0}, "the only teacher agrees"),
+        ({"n_teachers": 24, "epsilon": 0.5}, "all 24 teachers agree"),
+    ],
+    ids=["one", "one at a large budget", "a small budget"],
+)
+def test_teachers_that_noise_outvotes_are_warned_of_before_the_charge(ledger: ldp.Ledger, settings: dict[str, Any], said: str) -> None:
+    model = PATEClassifier(LogisticRegression(), **FEW | settings, dataset="d", ledger=ledger)
+    with warnings.catch_warnings(), pytest.raises(NoisyVotesWarning, match=f"{said} on the right one.*n_teachers="):
+        warnings.simplefilter("error", NoisyVotesWarning)
+        model.fit(X, Y)
+    assert ledger.runs() == []
 
 
 @pytest.mark.parametrize(
@@ -439,6 +529,7 @@ class Failing(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
+@pytest.mark.filterwarnings("ignore::labeldp.errors.NoisyVotesWarning")
 def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, wrong: dict[str, Any], said: str) -> None:
     settings = {"estimator": LogisticRegression(), **FEW, "dataset": "d", "ledger": ledger} | wrong
     with pytest.raises(ldp.InvalidInput, match=said):

@@ -386,6 +386,18 @@ def range_of(text: str) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
+def count_of(text: str) -> int:
+    """Count classes that are given as their number K, or by their names A,B,C."""
+    names = split(text) or []
+    if len(names) == 1 and names[0].lstrip("+-").isdecimal():
+        return int(names[0])
+    if len(names) == 1 or "" in names:
+        raise InvalidInput(f"Expected the number of classes or their names, got {text!r}. For example --classes 2, or --classes no,yes.")
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"Expected classes that differ, got {text!r}. Name each once, or give their number.")
+    return len(names)
+
+
 def numbers_of(text: str) -> list[float]:
     """Parse 0.5,1,2."""
     try:

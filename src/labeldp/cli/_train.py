@@ -23,6 +23,7 @@ from labeldp.cli._common import (
     Strict,
     Trust,
     answer,
+    count_of,
     grouped,
     law_of_text,
     laws_of_texts,
@@ -302,7 +303,7 @@ class UnitCounts:
 @app.command()
 @grouped
 def plan(
-    classes: Annotated[int, typer.Option(help="Number of classes.")],
+    classes: Annotated[str, typer.Option(help="Number of classes, or their names: A,B,C.")],
     epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
     counts: UnitCounts,
     law: Annotated[
@@ -318,8 +319,8 @@ def plan(
     """What each law gives at each budget, before anything is spent; and which cap on the rows of a unit."""
     from labeldp.app.plan import plan as make
 
-    budgets, found = usage(lambda: numbers_of(epsilon)), counts.value()
-    made = usage(lambda: make(classes, budgets, laws=law or (), rows=rows, max_rows_per_unit=max_rows_per_unit, rows_per_unit=found))
+    n_classes, budgets, found = usage(lambda: count_of(classes)), usage(lambda: numbers_of(epsilon)), counts.value()
+    made = usage(lambda: make(n_classes, budgets, laws=law or (), rows=rows, max_rows_per_unit=max_rows_per_unit, rows_per_unit=found))
     if as_json:
         print_json(made.to_dict())
     else:

@@ -5,12 +5,8 @@ The secret of an answer is never stored: the same noise on the counts of other l
 drawn again, and a process that dies between the charge and the store has spent its epsilon for nothing.
 """
 
-import contextlib
 import hashlib
 import io
-import logging
-import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -28,8 +24,9 @@ from labeldp.aggregates import Aggregate, ConfidentGNMax, Query
 from labeldp.aggregates._result import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode
-from labeldp.custody._request import Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
+from labeldp.custody._request import REDRAW, Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
 from labeldp.custody._run import TableRows, set_digest
+from labeldp.custody._silence import SILENCE
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn
 from labeldp.laws._exact import below
 from labeldp.laws._grid import Grid, as_classes, as_numbers
@@ -44,6 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["aggregate", "aggregate_batches", "aggregate_best"]
 
 _BATCH = 1 << 20
+_OTHER_CLUSTERS = (
+    "ask about other clusters (another random_state= or n_clusters= of theirs), which is charged",
+    "ask about other clusters, which is charged: --prior clusters:NUMBER with another number, or --model with another --seed",
+)
+_OTHER_TEACHERS = ("ask other teachers (another random_state=), which is charged",) * 2
 _Candidates = list[tuple[Query, NDArray[np.int64]]]
 
 
@@ -510,7 +512,8 @@ def answer_groups(
         counts.add(groups[asked], codes[asked])
         return drawn_answer(request, query, counts, charge, secret)
 
-    return GroupAnswer(answered(charge, draw), groups, held_out, kept)
+    anew = REDRAW if question.origin is None else _OTHER_CLUSTERS
+    return GroupAnswer(answered(charge, draw, anew), groups, held_out, kept)
 
 
 def checked(query: object) -> Query:
@@ -742,7 +745,8 @@ def answer_teachers(
 
     charge = begin_once(request, account, coverage=coverage, before_charge=before_charge)
     charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
-    return TeacherAnswer(answered(charge, lambda secret: drawn_answer(request, query, votes(), charge, secret)), asked)
+    answer = answered(charge, lambda secret: drawn_answer(request, query, votes(), charge, secret), _OTHER_TEACHERS)
+    return TeacherAnswer(answer, asked)
 
 
 def _votes(question: TeacherQuestion, shards: NDArray[np.int64], codes: NDArray[np.int32], asked: NDArray[np.int64]) -> "GroupCounts":
@@ -767,7 +771,7 @@ def _vote_of(
     n_classes = question.query.n_classes
     constant = np.full(len(asked), np.bincount(codes, minlength=n_classes).argmax())
     try:
-        with _unheard():
+        with SILENCE:
             votes = np.asarray(question.teach(number, rows, codes, asked))
     except MemoryError:
         votes = None  # of the machine; raised below without the frames of the training
@@ -777,20 +781,6 @@ def _vote_of(
         raise MemoryError("The training of a teacher ran out of memory. Nothing was charged.")
     good = votes.shape == constant.shape and votes.dtype.kind in "iu" and votes.min() >= 0 and votes.max() < n_classes
     return votes.astype(np.int64) if good else constant
-
-
-@contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Let nothing be seen of what is printed, logged or warned of here: a training's messages can tell labels."""
-    before = logging.root.manager.disable
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.disable(logging.CRITICAL)
-        try:
-            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-                yield
-        finally:
-            logging.disable(before)
 
 
 # Drawing and storing --------------------------------------------------------------------------------------------------------------------
@@ -817,10 +807,10 @@ def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: 
     return query.finish(np.concatenate(parts))
 
 
-def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate]) -> Aggregate:
-    """Draw an answer, store it and settle; or load the stored answer, without a call of `draw`."""
+def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate], anew: tuple[str, str] = REDRAW) -> Aggregate:
+    """Draw an answer, store it and settle; or load the stored answer, without a call of `draw`, and tell how to ask `anew`."""
     if charge.secret is None:
-        return _stored(charge)
+        return _stored(charge, anew)
     answer = draw(charge.secret)
     # Stored before settling: if the process dies in between, a repeat finds the answer and settles.
     if charge.store is not None:
@@ -829,7 +819,7 @@ def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate]) -> Aggregat
     return answer
 
 
-def _stored(charge: Charge) -> Aggregate:
+def _stored(charge: Charge, anew: tuple[str, str]) -> Aggregate:
     """Load the stored answer of a run, and settle the run if its process died before that."""
     import pyarrow.parquet as pq
 
@@ -845,7 +835,7 @@ def _stored(charge: Charge) -> Aggregate:
             "Restore it, or ask for a new, charged draw with redraw=True."
         )
     ledger.settle(run.run_id, artefact)
-    warn_of_repeat(charge.receipt)
+    warn_of_repeat(charge.receipt, anew=anew)
     return replace(Aggregate.from_table(pq.read_table(pa.BufferReader(found))), receipt=charge.receipt)
 
 

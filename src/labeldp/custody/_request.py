@@ -47,6 +47,11 @@ _QUESTION, _IDENTITIES = "question", "identities"
 resumed it."""
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
+REDRAW = (
+    "draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged",
+    "draw anew with labeldp release --redraw (or aggregate --redraw), which is charged; labeldp train learns from what was released",
+)
+
 _log = logging.getLogger("labeldp")
 _told: set[str] = set()  # warnings that this process gives once only: the ids of repeated runs, and "unrecorded"
 
@@ -469,20 +474,23 @@ def _gone(run_id: str) -> str:
     )
 
 
-def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were not read") -> None:
-    """Warn that the stored answer of an earlier run is returned: once for each run and process, and in the log each time."""
+def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were not read", anew: tuple[str, str] = REDRAW) -> None:
+    """Warn that the stored answer of an earlier run is returned: once for each run and process, and in the log each time.
+
+    Parameters
+    ----------
+    receipt : Receipt
+    of_these : str
+        What the answer has nothing of.
+    anew : (str, str)
+        How to ask for a new answer: in Python, and on the command line.
+    """
     said = (
         f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
         f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, "
     )
-    message = (
-        f"{said}name its column (column=). If they were corrected, draw anew with redraw=True (of privatize, aggregate and release; "
-        "--redraw), which is charged."
-    )
-    cli = (
-        f"{said}rename its column. If they were corrected, draw anew with labeldp release --redraw (or aggregate --redraw), which is "
-        "charged; labeldp train learns from what was released."
-    )
+    message = f"{said}name its column (column=). If they were corrected, {anew[0]}."
+    cli = f"{said}rename its column. If they were corrected, {anew[1]}."
     _log.info(message)
     # A stored answer does not depend on the labels given now, which a user who has corrected them would not expect.
     if receipt.run_id not in _told:

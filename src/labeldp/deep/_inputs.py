@@ -279,7 +279,8 @@ def as_inputs(
     Raises
     ------
     InvalidInput
-        For a stream, which has no positions; a DataLoader whose sampler may leave rows out; or an array of objects.
+        For a stream, which has no positions; a DataLoader whose sampler may leave rows out; an array of objects; or rows of several
+        shapes.
 
     See Also
     --------
@@ -300,7 +301,7 @@ def as_inputs(
         raise InvalidInput(f"Expected an array, a Dataset or a DataLoader, got {type(X).__name__}. Make a Dataset with an item a row.")
     if _is_dataset(X):
         return Streamed(X, features=features, watch=watch, **named)
-    return Resident(_from_array(np.asarray(X)))
+    return Resident(_from_array(_as_array(X)))
 
 
 def _is_dataset(X: Any) -> bool:
@@ -380,6 +381,23 @@ def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool
     names = ("pin_memory", "prefetch_factor", "worker_init_fn", "timeout", "multiprocessing_context")
     options = {name: getattr(loader, name) for name in names}
     return Streamed(dataset, features=features, workers=loader.num_workers, collate=collate, watch=watch, **named, **options)
+
+
+def _as_array(X: Any) -> NDArray[Any]:
+    """Make an array of rows; those of several shapes, such as images of several sizes, are refused by the first that differs."""
+    try:
+        array = np.asarray(X)
+    except ValueError:  # NumPy's word for rows of several shapes
+        array = np.empty(len(X), object)
+        array[:] = list(X)
+    shapes = [tuple(np.shape(row)) for row in array] if array.dtype == object and array.ndim == 1 else []
+    other = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if other is not None:
+        raise InvalidInput(
+            f"Expected rows of one shape, got {shapes[0]} in row 0 and {shapes[other]} in row {other}. Bring images to one size first, for "
+            "example by a transform of their Dataset."
+        )
+    return array
 
 
 def _from_array(array: NDArray[Any]) -> Tensor:

@@ -23,7 +23,7 @@ from labeldp import _validate
 from labeldp._hash import digest
 from labeldp.aggregates import ConfidentGNMax, _gaussian
 from labeldp.custody._encode import RowIds
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, NoisyVotesWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
 from labeldp.learn._cluster_estimators import CuratorEstimator
@@ -40,6 +40,7 @@ _SIGMAS = 5  # the rule's number of teachers is at least so many standard deviat
 _MOST_TEACHERS = 1000  # of the rule: more take long
 _ANSWERS, _ANSWERS_A_CLASS = 500, 30  # that are enough, by the rule: beyond the larger of the two, less noise is worth more
 _AGREED = 0.6  # of the teachers, for an answer
+_MOST_WRONG = 0.1  # of the answers, by noise alone, without a warning
 _QUIET: dict[str, Any] = {"verbose": 0, "n_jobs": None, "memory": None}  # workers and caches are out of the door's sight
 _FILES = "allow_writing_files"
 
@@ -112,6 +113,12 @@ class PATEClassifier(CuratorEstimator):
         Of the shards, the choice of queries, and the teachers' training; public and fixed, so that a repeat is recognised. Never drives
         the noise.
 
+    Warns
+    -----
+    NoisyVotesWarning
+        Before the charge: noise overrules the votes of all teachers together in more than a tenth of the answers, as it does that of a
+        single teacher at any budget.
+
     Attributes
     ----------
     classes_ : (K,) array
@@ -145,6 +152,8 @@ class PATEClassifier(CuratorEstimator):
     frequent class, and nobody is told. How long they take can depend on labels: do not let others measure it. Where the teachers agree,
     less was spent than is charged: that figure depends on the labels, and is not computed. A teacher that calls for random numbers from
     elsewhere than NumPy, Python or PyTorch must seed them itself.
+    While a teacher is trained and asked, this process is silent: what any of its threads prints, logs or warns of is lost, and so is what
+    code in C writes to standard output and error.
     Cost: `n_teachers` fits on n / n_teachers rows, each with `n_queries` predictions, and the student's fit.
 
     Examples
@@ -215,6 +224,7 @@ class PATEClassifier(CuratorEstimator):
         labels, (classes, inferred) = read_labels(settings, y, n_rows)
         query, seed = self._query(len(classes), n_rows, rows), self._seed()
         self._dry_runs(inputs, query)
+        _warn_of_noise(query)
 
         def teach(number: int, mine: Codes, codes: Codes, asked: Codes) -> Any:
             with _seeded_alone(seed, number):
@@ -388,6 +398,20 @@ def plan_teachers(
     if n_queries is None:
         n_queries = max_answers if threshold == 0 else min(2 * max_answers, max(n_rows, max_answers))
     return TeacherCounts(teachers, n_queries, max_answers, int(np.ceil(_AGREED * teachers)) if threshold is None else threshold)
+
+
+def _warn_of_noise(query: ConfidentGNMax) -> None:
+    """Warn if noise overrules even teachers that all agree, as it does a single one at any budget."""
+    wrong = float(query.failure(np.full((1, query.n_classes - 1), query.n_teachers))[0])
+    if wrong > _MOST_WRONG:
+        agree = f"all {query.n_teachers} teachers agree" if query.n_teachers > 1 else "the only teacher agrees"
+        warn(
+            NoisyVotesWarning(
+                f"Noise with a standard deviation of {query.standard_deviations()[1]:.1f} votes can make {min(wrong, 1):.0%} of the "
+                f"answers wrong even where {agree} on the right one. Take more teachers (n_teachers=), fewer answers (max_answers=) or a "
+                "larger epsilon; or ProportionClassifier, which needs no teachers."
+            )
+        )
 
 
 def _is_estimator(teacher: object) -> bool:

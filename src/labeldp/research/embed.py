@@ -24,7 +24,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -125,8 +125,10 @@ _POOLED = ("image_embeds", "pooler_output")  # names that Hugging Face's models 
 _TOKENS = "last_hidden_state"
 
 
-class _Fixed(TransformerMixin, BaseEstimator, ABC):
+class _Fixed(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
     """A transformer that learns nothing. If it holds a net, its clone is itself, so that no net is copied."""
+
+    _n_features_out: int  # known after the first transform
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
         """Do nothing, since the net is trained already.
@@ -141,8 +143,35 @@ class _Fixed(TransformerMixin, BaseEstimator, ABC):
         features: Features = self.transform(X)
         return features
 
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Name the features by the class and their number: embedder0, embedder1 and so on.
+
+        Parameters
+        ----------
+        input_features : ignored
+
+        Returns
+        -------
+        (d,) array of str
+
+        Raises
+        ------
+        InvalidInput
+            Nothing was transformed yet, and the number of features is not known.
+        """
+        if not hasattr(self, "_n_features_out"):
+            raise InvalidInput(
+                f"Expected names after a transform, which tells the number of features; this {type(self).__name__} has not transformed "
+                "yet. Call transform, on one row at least."
+            )
+        return np.asarray(super().get_feature_names_out(input_features), object)
+
     def __sklearn_clone__(self) -> Self:
         return self if self._holds_a_net() else super().__sklearn_clone__()
+
+    def _noted(self, features: Features) -> Features:
+        self._n_features_out = features.shape[1]
+        return features
 
     @abstractmethod
     def _holds_a_net(self) -> bool:
@@ -251,7 +280,7 @@ class Embedder(_Fixed):
             raise InvalidInput("Expected at least one row to embed, got none.")
         size = _validate.integer(batch_size=self.batch_size, low=1)
         found = predict(_Prepared(how), inputs, batch_size=size, precision=self.precision)
-        return _finite(found.cpu().numpy())
+        return self._noted(_finite(found.cpu().numpy()))
 
     def _holds_a_net(self) -> bool:
         return not isinstance(self.module, str)
@@ -341,7 +370,7 @@ class SentenceEmbedder(_Fixed):
         widths = sorted({part.shape[1] for part in parts})
         if len(widths) > 1:
             raise _varying(widths)
-        return _finite(np.concatenate(parts))
+        return self._noted(_finite(np.concatenate(parts)))
 
     def _encoded(self, encoder: Any, texts: list[str]) -> Features:
         found = encoder.encode(texts, **(self.options or {}))
