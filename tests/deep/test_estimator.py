@@ -383,7 +383,7 @@ class Ragged(Items):
 REFUSED = {
     "net with other outputs": ({"module": nn.Linear(K, K + 1)}, {}, "4 outputs"),
     "net of other inputs": ({"module": nn.Linear(K + 1, K)}, {}, r"inputs of shape \(4,\)"),
-    "net with NaN": ({"module": nan_net()}, {}, "finite logits"),
+    "net with NaN": ({"module": nan_net()}, {}, "finite outputs"),
     "no net": ({"module": "resnet"}, {}, "nn.Module"),
     "net without weights": ({"module": nn.Identity()}, {}, "nn.Module"),
     "epsilon": ({"epsilon": math.nan}, {}, "epsilon"),

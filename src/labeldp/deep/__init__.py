@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         mixup_loss,
         posterior_loss,
     )
+    from labeldp.deep._regressor import LocationHead, TorchRegressor
     from labeldp.deep.schedules import weight_average
 
 _HOME = {
@@ -48,6 +49,7 @@ _HOME = {
     "_consistency": ("Consistency", "consensus", "count_loss", "group_votes", "neighbour_votes"),
     "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
+    "_regressor": ("LocationHead", "TorchRegressor"),
     "schedules": ("weight_average",),
 }
 _MODULES = ("augment", "logs", "models", "recipes", "schedules")
@@ -59,12 +61,14 @@ __all__ = [
     "Epoch",
     "Form",
     "Inputs",
+    "LocationHead",
     "PackedSets",
     "Recipe",
     "Resident",
     "Streamed",
     "Sum",
     "TorchClassifier",
+    "TorchRegressor",
     "WithEvidence",
     "as_inputs",
     "augment",

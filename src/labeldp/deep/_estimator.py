@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchClassifier: train any torch net on private labels, with scikit-learn's interface; and the checks before a charge.
+"""TorchClassifier: train any torch net on private labels, with scikit-learn's interface; what it shares with TorchRegressor; and the
+checks before a charge.
 
 The base class (`labeldp.protocol._estimator`) decides when raw labels are read, charged and drawn. This module adds the part for nets:
 inputs and settings are checked, and one training step is tried, before anything is charged; a `Trainer` learns the stages.
@@ -69,7 +70,219 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-class TorchClassifier(ClassifierEstimator, StagedEstimator[TrainedNet]):
+class NetEstimator(StagedEstimator[TrainedNet]):
+    """The part of an estimator around a torch net: its inputs and settings, the checks before a charge, and a folder that resumes a fit."""
+
+    module: Any
+    recipe: Any
+    warm_start: bool
+    random_state: Any
+    device: Any
+    folder: str | Path | None
+    progress: Callable[[Epoch], object] | None
+
+    def __repr__(self, *args: Any, **options: Any) -> str:
+        """Show the parameters; a net by its class instead of its layers, and a function by its name instead of its address."""
+        shown = copy.copy(self)
+        shown.module = _Named(self.module)
+        text: str = super(NetEstimator, shown).__repr__(*args, **options)
+        return text
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    # Fitting --------------------------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        ids: ArrayLike | None = None,
+        unit: ArrayLike | None = None,
+        id_of: Callable[[Any], object] | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
+    ) -> Self:
+        """Privatize the labels and learn from them, or learn from noisy labels.
+
+        Parameters
+        ----------
+        X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one; public
+            Bytes (uint8) with three or more axes are images and reach the net scaled to [0, 1]; other numbers are passed unchanged. If a
+            Dataset's items are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever the order of a
+            DataLoader; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
+        y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
+            Only the first process reads raw labels; the others may pass None.
+        ids : (n,) or (n, columns) array, optional
+            Public ids of the rows; their positions by default. With a ledger but without ids, a Dataset is read once before anything is
+            charged, so that a repeat is recognised; with a folder it is read once in any case. With NoisyLabels, each row of X gets the
+            label of its id, and rows without one are left out; by default row i of X gets noisy label i.
+        unit : (n,) array, optional
+            The person (or other unit of privacy) that each row is about; by default each row is a unit of its own.
+        id_of : function of an item, optional
+            Returns the id of a Dataset's item. Each item that is read is checked by it: against `ids`, or those of NoisyLabels, or else its
+            position.
+        id_name, unit_name : str, optional
+            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names that columns of a data frame have.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidInput
+            Before anything is charged: for any fault of X, y, the net or the settings (a step is tried with a copy of the net), or a folder
+            of another fit. During training: for logits or losses that are not finite, or a Dataset whose order changes; the run keeps the
+            labels that were drawn, and the same fit, or another recipe in another folder, resumes from them.
+        """
+        self._require_settings()
+        named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
+        inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
+        if not isinstance(y, NoisyLabels):
+            require_own_order(X, ids)
+        with self._whole():
+            return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
+
+    def _inputs(self, X: Any, y: Any) -> Inputs:
+        self._require_settings()
+        return inputs_of(X)
+
+    def _matched(self, X: Any, inputs: Inputs | None, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
+        return together(X, inputs_of(X, watch=False) if inputs is None else inputs, noisy, ids)
+
+    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+        read: list[NDArray[Any]] = []
+
+        def settle() -> tuple[tuple[object, ...], bool]:
+            if y is None:
+                raise InvalidInput(
+                    "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or DataLoader are not looked at: pass them as "
+                    "y; of a dataset of with_evidence pass dataset.noisy."
+                )
+            read.append(as_array(y))
+            check_count(len(read[0]), n_rows)
+            return settled_classes(settings, read[0])
+
+        settled = from_first(settle)  # the other processes get the classes, and read no label
+        if self.folder is not None and self.ledger is None and self.noise is None:
+            raise InvalidInput(
+                "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
+            )
+        return (read[0] if is_first() else np.empty(0)), settled
+
+    def _start(self, training: Trainer, plan: FitPlan) -> tuple[Trainer, None]:
+        return replace(training, first=plan.prior), None
+
+    def _state(self) -> AbstractContextManager[Checkpoint]:
+        return opened(self.folder)
+
+    def _once(self, make: Callable[[], Result]) -> Result:
+        return from_first(make)
+
+    def _open(self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint) -> SharedRun:
+        resumes, runs = state.run_id, []
+
+        def charge() -> None:  # in the first process alone: two of them would charge twice
+            runs.append(open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes))
+            state.charged(runs[0].receipt)
+
+        from_first(charge)
+        return SharedRun(runs[0] if runs else None, len(training.inputs), state)
+
+    def _training(self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint) -> Trainer:
+        if isinstance(source, NoisyLabels):
+            recipes = recipes_for(self.recipe, self.n_stages, 1, source.n_classes)
+            return self._trainer(inputs, source.classes, recipes, state, lambda: {"noisy_labels": evidence_digest(None, source)})
+        stages = source.stages
+        recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, len(source.classes))
+        if source.grouped is not None:
+            world = 1 if self._fabric is None else self._fabric.world_size
+            recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
+        require_losses(recipes, source)
+        require_held_out(recipes, round(stages.validation_fraction * len(inputs)))
+        return self._trainer(inputs, source.classes, recipes, state, lambda: facts_of_labels(source), stages.fractions[-stages.n_stages])
+
+    def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
+        """Make the net with its initial weights, from inputs to logits (m, K), and try it on a few inputs."""
+        return template_of(self.module, len(classes), seed, few)
+
+    def _trainer(
+        self,
+        inputs: Inputs,
+        classes: Sequence[object],
+        recipes: tuple[Recipe, ...],
+        checkpoint: Checkpoint,
+        facts: Callable[[], dict[str, object]],
+        share: float = 1.0,
+    ) -> Trainer:
+        """Make the learner of the stages, after a trial step and a check that the folder is this fit's."""
+        seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
+        template = self._template(classes, seed, few)
+        fabric = self._fabric
+        device = torch.device(device_of(self.device) if fabric is None else fabric.device)
+        require_one_process(recipes, 1 if fabric is None else fabric.world_size)
+        least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
+        dry_run(template, few, len(classes), recipes, device, rows=least)
+        digest = functools.cache(lambda: inputs_digest(inputs))  # for a Dataset it costs a pass over all items: only if needed, and once
+        if checkpoint.folder is not None:
+            known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
+            seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
+        self._row_shape = tuple(few.shape[1:])
+        settings = StageSettings(recipes, self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
+        return Trainer(inputs, template, settings, seed, device, fabric, checkpoint, digest)
+
+    def _keep(self, training: Trainer, noisy: NoisyLabels, model: TrainedNet, held_out: Positions) -> Positions:
+        self._keep_net(training, model)
+        return held_out
+
+    def _keep_net(self, training: Trainer, model: TrainedNet) -> None:
+        self.module_, self.history_ = model.module, [list(each) for each in model.history]
+        self._precision = training.settings.recipes[model.number - 1].precision
+        self.__dict__.pop("n_features_in_", None)
+        if len(self._row_shape) == 1:  # a table: scikit-learn's name for its number of columns
+            self.n_features_in_ = int(self._row_shape[0])
+
+    def _require_settings(self) -> None:
+        super()._require_settings()
+        _validate.boolean(warm_start=self.warm_start)
+        _validate.function(progress=self.progress, takes="an Epoch", none=True)
+        if self._fabric is None:
+            device_of(self.device)
+
+    @property
+    def _fabric(self) -> Any:
+        """The device, if it is a launched Fabric; else None."""
+        return self.device if hasattr(self.device, "launch") else None
+
+    # Predicting -----------------------------------------------------------------------------------------------------------------------
+
+    def _probabilities(self, X: Any) -> Floats:
+        """Predict probabilities of the net's classes or points: (n, K)."""
+        if not hasattr(self, "module_"):
+            raise not_fitted(type(self).__name__)
+        inputs = inputs_of(X, watch=False)
+        try:
+            return softmax(self.module_, inputs, np.arange(len(inputs)), precision=self._precision, fabric=self._fabric)
+        except LabelDPError:
+            raise
+        except Exception as error:  # if the inputs have another shape than in fit, that is the reason, and the message says so
+            found = tuple(next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape[1:])
+            if found == self._row_shape:
+                raise
+            if len(found) == len(self._row_shape) == 1:
+                raise InvalidInput(
+                    f"X has {found[0]} features, but {type(self).__name__} is expecting {self._row_shape[0]} features as input."
+                ) from error
+            raise InvalidInput(
+                f"Expected rows of shape {self._row_shape}, as in fit, got {found}. Give X an axis of rows first, also for one row: X[:1]."
+            ) from error
+
+
+class TorchClassifier(ClassifierEstimator, NetEstimator):
     """Train any torch net under label differential privacy, in one stage or several.
 
     Parameters
@@ -235,133 +448,6 @@ class TorchClassifier(ClassifierEstimator, StagedEstimator[TrainedNet]):
         self.folder = folder
         self.progress = progress
 
-    def __repr__(self, *args: Any, **options: Any) -> str:
-        """Show the parameters; a net by its class instead of its layers, and a function by its name instead of its address."""
-        shown = copy.copy(self)
-        shown.module = _Named(self.module)  # type: ignore[assignment]
-        text: str = super(TorchClassifier, shown).__repr__(*args, **options)
-        return text
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        return tags
-
-    # Fitting --------------------------------------------------------------------------------------------------------------------------
-
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        ids: ArrayLike | None = None,
-        unit: ArrayLike | None = None,
-        id_of: Callable[[Any], object] | None = None,
-        id_name: Name | None = None,
-        unit_name: Name | None = None,
-    ) -> Self:
-        """Privatize the labels and learn from them, or learn from noisy labels.
-
-        Parameters
-        ----------
-        X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one; public
-            Bytes (uint8) with three or more axes are images and reach the net scaled to [0, 1]; other numbers are passed unchanged. If a
-            Dataset's items are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever the order of a
-            DataLoader; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
-        y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
-            Only the first process reads raw labels; the others may pass None.
-        ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default. With a ledger but without ids, a Dataset is read once before anything is
-            charged, so that a repeat is recognised; with a folder it is read once in any case. With NoisyLabels, each row of X gets the
-            label of its id, and rows without one are left out; by default row i of X gets noisy label i.
-        unit : (n,) array, optional
-            The person (or other unit of privacy) that each row is about; by default each row is a unit of its own.
-        id_of : function of an item, optional
-            Returns the id of a Dataset's item. Each item that is read is checked by it: against `ids`, or those of NoisyLabels, or else its
-            position.
-        id_name, unit_name : str, optional
-            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names that columns of a data frame have.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidInput
-            Before anything is charged: for any fault of X, y, the net or the settings (a step is tried with a copy of the net), or a folder
-            of another fit. During training: for logits or losses that are not finite, or a Dataset whose order changes; the run keeps the
-            labels that were drawn, and the same fit, or another recipe in another folder, resumes from them.
-        """
-        self._require_settings()
-        named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
-        inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
-        if not isinstance(y, NoisyLabels):
-            require_own_order(X, ids)
-        with self._whole():
-            return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
-
-    def _inputs(self, X: Any, y: Any) -> Inputs:
-        self._require_settings()
-        return inputs_of(X)
-
-    def _matched(self, X: Any, inputs: Inputs | None, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
-        return together(X, inputs_of(X, watch=False) if inputs is None else inputs, noisy, ids)
-
-    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        read: list[NDArray[Any]] = []
-
-        def settle() -> tuple[tuple[object, ...], bool]:
-            if y is None:
-                raise InvalidInput(
-                    "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or DataLoader are not looked at: pass them as "
-                    "y; of a dataset of with_evidence pass dataset.noisy."
-                )
-            read.append(as_array(y))
-            check_count(len(read[0]), n_rows)
-            return settled_classes(settings, read[0])
-
-        settled = from_first(settle)  # the other processes get the classes, and read no label
-        if self.folder is not None and self.ledger is None and self.noise is None:
-            raise InvalidInput(
-                "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
-            )
-        return (read[0] if is_first() else np.empty(0)), settled
-
-    def _start(self, training: Trainer, plan: FitPlan) -> tuple[Trainer, None]:
-        return replace(training, first=plan.prior), None
-
-    def _state(self) -> AbstractContextManager[Checkpoint]:
-        return opened(self.folder)
-
-    def _once(self, make: Callable[[], Result]) -> Result:
-        return from_first(make)
-
-    def _open(self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint) -> SharedRun:
-        resumes, runs = state.run_id, []
-
-        def charge() -> None:  # in the first process alone: two of them would charge twice
-            runs.append(open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes))
-            state.charged(runs[0].receipt)
-
-        from_first(charge)
-        return SharedRun(runs[0] if runs else None, len(training.inputs), state)
-
-    def _training(self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint) -> Trainer:
-        if isinstance(source, NoisyLabels):
-            recipes = recipes_for(self.recipe, self.n_stages, 1, source.n_classes)
-            return self._trainer(inputs, source.n_classes, recipes, state, lambda: {"noisy_labels": evidence_digest(None, source)})
-        stages = source.stages
-        recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, len(source.classes))
-        if source.grouped is not None:
-            world = 1 if self._fabric is None else self._fabric.world_size
-            recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
-        require_losses(recipes, source)
-        require_held_out(recipes, round(stages.validation_fraction * len(inputs)))
-        return self._trainer(
-            inputs, len(source.classes), recipes, state, lambda: facts_of_labels(source), stages.fractions[-stages.n_stages]
-        )
-
     def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
         """Learn in one stage from likelihoods, as `LabelDPClassifier` asks for; the classes are 0..K-1. Nothing is charged or stored.
 
@@ -383,7 +469,7 @@ class TorchClassifier(ClassifierEstimator, StagedEstimator[TrainedNet]):
             )
         require_held_out(recipes, 0)
         with self._whole():
-            trainer = self._trainer(inputs, table.values.shape[1], recipes, Checkpoint(None), dict)
+            trainer = self._trainer(inputs, range(table.values.shape[1]), recipes, Checkpoint(None), dict)
             model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
             self._keep_net(trainer, model)
         self.classes_ = np.arange(table.values.shape[1])
@@ -392,56 +478,6 @@ class TorchClassifier(ClassifierEstimator, StagedEstimator[TrainedNet]):
         self._learned, self._raw_rows = None, 0
         return self
 
-    def _trainer(
-        self,
-        inputs: Inputs,
-        n_classes: int,
-        recipes: tuple[Recipe, ...],
-        checkpoint: Checkpoint,
-        facts: Callable[[], dict[str, object]],
-        share: float = 1.0,
-    ) -> Trainer:
-        """Make the learner of the stages, after a trial step and a check that the folder is this fit's."""
-        seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
-        template = _template(self.module, n_classes, seed, few)
-        fabric = self._fabric
-        device = torch.device(device_of(self.device) if fabric is None else fabric.device)
-        require_one_process(recipes, 1 if fabric is None else fabric.world_size)
-        least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
-        dry_run(template, few, n_classes, recipes, device, rows=least)
-        digest = functools.cache(lambda: inputs_digest(inputs))  # for a Dataset it costs a pass over all items: only if needed, and once
-        if checkpoint.folder is not None:
-            known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
-            seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
-        self._row_shape = tuple(few.shape[1:])
-        settings = StageSettings(recipes, self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
-        return Trainer(inputs, template, settings, seed, device, fabric, checkpoint, digest)
-
-    def _keep(self, training: Trainer, noisy: NoisyLabels, model: TrainedNet, held_out: Positions) -> Positions:
-        self._keep_net(training, model)
-        return held_out
-
-    def _keep_net(self, training: Trainer, model: TrainedNet) -> None:
-        self.module_, self.history_ = model.module, [list(each) for each in model.history]
-        self._precision = training.settings.recipes[model.number - 1].precision
-        self.__dict__.pop("n_features_in_", None)
-        if len(self._row_shape) == 1:  # a table: scikit-learn's name for its number of columns
-            self.n_features_in_ = int(self._row_shape[0])
-
-    def _require_settings(self) -> None:
-        super()._require_settings()
-        _validate.boolean(warm_start=self.warm_start)
-        _validate.function(progress=self.progress, takes="an Epoch", none=True)
-        if self._fabric is None:
-            device_of(self.device)
-
-    @property
-    def _fabric(self) -> Any:
-        """The device, if it is a launched Fabric; else None."""
-        return self.device if hasattr(self.device, "launch") else None
-
-    # Predicting -----------------------------------------------------------------------------------------------------------------------
-
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
 
@@ -449,24 +485,7 @@ class TorchClassifier(ClassifierEstimator, StagedEstimator[TrainedNet]):
         ----------
         X : as in `fit`
         """
-        if not hasattr(self, "module_"):
-            raise not_fitted(type(self).__name__)
-        inputs = inputs_of(X, watch=False)
-        try:
-            return softmax(self.module_, inputs, np.arange(len(inputs)), precision=self._precision, fabric=self._fabric)
-        except LabelDPError:
-            raise
-        except Exception as error:  # if the inputs have another shape than in fit, that is the reason, and the message says so
-            found = tuple(next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape[1:])
-            if found == self._row_shape:
-                raise
-            if len(found) == len(self._row_shape) == 1:
-                raise InvalidInput(
-                    f"X has {found[0]} features, but TorchClassifier is expecting {self._row_shape[0]} features as input."
-                ) from error
-            raise InvalidInput(
-                f"Expected rows of shape {self._row_shape}, as in fit, got {found}. Give X an axis of rows first, also for one row: X[:1]."
-            ) from error
+        return self._probabilities(X)
 
 
 class _Named:
@@ -521,28 +540,30 @@ def _learns_from_prior(recipe: Recipe, world: int) -> Recipe:
     return replace(recipe, consistency=Consistency(strong=None))
 
 
-def _template(module: Any, n_classes: int, seed: int, few: Tensor) -> nn.Module:
-    """Make the net with its initial weights; refuse one that does not return K finite logits for these inputs.
+def template_of(module: Any, n_outputs: int, seed: int, few: Tensor, what: str = "one for each of {} classes") -> nn.Module:
+    """Make the net with its initial weights; refuse one that does not return that many finite outputs for these inputs.
 
     Parameters
     ----------
-    module : nn.Module, which is copied, or function from K to one
-    n_classes : int
+    module : nn.Module, which is copied, or function from the number of outputs to one
+    n_outputs : int
     seed : int
         Seed of the weights that a function makes.
     few : (m, ...) tensor
         Inputs to try it on.
+    what : str
+        What the outputs are, for messages.
     """
     if isinstance(module, nn.Module):
         made = copy.deepcopy(module)
     elif callable(module):
         with seeded(seed, 0, torch.device("cpu")):  # the same weights on every device, and in a fit that resumes
-            made = module(n_classes)
+            made = module(n_outputs)
     else:
         made = module
     if not isinstance(made, nn.Module) or not any(True for _ in made.parameters()):
         raise InvalidInput(
-            f"Expected an nn.Module with weights, or a function of the number of classes that makes one; got {type(made).__name__}."
+            f"Expected an nn.Module with weights, or a function of the number of outputs that makes one; got {type(made).__name__}."
         )
     try:
         logits = predict(made, few, precision="float32")
@@ -553,13 +574,13 @@ def _template(module: Any, n_classes: int, seed: int, few: Tensor) -> nn.Module:
             f"Expected a net that takes inputs of shape {tuple(few.shape[1:])} and type {few.dtype}, got {type(error).__name__}: {error}. "
             "Nothing was drawn. Fit the net to the inputs, or reshape them."
         ) from error
-    if logits.shape != (len(few), n_classes):
+    if logits.shape != (len(few), n_outputs):
         raise InvalidInput(
-            f"Expected logits of shape {(len(few), n_classes)} for {len(few)} inputs, one for each of {n_classes} classes; got "
-            f"{tuple(logits.shape)}. Give the net {n_classes} outputs."
+            f"Expected outputs of shape {(len(few), n_outputs)} for {len(few)} inputs, {what.format(n_outputs)}; got "
+            f"{tuple(logits.shape)}. Give the net {n_outputs} outputs."
         )
     if not bool(torch.isfinite(logits).all()):
-        raise InvalidInput("Expected finite logits of the net before training, got NaN or infinity. Check its first weights.")
+        raise InvalidInput("Expected finite outputs of the net before training, got NaN or infinity. Check its first weights.")
     return made
 
 

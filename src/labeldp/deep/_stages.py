@@ -47,7 +47,7 @@ from labeldp.deep._loop import Epoch, Precision, Recipe, from_first, is_first, p
 from labeldp.deep._losses import Form, debias_weights, debiased_loss, evidence_of
 from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import Law
+from labeldp.laws import Grid, Law
 from labeldp.ledger._run_store import RunStore
 from labeldp.protocol._estimator import TopK, evidenced, in_top_k
 from labeldp.protocol._fit import MIN_VALIDATION_ROWS, FitPlan, HeldOut
@@ -219,7 +219,7 @@ class Trainer:
 
     def _tell_of_lost_classes(self, trained: TrainedNet, rows: Positions, noisy: NoisyLabels) -> None:
         """Warn of classes to which the net gives no probability."""
-        if not is_first():
+        if not is_first() or isinstance(noisy.classes, Grid):  # of a range's points many may be near no number
             return
         # A sample of rows is enough, and with very many classes all rows would not fit into memory.
         looked_at = min(_LOOKED_AT, max(1, _LOOKED_AT_CELLS // noisy.n_classes))

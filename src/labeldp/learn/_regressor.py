@@ -121,10 +121,6 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     True
     """
 
-    prior_temperature = 1.0
-    prior_weight = 0.0
-    top_k_filter = None
-
     def __init__(
         self,
         estimator: Any = None,
@@ -164,21 +160,14 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
     # Fitting ----------------------------------------------------------------------------------------------------------------------
 
-    def _settings(self) -> FitSettings:
-        found = super()._settings()
-        return replace(found, law="threshold") if isinstance(found.law, str) and found.law == "auto" else found
-
     def _inputs(self, X: Any, y: Any) -> Any:
         base = self._base()
         require_regressor(base)
         require_plain_labels(base)
         self._require_settings()
-        if hasattr(self.prior, "plan_groups"):
-            raise InvalidInput("Expected a prior of weights or a function of X, got one of clusters. Drop prior=.")
         if y is None:
             raise InvalidInput("This LabelDPRegressor requires y to be passed, but the target y is None.")
-        if self.classes is None and not isinstance(y, NoisyLabels):
-            raise InvalidInput("Expected range=(low, high), the public range of the numbers, got none. Choose it without looking at them.")
+        self._require_range(y)
         return self._checked(X, reset=True)
 
     def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:

@@ -18,7 +18,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -308,6 +308,10 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 
     range: Any
     grid: int
+    prior: Any
+    prior_weight: float = 0.0
+    prior_temperature: float = 1.0
+    top_k_filter: TopK | None = None
 
     @property
     def classes(self) -> Grid | None:
@@ -318,6 +322,17 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             raise InvalidInput(f"Expected range=(low, high) with the public range of the numbers, got {_validate.shown(self.range)}.")
         low, high = self.range
         return Grid(low, high, _validate.integer(grid=self.grid, low=2))
+
+    def _settings(self) -> FitSettings:
+        found = super()._settings()
+        return replace(found, law="threshold") if isinstance(found.law, str) and found.law == "auto" else found
+
+    def _require_range(self, y: Any) -> None:
+        """Refuse raw numbers without a public range, and a prior that asks about classes."""
+        if hasattr(self.prior, "plan_groups"):
+            raise InvalidInput("Expected a prior of weights or a function of X, got one of clusters. Drop prior=.")
+        if self.classes is None and not isinstance(y, NoisyLabels):
+            raise InvalidInput("Expected range=(low, high), the public range of the numbers, got none. Choose it without looking at them.")
 
     @abstractmethod
     def predict_distribution(self, X: Any) -> Floats:

@@ -355,7 +355,11 @@ def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
 
 def numbers_of(noisy: NoisyLabels) -> Floats:
     """Return the classes as increasing numbers, (K,) float64; refuse classes that are none."""
-    values = noisy.classes
+    return points_of(noisy.classes)
+
+
+def points_of(values: Sequence[object]) -> Floats:
+    """Return classes as increasing numbers, (K,) float64; refuse classes that are none."""
     numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     points = np.asarray(values, np.float64) if numeric else np.empty(0)
     if not numeric or not np.all(np.diff(points) > 0):
