@@ -74,7 +74,8 @@ def test_contract(law: Law) -> None:
 
 
 def test_every_registered_law_is_tested() -> None:
-    assert {law.name for law in SMALL} == set(LAWS)
+    # a law that only declares has no sampler; test_channel.py tests the rest of it
+    assert {law.name for law in SMALL} == {name for name, law in LAWS.items() if not law.declared_only}
     assert next(iter(LAWS)) == "rr"
 
 

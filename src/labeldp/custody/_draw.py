@@ -20,7 +20,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import as_drawn
 from labeldp.laws import LAWS
-from labeldp.laws._base import Law
+from labeldp.laws._base import Law, require_sampler
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.noise._secrets import KeySource, run_secret
@@ -49,6 +49,7 @@ def check_contract(law: Law) -> None:
     Laws of labeldp are accepted at once, since its tests check them. Others run `labeldp.testing.check_law` once in a process, which takes
     about half a second.
     """
+    require_sampler(law)
     if type(law).__module__.startswith("labeldp.laws."):
         return
     name = getattr(law, "name", None)
@@ -114,6 +115,7 @@ def public_words(purpose: str, facts: Mapping[str, object], blocks: Callable[[Ke
 
 def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
     """Return the law of one row of a unit with m rows: the same law at epsilon / m, rounded down."""
+    require_sampler(law)
     return law if max_rows_per_unit == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, max_rows_per_unit))
 
 

@@ -164,6 +164,7 @@ class NoisyLabels:
         law: Law,
         classes: Sequence[object] | None = None,
         *,
+        outputs: Sequence[object] | None = None,
         ids: ArrayLike | None = None,
         unit: str = "row",
         max_rows_per_unit: int = 1,
@@ -175,9 +176,13 @@ class NoisyLabels:
         labels : (n,) class values
             Noisy labels. If they are raw, a model that learns from them has no guarantee, whatever is declared here.
         law : Law
-            The law of each row, such as `RandomizedResponse(K, epsilon)`: one that releases a label without a side.
+            The law of each row, such as `RandomizedResponse(K, epsilon)`, or any matrix: `laws.Channel(matrix)`. It must release a label
+            without a side.
         classes : sequence of K values, optional
             The classes in the order of their codes; 0..K-1 if None (default).
+        outputs : sequence of values, optional
+            What the labels can be, in the order of the law's outputs (the columns of its matrix), where they are not the classes
+            themselves: answers such as "heads", or more answers than classes. None (default): the classes.
         ids : (n,) or (n, columns) array, optional
         unit, max_rows_per_unit
             The unit of protection of the mechanism. The declared epsilon of a unit is that of all its rows.
@@ -185,16 +190,18 @@ class NoisyLabels:
         Raises
         ------
         InvalidInput
-            The law releases no labels, or a label is none of the classes.
+            The law releases no labels, or a label is none of the classes, or of the outputs.
         """
         # A set or a score has a side and a meaning that no list of labels can declare.
         label_law(law)
         values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
+        shown = _outputs_of(law, values, outputs)
         given, place = np.unique(np.asarray(labels), return_inverse=True)
-        known = {value: code for code, value in enumerate(values)}
+        known = {value: code for code, value in enumerate(shown)}
         codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[place.reshape(-1)]
         if codes.size and codes.min() < 0:
-            raise InvalidInput(f"Expected a declared class in every row, got another value in row {int(np.argmin(codes))}. Declare it.")
+            what = "class" if outputs is None else "output"
+            raise InvalidInput(f"Expected a declared {what} in every row, got another value in row {int(np.argmin(codes))}. Declare it.")
         names = np.arange(len(codes)) if ids is None else np.asarray(ids)
         facts = {"law": law.to_dict(), "classes": list(map(repr, values)), "labels": array_digest({"codes": codes, "ids": names})}
         event = {"event": DECLARED, "law": law.to_dict()}
@@ -699,9 +706,20 @@ def derived(noisy: Evidence, **changes: Any) -> Evidence:
 
 def label_law(law: Law) -> Law:
     """Check that a law releases labels without a side, so that a list of labels can be declared by it."""
-    if law.kind != "label" or set(law.layout()) != {"output"}:
+    if (law.kind != "label" and not law.declared_only) or set(law.layout()) != {"output"}:
         raise InvalidInput(f"Expected a law that releases a label and nothing else, such as RandomizedResponse (rr), got {law}.")
     return law
+
+
+def _outputs_of(law: Law, classes: tuple[object, ...], outputs: Sequence[object] | None) -> tuple[object, ...]:
+    """Give the values of a law's outputs, which are the classes unless others are named."""
+    count = len(law.outputs()) if law.declared_only else law.n_classes
+    if outputs is None and count != law.n_classes:
+        raise InvalidInput(f"Expected outputs= with the {count} values that labels can have, in the order of the law's outputs, got none.")
+    shown = classes if outputs is None else tuple(outputs)
+    if outputs is not None and len(dict.fromkeys(shown)) != count:
+        raise InvalidInput(f"Expected {count} different outputs, in the order of the law's, got {len(shown)}.")
+    return shown
 
 
 def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:

@@ -2,6 +2,7 @@
 """Laws: label-DP mechanisms as frozen values. They are pure functions of arrays and uniform words, without randomness of their own."""
 
 from labeldp.laws._base import LAWS, Cell, Law, Side, Table, exact_epsilon, law_from_dict, law_named, parse_law, register_law, spellings
+from labeldp.laws._channel import Channel
 from labeldp.laws._cluster import ClusterRR
 from labeldp.laws._exact import WORD, Words, exp_floor
 from labeldp.laws._grid import Grid
@@ -17,6 +18,7 @@ __all__ = [
     "AutoLaw",
     "BoundedLaplace",
     "Cell",
+    "Channel",
     "ClusterRR",
     "Grid",
     "Law",
@@ -38,5 +40,17 @@ __all__ = [
     "spellings",
 ]
 
-for _law in (RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, PriorSplit, Threshold, AutoLaw, ClusterRR, Alibi, BoundedLaplace):
+for _law in (
+    RandomizedResponse,
+    RRTopK,
+    RRWithPrior,
+    SubsetSelection,
+    PriorSplit,
+    Threshold,
+    AutoLaw,
+    ClusterRR,
+    Alibi,
+    BoundedLaplace,
+    Channel,
+):
     register_law(_law)

@@ -89,13 +89,15 @@ class Law(ABC):
     Notes
     -----
     A subclass sets `name`, by which it is registered and stored; `kind` of its outputs; `uses_prior`, if it reads a prior; `draws_side`, if
-    it draws each row's question from public words; and `parameter`, the field that a number after the name sets, as in "rr-top-k:3", or "".
+    it draws each row's question from public words; `declared_only`, if it says how others have drawn and has no sampler; and `parameter`,
+    the field that a number after the name sets, as in "rr-top-k:3", or "".
     """
 
     name: ClassVar[str]
     kind: ClassVar[Literal["label", "set", "scores"]]
     uses_prior: ClassVar[bool]
     draws_side: ClassVar[bool] = False
+    declared_only: ClassVar[bool] = False
     parameter: ClassVar[str] = ""
 
     n_classes: int
@@ -358,6 +360,15 @@ def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_r
         )
 
 
+def require_sampler(law: Law | type[Law]) -> None:
+    """Refuse a law that only declares how others have drawn."""
+    if law.declared_only:
+        raise InvalidInput(
+            f"Expected a law that draws, got {law.name!r}, which only declares how others have randomised their labels. Nothing was drawn. "
+            "Draw by 'rr', 'subset' or 'auto', or declare labels: NoisyLabels.from_labels(labels, law)."
+        )
+
+
 def worst_ratio(cells: Iterable[Cell]) -> Fraction | None:
     """Find the largest ratio of two probabilities of one output; None if it is unbounded, because one of the two is 0."""
     # Cells of one kind of output can occur at the same output for two labels, so the extremes of each kind suffice, at any K.
@@ -453,8 +464,8 @@ def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
 
 
 def spellings() -> list[str]:
-    """List the names of all laws as users write them, such as "rr-top-k:K" and "subset[:SIZE]"."""
-    return [_spelling(cls) for cls in LAWS.values()]
+    """List the names of all laws that draw as users write them, such as "rr-top-k:K" and "subset[:SIZE]"."""
+    return [_spelling(cls) for cls in LAWS.values() if not cls.declared_only]
 
 
 def parse_law(text: str) -> tuple[type[Law], dict[str, Number]]:
@@ -478,6 +489,7 @@ def parse_law(text: str) -> tuple[type[Law], dict[str, Number]]:
     """
     name, colon, number = text.partition(":") if isinstance(text, str) else (text, "", "")
     cls = _law_type(name)
+    require_sampler(cls)
     if colon and not cls.parameter:
         raise InvalidInput(f"Expected law {name!r} without a number, got law={text!r}. Leave the colon out.")
     given = {cls.parameter: _number(text, number, cls)} if colon else {}
@@ -513,7 +525,9 @@ def law_from_dict(data: Mapping[str, object]) -> Law:
 
 
 def _law_type(name: object) -> type[Law]:
-    cls = LAWS[_validate.one_of(LAWS, law=name, fix=_OWN)]
+    # a law that only declares is known to files, but nobody can ask for a draw by it
+    known = [each for each, cls in LAWS.items() if not cls.declared_only or each == name]
+    cls = LAWS[_validate.one_of(known, law=name, fix=_OWN)]
     if cls.name != name:
         raise InvalidInput(f"Expected {cls.__name__} to keep the name that it was registered by, {name!r}, got {cls.name!r}.")
     return cls
