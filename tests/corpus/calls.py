@@ -25,7 +25,7 @@ from tests.corpus.record import PART, array, differences, summary, values
 from tests.corpus.world import RUN_ID, dies, world
 
 import labeldp as ldp
-from labeldp.aggregates import Histogram, Vote
+from labeldp.aggregates import FeatureSums, Histogram, Vote
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.app import stage
 from labeldp.custody._aggregation import aggregate_batches, aggregate_best
@@ -341,6 +341,17 @@ def asked(folder: Path, query: Any, **facts: Any) -> Any:
 for name, query in QUERIES.items():
     also(f"aggregate_{name}", asked, query=query)
 also("aggregate_units", asked, query=Histogram(K, 1.0, 4), unit=PEOPLE, max_rows_per_unit=2, unit_name="person")
+
+
+@call
+def aggregate_feature_sums(folder: Path) -> Any:
+    """Asked with ids, and asked again; with a cap on the rows of a person, too."""
+    features = np.stack([ROW % 5, ROW % 3, np.ones(N)], axis=1) / 4
+    facts = {"dataset": "d", "ids": IDS, "ledger": opened(folder)}
+    found = [ldp.aggregate(CODES, FeatureSums(K, 1.0, 3, delta=1e-6), features, **facts) for _ in range(2)]
+    capped = {"dataset": "other", "unit": PEOPLE, "max_rows_per_unit": 2, "unit_name": "person"}
+    found.append(ldp.aggregate(CODES, FeatureSums(K, 1.0, 3, delta=1e-6, norm=2.0), features, **facts | capped))
+    return [answer(each) for each in found]
 
 
 @call

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries about groups of rows with a trusted curator: histograms and votes, which `labeldp.aggregate` answers privately."""
+"""Queries about groups of rows with a trusted curator, which `labeldp.aggregate` answers privately: histograms, votes, sums of features."""
 
 from labeldp.aggregates._base import Query
 from labeldp.aggregates._gnmax import ConfidentGNMax
 from labeldp.aggregates._histogram import Histogram
 from labeldp.aggregates._result import Aggregate, query_from_dict
+from labeldp.aggregates._sums import FeatureSums
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.aggregates._vote import Vote
 
-__all__ = ["Aggregate", "ConfidentGNMax", "Histogram", "Query", "RepeatAndSelect", "Vote", "query_from_dict"]
+__all__ = ["Aggregate", "ConfidentGNMax", "FeatureSums", "Histogram", "Query", "RepeatAndSelect", "Vote", "query_from_dict"]

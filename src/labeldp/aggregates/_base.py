@@ -47,6 +47,8 @@ class Query(ABC):
     pure: ClassVar[frozenset[str]]
     of_teachers: ClassVar[bool] = False
     """Votes of teachers are counted, not rows: only what trains teachers may ask it."""
+    of_features: ClassVar[bool] = False
+    """Public features of rows are summed for each class, where other queries count the rows of groups."""
 
     n_classes: int
     epsilon: float

@@ -14,6 +14,7 @@ from labeldp._hash import digest
 from labeldp.aggregates._base import Query, facts_of
 from labeldp.aggregates._gnmax import ConfidentGNMax
 from labeldp.aggregates._histogram import Histogram
+from labeldp.aggregates._sums import FeatureSums
 from labeldp.aggregates._vote import Vote
 from labeldp.errors import InvalidInput
 from labeldp.receipt import PrivacySpent, Receipt, spent_together
@@ -21,7 +22,7 @@ from labeldp.receipt import PrivacySpent, Receipt, spent_together
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote, ConfidentGNMax)}
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote, ConfidentGNMax, FeatureSums)}
 AnyQuery = TypeVar("AnyQuery", bound=Query)
 METADATA_KEY = b"labeldp-aggregate"
 FORMAT = 1
@@ -35,9 +36,11 @@ class Aggregate:
     ----------
     query : Query
     values : (n_groups, K) or (n_groups,) int64
-        Noisy counts of a histogram, or class codes of a vote; -1 for a query to teachers without an answer.
+        Noisy counts of a histogram, class codes of a vote (-1 for a query to teachers without an answer), or noisy sums of features, which
+        `query.sums(values)` converts to the features' own unit.
     n_rows : (n_groups,) int64
-        Number of rows of each group that were counted, or of teachers that voted, which is public, as the groups are.
+        Number of rows of each group that were counted, of all rows that were summed, or of teachers that voted, which is public, as the
+        groups are.
     classes : tuple of K values
     receipt : Receipt
     group_names : tuple of n_groups values, optional

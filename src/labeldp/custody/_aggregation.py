@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp._hash import digest
+from labeldp._hash import array_digest, digest
 from labeldp._validate import exact
-from labeldp.aggregates import Aggregate, ConfidentGNMax, Query
+from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Query
 from labeldp.aggregates._result import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode
@@ -74,7 +74,7 @@ def aggregate(
         Raw, private. Every value must be declared.
     query : Histogram, Vote or another Query
         Its epsilon and delta are the total for one unit: with `max_rows_per_unit` = m the noise covers m changed labels.
-    groups : (n,) integers in 0..query.n_groups-1
+    groups : (n,) integers in 0..query.n_groups-1, or (n, query.n_groups) features for FeatureSums
         The public group of each row, for example its cluster. It must not depend on these labels. Groups may be empty.
     classes : sequence of K values, or "infer", optional
         The public list of class values. None (default): the codes 0..K-1 of the query's K classes, for integer labels only. "infer" reads
@@ -131,9 +131,11 @@ def aggregate(
     >>> ldp.aggregate([0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)).values.tolist()
     [[2, 1], [0, 2]]
     """
-    declared, inferred = classes_for(labels, classes, checked(query).n_classes)
+    declared, inferred = classes_for(labels, classes, checked(query, features=True).n_classes)
     given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
+    if isinstance(query, FeatureSums):
+        return answer_sums(labels, query, groups, declared, account, given, inferred=inferred)
     return answer_groups(labels, GroupQuestion(query, groups), declared, account, given, inferred=inferred).answer
 
 
@@ -516,12 +518,66 @@ def answer_groups(
     return GroupAnswer(answered(charge, draw, anew), groups, held_out, kept)
 
 
-def checked(query: object) -> Query:
-    """Refuse what is no query about groups of rows."""
+def answer_sums(
+    labels: ArrayLike,
+    query: FeatureSums,
+    features: ArrayLike,
+    classes: Sequence[object],
+    account: Account,
+    given: RowIds,
+    *,
+    inferred: bool = False,
+) -> Aggregate:
+    """Charge and answer a query about sums of public features, or return the stored answer of an earlier request.
+
+    Parameters
+    ----------
+    labels : (n,) array of class values, raw
+    query : FeatureSums
+    features : (n, query.n_groups) numbers
+        Public.
+    classes, account, given, inferred
+        As in `answer_groups`.
+    """
+    column = account.private_column(classes, given)
+    codes = encode(labels, column.values)
+    del labels
+    rows = TableRows(given, len(codes), column)
+    rows.check_distinct()
+    units = query.units(features)
+    if len(units) != len(codes):
+        raise InvalidInput(f"Expected features of {len(codes)} rows, got {len(units)}.")
+    query.require_cap(account.max_rows_per_unit)
+    warn_of_delta(query.spent_delta(account.max_rows_per_unit), len(codes))
+    request = query_request(
+        query,
+        column,
+        rows=set_digest(given.ids, units) if given.ids is not None else array_digest({"features": units}),
+        units=rows.units_digest,
+        id_name=given.id_name,
+        noted={"classes_inferred": True} if inferred else None,
+    )
+    account.check()
+    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
+    charge = begin_once(request, account, coverage=coverage)
+    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+
+    def draw(secret: RunSecret) -> Aggregate:
+        sums, asked = RawSums(query.n_groups, query.n_classes), rows.within_cap(secret)
+        sums.add(units[asked], codes[asked])
+        return drawn_answer(request, query, sums, charge, secret)
+
+    return answered(charge, draw)
+
+
+def checked(query: object, *, features: bool = False) -> Query:
+    """Refuse what is no query about groups of rows; with `features`, accept one about sums of features, too."""
     if not isinstance(query, Query):
         raise InvalidInput(f"Expected a query, such as Histogram or Vote, got {type(query).__name__}. See labeldp.aggregates.")
     if query.of_teachers:
         raise InvalidInput(f"Expected a query about groups of rows, got one for teachers, {query}. labeldp.learn.PATEClassifier asks it.")
+    if query.of_features and not features:
+        raise InvalidInput(f"Expected a query about groups of rows, got one about features, {query}. labeldp.aggregate answers it.")
     return query
 
 
@@ -880,6 +936,24 @@ class GroupCounts:
     def n_rows(self) -> NDArray[np.int64]:
         """Return the number of rows of each group, (n_groups,), which is public since it does not depend on labels."""
         return np.asarray(self.table().sum(axis=1))
+
+
+class RawSums(GroupCounts):
+    """Raw sums of each feature over the rows of each class, in whole units. As private as counts."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        super().__init__(n_features, n_classes)
+        self._rows = 0
+
+    def add(self, groups: NDArray[np.int64], codes: NDArray[np.integer]) -> None:
+        """Add rows: (n, d) features in whole units for the groups, and (n,) class codes, both checked."""
+        for k in range(self._shape[1]):
+            self._cells.reshape(self._shape)[:, k] += groups[codes == k].sum(axis=0)
+        self._rows += len(codes)
+
+    def n_rows(self) -> NDArray[np.int64]:
+        """Return the number of rows that were summed, for each feature: (d,)."""
+        return np.full(self._shape[0], self._rows)
 
 
 class LabelReader:
