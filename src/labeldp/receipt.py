@@ -13,6 +13,13 @@ DECLARED = "declared"
 """The kind of event of labels that another mechanism than labeldp drew."""
 
 
+def columns_of(column: str, event: Mapping[str, object]) -> tuple[str, ...]:
+    """Read from an event which columns it concerns: those that it lists, or else the only one, `column`."""
+    asked = event.get("law", event.get("query"))
+    listed = asked.get("columns") if isinstance(asked, Mapping) else None
+    return tuple(map(str, listed)) if isinstance(listed, list | tuple) and listed else (column,)
+
+
 def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "") -> str:
     """Write a guarantee in words. Every text for people takes it from here.
 
@@ -40,7 +47,8 @@ class Receipt:
     run_id : str
         128 random bits in hexadecimal, made with the charge; the same id means the same charge.
     dataset, column : str
-        The charged account; `dataset` is "" if the run has no durable ledger.
+        The charged account; `dataset` is "" if the run has no durable ledger. Of a charge on several columns `column` joins their names
+        by commas, and `columns` lists them.
     unit : str
         The unit of protection: "row", or the name of the column that names the person.
     max_rows_per_unit : int
@@ -81,7 +89,12 @@ class Receipt:
     def __repr__(self) -> str:
         return _shown(self, self.__dataclass_fields__)
 
-    # Both follow from fields that are stored already. A stored copy could contradict them.
+    # They follow from fields that are stored already. A stored copy could contradict them.
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns whose labels the run has read; each one's budget counts all of epsilon."""
+        return columns_of(self.column, self.event)
 
     @property
     def except_for(self) -> str:

@@ -91,6 +91,8 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
     prior and public words alone, and fits the layout; the law survives JSON; the label never changes which words are read.
     """
     _check_value(law)
+    for part in getattr(law, "parts", ()):  # of a law on several columns
+        check_law(part)
     for prior in _default_priors(law.n_classes) if priors is None else priors:
         row = np.asarray(prior, dtype=np.float64)
         for number in range(_QUESTIONS if law.draws_side else 1):
@@ -220,6 +222,8 @@ def _check_word_measure(law: Law, side: Side) -> None:
     """
     if law.kind == "scores":
         return _check_level_measure(law, side)
+    if law.kind == "columns":  # the words of its columns' laws were measured one by one
+        return None
     find, matrix, table = _column_of(law, side), _exact_matrix(law, side), law.table(side)
     one_word = _uses_one_word(law, side)
     for label in range(law.n_classes):
@@ -339,7 +343,9 @@ def _check_likelihood(law: Law, side: Side) -> None:
     _require(np.array_equal(likeliest, found == 0), "likeliest must be the classes where log_likelihood is 0")
     members = law.table(side).outputs
     shown = law.members(outputs, rows)
-    wanted_members = {"set": members, "scores": found == 0}.get(law.kind, members[..., None] == np.arange(law.n_classes))
+    wanted_members = {"set": members, "scores": found == 0, "columns": found == 0}.get(
+        law.kind, members[..., None] == np.arange(law.n_classes)
+    )
     _require((shown == wanted_members).all(), "members disagrees with the outputs")
 
 
@@ -350,7 +356,7 @@ def _check_inclusion(law: Law, side: Side) -> None:
     own, other = law.inclusion(outputs, rows)
     members = law.members(outputs, rows)
     k = law.n_classes
-    if law.kind == "scores" and np.isnan(own).all():
+    if law.kind in ("scores", "columns") and np.isnan(own).all():
         return  # the number of likeliest classes differs between outputs, so only `weights` gives an estimator
     chance = np.array([[sum(matrix[y][members[:, c]], Fraction(0)) for c in range(k)] for y in range(k)], dtype=object)
     same, different = {chance[c, c] for c in range(k)}, {chance[y, c] for y in range(k) for c in range(k) if y != c}

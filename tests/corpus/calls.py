@@ -148,6 +148,20 @@ also("privatize_stage_of_a_name", privatized, law=ldp.RandomizedResponse(K, 1.0)
 also("privatize_seeded", privatized, law=ldp.AutoLaw(K, 1.0), ids=None, prior=PRIOR, dataset=None, ledger=None, noise=ldp.SeededNoise(7))
 
 
+SEVERAL = ldp.LabelColumns({"ill": [0, 1], "ward": ["a", "b", "c"]})
+
+
+@call
+def privatize_several_columns(folder: Path) -> Any:
+    ledger, given = opened(folder), {"ill": CODES % 2, "ward": np.array(["a", "b", "c"])[CODES]}
+    asked = {"classes": SEVERAL, "ids": IDS, "ledger": ledger}
+    drawn = {split: ldp.privatize(given, SEVERAL.law(2.0, split), dataset=split, **asked) for split in ("information", "one", "joint")}
+    ldp.privatize(given["ill"], ldp.RandomizedResponse(2, 1.0), dataset="one", column="ill", ids=IDS, ledger=ledger)
+    found = {split: {name: labels(noisy[name]) for name in SEVERAL.names} for split, noisy in drawn.items()}
+    spent = {"ill": ledger.spent("one", "ill"), "ward": ledger.spent("one", "ward"), "both": ledger.spent("one", SEVERAL.names)}
+    return {"columns": found, "spent": spent, "problems": ledger.verify()}
+
+
 @call
 def laws_exactly(folder: Path) -> Any:
     """Probabilities as fractions: a unit of 2^-64 would not be seen in a few draws."""

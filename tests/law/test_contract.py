@@ -16,7 +16,10 @@ from labeldp.laws import (
     BoundedLaplace,
     Cell,
     ClusterRR,
+    ColumnCounts,
+    Independent,
     Law,
+    OneColumn,
     PriorSplit,
     RandomizedResponse,
     RRTopK,
@@ -68,14 +71,35 @@ SMALL: list[Law] = [
 ]
 
 
+SEVERAL: list[Law] = [  # of several columns, which read no prior unless a column's law does
+    Independent(6, 1.0, (2, 3), ("rr", "subset")),
+    Independent(8, 2.3, (2, 2, 2), ("rr", "rr", "subset"), (1.0, 2.0, 0.3)),
+    Independent(6, 0.1, (3, 2), ("threshold", "alibi:3")),
+    OneColumn(6, 1.0, (2, 3), ("rr", "subset")),
+    OneColumn(6, 3.0, (2, 3), ("alibi:4", "threshold"), (1.0, 4.0)),
+    ColumnCounts(2, 1.0, 3, 2),
+    ColumnCounts(3, 2.0, 2, 1),
+    ColumnCounts(2, 0.1, 2, 3),
+]
+
+
 @pytest.mark.parametrize("law", SMALL, ids=repr)
 def test_contract(law: Law) -> None:
     check_law(law)
 
 
+@pytest.mark.parametrize("law", SEVERAL, ids=repr)
+def test_contract_of_several_columns(law: Law) -> None:
+    check_law(law, [[1.0] * law.n_classes])
+
+
+def test_contract_of_columns_whose_laws_read_a_prior() -> None:
+    check_law(Independent(6, 1.0, (2, 3), ("rr", "auto")))
+
+
 def test_every_registered_law_is_tested() -> None:
     # a law that only declares has no sampler; test_channel.py tests the rest of it
-    assert {law.name for law in SMALL} == {name for name, law in LAWS.items() if not law.declared_only}
+    assert {law.name for law in SMALL + SEVERAL} == {name for name, law in LAWS.items() if not law.declared_only}
     assert next(iter(LAWS)) == "rr"
 
 

@@ -17,7 +17,7 @@ from labeldp.ledger._repair import orphans
 from labeldp.ledger._repair import repair as remove_orphans
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import create_key_file, destroy_key_file, key_file_id
-from labeldp.receipt import Receipt
+from labeldp.receipt import Receipt, columns_of
 from labeldp.tables._evidence import check_drawn
 from labeldp.tables._place import Place, delete_folder, manifest_name, release_digest
 from labeldp.tables._release import charged_law, guarantee, holds
@@ -42,7 +42,8 @@ def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
 
 def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = None) -> list[dict[str, object]]:
     """Report the spent, allowed and remaining epsilon of each (dataset, column), and its spent delta."""
-    pairs = sorted({(run.dataset, run.column, run.unit) for run in ledger.runs(dataset, column)})
+    found = {(run.dataset, each, run.unit) for run in ledger.runs(dataset, column) for each in run.columns}
+    pairs = sorted(pair for pair in found if column in (None, pair[1]))
     return [
         {
             "dataset": name,
@@ -69,7 +70,7 @@ def other_names(ledger: Ledger, dataset: str | None, column: str | None) -> str:
     named = [f"{what} {name!r}" for what, name in (("dataset", dataset), ("column", column)) if name is not None]
     if not named:
         return ""
-    known = sorted({f"{run.dataset!r}, column {run.column!r}" for run in ledger.runs()})
+    known = sorted({f"{run.dataset!r}, column {column!r}" for run in ledger.runs() for column in run.columns})
     listed = "; ".join([*known[:_NAMES], *(["..."] if len(known) > _NAMES else [])])
     return f" on {', '.join(named)}. The ledger {ledger.location} knows {f'dataset {listed}' if known else 'no charge'}"
 
@@ -80,8 +81,14 @@ def history_text(entries: Iterable[Mapping[str, object]]) -> str:
     for entry in entries:
         names = ("dataset", "column", "unit", "epsilon", "budget", "run_id", "artefact", "reason")
         said = " ".join(f"{name}={entry[name]}" for name in names if entry.get(name) is not None)
-        lines.append(f"{entry.get('at', '')}  {entry.get('kind', '')!s:8} {said}".rstrip())
+        lines.append(f"{entry.get('at', '')}  {entry.get('kind', '')!s:8} {said}{_together(entry)}".rstrip())
     return "\n".join(lines) or "No entries."
+
+
+def _together(entry: Mapping[str, Any]) -> str:
+    """Say which columns a charge was made on, if they are several: the end of its line."""
+    columns = columns_of(str(entry["column"]), entry["event"]) if entry.get("kind") == "charge" else ()
+    return f" (one charge on {', '.join(columns)})" if len(columns) > 1 else ""
 
 
 def verify(ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Path] = ()) -> list[str]:

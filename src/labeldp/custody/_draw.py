@@ -51,6 +51,8 @@ def check_contract(law: Law) -> None:
     """
     require_sampler(law)
     if type(law).__module__.startswith("labeldp.laws."):
+        for part in getattr(law, "parts", ()):  # the laws of several columns may be a user's own
+            check_contract(part)
         return
     name = getattr(law, "name", None)
     if LAWS.get(str(name)) is not type(law):

@@ -8,14 +8,16 @@ patients and of visits, do not prove rows different. The name is what the caller
 import contextlib
 import math
 import re
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp._validate import joined
 from labeldp.errors import DomainLeakWarning, InvalidInput, warn
+from labeldp.laws._columns import LabelColumns
 from labeldp.laws._grid import Grid, as_numbers
 from labeldp.ledger._database import ROW
 
@@ -103,6 +105,14 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
     InvalidInput
         They are fewer than two, not all different, of another number than `n_classes`, or some are missing or no plain values.
     """
+    if isinstance(classes, LabelColumns):
+        for values in classes.lists:
+            declare(values)
+        if n_classes not in (None, len(classes)):
+            raise InvalidInput(
+                f"Expected {n_classes} classes, as many as the law is about, got {len(classes)} combinations. Make the law with .law."
+            )
+        return classes
     values = classes if isinstance(classes, Grid) else tuple(v.item() if isinstance(v, np.generic) else v for v in _listed(classes))
     # Classes enter keys and digests by their repr, so they must be plain values that have the same repr on every machine.
     if not all(isinstance(value, Hashable) for value in values):
@@ -213,7 +223,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     Parameters
     ----------
     labels : (n,) array, list, or column of a data frame
-    classes : sequence of K values, or Grid
+        For `LabelColumns` a data frame or mapping with these columns, or an (n, L) array with the columns in their order.
+    classes : sequence of K values, Grid, or LabelColumns
         With a grid each label is a number, and its code is that of the nearest point.
 
     Returns
@@ -227,6 +238,10 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
         A label is missing or not declared. The message names its row or how it differs from a class, never both, and neither its value
         nor the number of such rows.
     """
+    return _of_columns(labels, classes) if isinstance(classes, LabelColumns) else _of_one(labels, classes)
+
+
+def _of_one(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     array = as_array(labels)
     if isinstance(classes, Grid):
         return _on_grid(array, classes)
@@ -243,6 +258,42 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
             f"{hint or 'Declare its class (classes=), or give missing labels a class of their own.'}"
         )
     return codes.view(Codes)
+
+
+def _of_columns(labels: Any, classes: LabelColumns) -> Codes:
+    """Encode the labels of several columns as codes of combinations."""
+    found = []
+    for name, column, values in zip(classes.names, columns_of(labels, classes.names), classes.lists, strict=True):
+        problem = ""
+        try:
+            found.append(_of_one(column, values))
+        except InvalidInput as error:  # its text shows no label; raised anew outside, without what it was raised from
+            problem = str(error)
+        if problem:
+            raise InvalidInput(f"Column {name!r}: {problem}")
+    if len(set(map(len, found))) > 1:
+        raise InvalidInput(f"Expected label columns of one length, got {', '.join(str(len(each)) for each in found)} rows.")
+    return classes.codes(found).view(Codes)
+
+
+def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
+    """Take the columns with these names from a data frame or mapping, or the columns of an (n, L) array in this order."""
+    own = list(labels) if isinstance(labels, Mapping) else _own_names(labels) if hasattr(labels, "columns") else None
+    if own is not None:
+        lacking = [name for name in names if own.count(name) != 1]
+        if lacking:
+            raise InvalidInput(f"Expected each declared label column once, got {own.count(lacking[0])} of the name {lacking[0]!r}.")
+        return [labels[name] for name in names]
+    array = None
+    with contextlib.suppress(ValueError, TypeError):
+        array = np.asarray(labels)
+    if array is None or array.ndim != 2 or array.shape[1] != len(names):
+        shape = "no array" if array is None else f"shape {array.shape}"
+        raise InvalidInput(
+            f"Expected the labels of {len(names)} columns as a data frame or mapping with {', '.join(map(repr, names))}, or as an array of "
+            f"shape (n, {len(names)}), got {shape}."
+        )
+    return list(array.T)
 
 
 def _on_grid(array: NDArray[np.generic], grid: Grid) -> Codes:
@@ -408,11 +459,6 @@ def unit_of(name: str) -> str:
             "Expected a unit by another name than 'row', which stands for rows that are protected one by one. Give the column another name."
         )
     return name
-
-
-def joined(names: Iterable[str]) -> str:
-    """Join names of columns to one text, with commas in names escaped: different lists give different texts."""
-    return ",".join(name.replace("\\", "\\\\").replace(",", "\\,") for name in names)
 
 
 def _names(what: str, columns: Any, given: Name | None) -> list[str]:

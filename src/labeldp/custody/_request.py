@@ -29,7 +29,7 @@ from labeldp.errors import (
     UnrecordedWarning,
     warn,
 )
-from labeldp.laws._grid import as_classes
+from labeldp.laws._columns import LabelColumns, as_classes
 from labeldp.ledger._database import AggregateDraw, LabelDraw
 from labeldp.ledger._ledger import Ledger, RunRecord, SameRequest, Spending, as_ledger
 from labeldp.ledger._rowset import RowSet
@@ -63,12 +63,12 @@ class PrivateColumn:
     Attributes
     ----------
     dataset, column : str
-        The account in the ledger.
+        The account in the ledger; of several columns the joined names, each of which is an account.
     unit : str
         The unit of protection: "row", or the name of the column of units.
     max_rows_per_unit : int
     values : tuple of K values
-        The declared classes, in the order of their codes.
+        The declared classes, in the order of their codes; `LabelColumns` for several columns.
     """
 
     dataset: str
@@ -76,6 +76,19 @@ class PrivateColumn:
     unit: str
     max_rows_per_unit: int
     values: tuple[object, ...]
+
+    def __post_init__(self) -> None:
+        # Charged under another name, several columns would be missing in the accounts of each of them.
+        if isinstance(self.values, LabelColumns) and self.column != self.values.name:
+            raise InvalidInput(
+                f"Expected several label columns to be charged under their own names, {self.values.name!r}, got column={self.column!r}. "
+                "Leave it out."
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The private columns: one, or those that are drawn together."""
+        return self.values.names if isinstance(self.values, LabelColumns) else (self.column,)
 
     @cached_property
     def public(self) -> dict[str, object]:
@@ -224,7 +237,10 @@ class Request:
     def event(self) -> dict[str, object]:
         """The event for the charge's entry in the ledger."""
         kind = AggregateDraw if self.of_groups else LabelDraw
-        return kind(self.asked, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
+        values = self.column.values
+        # By these the ledger counts the charge in the account of every column.
+        several = {"columns": list(values.names), "sizes": list(values.sizes)} if isinstance(values, LabelColumns) else {}
+        return kind({**self.asked, **several}, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
 
     def spending(self, run_id: str) -> Spending:
         """Return the charge for one run of this request."""
@@ -657,7 +673,7 @@ def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunReco
         raise InvalidInput(
             "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
         )
-    return ledger.runs(request.column.dataset, request.column.column)
+    return ledger.runs(request.column.dataset, request.column.columns[0])  # a charge on several columns is in the account of each
 
 
 def _known(request: Request, account: Account, runs: Sequence[RunRecord]) -> frozenset[str] | None:

@@ -23,6 +23,7 @@ from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, places_of
 from labeldp.laws._base import Law, check_told_apart
+from labeldp.laws._columns import LabelColumns
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import Part
 from labeldp.ledger._ledger import Ledger
@@ -55,17 +56,19 @@ def privatize(
     Parameters
     ----------
     labels : (n,) array of class values
-        Raw, private. Every value must be declared.
+        Raw, private. Every value must be declared. Of several columns, with `LabelColumns`: a data frame or mapping with these columns, or
+        an (n, L) array.
     law : Law
         The mechanism. Its epsilon is the total for one unit: with `max_rows_per_unit` = m, each row's law has epsilon / m, rounded down.
-    classes : sequence of K values, Grid, or "infer", optional
+        Of several columns, one of `LabelColumns.law`: epsilon is the total for all columns of a unit.
+    classes : sequence of K values, Grid, LabelColumns, or "infer", optional
         The public list of class values; for numbers a `Grid`, to whose nearest point each label is rounded. None (default): the codes
         0..K-1 of the law's K classes, for integer labels only. "infer" reads them off the labels, which reveals the classes that occur: it
         warns, `privacy.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
     column : str
-        Name of the label column.
+        Name of the label column. Several columns have their names from `LabelColumns`.
     ids : (n,) or (n, columns) array, column or table, optional
         Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
     unit : (n,) array or column, optional
@@ -90,7 +93,7 @@ def privatize(
     Returns
     -------
     NoisyLabels
-        n rows, in the order of `labels`.
+        n rows, in the order of `labels`. Of several columns, those of the combinations: `noisy["name"]` reads one column.
 
     Raises
     ------
@@ -134,6 +137,9 @@ def privatize(
     del labels  # a traceback with variables prints this frame: `codes` hides its values, the user's array does not
     check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
+    if isinstance(declared, LabelColumns):
+        declared.check(law)
+        column = declared.name if column == "label" else column
     account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
     rows = TableRows(given, len(codes), account.private_column(declared, given))
     used = law_per_row(law, account.max_rows_per_unit)
@@ -749,7 +755,8 @@ def _check_columns(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
     """Refuse an empty table, ids or units that are no public columns of n rows, and a cap without units."""
     if not n_rows:
         raise InvalidInput("Expected at least one label, got none.")
-    given.require_public(column.column)
+    for name in column.columns:
+        given.require_public(name)
     for name, values in (("ids", given.ids), ("unit", given.unit)):
         if values is None:
             continue

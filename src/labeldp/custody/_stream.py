@@ -188,7 +188,7 @@ class TablePin:
             if known is not None and secret.run_id == known.run_id and pin == self._pin_of(secret).encode():
                 return secret
         identity = self._request(public_digest).identity
-        runs = [] if self._account.redraw else self._ledger.runs(self.facts.dataset, self.facts.column)
+        runs = [] if self._account.redraw else self._ledger.runs(self.facts.dataset, self.facts.columns[0])
         return None if any(run.state == "settled" and run.identity == identity for run in runs) else self.candidates[0]
 
     def check_may_ask(self, secret: RunSecret, noted: bool) -> None:
@@ -228,7 +228,7 @@ class TablePin:
         request = self._request(public_digest)
         if self._turn is not None:
             self._turn.check_same(request.identity, lambda halves: self._pin_of(RunSecret(halves.run_id, halves.secret, self.facts)))
-        return self._ledger.find(self.facts.dataset, self.facts.column, request.identity)
+        return self._ledger.find(self.facts.dataset, self.facts.columns[0], request.identity)
 
     def charge(self, public_digest: str = "") -> "TableDraw | RunRecord":
         """Charge a run, or resume the crashed one of this input; or return the settled run that the input repeats."""
@@ -282,7 +282,7 @@ class TablePin:
     def _crashed(self) -> list[SecretHalves]:
         """Load the secrets of the newest runs of this column that were charged and never settled."""
         found: list[SecretHalves] = []
-        runs = self._ledger.runs(self.facts.dataset, self.facts.column) if self._turn is None else self._turn.runs
+        runs = self._ledger.runs(self.facts.dataset, self.facts.columns[0]) if self._turn is None else self._turn.runs
         for record in reversed(runs):
             if record.state != "charged" or len(found) == _CRASHED_RUNS_TRIED:
                 continue

@@ -27,8 +27,8 @@ from labeldp._validate import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.laws import law_from_dict
 from labeldp.laws._base import Law
+from labeldp.laws._columns import LabelColumns, as_classes, class_facts, classes_of, column_of
 from labeldp.laws._exact import Array, select_members, set_sizes
-from labeldp.laws._grid import as_classes, classes_of, grid_facts
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:
@@ -244,7 +244,9 @@ class NoisyLabels:
         )
 
     def __getitem__(self, rows: Any) -> "NoisyLabels":
-        """Choose the rows at these positions (slice, integers or bool mask), in that order; repeats are allowed."""
+        """Choose the rows at these positions (slice, integers or bool mask), in that order, repeats allowed; a text chooses a column."""
+        if isinstance(rows, str):
+            return self.column(rows)
         if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is Ellipsis:  # scikit-learn indexes so
             rows = rows[0]
         # Repeats of a row are allowed, since a bootstrap means them as weights; `concat` refuses them, where one draw would count as two.
@@ -253,6 +255,32 @@ class NoisyLabels:
         blocks = tuple(block.at(at[at >= 0], np.flatnonzero(at >= 0)) for block, at in zip(self.blocks, found, strict=True))
         chosen = NoisyLabels(len(wanted), self.classes, blocks, self.ids[wanted], self.explicit_ids, self.behind, self.order)
         return as_drawn(chosen) if self._drawn else chosen
+
+    def column(self, name: str) -> "NoisyLabels":
+        """Read what these labels of several columns tell about one of them; also noisy[name].
+
+        Parameters
+        ----------
+        name : str
+            One of the columns that were drawn together (`labeldp.LabelColumns`).
+
+        Returns
+        -------
+        NoisyLabels
+            The same rows over the classes of this column, under the same receipts, for every learner and statistic. Rows that were not
+            asked about it have no evidence. `privacy` is that of all columns, which are charged together.
+
+        Raises
+        ------
+        InvalidInput
+            There is no such column; or the law tells a column's likelihood only with how the others are distributed.
+        """
+        if not isinstance(self.classes, LabelColumns):
+            raise InvalidInput(f"Expected noisy labels of several columns to choose {name!r} from, got those of one.")
+        number = self.classes.place(name)
+        blocks = tuple(column_block(block, self.classes.sizes, number) for block in self.blocks)
+        found = NoisyLabels(self.n_rows, self.classes.lists[number], blocks, self.ids, self.explicit_ids, self.behind, self.order)
+        return as_drawn(found) if self._drawn else found
 
     def by_id(self, ids: ArrayLike) -> "NoisyLabels":
         """Choose the rows with these ids, in this order.
@@ -624,8 +652,7 @@ class NoisyLabels:
         ids = [("id", self.ids)] if self.ids.ndim == 1 else [(f"id_{j}", self.ids[:, j]) for j in range(self.ids.shape[1])]
         columns = {name: pa.array(values) for name, values in ids}
         found = [block_facts(block) for block in self.blocks]
-        facts: dict[str, object] = {"format": FORMAT, "classes": plain(self.classes), "explicit_ids": self.explicit_ids, "blocks": found}
-        facts |= grid_facts(self.classes)
+        facts: dict[str, object] = {"format": FORMAT} | class_facts(self.classes) | {"explicit_ids": self.explicit_ids, "blocks": found}
         facts |= {"behind": [receipt.to_dict() for receipt in self.behind]} if self.behind else {}
         facts |= {} if self._drawn else {"by_hand": True}
         # Whether rows repeat is recorded: else a reader could not tell a bootstrap from a row that was copied later.
@@ -696,6 +723,12 @@ def as_drawn(noisy: Evidence) -> Evidence:
     found = replace(noisy, blocks=fixed, ids=read_only(noisy.ids))
     object.__setattr__(found, "_drawn", True)
     return found
+
+
+def column_block(block: Block, sizes: Sequence[int], number: int) -> Block:
+    """Read the draws of one of several columns from those of their combinations."""
+    law, outputs, side, asked = column_of(block.law, sizes, number, block.outputs, block.side)
+    return replace(block, law=law, outputs=outputs, side=side, rows=block.rows[asked])
 
 
 def derived(noisy: Evidence, **changes: Any) -> Evidence:
@@ -919,11 +952,6 @@ def read_facts(raw: bytes | str | None) -> dict[str, Any]:
     return dict(facts)
 
 
-def plain(values: tuple[object, ...]) -> list[object]:
-    """Convert class values to JSON-ready Python values."""
-    return [value.item() if isinstance(value, np.generic) else value for value in values]
-
-
 def _id_values(column: "pa.ChunkedArray") -> Array:
     import pyarrow as pa
 
@@ -945,9 +973,10 @@ def _whole(column: "pa.ChunkedArray", width: int) -> tuple[NDArray[np.uint8], ND
 
 def _proof(facts: dict[str, Any], ids: Array, pieces: Sequence[tuple[NDArray[np.uint8], NDArray[np.bool_]]]) -> NDArray[np.uint64]:
     """Compute each row's proof, a hash of the shared facts and the row's ids and evidence: (n,) uint64."""
-    # Law, receipt and classes enter the salt, so a changed epsilon in the metadata invalidates every row. "by_hand" enters only where it
-    # is present, so that files written before it existed keep their proofs.
-    shared = {name: facts[name] for name in ("classes", "explicit_ids", "blocks", *(["by_hand"] if "by_hand" in facts else []))}
+    # Law, receipt and classes enter the salt, so a changed epsilon in the metadata invalidates every row. "by_hand" and "columns" enter
+    # only where they are present, so that files written before they existed keep their proofs.
+    more = [name for name in ("by_hand", "columns") if name in facts]
+    shared = {name: facts[name] for name in ("classes", "explicit_ids", "blocks", *more)}
     salt = "proof/" + digest(shared | {"behind": facts.get("behind", [])})
     return public_hash(salt, ids, *(part for raw, present in pieces for part in (present.astype(np.int64), raw)))
 

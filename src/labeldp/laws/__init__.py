@@ -4,6 +4,7 @@
 from labeldp.laws._base import LAWS, Cell, Law, Side, Table, exact_epsilon, law_from_dict, law_named, parse_law, register_law, spellings
 from labeldp.laws._channel import Channel
 from labeldp.laws._cluster import ClusterRR
+from labeldp.laws._columns import ColumnCounts, Independent, LabelColumns, OneColumn
 from labeldp.laws._exact import WORD, Words, exp_floor
 from labeldp.laws._grid import Grid
 from labeldp.laws._laplace import BoundedLaplace
@@ -20,8 +21,12 @@ __all__ = [
     "Cell",
     "Channel",
     "ClusterRR",
+    "ColumnCounts",
     "Grid",
+    "Independent",
+    "LabelColumns",
     "Law",
+    "OneColumn",
     "PriorSplit",
     "RRTopK",
     "RRWithPrior",
@@ -51,6 +56,9 @@ for _law in (
     ClusterRR,
     Alibi,
     BoundedLaplace,
+    Independent,
+    OneColumn,
+    ColumnCounts,
     Channel,
 ):
     register_law(_law)

@@ -7,6 +7,7 @@ randomness of its own: its caller passes uniform 64-bit words. Outputs and side 
 * label-valued laws release `outputs` of shape (n,), int32 class codes;
 * set-valued laws release `outputs` of shape (n, ceil(K/8)), uint8: the set as packed bits, class c in bit c % 8 of byte c // 8;
 * score-valued laws release `outputs` of shape (n, K), uint8: one level a class, higher where the class is likelier;
+* laws on several columns release `outputs` of a layout of their own (`labeldp.laws._columns`);
 * `side` is a dict of arrays, first axis n: what the law has derived from each row's public prior, which is needed to read its output.
 """
 
@@ -94,7 +95,7 @@ class Law(ABC):
     """
 
     name: ClassVar[str]
-    kind: ClassVar[Literal["label", "set", "scores"]]
+    kind: ClassVar[Literal["label", "set", "scores", "columns"]]
     uses_prior: ClassVar[bool]
     draws_side: ClassVar[bool] = False
     declared_only: ClassVar[bool] = False
@@ -464,8 +465,13 @@ def register_law(cls: type[AnyLaw]) -> type[AnyLaw]:
 
 
 def spellings() -> list[str]:
-    """List the names of all laws that draw as users write them, such as "rr-top-k:K" and "subset[:SIZE]"."""
-    return [_spelling(cls) for cls in LAWS.values() if not cls.declared_only]
+    """List the names of the laws that draw as users write them, such as "rr-top-k:K" and "subset[:SIZE]"."""
+    return [_spelling(cls) for cls in LAWS.values() if _has_a_name(cls)]
+
+
+def _has_a_name(cls: type[Law]) -> bool:
+    """Tell whether users ask for a law by its name: not for one that only declares, nor for those on several columns, which have rules."""
+    return not cls.declared_only and cls.kind != "columns"
 
 
 def parse_law(text: str) -> tuple[type[Law], dict[str, Number]]:
@@ -525,8 +531,8 @@ def law_from_dict(data: Mapping[str, object]) -> Law:
 
 
 def _law_type(name: object) -> type[Law]:
-    # a law that only declares is known to files, but nobody can ask for a draw by it
-    known = [each for each, cls in LAWS.items() if not cls.declared_only or each == name]
+    # A law that nobody asks for by its name is known to files all the same.
+    known = [each for each, cls in LAWS.items() if _has_a_name(cls) or each == name]
     cls = LAWS[_validate.one_of(known, law=name, fix=_OWN)]
     if cls.name != name:
         raise InvalidInput(f"Expected {cls.__name__} to keep the name that it was registered by, {name!r}, got {cls.name!r}.")

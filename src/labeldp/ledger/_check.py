@@ -8,7 +8,7 @@ looks for such runs in one listing of the runs' folder, and is refused. `adopt` 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +19,12 @@ from labeldp._validate import exact
 from labeldp.aggregates import Aggregate
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError
 from labeldp.evidence import Block, NoisyLabels
-from labeldp.evidence._noisy import pack, places_of
+from labeldp.evidence._noisy import column_block, pack, places_of
+from labeldp.laws import Law, law_from_dict
+from labeldp.laws._columns import LabelColumns, laws_of_columns
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import (
+    ALSO,
     GENESIS,
     Balance,
     History,
@@ -31,14 +34,16 @@ from labeldp.ledger._database import (
     RunRecord,
     Session,
     Spending,
+    charged_columns,
     checked_name,
     entry_hash,
     parts_digest,
     per_row_epsilon,
+    utc_now,
 )
 from labeldp.ledger._rowset import FILE, RowSet, RowSets, Spend
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
-from labeldp.receipt import Receipt
+from labeldp.receipt import Receipt, columns_of
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ def problems(
             read.charges[head] = entry
     if previous == GENESIS:
         found.append("The ledger has no entries: its history was deleted.")
-    found += _harmed(read, sets) + _parts_problems(read, parts) + _forgotten(read, sets)
+    found += _harmed(read, sets) + _parts_problems(read, parts) + _forgotten(read, sets) + _uncounted(read)
     return found + _compared(read, kept or Witnesses())
 
 
@@ -177,6 +182,22 @@ def _harmed(read: _Read, sets: RowSets) -> list[str]:
     ]
 
 
+def _uncounted(read: _Read) -> list[str]:
+    """Report charges on several columns that the account of one of them lacks, or has otherwise than the first one."""
+    runs = {(*names, run.run_id): run for names, account in read.accounts.items() for run in account.said.runs.values()}
+    return [
+        f"The charge of run {run.run_id} is not in the account of column {column!r} as it is in that of {run.columns[0]!r}."
+        for (dataset, own, _), run in runs.items()
+        if own == run.columns[0] and len(run.columns) > 1
+        for column in run.columns[1:]
+        if runs.get((dataset, column, run.run_id)) != run
+    ] + [
+        f"The charge of run {run.run_id} is in the account of column {own!r}, but not in that of {run.columns[0]!r}."
+        for (dataset, own, _), run in runs.items()
+        if (dataset, run.columns[0], run.run_id) not in runs
+    ]
+
+
 def _forgotten(read: _Read, sets: RowSets) -> list[str]:
     """Report runs with results that are missing in the history: an older copy of the ledger has replaced a newer one."""
     known = {run for account in read.accounts.values() for run in account.said.runs}
@@ -223,7 +244,8 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
     # Texts are compared, as in `Spending.body`: two different texts could round to one float.
     facts = {name: getattr(receipt, name) for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")}
     spend: dict[str, Any] = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
-    wrong = [name for name, value in (facts | spend).items() if charge.get(name) != value]
+    charged = {**charge, "column": charged_columns(charge)}
+    wrong = [name for name, value in (facts | spend).items() if charged.get(name) != value]
     return [f"The receipt of run {receipt.run_id} does not say what was charged: {', '.join(wrong)} differ."] if wrong else []
 
 
@@ -243,7 +265,18 @@ def _is_charged(run: RunRecord, block: Block) -> bool:
     laws = {(law["n_classes"], float(law["epsilon"])) for law in named}
     # An event of a unit with several rows names the unit's epsilon, and each row's law has a share of it.
     per_row = {(count, per_row_epsilon(epsilon, run.max_rows_per_unit)) for count, epsilon in laws}
-    return (block.law.n_classes, block.law.epsilon) in (laws if run.max_rows_per_unit == 1 else per_row)
+    found = (block.law.n_classes, block.law.epsilon)
+    return found in (laws if run.max_rows_per_unit == 1 else per_row) or _of_columns(run, drawn, block.law)
+
+
+def _of_columns(run: RunRecord, drawn: Mapping[str, Any], law: Law) -> bool:
+    """Tell whether a law reads one column of what the run was charged for."""
+    sizes = drawn.get("sizes", ())
+    whole = law_from_dict(drawn["law"]) if sizes and "law" in drawn else None
+    if whole is None:
+        return False
+    row = replace(whole, epsilon=per_row_epsilon(whole.epsilon, run.max_rows_per_unit)) if run.max_rows_per_unit > 1 else whole
+    return law in laws_of_columns(row, sizes)
 
 
 def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
@@ -262,9 +295,28 @@ def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
     (drawn,) = kept.blocks
     place = places_of(ids, kept.ids[drawn.rows])
     # The labels may be a part of the stored ones, in any order, but each must be there under its id.
-    if drawn.law != block.law or np.any(place < 0):
+    if np.any(place < 0):
         return False
+    if drawn.law != block.law:
+        return isinstance(kept.classes, LabelColumns) and any(
+            _is_same(view, block, kept.ids, ids) for view in _views(drawn, kept.classes.sizes) if view.law == block.law
+        )
     return np.array_equal(pack(drawn.law, drawn.outputs, drawn.side)[place], pack(block.law, block.outputs, block.side))
+
+
+def _views(drawn: Block, sizes: Sequence[int]) -> list[Block]:
+    """Read each column of what was drawn for several; none if the law cannot be read so."""
+    try:
+        return [column_block(drawn, sizes, number) for number in range(len(sizes))]
+    except InvalidInput:
+        return []
+
+
+def _is_same(view: Block, block: Block, known: Array, ids: Array) -> bool:
+    place = places_of(ids, known[view.rows])
+    if np.any(place < 0):
+        return False
+    return np.array_equal(pack(view.law, view.outputs, view.side)[place], pack(block.law, block.outputs, block.side))
 
 
 # Runs that the ledger does not know ------------------------------------------------------------------------------------------------
@@ -328,22 +380,28 @@ def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: str
 
 
 def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict[str, object]:
-    dataset, column = str(body["dataset"]), str(body["column"])
-    balance = session.balance(dataset, column)
-    if balance.unit not in (None, body["unit"]):
+    if store.stored_half() is not None:  # the secret is there, so the same request can resume the run
+        state, end = "charged", None
+    elif artefact := _artefact(store):
+        state, end = "settled", {"kind": "settle", "artefact": artefact}
+    else:
+        state, end = "abandoned", {"kind": "abandon", "reason": "adopted without a whole result"}
+    dataset, first = str(body["dataset"]), ""
+    event: Any = body["event"]
+    balances = [session.balance(dataset, column) for column in columns_of(str(body["column"]), event)]
+    if any(balance.unit not in (None, body["unit"]) for balance in balances):
         # Its row set names other units than those of the account, so it cannot be compared with others: the run counts for every row.
         body = {key: value for key, value in body.items() if key != "rows"}
-    names = {"run_id": body["run_id"], "dataset": dataset, "column": column}
-    if store.stored_half() is not None:  # the secret is there, so the same request can resume the run
-        state, ends = "charged", []
-    elif artefact := _artefact(store):
-        state, ends = "settled", [names | {"kind": "settle", "artefact": artefact}]
-    else:
-        state, ends = "abandoned", [names | {"kind": "abandon", "reason": "adopted without a whole result"}]
-    session.extend(balance, body | {"adopted": True}, *ends)
+    names, now = {"run_id": body["run_id"], "dataset": dataset}, utc_now()
+    for balance in balances:
+        own = names | {"column": balance.column}
+        entry = body | own | {"adopted": True, "at": now} | ({ALSO: first} if first else {})
+        (row, *_) = session.extend(balance, entry, *([] if end is None else [own | end | {"at": now}]))
+        first = first or row.hash
     rows = body.get("rows")
     count = rows["row"]["count"] if isinstance(rows, Mapping) and "row" in rows else None
-    return names | {"unit": body["unit"], "epsilon": float(str(body["epsilon"])), "state": state, "rows": count}
+    said = {"column": body["column"], "unit": body["unit"], "epsilon": float(str(body["epsilon"])), "state": state, "rows": count}
+    return names | said
 
 
 def _read(store: RunStore) -> dict[str, object] | None:

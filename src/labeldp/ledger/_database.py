@@ -5,7 +5,8 @@ In this order: entries, and the accounts and runs that they add up to; the charg
 the location of a ledger.
 
 An entry is canonical JSON with a number, a kind ("open", "budget", "charge", "parts", "settle", "abandon"), a time and the kind's facts.
-Its hash covers its text and the hash of the entry before, so that the last hash, the head, stands for the whole history.
+Its hash covers its text and the hash of the entry before, so that the last hash, the head, stands for the whole history. A charge on
+several columns has an entry in the account of each of them, written together; so have its parts and its end.
 
 Epsilon is kept as the shortest decimal text of its float and added as that decimal number: three charges of 0.1 are exactly 0.3. Laws
 keep to the float and to the decimal (`labeldp.laws._exact.exp_floor`), so the sums are exact; comparisons with a budget have no tolerance.
@@ -33,9 +34,9 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 from labeldp import _validate
 from labeldp._files import sync
-from labeldp._validate import exact, float_down
+from labeldp._validate import exact, float_down, joined
 from labeldp.errors import InvalidInput, LedgerError
-from labeldp.receipt import Receipt
+from labeldp.receipt import Receipt, columns_of
 
 VERSION: Final = 2
 """Format of the tables; a ledger of another format is refused."""
@@ -62,7 +63,8 @@ class RunRecord:
     Attributes
     ----------
     run_id, identity, dataset, column, unit : str
-        `identity` is the digest of the public facts of the request: equal for equal requests.
+        `identity` is the digest of the public facts of the request: equal for equal requests. Of a charge on several columns `column` joins
+        their names by commas, and `columns` lists them.
     max_rows_per_unit : int
     epsilon, delta : float
     event : mapping
@@ -102,6 +104,11 @@ class RunRecord:
     rows: Mapping[str, object] | None = field(default=None, hash=False)
     drawn: Mapping[str, str] = field(default_factory=dict, hash=False)
     adopted: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns whose accounts have the charge."""
+        return columns_of(self.column, self.event)
 
 
 class File(Protocol):
@@ -172,7 +179,9 @@ class History:
             self.budget = Fraction(body["budget"])
             return
         if body["kind"] == "charge":
-            self.runs[body["run_id"]] = run_of_entry(body, row.hash)
+            # The entry of a further column says nothing new where that of the first one was read.
+            if not (ALSO in body and body["run_id"] in self.runs):
+                self.runs[body["run_id"]] = run_of_entry(body, row.hash)
             return
         run = self.runs[body["run_id"]]  # every other kind follows its charge; KeyError if it does not
         match body["kind"]:
@@ -308,11 +317,21 @@ def _unreadable(row: Row) -> LedgerError:
     return LedgerError(f"Expected entry {row.seq} of the ledger to be intact, got one that cannot be read. Run `verify`.")
 
 
+ALSO: Final = "charge"
+"""The fact, in the entries of a charge's further columns, that is the hash of the entry of its first one."""
+
+
+def charged_columns(body: Mapping[str, Any]) -> str:
+    """Return the column of a charge's entry, or the joined names of all columns that it was charged on together."""
+    listed = columns_of(body["column"], body["event"])
+    return joined(listed) if len(listed) > 1 else str(body["column"])
+
+
 def run_of_entry(body: Mapping[str, Any], head: str) -> RunRecord:
     """Read the run that a charge's entry records, from the entry's facts and its hash, which goes into the receipt."""
-    facts = {name: body[name] for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "event")}
+    facts = {name: body[name] for name in ("run_id", "dataset", "unit", "max_rows_per_unit", "event")} | {"column": charged_columns(body)}
     spend: dict[str, Any] = {"epsilon": float(body["epsilon"]), "delta": float(body["delta"])}
-    receipt = Receipt(**facts, **spend, recorded=True, ledger_head=head, charged_at=body["at"])
+    receipt = Receipt(**facts, **spend, recorded=True, ledger_head=str(body.get(ALSO, head)), charged_at=body["at"])
     return RunRecord(
         **facts,
         **spend,
@@ -345,7 +364,8 @@ class Spending:
     Parameters
     ----------
     dataset, column : str
-        The account: each pair has a budget.
+        The account: each pair has a budget. A charge on several columns, which its event lists, has their joined names here: it is one
+        charge, which the account of each of them counts with all of epsilon.
     epsilon, delta : float
         Total for one unit. `delta` is 0 by default.
     event : mapping
@@ -373,8 +393,20 @@ class Spending:
     max_rows_per_unit: int = 1
     repeatable: bool = True
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are charged together, each with all of epsilon: those that the event lists, or else `column`."""
+        listed = columns_of(self.column, self.event)
+        if len(set(listed)) < len(listed) or (len(listed) > 1 and self.column != joined(listed)):
+            raise InvalidInput(f"Expected a charge on different columns under their joined names, got {self.column!r} for {list(listed)}.")
+        return listed
+
+    def bodies(self) -> list[dict[str, object]]:
+        """Return the fields of the entries of this charge, one for each column."""
+        return [self.body() | {"column": checked_name(column=column)} for column in self.columns]
+
     def body(self) -> dict[str, object]:
-        """Check every field, and return the fields of the charge's entry."""
+        """Check every field, and return the fields of the charge's entry, under the joined names of its columns."""
         return {
             "kind": "charge",
             "dataset": checked_name(dataset=self.dataset),

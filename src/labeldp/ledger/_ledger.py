@@ -24,10 +24,12 @@ from labeldp.laws._exact import Array
 from labeldp.ledger import _check as ledger_check
 from labeldp.ledger._check import Witnesses
 from labeldp.ledger._database import (
+    ALSO,
     File,
     History,
     LedgerUrl,
     Part,
+    Row,
     RunRecord,
     Session,
     Spending,
@@ -41,6 +43,7 @@ from labeldp.ledger._database import (
     run_id_of,
     run_of_entry,
     runs_folder,
+    utc_now,
 )
 from labeldp.ledger._rowset import RowSet, RowSetBuilder, RowSets, Spend, delta_of, overlaps
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
@@ -164,13 +167,14 @@ class Ledger:
                 # Every check is under the lock that the entry is written under: of two processes that both find the last of a budget
                 # free, one must see the other's charge.
                 self._require_known(session.unknown)
-                decision = _Decision(session, self, spending, rows)
-                decision.check_new(known)
-                decision.check_unit()
-                if overlap == "refuse":
-                    decision.check_rows()
-                budget = decision.budget_entry(total)
-                row = session.extend(decision.balance, *([] if budget is None else [budget]), body)[-1]
+                decisions = [_Decision(session, self, spending, rows, column) for column in spending.columns]
+                decisions[0].check_new(known)
+                for decision in decisions:
+                    decision.check_unit()
+                    if overlap == "refuse":
+                        decision.check_rows()
+                budgets = [decision.budget_entry(total) for decision in decisions]
+                row = _write_charge(session, decisions, budgets, body)
         except (LedgerError, BudgetExceeded):
             # Nothing was charged, so nothing may look like a charge later: `adopt` would count what this file says.
             if folder.is_dir():
@@ -178,8 +182,9 @@ class Ledger:
             if rows is not None:
                 sets.forget(run_id)
             raise
-        if budget is not None:
-            decision.log_budget(budget)
+        for decision, budget in zip(decisions, budgets, strict=True):
+            if budget is not None:
+                decision.log_budget(budget)
         return run_of_entry(entry_facts(row), row.hash).receipt
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
@@ -195,9 +200,10 @@ class Ledger:
         BudgetExceeded, LedgerError
         """
         with self._store.writing() as session:
-            decision = _Decision(session, self, spending, rows)
-            decision.check_unit()
-            decision.budget_entry(None)
+            for column in spending.columns:
+                decision = _Decision(session, self, spending, rows, column)
+                decision.check_unit()
+                decision.budget_entry(None)
 
     def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
         """Announce the parts of a run, before they are published: the files of its result, or the rows that its stages claim.
@@ -230,8 +236,9 @@ class Ledger:
                 )
             # The table holds the parts and the chain their digest: entries stay short, and `verify` sees a change of the table.
             session.replace_parts(run_id, listed)
-            names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
-            session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {})})
+            for column in run.columns:
+                names = {"run_id": run_id, "dataset": run.dataset, "column": column}
+                session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {})})
 
     def settle(self, run_id: str, artefact: str) -> None:
         """Settle a run, whose result is complete; `artefact` is the digest of the public result. The same call again has no effect."""
@@ -303,8 +310,9 @@ class Ledger:
                 return
             if run.state != "charged":
                 raise LedgerError(f"Expected run {run_id} to be charged, got one that is {run.state} already; it cannot be {state}.")
-            names = {"run_id": run_id, "dataset": run.dataset, "column": run.column}
-            session.append({"kind": kind, **names, **facts})
+            now = utc_now()
+            for column in run.columns:
+                session.append({"kind": kind, "run_id": run_id, "dataset": run.dataset, "column": column, "at": now, **facts})
 
     def _run(self, session: Session, run_id: str, what: str) -> tuple[History, RunRecord]:
         """Read the entries of a run, and its record; LedgerError for an unknown run, with `what` as the verb of its message."""
@@ -382,13 +390,20 @@ class Ledger:
         if run is not None:
             ledger_check.check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
 
-    def spent(self, dataset: str, column: str) -> float:
+    def spent(self, dataset: str, column: str | Sequence[str]) -> float:
         """Return the epsilon that the most used row, or unit, of a (dataset, column) has spent; added exactly, rounded up.
 
         It is 0.0 if nothing was charged, so also for a misspelt name: `runs()` and `labeldp ledger spent` list the names. Runs whose row
-        sets prove that they share no row do not add; all others add, also abandoned ones.
+        sets prove that they share no row do not add; all others add, also abandoned ones. Of several columns, which are a person's answers
+        together, every run on any of them adds, once.
         """
-        return float_up(self._spend(self._read(dataset, column)).most)
+        if isinstance(column, str):
+            return float_up(self._spend(self._read(dataset, column)).most)
+        runs = {run.run_id: run for each in column for run in self._read(dataset, each).runs.values()}
+        units = {run.unit for run in runs.values()}
+        if len(units) > 1:
+            raise InvalidInput(f"Expected columns of one unit, got {', '.join(sorted(units))}: their spends cannot be added up.")
+        return float_up(Spend(self._sets.load, runs.values()).most)
 
     def spent_delta(self, dataset: str, column: str) -> float:
         """Return the delta spent on a (dataset, column), added as `spent` adds epsilons. No budget limits it; 0 for pure epsilon.
@@ -520,7 +535,17 @@ class Ledger:
     def _read(self, dataset: str, column: str) -> History:
         names = checked_name(dataset=dataset), checked_name(column=column)
         with self._store.reading() as session:
-            return History() if session is None else session.history(*names)
+            if session is None:
+                return History()
+            found = session.history(*names)
+            # No account has the joined names of several columns: 0 would be the wrong answer for what receipts show.
+            together = [] if found.runs else [run for run in session.history(dataset).runs.values() if run.column == column]
+            if together:
+                raise InvalidInput(
+                    f"Expected one column, got {column!r}, the names of {len(together[0].columns)} columns that were charged together. Ask "
+                    f"for one of them, or for what was spent on all: spent({dataset!r}, {list(together[0].columns)!r})."
+                )
+            return found
 
 
 def default_ledger() -> Ledger:
@@ -563,14 +588,34 @@ class SameRequest(LedgerError):
         self.run_id = run_id
 
 
-class _Decision:
-    """Decides whether a charge may be written, and whether it sets the budget, while nobody else can write."""
+def _write_charge(
+    session: Session, decisions: Sequence["_Decision"], budgets: Sequence[dict[str, object] | None], body: Mapping[str, object]
+) -> Row:
+    """Write the entries of a charge into the accounts of its columns; return that of the first one, whose hash the receipt has."""
+    first: Row | None = None
+    for decision, budget in zip(decisions, budgets, strict=True):
+        # Entries of one charge have one time: read in any account, it is the same run.
+        same = {} if first is None else {ALSO: first.hash, "at": entry_facts(first)["at"]}
+        entry = {**body, "column": decision.column} | same
+        row = session.extend(decision.balance, *([] if budget is None else [budget]), entry)[-1]
+        first = first or row
+    assert first is not None
+    return first
 
-    def __init__(self, session: Session, ledger: Ledger, spending: Spending, rows: RowSet | None) -> None:
+
+class _Decision:
+    """Decides for one of its columns whether a charge may be written, and whether it sets the budget, while nobody else can write."""
+
+    def __init__(self, session: Session, ledger: Ledger, spending: Spending, rows: RowSet | None, column: str) -> None:
         self._session, self._ledger, self._spending, self._rows = session, ledger, spending, rows
-        self._dataset, self._column = spending.dataset, spending.column
+        self._dataset, self._column = spending.dataset, column
         self._of, self._where = f"dataset {self._dataset!r}, column {self._column!r}", str(ledger.location)
         self.balance = session.balance(self._dataset, self._column)
+
+    @property
+    def column(self) -> str:
+        """The column whose account this is."""
+        return self._column
 
     def check_new(self, known: Collection[str] | None) -> None:
         """Refuse a run id that was charged before, and a request that another process has charged meanwhile."""

@@ -375,7 +375,7 @@ class AskedOnce:
             run = self._pin.charge(public_digest)
         except BaseException:
             # Without a charge in the ledger nobody would ever find these files.
-            if all(each.run_id != secret.run_id for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.column)):
+            if all(each.run_id != secret.run_id for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.columns[0])):
                 self._undo()
             raise
         if run.receipt.run_id != secret.run_id:

@@ -17,15 +17,15 @@ from typing import Any, Protocol
 
 from pyarrow.fs import FileType
 
+from labeldp._validate import joined
 from labeldp.custody._draw import law_per_row
-from labeldp.custody._encode import joined
 from labeldp.custody._request import Account, Overlap
 from labeldp.custody._staged import stage_name
 from labeldp.custody._stream import RELEASE, TableDraw, TablePin
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.evidence._noisy import FORMAT, plain
+from labeldp.evidence._noisy import FORMAT
 from labeldp.laws import Law, law_from_dict
-from labeldp.laws._grid import grid_facts
+from labeldp.laws._columns import class_facts
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import STAGING
 from labeldp.ledger._run_store import RunStore
@@ -428,8 +428,7 @@ class ReleaseFacts:
             "format": FORMAT,
             "kind": "release",
             "label": self.spec.label,
-            "classes": plain(self.classes),
-            **grid_facts(self.classes),
+            **class_facts(self.classes),
             "evidence": self.spec.label + EVIDENCE if self.evidence_bytes else None,
             "id": list(self.spec.ids) or None,
             "law": self.law.to_dict(),

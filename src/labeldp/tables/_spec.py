@@ -12,7 +12,7 @@ from labeldp.custody._staged import Stage, StagedRun
 from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput
 from labeldp.laws import Grid, Law, law_named, parse_law
-from labeldp.laws._grid import as_classes, classes_of, grid_facts
+from labeldp.laws._columns import as_classes, class_facts, classes_of
 from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.noise._secrets import new_run_id
 from labeldp.protocol._fit import without_prior
@@ -314,7 +314,9 @@ class ReleasePlan:
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         try:
             return json.dumps(
-                {"format": FORMAT} | facts | grid_facts(self.classes) | {"ledger": _ledger_facts(self.ledger)}, indent=2, ensure_ascii=False
+                {"format": FORMAT} | facts | class_facts(self.classes) | {"ledger": _ledger_facts(self.ledger)},
+                indent=2,
+                ensure_ascii=False,
             )
         except TypeError:
             raise InvalidInput("Expected classes of text or numbers in a plan, got others. Write them as text.") from None

@@ -1,0 +1,844 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several private columns of a row as one label: the combination of their classes, and laws that release something about it.
+
+Three ways to spend one epsilon on L columns, each epsilon-DP for the whole combination:
+
+* `Independent`: every column has a law and a share of epsilon of its own;
+* `OneColumn`: every row is asked about one column, which public words choose, with all of epsilon;
+* a law on the K = K_1 x ... x K_L combinations, such as `SubsetSelection`, which `ColumnCounts` reads for one column.
+"""
+
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labeldp import _validate
+from labeldp._validate import exact, float_down, joined
+from labeldp.errors import InvalidInput
+from labeldp.laws import _grid
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, law_named, worst_ratio
+from labeldp.laws._exact import Array, Floats, PlainWords, Words, as_prior
+from labeldp.laws._grid import Grid
+from labeldp.laws._subset import SubsetSelection
+
+MOST_COMBINATIONS: Final = 100_000
+SPLITS: Final = ("auto", "equal", "weights", "information", "one", "joint")
+"""The rules by which `LabelColumns.law` divides epsilon among columns."""
+
+_CANDIDATES: Final = ("joint", "one", "equal")  # of the rule "auto"; of equally informative ones the first
+_PARTS: Final = 1 << 32  # grid of the shares by which OneColumn chooses a column
+_DIGITS: Final = 4  # of shares by information, so that all machines make the same law
+_NAN: Final = float("nan")
+
+
+# Classes -----------------------------------------------------------------------------------------------------------------------------
+
+
+class LabelColumns(tuple[tuple[object, ...], ...]):
+    """Declare several private columns and the classes of each, for labels that are charged and drawn together.
+
+    Parameters
+    ----------
+    classes : mapping of str to sequence of classes, or Grid
+        For each column its public list of classes, in the order of their codes. At least two columns.
+
+    Raises
+    ------
+    InvalidInput
+        There are fewer than two columns, a column has no two different classes, or there are more than 100,000 combinations.
+
+    Attributes
+    ----------
+    names : tuple of L str
+    lists : tuple of L tuples
+        The classes of each column.
+
+    Notes
+    -----
+    It is the tuple of all K = K_1 x ... x K_L combinations, in the order of `itertools.product`, and is taken wherever classes are: code c
+    stands for the combination columns[c]. It does not matter whether a column follows from another: the bill is for all of them together.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> columns = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3]})
+    >>> columns, len(columns), columns[5]
+    (LabelColumns(clicked=('no', 'yes'), rating=(1, 2, 3)), 6, ('yes', 3))
+    >>> columns.law(epsilon=1.0).name
+    'one-column'
+    """
+
+    names: tuple[str, ...]
+    lists: tuple[tuple[object, ...], ...]
+
+    def __new__(cls, classes: Mapping[str, Sequence[object]]) -> Self:
+        names, lists = _checked(classes)
+        made = super().__new__(cls, itertools.product(*lists))
+        made.names, made.lists = names, lists
+        return made
+
+    def __getnewargs__(self) -> tuple[dict[str, tuple[object, ...]]]:
+        return (dict(zip(self.names, self.lists, strict=True)),)
+
+    def __repr__(self) -> str:
+        return f"LabelColumns({', '.join(f'{name}={values!r}' for name, values in zip(self.names, self.lists, strict=True))})"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of classes of each column, K_1 .. K_L."""
+        return tuple(map(len, self.lists))
+
+    @property
+    def name(self) -> str:
+        """The names of all columns in one text, as receipts show it."""
+        return joined(self.names)
+
+    def place(self, name: object) -> int:
+        """Find the position of a column by its name; InvalidInput for another name."""
+        return self.names.index(_validate.one_of(self.names, column=name))
+
+    def law(
+        self, epsilon: float, split: str = "auto", law: str | Sequence[str] | None = None, weights: Sequence[float] | None = None
+    ) -> Law:
+        """Make the law that releases all columns for one epsilon.
+
+        Parameters
+        ----------
+        epsilon : float
+            Guarantee: pure epsilon-label-DP for all columns of a row together.
+        split : str
+            "equal", "weights" or "information" give every column a share of epsilon (`Independent`): equal ones, those of `weights`, or
+            such that the release is expected to tell the same share of every column's entropy. "one" asks every row about one column, with
+            all of epsilon (`OneColumn`), each column equally often or as often as `weights` say. "joint" releases a set of combinations
+            (`SubsetSelection`). "auto" (default) takes the one of "joint", "one" and "equal" that is expected to tell the largest share of
+            the entropy of the column that it tells least of.
+        law : str or sequence of L str, optional
+            The law of each column, or of the combinations. None (default): "subset", and for a grid "threshold".
+        weights : sequence of L numbers above 0, optional
+            For "weights" and "one".
+
+        Raises
+        ------
+        InvalidInput
+            The rule is unknown, or the arguments do not fit it.
+
+        Notes
+        -----
+        Expectations are over a label of which all classes, or combinations, are equally likely: public facts alone decide.
+        """
+        _validate.one_of(SPLITS, split=split)
+        if (weights is not None) != (split == "weights") and split != "one":
+            raise InvalidInput("Expected weights= with split='weights', or split='one', and only there; one number above 0 a column.")
+        if split == "joint":
+            return self._joint(epsilon, law)
+        laws = self._laws(law)
+        if split == "auto":
+            return self._most_telling(epsilon, laws if law is not None else None)
+        shares = _shares(weights, len(self.names)) if weights is not None else ()
+        if split == "information":
+            shares = even_shares(epsilon, self.sizes, laws)
+        kind = OneColumn if split == "one" else Independent
+        return kind(len(self), epsilon, self.sizes, laws, shares)
+
+    def _laws(self, law: str | Sequence[str] | None) -> tuple[str, ...]:
+        if law is None:
+            return tuple("threshold" if isinstance(values, Grid) else "subset" for values in self.lists)
+        return (law,) * len(self.names) if isinstance(law, str) else tuple(law)
+
+    def _joint(self, epsilon: float, law: str | Sequence[str] | None) -> Law:
+        made = law_named("subset" if law is None else str(law), len(self), epsilon)
+        if not isinstance(made, SubsetSelection):
+            raise InvalidInput(
+                f"Expected the law 'subset' with split='joint', got law={law!r}: of another law the likelihood of one column depends on "
+                "how the others are distributed."
+            )
+        return made
+
+    def _most_telling(self, epsilon: float, laws: tuple[str, ...] | None) -> Law:
+        found = [self.law(epsilon, split, laws) for split in _CANDIDATES if split != "joint" or laws is None]
+        return max(found, key=lambda law: min(self.told(law)))  # the first of equal ones
+
+    def told(self, law: Law) -> list[float]:
+        """Compute the share of each column's entropy that a law is expected to tell, if all combinations are equally likely."""
+        return told_of_columns(law, self.sizes)
+
+    def check(self, law: Law) -> None:
+        """Refuse a law that was made for columns of other sizes; any law on as many combinations may draw them."""
+        if getattr(law, "sizes", self.sizes) != self.sizes:
+            raise InvalidInput(f"Expected a law for columns of {list(self.sizes)} classes, got {law}. Make it with LabelColumns.law.")
+
+    def codes(self, parts: Sequence[NDArray[np.integer]]) -> NDArray[np.int32]:
+        """Combine the codes of each column, L arrays (n,), to codes of combinations: (n,) int32."""
+        total = np.zeros(len(parts[0]), np.int32)
+        for part, size in zip(parts, self.sizes, strict=True):
+            total = total * np.int32(size) + part.astype(np.int32)
+        return total
+
+    def parts(self, codes: NDArray[np.integer]) -> list[NDArray[np.int32]]:
+        """Separate codes of combinations, (n,), into the codes of each column: L arrays (n,) int32."""
+        return parts_of(codes, self.sizes)
+
+    def facts(self) -> dict[str, object]:
+        """Return the classes as JSON-ready data, which `classes_of` reads."""
+        lists = [_grid.grid_facts(values) or [*values] for values in self.lists]
+        return {"columns": list(self.names), "classes": lists}
+
+
+def _checked(classes: object) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
+    if not (isinstance(classes, Mapping) and len(classes) > 1):
+        raise InvalidInput("Expected a mapping of two or more column names to their classes, such as {'a': ['no', 'yes'], 'b': [1, 2]}.")
+    for name, values in classes.items():
+        if not (isinstance(name, str) and name and name.isprintable()):
+            raise InvalidInput(f"Expected the names of columns as printable text, got {_validate.shown(name)}.")
+        if isinstance(values, str | bytes | set | frozenset) or not isinstance(values, Iterable):
+            raise InvalidInput(f"Expected the classes of column {name!r} as a list of values, got {_validate.shown(values)}.")
+    lists = tuple(_grid.as_classes([_plain(v) for v in values] if not isinstance(values, Grid) else values) for values in classes.values())
+    for name, values in zip(classes, lists, strict=True):
+        if len(values) < 2 or len(set(values)) < len(values):
+            raise InvalidInput(f"Expected at least 2 classes of column {name!r}, all different, got other ones. Declare each class once.")
+    total = math.prod(map(len, lists))
+    if total > MOST_COMBINATIONS:
+        raise InvalidInput(
+            f"Expected at most {MOST_COMBINATIONS:,} combinations of classes, got {total:,} of {len(lists)} columns. Declare fewer columns "
+            "or classes (a grid of fewer points), or charge groups of columns apart: then their epsilons add up."
+        )
+    return tuple(classes), lists
+
+
+def _plain(value: object) -> object:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def as_classes(values: Sequence[object]) -> tuple[object, ...]:
+    """Return classes as a tuple; a grid, and the classes of several columns, stay what they are."""
+    return values if isinstance(values, LabelColumns) else _grid.as_classes(values)
+
+
+def class_facts(classes: tuple[object, ...]) -> dict[str, object]:
+    """Return classes as JSON-ready data, which `classes_of` reads: under "classes", and what a grid or several columns need besides."""
+    if isinstance(classes, LabelColumns):
+        return classes.facts()
+    return {"classes": [_plain(value) for value in classes]} | _grid.grid_facts(classes)
+
+
+def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:
+    """Read classes from the data of `class_facts`."""
+    if "columns" not in facts:
+        return _grid.classes_of(facts)
+    lists = [Grid(**each["grid"]) if isinstance(each, Mapping) else tuple(each) for each in facts["classes"]]
+    return LabelColumns(dict(zip(facts["columns"], lists, strict=True)))
+
+
+def parts_of(codes: NDArray[np.integer], sizes: Sequence[int]) -> list[NDArray[np.int32]]:
+    """Separate codes of combinations, (n,), into the codes of each column: L arrays (n,) int32."""
+    found, rest = [], np.asarray(codes).astype(np.int32)
+    for size in reversed(sizes):
+        rest, part = np.divmod(rest, np.int32(size))
+        found.append(part)
+    return found[::-1]
+
+
+def _shares(weights: Sequence[float], n_columns: int) -> tuple[float, ...]:
+    """Check weights, one a column, and return them as floats."""
+    given = tuple(_validate.positive(weights=weight, fix="Pass one number above 0 a column.") for weight in weights)
+    if len(given) != n_columns:
+        raise InvalidInput(f"Expected {n_columns} weights, one a column, got {len(given)}.")
+    return given
+
+
+# Laws --------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _OfColumns(Law):
+    """Base of the laws that draw columns by laws of their own. A row's output is the bytes of the columns' outputs, one after another."""
+
+    kind: ClassVar = "columns"
+    uses_prior: ClassVar[bool] = True
+    draws_side: ClassVar[bool] = True
+
+    sizes: tuple[int, ...]
+    laws: tuple[str, ...]
+    shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = tuple(_validate.integer(sizes=size, low=2) for size in self.sizes)
+        if len(sizes) < 2 or math.prod(sizes) != self.n_classes:
+            raise InvalidInput(f"Expected the sizes of two or more columns, whose product is {self.n_classes}, got {list(sizes)}.")
+        if len(self.laws) != len(sizes):
+            raise InvalidInput(f"Expected a law for each of {len(sizes)} columns, got {len(self.laws)}.")
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "shares", _shares(self.shares, len(sizes)) if self.shares else ())
+        _ = self.parts  # made now, so that a column's law that is impossible is refused here
+
+    @cached_property
+    def fractions(self) -> tuple[Fraction, ...]:
+        """The share of each column, which sum to 1."""
+        weights = [exact(share) for share in self.shares] or [Fraction(1)] * len(self.sizes)
+        return tuple(weight / sum(weights) for weight in weights)
+
+    @cached_property
+    def parts(self) -> tuple[Law, ...]:
+        """The law of each column."""
+        made = zip(self.laws, self.sizes, self._epsilons(), strict=True)
+        return tuple(law_named(name, size, epsilon) for name, size, epsilon in made)
+
+    @abstractmethod
+    def _epsilons(self) -> list[float]:
+        """Return the epsilon of each column's law."""
+
+    # Bytes of outputs, names of sides --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _edges(self) -> list[int]:
+        widths = [math.prod(shape) * kind.itemsize for kind, shape in (part.layout()["output"] for part in self.parts)]
+        return [0, *itertools.accumulate(widths)]
+
+    def _packed(self, column: int, outputs: Array) -> NDArray[np.uint8]:
+        kind, _ = self.parts[column].layout()["output"]
+        return (
+            np.ascontiguousarray(outputs, kind.newbyteorder("<"))
+            .view(np.uint8)
+            .reshape(len(outputs), self._edges[column + 1] - self._edges[column])
+        )
+
+    def _output(self, column: int, outputs: Array) -> Array:
+        kind, shape = self.parts[column].layout()["output"]
+        raw = np.ascontiguousarray(outputs[:, self._edges[column] : self._edges[column + 1]])
+        return raw.view(kind.newbyteorder("<")).astype(kind).reshape(len(raw), *shape)
+
+    @staticmethod
+    def _side(column: int, side: Side) -> dict[str, Array]:
+        start = f"{column}."
+        return {name.removeprefix(start): values for name, values in side.items() if name.startswith(start)}
+
+    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        found: dict[str, tuple[np.dtype, tuple[int, ...]]] = {"output": (np.dtype(np.uint8), (self._edges[-1],))}
+        for column, part in enumerate(self.parts):
+            found |= {f"{column}.{name}": value for name, value in part.layout().items() if name != "output"}
+        return found
+
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
+        array = as_prior(prior, self.n_classes)
+        if not any(part.uses_prior for part in self.parts) and array.strides != (0, 0) and (array != array[:, :1]).any():
+            raise InvalidInput(f"Expected no prior with the laws {', '.join(self.laws)}, which read none. Drop prior=, or take 'auto'.")
+        stream = PlainWords(np.arange(len(array))) if words is None else words
+        found: dict[str, Array] = {}
+        for column, part in enumerate(self.parts):
+            marginal = _marginal(array, self.sizes, column) if part.uses_prior else np.broadcast_to(1.0, (len(array), self.sizes[column]))
+            made = part.prepare(marginal, _Lane(stream, column + 1, len(self.parts) + 1))
+            found |= {f"{column}.{name}": values for name, values in made.items()}
+        return found
+
+    # What follows from the columns -----------------------------------------------------------------------------------------------------
+
+    def column(self, number: int, outputs: Array, side: Side) -> tuple[Law, Array, dict[str, Array], NDArray[np.bool_]]:
+        """Read the draws of one column: its law, the outputs and the side of the rows that were asked about it, and the mask of these."""
+        asked = self._asked(number, len(outputs), side)
+        part = {name: values[asked] for name, values in self._side(number, side).items()}
+        return self.parts[number], self._output(number, outputs[asked]), part, asked
+
+    def _asked(self, number: int, n_rows: int, side: Side) -> NDArray[np.bool_]:
+        return np.ones(n_rows, bool)
+
+    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
+        total = np.zeros((len(outputs), *self.sizes))
+        for number, size in enumerate(self.sizes):
+            law, drawn, part, asked = self.column(number, outputs, side)
+            shape = [1] * len(self.sizes)
+            shape[number] = size
+            total[asked] += law.log_likelihood(drawn, part).reshape(-1, *shape)
+        found = total.reshape(len(outputs), self.n_classes)
+        return np.asarray(found - found.max(axis=1, keepdims=True))
+
+    def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
+        score = self.log_likelihood(outputs, side)
+        return np.asarray(score == score.max(axis=1, keepdims=True))
+
+    def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
+        return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
+
+
+@dataclass(frozen=True)
+class Independent(_OfColumns):
+    """Release every column by a law of its own, with a share of epsilon.
+
+    Parameters
+    ----------
+    n_classes : int
+        The number of combinations, K_1 x ... x K_L.
+    epsilon : float
+        Guarantee: pure epsilon-label-DP, local, for all columns of a row together.
+    sizes : tuple of L int
+        K_1 .. K_L.
+    laws : tuple of L str
+        The name of each column's law.
+    shares : tuple of L floats, optional
+        The columns' shares of epsilon, of any scale; empty (default): equal ones.
+
+    See Also
+    --------
+    labeldp.LabelColumns.law : Makes it, by rule.
+
+    Notes
+    -----
+    Proof: column l draws with words that no other column reads, at epsilon_l = epsilon x share_l, rounded down, so that the sum of all
+    epsilon_l is at most epsilon. For two combinations y, y' the probabilities of an output z multiply, and P[z | y] / P[z | y'] is the
+    product of the columns' ratios, at most the product of e^epsilon_l, at most e^epsilon, however many columns differ.
+    Output: the columns' outputs as bytes, (n, bytes) uint8. Side: those of the columns, "0.NAME" and so on. Cost: the sum of the columns'.
+
+    References
+    ----------
+    Sequential composition: Dwork and Roth 2014, "The algorithmic foundations of differential privacy", theorem 3.16.
+    """
+
+    name: ClassVar[str] = "independent"
+
+    def _epsilons(self) -> list[float]:
+        # Of the float's binary and its decimal value the smaller one is divided: the sum must be within both.
+        total = min(Fraction(self.epsilon), exact(self.epsilon))
+        return [_share_of(total * share) for share in self.fractions]
+
+    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.uint8]:
+        drawn = [
+            self._packed(number, part.sample(codes, _Lane(words, number, len(self.parts)), self._side(number, side)))
+            for number, (part, codes) in enumerate(zip(self.parts, parts_of(labels, self.sizes), strict=True))
+        ]
+        return np.concatenate(drawn, axis=1)
+
+    def weights(self, outputs: Array, side: Side) -> Floats:
+        """Compute unbiased weights, the products of those of the columns: (n, K) float64."""
+        # The draws of the columns are independent given the labels, so the expectation of the product is the product of indicators.
+        total = np.ones((len(outputs), *self.sizes))
+        for number, size in enumerate(self.sizes):
+            law, drawn, part, _ = self.column(number, outputs, side)
+            shape = [1] * len(self.sizes)
+            shape[number] = size
+            total *= law.weights(drawn, part).reshape(-1, *shape)
+        return np.asarray(total.reshape(len(outputs), self.n_classes))
+
+    def exact_epsilon(self, side_row: Side | None = None) -> float:
+        """Compute the epsilon of the sampler from those of the columns, whose ratios multiply; see `Law.exact_epsilon`."""
+        if side_row is None and any(part.uses_prior for part in self.parts):
+            return self.epsilon
+        row = {} if side_row is None else side_row
+        ratios = [worst_ratio(part.profile(self._side(number, row))) for number, part in enumerate(self.parts)]
+        return (
+            math.inf if None in ratios else self._certified(math.prod((ratio for ratio in ratios if ratio is not None), start=Fraction(1)))
+        )
+
+    def profile(self, side_row: Side) -> tuple[Cell, ...]:
+        found = [part.profile(self._side(number, side_row)) for number, part in enumerate(self.parts)]
+        if math.prod(map(len, found)) > MAX_CELLS // 10:
+            raise InvalidInput("Expected few columns to list the cells of, got many. Use the profiles of `parts`.")
+        return tuple(_product(cells) for cells in itertools.product(*found))
+
+    def table(self, side_row: Side) -> Table:
+        tables = [part.table(self._side(number, side_row)) for number, part in enumerate(self.parts)]
+        count = math.prod(len(table.outputs) for table in tables)
+        if self.n_classes * count > MAX_CELLS:
+            raise InvalidInput(f"Expected a matrix of at most {MAX_CELLS} cells, got {self.n_classes} x {count}. Use those of `parts`.")
+        values: tuple[Fraction, ...] = (Fraction(1),)
+        index = np.zeros((1, 1), np.int64)
+        outputs = np.zeros((1, 0), np.uint8)
+        for number, table in enumerate(tables):
+            index = np.kron(index, np.full(table.index.shape, len(table.values))) + np.kron(np.ones(index.shape, np.int64), table.index)
+            values = tuple(a * b for a in values for b in table.values)
+            drawn = _stored(self.parts[number], table, self._packed, number)
+            outputs = np.concatenate([np.repeat(outputs, len(drawn), axis=0), np.tile(drawn, (len(outputs), 1))], axis=1)
+        return Table(outputs, values, index.astype(np.uint32))
+
+    def _information(self, prior: Floats, side: Side) -> Floats:
+        if (prior != 1.0 / self.n_classes).any():
+            return super()._information(prior, side)
+        told = [
+            part._information(np.full((len(prior), size), 1.0 / size), self._side(number, side))
+            for number, (part, size) in enumerate(zip(self.parts, self.sizes, strict=True))
+        ]
+        return np.asarray(np.sum(told, axis=0))
+
+
+@dataclass(frozen=True)
+class OneColumn(_OfColumns):
+    """Ask every row about one column, which public words choose, with all of epsilon.
+
+    Parameters
+    ----------
+    n_classes, sizes, laws : as in Independent
+    epsilon : float
+        Guarantee: pure epsilon-label-DP, local, for all columns of a row together.
+    shares : tuple of L floats, optional
+        How often each column is asked about, of any scale; empty (default): equally often.
+
+    See Also
+    --------
+    labeldp.LabelColumns.law : Makes it, by rule.
+
+    Notes
+    -----
+    Proof: the column is chosen before any label is read, by words that depend on public facts only. Given the choice l, the output depends
+    on the label of column l alone, which is drawn once by a law of this epsilon: P[z | y] / P[z | y'] <= e^epsilon for all y, y'.
+    At a small epsilon a law tells about epsilon^2 of a label. So L columns with epsilon / L each tell 1 / L as much together as one column
+    with all of epsilon.
+    Output: the columns' outputs as bytes, (n, bytes) uint8, zeros for those that were not asked about. Side: column (n,) int32, and those
+    of the columns. Cost: that of the column asked about; a public word.
+
+    References
+    ----------
+    Wang et al. 2019, "Collecting and analyzing multidimensional data with local differential privacy", on sampling attributes instead of
+    splitting the budget.
+    """
+
+    name: ClassVar[str] = "one-column"
+
+    def _epsilons(self) -> list[float]:
+        return [self.epsilon] * len(self.sizes)
+
+    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        return super().layout() | {"column": (np.dtype(np.int32), ())}
+
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
+        stream = PlainWords(np.arange(len(prior))) if words is None else words
+        edges = [int(edge * _PARTS) for edge in itertools.accumulate(self.fractions)][:-1]
+        place = _Lane(stream, 0, len(self.parts) + 1).take(0) >> np.uint64(32)
+        chosen = np.searchsorted(np.array(edges, np.uint64), place, side="right").astype(np.int32)
+        return super().prepare(prior, stream) | {"column": chosen}
+
+    def _asked(self, number: int, n_rows: int, side: Side) -> NDArray[np.bool_]:
+        return np.asarray(side["column"] == number)
+
+    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.uint8]:
+        outputs = np.zeros((len(labels), self._edges[-1]), np.uint8)
+        for number, (part, codes) in enumerate(zip(self.parts, parts_of(labels, self.sizes), strict=True)):
+            rows = np.flatnonzero(self._asked(number, len(labels), side))  # public
+            drawn = part.sample(codes[rows], words.select(rows), {name: v[rows] for name, v in self._side(number, side).items()})
+            outputs[rows, self._edges[number] : self._edges[number + 1]] = self._packed(number, drawn)
+        return outputs
+
+    def _of_row(self, side_row: Side) -> tuple[int, Law, dict[str, Array]]:
+        number = int(side_row["column"])
+        return number, self.parts[number], self._side(number, side_row)
+
+    def profile(self, side_row: Side) -> tuple[Cell, ...]:
+        _, part, side = self._of_row(side_row)
+        return part.profile(side)
+
+    def exact_epsilon(self, side_row: Side | None = None) -> float:
+        """Compute the epsilon of the sampler: that of the row's column, or the largest one; see `Law.exact_epsilon`."""
+        if side_row is None:
+            return max(part.exact_epsilon() for part in self.parts)
+        _, part, side = self._of_row(side_row)
+        return part.exact_epsilon(side)
+
+    def table(self, side_row: Side) -> Table:
+        number, part, side = self._of_row(side_row)
+        table = part.table(side)
+        if self.n_classes * len(table.outputs) > MAX_CELLS:
+            raise InvalidInput(f"Expected a matrix of at most {MAX_CELLS} cells, got {self.n_classes} x {len(table.outputs)}.")
+        outputs = np.zeros((len(table.outputs), self._edges[-1]), np.uint8)
+        outputs[:, self._edges[number] : self._edges[number + 1]] = _stored(part, table, self._packed, number)
+        return Table(outputs, table.values, table.index[parts_of(np.arange(self.n_classes), self.sizes)[number]])
+
+    def _information(self, prior: Floats, side: Side) -> Floats:
+        result = np.empty(len(prior))
+        for number, part in enumerate(self.parts):
+            rows = np.flatnonzero(side["column"] == number)
+            marginal = _marginal(prior[rows], self.sizes, number)
+            flat = (prior[rows] == prior[rows][:, :1]).all(axis=1, keepdims=True)
+            marginal = np.where(flat, 1.0 / self.sizes[number], marginal)
+            if len(rows):
+                result[rows] = part._information(marginal, {name: v[rows] for name, v in self._side(number, side).items()})
+        return result
+
+
+@dataclass(frozen=True)
+class ColumnCounts(Law):
+    """Count, in a random set of combinations, those with each class of one column: what subset selection tells about that column.
+
+    Parameters
+    ----------
+    n_classes : int
+        K_l, the number of classes of the column.
+    epsilon : float
+        That of the set. Guarantee: pure epsilon-label-DP, local.
+    others : int
+        M, the number of combinations of the other columns, at least 1.
+    size : int
+        d, the number of combinations in the set, 1 to K_l M - 1.
+
+    Notes
+    -----
+    Let S be the set that `SubsetSelection` releases of K = K_l M combinations, and c_v the number of those in S whose column has class v.
+    Permuting the combinations of the other columns changes neither the law nor c, and brings every combination with class v to every other
+    one. So P[c | y] depends on the class of the column alone, whatever the other columns are and however they are distributed:
+    P[c | v] is proportional to c_v p + (M - c_v) q, with p and q the probabilities of a set with and without y. This likelihood is exact;
+    what S tells through correlations with other columns is in the likelihood of the combinations.
+    Output: (n, K_l) int32. Side: none. Cost: that of subset selection over K combinations.
+
+    References
+    ----------
+    Subset selection: Ye and Barg 2018.
+    """
+
+    name: ClassVar[str] = "column-counts"
+    kind: ClassVar = "columns"
+    uses_prior: ClassVar[bool] = False
+
+    others: int
+    size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "others", _validate.integer(others=self.others, low=1, high=MOST_COMBINATIONS))
+        object.__setattr__(self, "size", _validate.integer(size=self.size, low=1, high=self.n_classes * self.others - 1))
+        _ = self._whole
+
+    @cached_property
+    def _whole(self) -> SubsetSelection:
+        return SubsetSelection(self.n_classes * self.others, self.epsilon, self.size)
+
+    @classmethod
+    def of(cls, law: SubsetSelection, n_classes: int) -> Self:
+        """Make the law of a column with `n_classes` classes from that of all combinations."""
+        return cls(n_classes, law.epsilon, law.n_classes // n_classes, law.set_size)
+
+    @staticmethod
+    def count(sets: NDArray[np.bool_], sizes: Sequence[int], column: int) -> NDArray[np.int32]:
+        """Count the members with each class of a column in sets of combinations, (n, K) bool: (n, K_l) int32."""
+        shaped = sets.reshape(len(sets), *sizes)
+        return np.asarray(shaped.sum(axis=tuple(a + 1 for a in range(len(sizes)) if a != column), dtype=np.int32))
+
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
+        as_prior(prior, self.n_classes)
+        return {}
+
+    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
+        # By symmetry the law is that of any combination with this class: the first one is taken.
+        sets = self._whole.sample(np.asarray(labels).astype(np.int32) * np.int32(self.others), words, {})
+        return self.count(self._whole.members(sets, {}), (self.n_classes, self.others), 0)
+
+    @property
+    def _lacking(self) -> float:
+        """The likelihood of a combination outside the set, relative to one inside: q / p."""
+        return math.exp(self._whole._lacks)
+
+    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
+        ratio = self._lacking
+        found = np.log(self.others * ratio + outputs * -math.expm1(self._whole._lacks))
+        return np.asarray(found - found.max(axis=1, keepdims=True))
+
+    def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
+        score = self.log_likelihood(outputs, side)
+        return np.asarray(score == score.max(axis=1, keepdims=True))
+
+    def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
+        return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
+
+    def weights(self, outputs: Array, side: Side) -> Floats:
+        """Compute unbiased weights: those of the combinations, added over the other columns, (n, K_l) float64."""
+        (own,), (other,) = self._whole.inclusion(np.empty((1, 0)), {})
+        gap = own - other
+        return np.asarray((outputs - self.others * other) / gap if gap else np.full(outputs.shape, _NAN))
+
+    def profile(self, side_row: Side) -> tuple[Cell, ...]:
+        with_label, without = (cell.probability for cell in self._whole.profile({}))
+        kinds = itertools.product(range(self.n_classes), self._all_counts())
+        return tuple(Cell(f"class {v}", str(c), f"{c[v]} of its own", self._chance(c, v, with_label, without), 1) for v, c in kinds)
+
+    def _all_counts(self) -> list[tuple[int, ...]]:
+        most = range(min(self.others, self.size) + 1)
+        if len(most) ** (self.n_classes - 1) > MAX_CELLS:
+            raise InvalidInput(f"Expected a matrix of at most {MAX_CELLS} cells, got more. Use log_likelihood instead.")
+        firsts = itertools.product(most, repeat=self.n_classes - 1)
+        return [(*first, self.size - sum(first)) for first in firsts if 0 <= self.size - sum(first) <= self.others]
+
+    def _chance(self, counts: tuple[int, ...], v: int, with_label: Fraction, without: Fraction) -> Fraction:
+        """Compute P[counts | class v]: the sets with these counts that hold one combination with class v, and those that lack it."""
+        sets = math.prod(math.comb(self.others, count) for count in counts)
+        holding = Fraction(sets * counts[v], self.others)
+        return holding * with_label + (sets - holding) * without
+
+    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        return {"output": (np.dtype(np.int32), (self.n_classes,))}
+
+    def table(self, side_row: Side) -> Table:
+        counts = self._all_counts()
+        if self.n_classes * len(counts) > MAX_CELLS:
+            raise InvalidInput(f"Expected a matrix of at most {MAX_CELLS} cells, got {self.n_classes} x {len(counts)}.")
+        with_label, without = (cell.probability for cell in self._whole.profile({}))
+        chances = [[self._chance(each, v, with_label, without) for each in counts] for v in range(self.n_classes)]
+        values = tuple(sorted({chance for row in chances for chance in row}))
+        place = {value: j for j, value in enumerate(values)}
+        return Table(np.array(counts, np.int32), values, np.array([[place[c] for c in row] for row in chances], np.uint32))
+
+    def _information(self, prior: Floats, side: Side) -> Floats:
+        if (prior != 1.0 / self.n_classes).any():
+            return super()._information(prior, side)
+        return np.full(len(prior), _counts_information(self))
+
+
+@lru_cache(maxsize=256)
+def _counts_information(law: ColumnCounts) -> float:
+    """Compute what the counts tell about a uniform class, in nats: a sum over the count of the own class."""
+    # P[c | v] / P[c] depends on c_v alone, whose law is that of a hypergeometric draw, tilted by the label.
+    whole, m, d, ratio = law._whole, law.others, law.size, law._lacking
+    k, gain = whole.n_classes, -math.expm1(whole._lacks)
+    counts = range(max(0, d - (k - m)), min(m, d) + 1)
+    logs = [_log_comb(m, j) + _log_comb(k - m, d - j) for j in counts]
+    tilt = [m * ratio + j * gain for j in counts]
+    mass = [math.exp(log - max(logs)) * t for log, t in zip(logs, tilt, strict=True)]
+    mean = m * ratio + d / law.n_classes * gain
+    return max(0.0, sum(w * math.log(t / mean) for w, t in zip(mass, tilt, strict=True)) / sum(mass))
+
+
+def _log_comb(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+# What a release tells ------------------------------------------------------------------------------------------------------------------
+
+
+def column_of(law: Law, sizes: Sequence[int], number: int, outputs: Array, side: Side) -> tuple[Law, Array, dict[str, Array], Array]:
+    """Read what a law on combinations tells about one column.
+
+    Parameters
+    ----------
+    law : Law
+        `Independent`, `OneColumn` or `SubsetSelection`, over the combinations.
+    sizes : sequence of L int
+    number : int
+        The column, 0 to L - 1.
+    outputs, side
+        Of n rows.
+
+    Returns
+    -------
+    law : Law
+        Of the column.
+    outputs, side
+        Of the m rows that were asked about it.
+    asked : (n,) bool
+
+    Raises
+    ------
+    InvalidInput
+        The law is another one.
+    """
+    if isinstance(law, _OfColumns):
+        return law.column(number, outputs, side)
+    if isinstance(law, SubsetSelection):
+        made = ColumnCounts.of(law, sizes[number])
+        step = max(1, MAX_CELLS // law.n_classes)
+        parts = [law.members(outputs[start : start + step], {}) for start in range(0, len(outputs), step)]
+        counts = [ColumnCounts.count(part, sizes, number) for part in parts] or [np.empty((0, sizes[number]), np.int32)]
+        return made, np.concatenate(counts), {}, np.ones(len(outputs), bool)
+    raise InvalidInput(
+        f"Expected combinations that were drawn by the law of LabelColumns.law, got {law.name!r}, whose likelihood of one column depends "
+        "on how the others are distributed. Use the likelihood of the combinations."
+    )
+
+
+def laws_of_columns(law: Law, sizes: Sequence[int]) -> list[Law]:
+    """List the laws by which `column_of` reads each column; none for a law on combinations that cannot be read so."""
+    if isinstance(law, _OfColumns):
+        return list(law.parts)
+    return [ColumnCounts.of(law, size) for size in sizes] if isinstance(law, SubsetSelection) else []
+
+
+def told_of_columns(law: Law, sizes: Sequence[int]) -> list[float]:
+    """Compute the share of each column's entropy that a law on combinations is expected to tell, if all are equally likely."""
+    if isinstance(law, _OfColumns):
+        asked = law.fractions if isinstance(law, OneColumn) else [Fraction(1)] * len(sizes)
+        told = [float(share) * _expected(part) for share, part in zip(asked, law.parts, strict=True)]
+    elif isinstance(law, SubsetSelection):
+        told = [_expected(each) for each in laws_of_columns(law, sizes)]
+    else:
+        raise InvalidInput(f"Expected a law on combinations of columns, got {law}. Make it with LabelColumns.law.")
+    return [each / math.log(size) for each, size in zip(told, sizes, strict=True)]
+
+
+def _expected(law: Law) -> float:
+    """Compute the information about a uniform label, in nats; of a law that draws its question, the mean over 64 rows."""
+    return float(np.mean(law.information(np.ones((64 if law.draws_side else 1, law.n_classes)))))
+
+
+def even_shares(epsilon: float, sizes: tuple[int, ...], laws: tuple[str, ...]) -> tuple[float, ...]:
+    """Find shares of epsilon with which every column tells the same share of its entropy, to 4 digits."""
+    total = _validate.epsilon(epsilon)
+
+    def needed(share: float, size: int, name: str) -> float:
+        # The least epsilon at which the column tells this share of its entropy; more epsilon tells more.
+        low, high = 0.0, total
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (low, middle) if _expected(law_named(name, size, middle)) / math.log(size) >= share else (middle, high)
+        return high
+
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        share = (low + high) / 2
+        spent = sum(needed(share, size, name) for size, name in zip(sizes, laws, strict=True))
+        low, high = (low, share) if spent > total else (share, high)
+    each = [needed(low, size, name) for size, name in zip(sizes, laws, strict=True)]
+    return tuple(max(round(part / sum(each), _DIGITS), 10.0**-_DIGITS) for part in each)
+
+
+# Helpers -------------------------------------------------------------------------------------------------------------------------------
+
+
+class _Lane:
+    """Every `lanes`-th word of a stream, from number `lane` on: streams of different lanes share no word. A `Words`."""
+
+    def __init__(self, words: Words, lane: int, lanes: int) -> None:
+        self._words, self._lane, self._lanes = words, lane, lanes
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def take(self, counter: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.uint64]:
+        return self._words.take(self._lane + counter * self._lanes, rows)
+
+    def select(self, rows: NDArray[np.intp]) -> "_Lane":
+        return _Lane(self._words.select(rows), self._lane, self._lanes)
+
+
+def _share_of(value: Fraction) -> float:
+    share = float_down(value, binary=True)
+    # Also within the share as the decimal number that the float shows.
+    while exact(share) > value:
+        share = math.nextafter(share, 0.0)
+    return _validate.positive(epsilon=share, fix="The share of a column is too small; use fewer columns or larger weights.")
+
+
+def _marginal(prior: ArrayLike, sizes: Sequence[int], column: int) -> Floats:
+    """Add up weights of combinations, (n, K), for each class of a column: (n, K_l)."""
+    array = np.asarray(prior)
+    if array.strides == (0, 0):  # one weight for all: nothing to add up
+        return np.broadcast_to(np.float64(1.0), (len(array), sizes[column]))
+    shaped = array.reshape(len(array), *sizes)
+    return np.asarray(shaped.sum(axis=tuple(a + 1 for a in range(len(sizes)) if a != column), dtype=np.float64))
+
+
+def _product(cells: Sequence[Cell]) -> Cell:
+    return Cell(
+        " & ".join(cell.label for cell in cells),
+        " & ".join(cell.output for cell in cells),
+        " & ".join(cell.relation for cell in cells),
+        math.prod((cell.probability for cell in cells), start=Fraction(1)),
+        math.prod(cell.outputs for cell in cells),
+    )
+
+
+def _stored(part: Law, table: Table, packed: Any, number: int) -> NDArray[np.uint8]:
+    """Write the outputs of a column's table as the bytes that a draw of them has: (n_outputs, bytes) uint8."""
+    outputs = np.packbits(table.outputs, axis=1, bitorder="little") if part.kind == "set" else table.outputs
+    return np.asarray(packed(number, outputs))

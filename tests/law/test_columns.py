@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws on several columns: what they tell of one column, how epsilon is divided, and what is refused."""
+
+import itertools
+import math
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+import labeldp as ldp
+from labeldp.errors import InvalidInput
+from labeldp.laws import ColumnCounts, Independent, OneColumn, SubsetSelection, law_from_dict
+from labeldp.laws._columns import SPLITS, classes_of, column_of, parts_of, told_of_columns
+from labeldp.laws._exact import exp_floor
+from labeldp.testing import CounterWords
+
+TWO = ldp.LabelColumns({"a": ["no", "yes"], "b": [1, 2, 3]})
+FLAGS = ldp.LabelColumns({name: [0, 1] for name in "abc"})
+
+
+@pytest.mark.parametrize(("sizes", "epsilon", "size"), [((2, 3), 1.3, 2), ((3, 2), 0.2, 3), ((2, 2, 2), 2.0, 1), ((2, 2, 2), 0.5, 4)])
+def test_counts_tell_of_a_column_the_same_whatever_the_others_are(sizes, epsilon, size):
+    """Exactly: the sets with these counts have one probability together, for every combination with this class."""
+    law = SubsetSelection(math.prod(sizes), epsilon, size)
+    matrix, sets = law.matrix(exact=True), law.outputs()
+    for number, n_classes in enumerate(sizes):
+        view = ColumnCounts.of(law, n_classes)
+        table, claimed = view.table({}), view.matrix(exact=True)
+        counts = ColumnCounts.count(sets, sizes, number)
+        own = parts_of(np.arange(law.n_classes), sizes)[number]
+        for y, (j, output) in itertools.product(range(law.n_classes), enumerate(table.outputs)):
+            assert sum(matrix[y][(counts == output).all(axis=1)], Fraction(0)) == claimed[own[y], j]
+
+
+@pytest.mark.parametrize("split", [split for split in SPLITS if split != "weights"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+def test_the_ratio_of_any_two_combinations_is_within_epsilon_exactly(split, epsilon):
+    law = TWO.law(epsilon, split)
+    for row in range(3):
+        side = {name: value[row] for name, value in law.prepare(np.ones((3, 6))).items()}
+        table = law.table(side)
+        values = np.array(table.values, dtype=object)[table.index]
+        assert (values.sum(axis=1) == 1).all()
+        assert all(max(column) <= exp_floor(epsilon) * min(column) for column in values.T)
+        assert law.exact_epsilon(side) <= epsilon
+
+
+@pytest.mark.parametrize("split", ["equal", "one", "joint"])
+def test_samples_of_the_tuple_fit_its_exact_matrix(split):
+    """Chi-square of 30,000 draws for each of 6 combinations, and for each question; false alarm 1e-6 each, 3e-5 in all. Fixed words."""
+    law = TWO.law(1.5, split)
+    sides = law.prepare(np.ones((8, 6)))
+    for row in (0, 1) if sides else (0,):
+        side = {name: value[row] for name, value in sides.items()}
+        table = law.table(side)
+        outputs = np.packbits(table.outputs, axis=1, bitorder="little") if law.kind == "set" else table.outputs
+        place = {output.tobytes(): j for j, output in enumerate(outputs)}
+        for label in range(6):
+            words = CounterWords(np.arange(30_000), seed=label + 1)
+            drawn = law.sample(np.full(30_000, label), words, {name: np.broadcast_to(v, 30_000) for name, v in side.items()})
+            counts = np.bincount([place[each.tobytes()] for each in drawn], minlength=len(outputs))
+            wanted = 30_000 * law_row(table, label)
+            statistic = ((counts - wanted) ** 2 / wanted).sum()
+            assert chi2.ppf(5e-7, len(wanted) - 1) <= statistic <= chi2.isf(5e-7, len(wanted) - 1)
+
+
+def law_row(table, label):
+    return np.array([float(value) for value in table.values])[table.index[label]]
+
+
+def test_columns_draw_with_words_of_their_own():
+    """Two columns of one law and one label, whose draws would be equal if they shared words."""
+    law = Independent(4, 2.0, (2, 2), ("rr", "rr"))
+    drawn = law.sample(np.zeros(20_000, int), CounterWords(np.arange(20_000)), {})
+    first, second = (law.column(number, drawn, {})[1] for number in (0, 1))
+    both = float(((first == 1) & (second == 1)).mean())
+    flip = 1 / (1 + math.e)
+    assert abs(both - flip**2) < 5 * math.sqrt(flip**2 * (1 - flip**2) / 20_000)  # words are fixed; 5 deviations: 6e-7
+
+
+def test_every_row_is_asked_about_one_column_as_often_as_weights_say():
+    law = FLAGS.law(1.0, "one", weights=[1, 2, 5])
+    side = law.prepare(np.ones((40_000, 8)), CounterWords(np.arange(40_000)))
+    shares = np.bincount(side["column"], minlength=3) / 40_000
+    assert np.abs(shares - [1 / 8, 2 / 8, 5 / 8]).max() < 5 * math.sqrt(0.25 / 40_000)
+    outputs = law.sample(np.full(40_000, 7), CounterWords(np.arange(40_000), seed=1), side)
+    asked = [column_of(law, (2, 2, 2), number, outputs, side)[3] for number in range(3)]
+    assert (np.sum(asked, axis=0) == 1).all()
+    assert not outputs[~asked[0], 0].any()
+
+
+def test_a_share_of_information_is_the_same_for_every_column():
+    columns = ldp.LabelColumns({"flag": [0, 1], "code": list(range(20))})
+    told = told_of_columns(columns.law(3.0, "information"), columns.sizes)
+    assert told[0] == pytest.approx(told[1], rel=2e-3)
+    equal = told_of_columns(columns.law(3.0, "equal"), columns.sizes)
+    assert min(equal) < told[0] < max(equal)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.0, 4.0])
+def test_the_automatic_rule_tells_most_of_the_column_it_tells_least_of(epsilon):
+    told = {split: min(told_of_columns(FLAGS.law(epsilon, split), FLAGS.sizes)) for split in ("auto", "equal", "one", "joint")}
+    assert told["auto"] == max(told.values()) > told["equal"]
+
+
+def test_what_counts_tell_is_the_information_of_their_matrix():
+    for law in (ColumnCounts(2, 1.0, 3, 2), ColumnCounts(3, 2.0, 4, 3)):
+        matrix = law.matrix()
+        wanted = (matrix * np.log(matrix / matrix.mean(axis=0))).sum() / law.n_classes
+        assert law.information() == pytest.approx(wanted, rel=1e-9)
+
+
+def test_combinations_are_the_product_in_order_and_survive_files():
+    assert list(TWO) == list(itertools.product(["no", "yes"], [1, 2, 3]))
+    codes = np.arange(6)
+    np.testing.assert_array_equal(TWO.codes(TWO.parts(codes)), codes)
+    grid = ldp.LabelColumns({"a": ["no", "yes"], "b": ldp.Grid(0, 10, points=3)})
+    for each in (TWO, grid):
+        again = classes_of(each.facts())
+        assert (again, again.names, again.lists) == (each, each.names, each.lists)
+        copy = pickle.loads(pickle.dumps(each))
+        assert (copy, copy.names, copy.lists) == (each, each.names, each.lists)
+    assert grid.law(1.0, "equal").laws == ("subset", "threshold")
+    for split in ("equal", "information", "one", "joint"):
+        assert law_from_dict(grid.law(1.0, split).to_dict()) == grid.law(1.0, split)
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        ({"a": [0, 1]}, "two or more"),
+        ([("a", [0, 1])], "two or more"),
+        ({"a": [0, 1], "b": "no,yes"}, "list of values"),
+        ({"a": [0, 1], "b": [1, 1]}, "all different"),
+        ({"a": [0, 1], "b": [1]}, "at least 2"),
+        ({"a": [0, 1], "": [0, 1]}, "printable"),
+        ({str(i): [0, 1] for i in range(17)}, "100,000 combinations"),
+        ({"a": range(1000), "b": range(101)}, "100,000 combinations"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(classes, said):
+    with pytest.raises(InvalidInput, match=said):
+        ldp.LabelColumns(classes)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"split": "half"}, "split"),
+        ({"split": "weights"}, "weights="),
+        ({"split": "equal", "weights": [1, 2]}, "weights="),
+        ({"split": "weights", "weights": [1]}, "2 weights"),
+        ({"split": "weights", "weights": [1, 0]}, "weights"),
+        ({"split": "weights", "weights": [1, math.nan]}, "weights"),
+        ({"split": "joint", "law": "rr-with-prior"}, "subset"),
+        ({"split": "equal", "law": ["rr"]}, "each of 2"),
+        ({"split": "equal", "law": "nothing"}, "law"),
+        ({"split": "equal", "law": "independent"}, "Law instance"),
+        ({"split": "equal", "epsilon": math.inf}, "epsilon"),
+    ],
+)
+def test_rules_that_do_not_fit_are_refused(options, said):
+    with pytest.raises(InvalidInput, match=said):
+        TWO.law(**{"epsilon": 1.0} | options)
+
+
+def test_laws_on_several_columns_are_not_offered_by_name():
+    with pytest.raises(InvalidInput) as caught:
+        ldp.laws.law_named("nothing", 2, 1.0)
+    assert "one-column" not in str(caught.value)
+
+
+def test_a_prior_that_no_column_reads_is_refused():
+    with pytest.raises(InvalidInput, match="read none"):
+        OneColumn(6, 1.0, (2, 3), ("rr", "rr")).prepare(np.tile(np.arange(1.0, 7.0), (4, 1)))
