@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Laws for numbers and other ordered classes: thresholds, optimal bins, unbiased numbers, bounded Laplace noise."""
 
+import json
 from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.optimize import linprog
+from scipy.stats import chi2, norm
 
 import labeldp as ldp
-from labeldp.laws import WORD, BoundedLaplace, exp_floor
+from labeldp.laws import WORD, BoundedLaplace, RROnBins, UnbiasedRandomizer, exp_floor, law_from_dict, law_named
 from labeldp.laws._exact import unpack_sets
-from labeldp.laws._laplace import laplace_words
+from labeldp.laws._numbers import laplace_words
+from labeldp.laws._optimal import optimal_bins, unbiased_staircase
 from labeldp.testing import CounterWords
 
 FALSE_ALARM = 1e-6
+VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())
 
 
 # Threshold --------------------------------------------------------------------------------------------------------------------------------
@@ -87,5 +93,220 @@ def test_bounded_laplace_is_the_formula() -> None:
 def test_bounded_laplace_refuses_what_it_cannot_honour() -> None:
     with pytest.raises(ldp.InvalidInput, match="64-bit words can honour"):
         BoundedLaplace(5, 60.0)
-    with pytest.raises(ldp.InvalidInput, match="at most 1000 classes"):
+    with pytest.raises(ldp.InvalidInput, match="at most 1000 points"):
         BoundedLaplace(1001, 1.0)
+
+
+# RROnBins ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def least_loss(points: np.ndarray, prior: np.ndarray, ratio: float, loss: str, outputs: np.ndarray) -> float:
+    """The least expected loss of any mechanism onto these outputs, by the linear program over all its probabilities."""
+    k, m = len(points), len(outputs)
+    v, y = outputs[None], points[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        losses = {"squared": (v - y) ** 2, "absolute": abs(v - y), "poisson": v - np.where(y > 0, y * np.log(v), 0.0)}[loss]
+    pairs = [(a, b) for a in range(k) for b in range(k) if a != b]
+    bounds = np.zeros((len(pairs) * m, k * m))
+    for i, (a, b) in enumerate(pairs):
+        for j in range(m):
+            bounds[i * m + j, [a * m + j, b * m + j]] = 1.0, -ratio
+    rows = np.kron(np.eye(k), np.ones(m))
+    found = linprog((prior[:, None] * losses).ravel(), A_ub=bounds, b_ub=np.zeros(len(bounds)), A_eq=rows, b_eq=np.ones(k))
+    return float(found.fun)
+
+
+def expected_loss(
+    points: np.ndarray, prior: np.ndarray, starts: tuple[int, ...], values: tuple[float, ...], ratio: float, loss: str
+) -> float:
+    bins = np.searchsorted(starts, np.arange(len(points)), side="right") - 1
+    chances = np.where(bins[:, None] == np.arange(len(starts)), ratio, 1.0) / (ratio + len(starts) - 1)
+    v, y = np.array(values)[None], points[:, None]
+    losses = {"squared": (v - y) ** 2, "absolute": abs(v - y), "poisson": v - np.where(y > 0, y * np.log(np.maximum(v, 1e-300)), 0.0)}[loss]
+    return float(prior @ (chances * losses).sum(axis=1))
+
+
+@pytest.mark.parametrize("key", ["A", "B", "C", "D", "E"])
+def test_optimal_bins_of_published_vectors(key: str) -> None:
+    """Bins and outputs as computed in fractions; of two mirrored optima of a flat prior either is right."""
+    vector = VECTORS[f"rrbins.{key}"]
+    points = np.array(vector["Y"], dtype=float)
+    prior = np.array([float(Fraction(p)) for p in vector["p"]])
+    starts, values = optimal_bins(tuple(points), tuple(prior), float(vector["E"]), "squared")
+    assert starts == tuple(first for first, _ in vector["bins"])
+    assert values == pytest.approx([float(Fraction(v)) for v in vector["outputs"]], rel=1e-14)
+    assert expected_loss(points, prior, starts, values, float(vector["E"]), "squared") == pytest.approx(vector["loss_f"], rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "poisson"])
+@pytest.mark.parametrize("ratio", [1.5, 4.0, 30.0])
+def test_no_mechanism_is_better_than_optimal_bins(loss: str, ratio: float) -> None:
+    """Against the linear program over every mechanism on a fine grid of outputs, and against every other set of bins."""
+    rng = np.random.default_rng(3)
+    points, prior = np.array([0.0, 1.0, 2.0, 4.0, 7.0]), rng.dirichlet(np.ones(5))
+    starts, values = optimal_bins(tuple(points), tuple(prior), ratio, loss)  # type: ignore[arg-type]
+    found = expected_loss(points, prior, starts, values, ratio, loss)
+    outputs = np.union1d(np.linspace(0.05, 7, 30), np.maximum(values, 1e-9))
+    assert found == pytest.approx(least_loss(points, prior, ratio, loss, outputs), abs=1e-7)
+    every = [(0, *inner) for d in range(1, 5) for inner in combinations(range(1, 5), d)]
+    assert starts in every
+    tries = np.linspace(0.01, 7, 141)
+    for other in every:  # each bin's best number is among the tries, to a twentieth
+        bins = np.searchsorted(other, np.arange(5), side="right") - 1
+        weights = prior[:, None] * np.where(bins[:, None] == np.arange(len(other)), ratio, 1.0) / (ratio + len(other) - 1)
+        v, y = tries[None], points[:, None]
+        losses = {"squared": (v - y) ** 2, "absolute": abs(v - y), "poisson": v - np.where(y > 0, y * np.log(v), 0.0)}[loss]
+        assert (weights.T @ losses).min(axis=1).sum() >= found - 1e-9
+
+
+def test_bins_are_kept_in_files_and_found_again_for_another_epsilon() -> None:
+    prior = tuple(np.random.default_rng(0).dirichlet(np.ones(20)))
+    law = RROnBins(20, 2.0, prior=prior)
+    assert law_from_dict(json.loads(json.dumps(law.to_dict()))) == law
+    assert law.at(0.5) == RROnBins(20, 0.5, prior=prior) and law.at(5.0).starts != law.starts
+    own = RROnBins(20, 2.0, starts=(0, 3, 12), values=(1.0, 7.0, 15.5))
+    assert own.matrix().shape == (20, 3) and own.exact_epsilon() <= 2.0
+    assert own.released(ldp.Grid(-10, 28, points=20)) == (-8.0, 4.0, 21.0)
+    assert "prior" not in repr(law)
+
+
+def test_bins_of_a_scaled_range_are_the_same() -> None:
+    """The Poisson loss depends on where the range begins, the others do not; and with an origin its bins are those of the numbers."""
+    shifted = optimal_bins(tuple(5.0 + i for i in range(8)), (1.0,) * 8, 3.0, "poisson")
+    law = RROnBins(8, float(np.log(3.0)), "poisson", origin=5.0)
+    assert law.starts == shifted[0] and np.allclose(law.released(ldp.Grid(10, 24, points=8)), 2 * np.array(shifted[1]), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"prior": (0.0, 1.0, 0.0, 0.0)}, "two points above 0"),
+        ({"prior": (1.0, 1.0)}, "prior of 4 weights"),
+        ({"prior": (1.0, float("nan"), 1.0, 1.0)}, "prior"),
+        ({"loss": "huber"}, "loss"),
+        ({"starts": (0, 2)}, "values"),
+        ({"starts": (1, 2), "values": (0.0, 1.0)}, "starts of bins"),
+        ({"starts": (0, 2, 2), "values": (0.0, 1.0, 2.0)}, "starts of bins"),
+        ({"starts": (0, 2), "values": (1.0, 1.0)}, "increasing"),
+        ({"n_classes": 5, "loss": "absolute", "epsilon": 1e-3}, "better than a constant"),
+        ({"n_classes": 1001}, "at most 1000 points"),
+        ({"n_classes": 1}, "n_classes"),
+    ],
+)
+def test_bins_that_are_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(ldp.InvalidInput, match=message):
+        RROnBins(**{"n_classes": 4, "epsilon": 1.0} | wrong)
+
+
+# UnbiasedRandomizer -----------------------------------------------------------------------------------------------------------------------
+
+
+def variance(law: UnbiasedRandomizer, prior: np.ndarray) -> float:
+    values = np.array(law.values)
+    return float(prior @ (law.matrix() * (values - np.arange(law.n_classes)[:, None]) ** 2).sum(axis=1))
+
+
+@pytest.mark.parametrize(("key", "prior"), [("unbiased.Y01.E3", (0.5, 0.5)), ("unbiased.Y01.p(.9,.1).E3", (0.9, 0.1))])
+def test_unbiased_bits_of_published_vectors(key: str, prior: tuple[float, float]) -> None:
+    error, outputs = VECTORS[key]
+    law = UnbiasedRandomizer(2, float(np.log(3.0)), prior)
+    assert variance(law, np.array(prior)) == pytest.approx(error, abs=1e-6)
+    if len(law.values or ()) == 2:  # else outputs were split, at the same error
+        assert law.values == pytest.approx([value for value, _ in outputs], abs=1e-6)
+        assert law.matrix() == pytest.approx(np.array([chances for _, chances in outputs]).T, abs=1e-9)
+
+
+def test_unbiased_outputs_on_a_grid_of_published_vectors() -> None:
+    error, outputs = VECTORS["unbiased.Y012.E3"]
+    found = unbiased_staircase(np.arange(3.0), np.ones(3), 3.0, np.arange(-160, 181) * 0.05)
+    assert found.values == pytest.approx([value for value, _ in outputs])
+    matrix = np.where(found.high, 3.0, 1.0) * found.shares[:, None]
+    assert matrix == pytest.approx(np.array([chances for _, chances in outputs]), abs=1e-9)
+    assert float((matrix.sum(axis=1) / 3) @ found.values**2 - 5 / 3) == pytest.approx(error)
+    assert variance(UnbiasedRandomizer(3, float(np.log(3.0))), np.ones(3) / 3) < error * 1.001
+
+
+@pytest.mark.parametrize(("k", "ratio"), [(4, 1.7), (5, 6.0), (4, 50.0)])
+def test_no_unbiased_mechanism_on_a_grid_has_less_variance(k: int, ratio: float) -> None:
+    """Against the linear program over all probabilities of all outputs, solved as a whole."""
+    prior, y = np.random.default_rng(k).dirichlet(np.ones(k)), np.arange(float(k))
+    reach = 1.5 * k * (ratio + 1) / (ratio - 1)
+    outputs = np.linspace(y.mean() - reach, y.mean() + reach, 81)
+    found = unbiased_staircase(y, prior, ratio, outputs)
+    m = len(outputs)
+    pairs = [(a, b) for a in range(k) for b in range(k) if a != b]
+    bounds = np.zeros((len(pairs), m, k, m))
+    for i, (a, b) in enumerate(pairs):
+        bounds[i, np.arange(m), a, np.arange(m)], bounds[i, np.arange(m), b, np.arange(m)] = 1.0, -ratio
+    equal = np.vstack([np.kron(np.eye(k), np.ones(m)), np.kron(np.eye(k), outputs)])
+    cost = prior[:, None] * (outputs - y[:, None]) ** 2
+    whole = linprog(cost.ravel(), A_ub=bounds.reshape(-1, k * m), b_ub=np.zeros(len(pairs) * m), A_eq=equal, b_eq=np.append(np.ones(k), y))
+    matrix = np.where(found.high, ratio, 1.0).T * found.shares
+    mine = float(prior @ (matrix * (found.values - y[:, None]) ** 2).sum(axis=1))
+    assert whole.fun * (1 - 1e-6) <= mine <= whole.fun * 1.001
+
+
+@pytest.mark.parametrize(("k", "epsilon"), [(2, 1e-6), (3, 0.5), (16, 0.1), (16, 4.0), (24, 1.0), (5, 700.0)])
+def test_unbiased_numbers_are_certified_in_whole_numbers(k: int, epsilon: float) -> None:
+    """Rows sum to 1 and no ratio is above e^epsilon, exactly; the mean of what is released is the label up to the rounding of doubles."""
+    law = UnbiasedRandomizer(k, epsilon)
+    matrix = law.matrix(exact=True)
+    assert (matrix.sum(axis=1) == 1).all()
+    assert max(max(column) / min(column) for column in matrix.T) <= exp_floor(epsilon)
+    assert law.exact_epsilon() <= epsilon
+    values = [Fraction(value) for value in law.values or ()]
+    bias = max(abs(sum(p * v for p, v in zip(row, values, strict=True)) - y) for y, row in enumerate(matrix))
+    assert bias <= law.bias <= 2.0**-50 * max(map(abs, law.values or ()))
+    assert len(values) <= 2 * k and list(values) == sorted(set(values))
+
+
+def test_released_numbers_are_unbiased() -> None:
+    """The mean over 200,000 draws of each label is the label: two-sided, 2 x 5 tests at a false alarm of 1e-7 each; words are fixed."""
+    grid, n = ldp.Grid(-50, 150, points=5), 200_000
+    law = law_named("unbiased", 5, 1.0)
+    numbers = np.array(law.released(grid))
+    assert numbers.min() < -50 and numbers.max() > 150
+    for code, label in enumerate(grid):
+        drawn = numbers[law.sample(np.full(n, code, np.int32), CounterWords(np.arange(n), seed=code), {})]
+        assert abs(drawn.mean() - label) < norm.isf(0.5e-7) * drawn.std() / np.sqrt(n)
+    noisy = ldp.privatize(np.repeat(grid, 4000), law, classes=grid, noise=ldp.SeededNoise(1))
+    assert noisy.released().dtype == np.float64 and set(noisy.released()) <= set(numbers)
+    assert abs(noisy.released().mean() - 50) < norm.isf(0.5e-7) * noisy.released().std() / np.sqrt(20_000)
+    declared = ldp.NoisyLabels.from_labels(noisy.released(), law, grid)
+    assert np.array_equal(declared.likelihood(), noisy.likelihood())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_classes": 101}, "at most 100 points"),
+        ({"prior": (0.0, 0.0, 0.0, 1.0)}, "two points above 0"),
+        ({"epsilon": 1e-17}, "epsilon"),
+        ({"values": (0.0, 1.0)}, "as many shares and sets"),
+        ({"values": (0.0, 3.0), "shares": (0.25, 0.25), "sets": ("03", "0c")}, "64-bit words|unbiased mechanism"),
+        ({"values": (0.0, 3.0), "shares": (0.25, 0.25), "sets": ("zz", "0c")}, "hexadecimal"),
+    ],
+)
+def test_unbiased_numbers_that_are_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(ldp.InvalidInput, match=message):
+        UnbiasedRandomizer(**{"n_classes": 4, "epsilon": 1.0} | wrong)
+
+
+def test_an_unbiased_law_is_solved_again_for_another_epsilon_and_refuses_one_that_it_was_not_made_for() -> None:
+    from dataclasses import replace
+
+    law = UnbiasedRandomizer(6, 2.0)
+    assert law_from_dict(json.loads(json.dumps(law.to_dict()))) == law
+    assert law.at(1.0) == UnbiasedRandomizer(6, 1.0)
+    with pytest.raises(ldp.InvalidInput, match=r"64-bit words can honour|law\.at"):
+        replace(law, epsilon=1.0)
+
+
+@pytest.mark.parametrize("classes", [["a", "b", "c"], [0, 1, 10], [2, 1, 0], [0, True, 2]])
+def test_numbers_need_evenly_spaced_classes(classes: list) -> None:
+    law = RROnBins(3, 1.0)
+    with pytest.raises(ldp.InvalidInput, match="evenly spaced"):
+        law.released(classes)
+    with pytest.raises(ldp.InvalidInput, match="evenly spaced"):
+        ldp.privatize([classes[0]], law, classes=classes, noise=ldp.SeededNoise(0))
+    assert law.released([1, 2, 3]) == law.released(ldp.Grid(1, 3, points=3))

@@ -136,3 +136,52 @@ def test_the_command_takes_a_range(tmp_path: Path) -> None:
     ):
         code, _, err = run("release", source, *told[:-1], tmp_path / "other.csv", *options)
         assert code == 2 and words in " ".join(err.replace("│", " ").split()), err
+
+
+@pytest.mark.parametrize("law", ["unbiased", "rr-on-bins"])
+@pytest.mark.parametrize(("ending", "kind"), [("csv", pa.float64()), ("parquet", pa.int32()), ("parquet", pa.float32())])
+def test_numbers_of_a_law_are_released_as_they_are(tmp_path: Path, ending: str, kind: pa.DataType, law: str) -> None:
+    """The column holds the law's numbers as doubles, without evidence beside it; a reader gets their likelihood."""
+    values, ledger, out = incomes(500), Ledger(tmp_path / "l.db"), tmp_path / f"out.{ending}"
+    release(write(tmp_path / f"in.{ending}", pa.array(values).cast(kind, safe=False)), out, spec(law=law), ledger)
+    table = pc_csv.read_csv(out) if ending == "csv" else pq.read_table(out)
+    assert table.column_names == ["id", "x", "income"] and table["income"].type == pa.float64()
+    noisy = read_noisy(out, ledger=ledger)
+    numbers = noisy.blocks[0].law.released(TENS)
+    assert np.array_equal(noisy.released(), table["income"].to_numpy()) and set(noisy.released()) <= set(numbers)
+    assert noisy.privacy.recorded and noisy.classes == TENS
+    pc_csv.write_csv(table, tmp_path / "copy.csv")  # without manifest and metadata
+    declared = read_noisy(tmp_path / "copy.csv", "income", law=noisy.blocks[0].law, classes=TENS, id="id")
+    assert np.array_equal(declared.likelihood(), noisy.likelihood()) and declared.privacy.declared
+
+
+def test_numbers_of_a_law_are_proven_where_a_unit_has_several_rows(tmp_path: Path) -> None:
+    """Each row's law is solved for at a share of epsilon."""
+    out = tmp_path / "out.parquet"
+    given = spec(law="unbiased", unit="x", max_rows_per_unit=4)
+    release(write(tmp_path / "in.parquet", incomes(300)), out, given, Ledger(tmp_path / "l.db"))
+    noisy = read_noisy(out)
+    assert len(noisy) == 28 and noisy.blocks[0].law == ldp.laws.UnbiasedRandomizer(11, 0.5)
+
+
+def test_a_changed_number_is_found(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    release(write(tmp_path / "in.csv", incomes(50)), out, spec(law="unbiased"), Ledger(tmp_path / "l.db"))
+    lines = out.read_text().splitlines()
+    first, other = lines[1].rsplit(",", 1), next(line for line in lines[2:] if line.rsplit(",", 1)[1] != lines[1].rsplit(",", 1)[1])
+    for number in ("12.5", other.rsplit(",", 1)[1]):
+        out.write_text("\n".join([lines[0], f"{first[0]},{number}", *lines[2:]]) + "\n")
+        with pytest.raises(InvalidInput, match="something else"):
+            read_noisy(out)
+
+
+@pytest.mark.parametrize("law", ["unbiased", ldp.laws.RROnBins(11, 2.0)])
+def test_numbers_of_a_law_need_a_range(tmp_path: Path, law: Any) -> None:
+    for classes in (list(range(11)), "infer"):
+        with pytest.raises(InvalidInput, match="Expected a range for law"):
+            ReleaseSpec("income", classes, 2.0, law=law)
+    table = write(tmp_path / "in.csv", incomes(50))
+    code, _, said = run(
+        "release", table, "--label", "x", "--classes", "0,1,2,3,4,5,6", "--epsilon", "1", "--law", "unbiased", "--out", tmp_path / "o.csv"
+    )
+    assert code == 2 and "--range LOW:HIGH" in said

@@ -7,7 +7,7 @@ of the pin are keyed, and are exchanged between workers and driver only.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -118,7 +118,7 @@ def public_words(purpose: str, facts: Mapping[str, object], blocks: Callable[[Ke
 def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
     """Return the law of one row of a unit with m rows: the same law at epsilon / m, rounded down."""
     require_sampler(law)
-    return law if max_rows_per_unit == 1 else replace(law, epsilon=per_row_epsilon(law.epsilon, max_rows_per_unit))
+    return law if max_rows_per_unit == 1 else law.at(per_row_epsilon(law.epsilon, max_rows_per_unit))
 
 
 def prepare_side(law: Law, prior: Prior, n_rows: int, words: Callable[[slice], RowWords | None]) -> dict[str, Array]:
@@ -515,6 +515,6 @@ def _names(ids: Ids, law: Law, n_rows: int) -> Array:
     if isinstance(ids, np.ndarray):
         return ids
     # Ids break ties between equally likely classes. An output that is a label has no ties, so the slow conversion of text is spared.
-    if law.kind == "label":
+    if law.releases_codes:
         return np.arange(n_rows)
     return np.column_stack([np.asarray(c).astype(np.str_) for c in ids]) if isinstance(ids, list) else np.asarray(ids).astype(np.str_)

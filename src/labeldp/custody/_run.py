@@ -133,6 +133,8 @@ def privatize(
     # Ids, units and classes are public and enter unkeyed digests, so labels among them are refused before anything else.
     given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     declared, inferred = classes_for(labels, classes, law.n_classes)
+    if law.kind == "number":
+        law.released(declared)  # refused here if the classes are no numbers on which it can be released
     codes = encode(labels, declared)
     del labels  # a traceback with variables prints this frame: `codes` hides its values, the user's array does not
     check_prior_use(law, prior)

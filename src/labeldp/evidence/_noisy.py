@@ -174,7 +174,8 @@ class NoisyLabels:
         Parameters
         ----------
         labels : (n,) class values
-            Noisy labels. If they are raw, a model that learns from them has no guarantee, whatever is declared here.
+            Noisy labels; for a law that releases numbers, its numbers. If they are raw, a model that learns from them has no guarantee,
+            whatever is declared here.
         law : Law
             The law of each row, such as `RandomizedResponse(K, epsilon)`, or any matrix: `laws.Channel(matrix)`. It must release a label
             without a side.
@@ -200,7 +201,7 @@ class NoisyLabels:
         known = {value: code for code, value in enumerate(shown)}
         codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[place.reshape(-1)]
         if codes.size and codes.min() < 0:
-            what = "class" if outputs is None else "output"
+            what = "class" if outputs is None and law.kind != "number" else "output"
             raise InvalidInput(f"Expected a declared {what} in every row, got another value in row {int(np.argmin(codes))}. Declare it.")
         names = np.arange(len(codes)) if ids is None else np.asarray(ids)
         facts = {"law": law.to_dict(), "classes": list(map(repr, values)), "labels": array_digest({"codes": codes, "ids": names})}
@@ -540,6 +541,32 @@ class NoisyLabels:
             (codes[part.rows],) = select_members(likeliest, pick.astype(np.int32))
         return codes
 
+    def released(self) -> NDArray[np.generic]:
+        """Return what each row's law has released, in the unit of the classes: a label, or a number, which may lie between or outside them.
+
+        Returns
+        -------
+        (n,) array
+            float64 for laws of numbers (`labeldp.laws.UnbiasedRandomizer`, `labeldp.laws.RROnBins`), by which any regressor can be trained.
+
+        Raises
+        ------
+        InvalidInput
+            A row has no draw or several, or its law releases neither labels nor numbers.
+        """
+        draws = np.bincount(np.concatenate([block.rows for block in self.blocks] or [np.empty(0, np.int64)]), minlength=self.n_rows)
+        if not (draws == 1).all() or not all(block.law.releases_codes for block in self.blocks):
+            laws = ", ".join(sorted({block.law.name for block in self.blocks})) or "none"
+            raise InvalidInput(
+                f"Expected rows with one draw each, by a law that releases a label or a number, got others (laws: {laws}). Learn from "
+                "likelihoods, or take .hard() for the most likely class of each row."
+            )
+        parts = [(block.rows, np.asarray(block.law.released(self.classes))[block.outputs]) for block in self.blocks]
+        found = np.empty(self.n_rows, np.result_type(*(values.dtype for _, values in parts)) if parts else np.asarray(self.classes).dtype)
+        for rows, values in parts:
+            found[rows] = values
+        return found
+
     def inclusion(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Compute the probabilities that a row's own class, and another class, is in its output: (own, other), each (n,) float64.
 
@@ -738,18 +765,21 @@ def derived(noisy: Evidence, **changes: Any) -> Evidence:
 
 
 def label_law(law: Law) -> Law:
-    """Check that a law releases labels without a side, so that a list of labels can be declared by it."""
-    if (law.kind != "label" and not law.declared_only) or set(law.layout()) != {"output"}:
-        raise InvalidInput(f"Expected a law that releases a label and nothing else, such as RandomizedResponse (rr), got {law}.")
+    """Check that a law releases labels or numbers without a side, so that a list of them can be declared by it."""
+    if not (law.releases_codes or law.declared_only) or set(law.layout()) != {"output"}:
+        raise InvalidInput(
+            f"Expected a law that releases a label or a number and nothing else, such as RandomizedResponse (rr), got {law}."
+        )
     return law
 
 
 def _outputs_of(law: Law, classes: tuple[object, ...], outputs: Sequence[object] | None) -> tuple[object, ...]:
-    """Give the values of a law's outputs, which are the classes unless others are named."""
-    count = len(law.outputs()) if law.declared_only else law.n_classes
-    if outputs is None and count != law.n_classes:
+    """Give the values of a law's outputs, which are the classes, or the law's numbers, unless others are named."""
+    known = law.released(classes)
+    count = len(law.outputs()) if law.declared_only else len(known) if law.kind == "number" else law.n_classes
+    if outputs is None and law.declared_only and count != law.n_classes:
         raise InvalidInput(f"Expected outputs= with the {count} values that labels can have, in the order of the law's outputs, got none.")
-    shown = classes if outputs is None else tuple(outputs)
+    shown = known if outputs is None else tuple(outputs)
     if outputs is not None and len(dict.fromkeys(shown)) != count:
         raise InvalidInput(f"Expected {count} different outputs, in the order of the law's, got {len(shown)}.")
     return shown

@@ -7,7 +7,7 @@ from labeldp.laws._cluster import ClusterRR
 from labeldp.laws._columns import ColumnCounts, Independent, LabelColumns, OneColumn
 from labeldp.laws._exact import WORD, Words, exp_floor
 from labeldp.laws._grid import Grid
-from labeldp.laws._laplace import BoundedLaplace
+from labeldp.laws._numbers import BoundedLaplace, RROnBins, UnbiasedRandomizer
 from labeldp.laws._response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._scores import Alibi
 from labeldp.laws._subset import AutoLaw, PriorSplit, SubsetSelection, Threshold
@@ -28,6 +28,7 @@ __all__ = [
     "Law",
     "OneColumn",
     "PriorSplit",
+    "RROnBins",
     "RRTopK",
     "RRWithPrior",
     "RandomizedResponse",
@@ -35,6 +36,7 @@ __all__ = [
     "SubsetSelection",
     "Table",
     "Threshold",
+    "UnbiasedRandomizer",
     "Words",
     "exact_epsilon",
     "exp_floor",
@@ -60,5 +62,7 @@ for _law in (
     OneColumn,
     ColumnCounts,
     Channel,
+    RROnBins,
+    UnbiasedRandomizer,
 ):
     register_law(_law)

@@ -6,6 +6,7 @@ randomness of its own: its caller passes uniform 64-bit words. Outputs and side 
 
 * label-valued laws release `outputs` of shape (n,), int32 class codes;
 * set-valued laws release `outputs` of shape (n, ceil(K/8)), uint8: the set as packed bits, class c in bit c % 8 of byte c // 8;
+* number-valued laws release `outputs` of shape (n,), int32: j stands for number j of `Law.released`, which may be no class;
 * score-valued laws release `outputs` of shape (n, K), uint8: one level a class, higher where the class is likelier;
 * laws on several columns release `outputs` of a layout of their own (`labeldp.laws._columns`);
 * `side` is a dict of arrays, first axis n: what the law has derived from each row's public prior, which is needed to read its output.
@@ -16,7 +17,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -95,7 +96,7 @@ class Law(ABC):
     """
 
     name: ClassVar[str]
-    kind: ClassVar[Literal["label", "set", "scores", "columns"]]
+    kind: ClassVar[Literal["label", "number", "set", "scores", "columns"]]
     uses_prior: ClassVar[bool]
     draws_side: ClassVar[bool] = False
     declared_only: ClassVar[bool] = False
@@ -159,10 +160,10 @@ class Law(ABC):
     # What follows from these -------------------------------------------------------------------------------------------------------
 
     def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
-        """Read outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes for score-valued ones."""
+        """Read outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes of scores and numbers."""
         if self.kind == "set":
             return unpack_sets(outputs, self.n_classes)
-        if self.kind == "scores":
+        if self.kind in ("scores", "number"):
             return unpack_sets(self.likeliest(outputs, side), self.n_classes)
         return np.asarray(np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32))
 
@@ -188,6 +189,22 @@ class Law(ABC):
         own, other = (part[:, None] for part in self.inclusion(outputs, side))
         gap = np.where(own == other, np.nan, own - other)
         return np.asarray((self.members(outputs, side) - other) / gap)
+
+    @property
+    def releases_codes(self) -> bool:
+        """Whether outputs are (n,) codes, each of which stands for one value of `released`."""
+        return self.kind in ("label", "number")
+
+    def released(self, classes: Sequence[object]) -> tuple[object, ...]:
+        """List the values that the codes of a label-valued or number-valued law stand for: the classes, or numbers in their unit.
+
+        InvalidInput if a law releases numbers, and the classes are no evenly spaced ones.
+        """
+        return tuple(classes)
+
+    def at(self, epsilon: float) -> Self:
+        """Return the law at another epsilon. A law that was made best for its epsilon is made again."""
+        return replace(self, epsilon=epsilon)
 
     def told_apart(self, side: Side) -> Bits | None:
         """Find the classes that at least one row distinguishes from all others: a packed set, (ceil(K/8),); None if every row

@@ -157,6 +157,37 @@ def grid_facts(classes: Sequence[object]) -> dict[str, object]:
     return {"grid": classes.to_dict()} if isinstance(classes, Grid) else {}
 
 
+def on_steps(classes: Sequence[object], steps: Sequence[float]) -> tuple[float, ...]:
+    """Convert numbers in steps of evenly spaced classes, from the first one, to numbers in the unit of the classes.
+
+    Computed exactly, as decimals, and rounded once. InvalidInput if the classes are no evenly spaced increasing numbers, or if two of the
+    results are one float.
+    """
+    found = _evenly_spaced(classes)
+    if found is None:
+        raise InvalidInput(
+            "Expected evenly spaced numbers as classes, for a law that releases numbers, got others. Declare a range: "
+            "classes=labeldp.Grid(low, high, points), --range LOW:HIGH."
+        )
+    low, step = found
+    numbers = tuple(float(low + step * Fraction(each)) for each in steps)
+    if not all(a < b for a, b in pairwise(numbers)):
+        raise InvalidInput("Expected a range in which the released numbers are different floats, got a narrower one. Widen it.")
+    return numbers
+
+
+def _evenly_spaced(classes: Sequence[object]) -> tuple[Fraction, Fraction] | None:
+    """Return the first of evenly spaced increasing numbers, and their distance; None for others."""
+    if isinstance(classes, Grid):
+        low = _validate.exact(classes.low)
+        return low, (_validate.exact(classes.high) - low) / (len(classes) - 1)
+    if any(isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) for value in classes):
+        return None
+    exact = [_validate.exact(value) for value in classes if isinstance(value, int | float)]
+    gaps = {b - a for a, b in pairwise(exact)}
+    return (exact[0], gaps.pop()) if len(gaps) == 1 and min(gaps) > 0 else None
+
+
 def _bound(**named: object) -> Fraction:
     ((name, value),) = named.items()
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | Decimal) or not math.isfinite(value):

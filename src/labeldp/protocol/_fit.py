@@ -24,7 +24,7 @@ from labeldp._validate import exact, float_down
 from labeldp.custody._encode import RowIds, classes_for
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
-from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SubsetSelection, law_named
+from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SubsetSelection, Threshold, law_named
 from labeldp.laws._base import check_told_apart
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
             law=settings.law,
         )
     law = _law_for(settings, grouped, len(classes))  # after the groups, which take their part of epsilon
+    if law.kind == "number":
+        law.released(classes)  # refused here if the classes are no evenly spaced numbers
     stages = plan_stages(
         law,
         n_stages=settings.n_stages,
@@ -311,6 +313,8 @@ def without_prior(law: Law) -> Law:
 
 def _invertible(law: Law) -> Law:
     """Return the law itself if it ignores priors, else one that does and releases the same kind of output."""
+    if law.kind == "number":  # a bin's points have equal likelihoods; and an answer about one point has no bounds
+        return Threshold(law.n_classes, law.epsilon)
     if not law.uses_prior:
         return law
     return (RandomizedResponse if law.kind == "label" else SubsetSelection)(law.n_classes, law.epsilon)

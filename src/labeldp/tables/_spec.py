@@ -119,6 +119,15 @@ class ReleaseSpec:
         else:
             # Built here, so that a law that is impossible with these classes or this epsilon is refused before anything is read.
             _ = self._declared_law
+        kind = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
+        if kind.kind == "number":
+            if not isinstance(self.classes, Grid):
+                raise InvalidInput(
+                    f"Expected a range for law {self.law_name!r}, which releases numbers, got a list of classes. Pass "
+                    "classes=labeldp.Grid(low, high, points).",
+                    cli=f"Expected --range LOW:HIGH with --law {self.law_name}, which releases numbers, got --classes.",
+                )
+            law_of(self, len(self.classes)).released(self.classes)
         if self.prior and not self._takes_prior():
             raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
 
@@ -155,7 +164,7 @@ class ReleaseSpec:
     def _takes_prior(self) -> bool:
         # Of a set the heaviest class under the prior is written as the label, so laws that release sets can use a prior, too.
         law = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
-        return law.uses_prior or law.kind != "label"
+        return law.uses_prior or law.kind not in ("label", "number")
 
     @cached_property
     def prior_columns(self) -> tuple[str, ...]:

@@ -274,7 +274,7 @@ class ClusterEngine:
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":
         """Return the passes over partitions, on workers."""
-        shape = Shape(self._schema, codec, evidence_width(pin.facts.law))
+        shape = Shape(self._schema, codec.releasing(pin.facts.law), evidence_width(pin.facts.law))
         return ClusterPasses(self._cluster, self._table, spec, shape, pin, prior, self._progress)
 
 

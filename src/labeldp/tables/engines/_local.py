@@ -182,7 +182,7 @@ def published(
     # Ties between equally likely classes are broken by a hash of the row's id. Row numbers must not be used instead: ties, whose hash
     # everybody can compute, would reveal them, and the order of the input, which the shuffle hides, may depend on the labels.
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
-    codes = block.outputs if block.law.kind == "label" else named.hard_codes(prior)
+    codes = block.outputs if block.law.releases_codes else named.hard_codes(prior)
     evidence = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
     rows = rewrite(batch, codes, evidence)
     return rows.append_column(DRAWN, pa.array(drawn_words(salt, ids, codes, evidence).view(np.int64)))
@@ -297,7 +297,7 @@ class LocalPasses:
         """Run the second pass, which draws and writes every row, through a shuffle unless the order is public."""
         spec = self._spec
         # Batches become row groups of the output, so from here on their sizes must not depend on the raw labels.
-        self._source.plan(self._reader.codec, facts.evidence_bytes)
+        self._source.plan(self._reader.codec.releasing(facts.law), facts.evidence_bytes)
         text = to_json(facts.shared, indent=None)
         sink = PartsSink(staging, lambda place: self._source.sink(place, text), staging.suffix, ordered=not spec.ids)
         read = AnswersReader(self._reader, answers, spec.ids, facts.law.n_classes) if answers else self._reader

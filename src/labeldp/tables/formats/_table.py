@@ -5,6 +5,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -317,6 +318,10 @@ class LabelCodec:
             indices, _cast(self._values.drop_null(), self.column_type.value_type), ordered=self.column_type.ordered
         )
 
+    def releasing(self, law: Law) -> "LabelCodec":
+        """Return a codec that encodes labels as this one, and decodes the codes that a law releases (`Law.released`)."""
+        return self
+
 
 class GridCodec(LabelCodec):
     """Converts a column of numbers to the codes of a grid's nearest points, and codes to a column of numbers.
@@ -344,6 +349,15 @@ class GridCodec(LabelCodec):
         self._name_row, self.column, self.classes = name_row, column, grid
         self.column_type = pa.large_string() if text_table else pa.float64() if fine else kind
         self._values = _stored([str(point) for point in grid] if text_table else list(grid), self.column_type, column)
+
+    def releasing(self, law: Law) -> LabelCodec:
+        if law.kind != "number":
+            return self
+        made, text = copy(self), is_text(self.column_type)
+        numbers = law.released(self.classes)
+        made.column_type = self.column_type if text else pa.float64()
+        made._values = pa.array([str(number) for number in numbers] if text else list(numbers), made.column_type)
+        return made
 
     def _find(self, labels: pa.Array) -> pa.Array:
         if is_text(labels.type):
@@ -546,7 +560,7 @@ def _as_text(column: NDArray[np.integer] | pa.Array) -> pa.Array:
 
 def needs_evidence(law: Law) -> bool:
     """Tell whether a law's output and side are more than the released label, so that the table needs a column of evidence."""
-    return law.kind != "label" or set(law.layout()) != {"output"}
+    return not law.releases_codes or set(law.layout()) != {"output"}
 
 
 def evidence_width(law: Law) -> int:
