@@ -28,6 +28,7 @@ from labeldp.app._train import InputsSpec, TrainSpec, predict, threads_for
 from labeldp.app._train import train as run_train
 from labeldp.cli._train import clusters_text, quality_text
 from labeldp.errors import InvalidInput, RareCategoriesWarning
+from labeldp.inputs._arrays import ArrayInputs
 from labeldp.learn import SoftmaxRegression
 from labeldp.ledger._ledger import Ledger, default_ledger
 
@@ -627,6 +628,48 @@ def test_the_papers_two_stages_are_options(tmp_path: Path, model: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("recipe", "model", "law", "shares"),
+    [
+        ("lp-1st", "boosting", "rr", [1.0]),
+        ("lp-2st", "linear", "rr-with-prior", [0.6, 0.4]),
+        ("lp-3st", "mlp", "rr-with-prior", [0.6, 0.2, 0.2]),
+        ("alibi", "linear", "alibi", [1.0]),
+    ],
+)
+def test_a_recipe_by_name_draws_as_its_paper_does(tmp_path: Path, recipe: str, model: str, law: str, shares: list[float]) -> None:
+    if model == "mlp":
+        pytest.importorskip("torch")
+    columns = shop()
+    columns["bought"] = [("later" if i % 5 == 0 else label) for i, label in enumerate(columns["bought"])]
+    source, ledger = write(tmp_path / "in.csv", columns), tmp_path / "ledger.db"
+    asked = ("--classes", "no,yes,later", "--epsilon", 8, "--id", "id", "--ledger", ledger, "--model", model, "--recipe", recipe)
+    asked += ("--epochs", 1) if model == "mlp" else ()
+    code, said, err = run("train", source, "--label", "bought", *asked, "--out", tmp_path / "m", "--json")
+    assert code == 0, err
+    facts, (drawn,) = json.loads(said), Ledger(ledger).runs()
+    assert facts["paper"] == {"recipe": recipe, "data": None}
+    assert facts["guarantee"]["epsilon"] == drawn.epsilon == 8
+    assert facts["estimated_accuracy"] is None  # the papers hold out no row
+    plan = drawn.event["law"]
+    assert (plan["law"]["law"], plan["sizes"], plan["validation_fraction"]) == (law, shares, 0)
+
+
+def test_boosting_learns_as_it_was_told() -> None:
+    """By likelihood with the library's own trees, by EM with few rows; and as the user says, whatever their number."""
+    inputs = ArrayInputs("X", (2,), "float32")
+    for n_rows, asked, expected, leaves in [
+        (2000, "auto", "auto", 31),
+        (1999, "auto", "em", 15),
+        (1999, "none", "none", 15),
+        (1999, "likelihood", "likelihood", 31),
+    ]:
+        learner = TabularLearner("boosting", inputs)
+        learner.prepared(np.zeros((n_rows, 2)))
+        made = learner.classifier(0, lambda *_: None, correction=asked)
+        assert (made.correction, made.estimator.max_leaf_nodes) == (expected, leaves)
+
+
+@pytest.mark.parametrize(
     ("correction", "loss"),
     [
         ("auto", "likelihood_loss"),
@@ -660,6 +703,16 @@ def test_a_nets_correction_is_its_loss(correction: str, loss: str) -> None:
         (("--stages", 2, "--filter", 0), "filter"),
         (("--stages", 2, "--filter", "median"), "filter"),
         (("--model", "proportions", "--correction", "none"), "asks clusters alone"),
+        (("--recipe", "lp2st"), "one of lp-1st, lp-2st, lp-3st, alibi; got 'lp2st'"),
+        (("--recipe", "lp-2st:cifar"), "one of mnist, fashion_mnist, kmnist, cifar10, cifar100, movielens_1m; got 'cifar'"),
+        (("--recipe", "alibi:mnist"), "alibi without a data set"),
+        (("--recipe", "lp-2st", "--stages", 1), "--recipe lp-2st to decide law, stages and correction, got --stages, too. Leave it out"),
+        (("--recipe", "lp-2st", "--law", "auto", "--correction", "auto"), "got --law and --correction, too. Leave them out"),
+        (("--recipe", "lp-2st", "--temperature", 1, "--filter", 2, "--stage-sizes", "1"), "--stage-sizes and --temperature and --filter"),
+        (("--recipe", "lp-1st", "--prior", "clusters"), "got --prior, too"),
+        (("--recipe", "lp-1st", "--model", "proportions"), "asks clusters alone"),
+        (("--recipe", "lp-1st:mnist", "--model", "boosting"), "Expected a net with the training of mnist, got model 'boosting'"),
+        (("--recipe", "lp-1st", "--epochs", 3), "Expected a net with --epochs"),
     ],
 )
 def test_faulty_stages_and_corrections_are_refused_before_the_charge(tmp_path: Path, options: tuple[object, ...], said: str) -> None:

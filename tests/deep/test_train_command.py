@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp train --model NET` and `labeldp predict`: tables, arrays, image bytes and image files; resumed, repeated, refused."""
 
+import functools
 import io
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.app.fuzz_models import without_digests
 from tests.cli.commands import SENTINEL, run
 
 from labeldp.app._model import load_model
+from labeldp.deep import TorchClassifier, cross_entropy, recipes
 from labeldp.deep import _named as named
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import default_ledger
@@ -179,6 +182,43 @@ def test_arrays_of_images(tmp_path: Path, layout: str) -> None:
     code, _, said = run("predict", tmp_path / "m", tmp_path / "wide.npy", "--out", tmp_path / "r.csv")
     assert code == 4
     assert "as in training" in said
+
+
+@pytest.mark.parametrize(("data", "batch"), [("", 32), (":kmnist", 265)])
+def test_a_recipe_by_name_trains_a_net_as_its_paper_does(tmp_path: Path, data: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, codes = pictures()
+    np.savez(tmp_path / "in.npz", X=pixels, what=np.array(text(codes)))
+    asked, made = [], TorchClassifier.__init__
+
+    @functools.wraps(made)
+    def watched(self: Any, module: Any, **settings: Any) -> None:
+        asked.append(settings)
+        made(self, module, **settings)
+
+    monkeypatch.setattr(TorchClassifier, "__init__", watched)
+    paid = ("--recipe", f"lp-2st{data}", "--epochs", 2, *(() if data else ("--batch-size", 32)), "--device", "cpu")
+    code, said, _ = train(tmp_path / "in.npz", tmp_path / "m", *paid, "--json")
+    assert code == 0
+    facts = json.loads(said)
+    assert facts["paper"] == {"recipe": "lp-2st", "data": data[1:] or None}
+    assert facts["recipe"]["stages"] == 2
+    published = recipes.lp_2st("kmnist", epsilon=8.0, epochs=2)["recipe"]
+    assert [each.alpha for each in asked[0]["recipe"]] == [each.alpha for each in published] == [4.0, 4.0]
+    assert {(each.epochs, each.batch_size, each.loss) for each in asked[0]["recipe"]} == {(2, batch, cross_entropy)}
+    if data:
+        assert {(each.rate, each.clip, each.optimizer) for each in asked[0]["recipe"]} == {(0.02, math.inf, "sgd")}
+
+
+def test_a_recipe_whose_training_does_not_fit_the_inputs_is_refused_before_the_charge(tmp_path: Path) -> None:
+    pixels, codes = pictures(40)
+    np.savez(tmp_path / "in.npz", X=pixels, what=np.array(text(codes)))
+    np.savez(tmp_path / "rows.npz", X=pixels.reshape(40, -1) / 255, what=np.array(text(codes)))
+    for source, data, said in (("in", "movielens_1m", "rows of numbers for the training of movielens_1m"), ("rows", "mnist", "images for")):
+        more = ("--model", "mlp") if source == "rows" else ()
+        code, _, err = train(tmp_path / f"{source}.npz", tmp_path / "m", "--recipe", f"lp-1st:{data}", *more)
+        assert code == 4
+        assert said in err
+    assert not default_ledger().runs()
 
 
 def test_a_matrix_beside_its_labels(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from labeldp import _validate
 from labeldp.app._boosters import BOOSTERS, LIGHTGBM, facts_of, require_library
 from labeldp.deep import _named as named
+from labeldp.deep import recipes
 from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayInputs
@@ -30,7 +32,11 @@ from labeldp.inputs._columns import ColumnInputs
 from labeldp.learn._boosting import LikelihoodBoosting
 from labeldp.learn._classifier import FEW_ROWS
 from labeldp.learn._data import MAX_CATEGORIES
+from labeldp.ledger._database import per_row_epsilon
 from labeldp.tables.engines._local import Progress
+
+if TYPE_CHECKING:
+    from labeldp.deep._loop import Recipe
 
 AUTO, BOOSTING, LINEAR = "auto", "boosting", "linear"
 TREES = (BOOSTING, *BOOSTERS)
@@ -135,6 +141,74 @@ def clusters_of(text: str | None) -> ClustersSpec | None:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(f"Expected whole NUMBER and a number E in clusters[:NUMBER][,eps=E], got {text!r}.") from None
+
+
+@dataclass(frozen=True)
+class PaperSpec:
+    """A recipe of a source paper, from `labeldp.deep.recipes`.
+
+    Parameters
+    ----------
+    name : {"lp-1st", "lp-2st", "lp-3st", "alibi"}
+    data : str, optional
+        One of `recipes.PUBLISHED`, whose published training a net gets. None: the training of its own, with the recipe's loss and mixup.
+    """
+
+    name: str
+    data: str | None = None
+
+    def __post_init__(self) -> None:
+        _validate.one_of(recipes.NAMES, recipe=self.name)
+        if self.data is not None:
+            _validate.one_of(recipes.PUBLISHED, data=self.data)
+            if self.name == recipes.ALIBI:
+                raise InvalidInput(f"Expected {self.name} without a data set, whose training its authors do not give, got {self.data!r}.")
+
+    def require_alone(self, options: Sequence[str]) -> None:
+        """Refuse options that the recipe decides."""
+        if options:
+            raise InvalidInput(
+                f"Expected --recipe {self.name} to decide law, stages and correction, got {' and '.join(options)}, too. Leave "
+                f"{'it' if len(options) == 1 else 'them'} out, or the recipe."
+            )
+
+    def settings(self, epsilon: float) -> dict[str, Any]:
+        """Return law, stages, filter and correction, as parameters of `LabelDPClassifier`, for a row's epsilon."""
+        found = recipes.stages(self.name, epsilon=epsilon) | {"correction": recipes.correction(self.name)}
+        del found["epsilon"]  # a row's, where the classifier takes the total
+        return found
+
+    def training(self, own: "Recipe", options: NetOptions, epsilon: float, *, images: bool) -> "Recipe | tuple[Recipe, ...]":
+        """Make the Recipe of a net in each stage, from its own one where no data set is named.
+
+        Parameters
+        ----------
+        own : Recipe
+        options : NetOptions
+        epsilon : float
+            A row's.
+        images : bool
+            Whether the inputs are images.
+        """
+        if self.data is None:
+            alphas = recipes.mixups(self.name, epsilon=epsilon)
+            made = tuple(replace(own, alpha=alpha if images else 0.0) for alpha in alphas)
+            return made if len(made) > 1 else made[0]
+        if recipes.PUBLISHED[self.data].images != images:
+            kind, other = ("images", "rows of numbers") if recipes.PUBLISHED[self.data].images else ("rows of numbers", "images")
+            raise InvalidInput(f"Expected {kind} for the training of {self.data}, got {other}. Leave it out: --recipe {self.name}.")
+        given = {"epochs": options.epochs, "batch_size": options.batch_size, "rate": options.rate}
+        changes = {name: value for name, value in given.items() if value is not None}
+        found: Recipe | tuple[Recipe, ...] = getattr(recipes, self.name.replace("-", "_"))(self.data, epsilon=epsilon, **changes)["recipe"]
+        return found
+
+
+def paper_of(text: str | None) -> PaperSpec | None:
+    """Parse the option --recipe: NAME or NAME:DATA. None gives None."""
+    if text is None:
+        return None
+    name, colon, data = text.partition(":")
+    return PaperSpec(name.strip(), data.strip() if colon else None)
 
 
 def _prior_for(spec: ClustersSpec | None, embedder: Any) -> Any:
@@ -280,10 +354,15 @@ class Learner(Protocol):
         ...
 
 
-def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions) -> Learner:
-    """Choose the learner with this name in `MODELS`, for these inputs."""
+def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions, paper: PaperSpec | None = None) -> Learner:
+    """Choose the learner with this name in `MODELS`, for these inputs; a net is trained as the paper's recipe says."""
     if model in named.NETS or (model == AUTO and inputs.image is not None):
-        return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options)
+        return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options, paper)
+    if paper is not None and paper.data is not None:
+        raise InvalidInput(
+            f"Expected a net with the training of {paper.data}, got model {model!r}. Choose one (--model mlp), or leave it out: "
+            f"--recipe {paper.name}."
+        )
     if model in BOOSTERS:
         require_library(model)
     if model in (*TREES, LINEAR) and inputs.image is not None:
@@ -331,17 +410,17 @@ class TabularLearner:
             return LabelDPClassifier(linear, random_state=seed, prior=_prior_for(prior, None), **settings)
         # Clusters need distances, and category codes have none.
         spoken = _prior_for(prior, one_hot(self._encoding.n_codes, self._width))
-        if self._model == BOOSTING and (self._rows < FEW_ROWS or spoken is not None):
+        if self._model == BOOSTING and settings["correction"] == AUTO and (self._rows < FEW_ROWS or spoken is not None):
             settings["correction"] = "em"
-        trees = self._trees(seed, by_em="correction" in settings)
+        trees = self._trees(seed, by_likelihood=settings["correction"] in (AUTO, "likelihood"))
         return LabelDPClassifier(trees, random_state=seed, prior=spoken, **settings)
 
-    def _trees(self, seed: int, *, by_em: bool) -> Any:
+    def _trees(self, seed: int, *, by_likelihood: bool) -> Any:
         """Make the unfitted trees, which are told the columns of category codes."""
         codes = list(range(self._encoding.n_codes))
         if self._model == BOOSTING:
-            # No early stopping with EM: it would measure by noisy labels as if they were true.
-            shape = {"max_leaf_nodes": 15, "l2_regularization": 1.0, "early_stopping": False} if by_em else {}
+            # No early stopping of scikit-learn's own: it would measure by noisy labels as if they were true.
+            shape = {} if by_likelihood else {"max_leaf_nodes": 15, "l2_regularization": 1.0, "early_stopping": False}
             return HistGradientBoostingClassifier(categorical_features=codes or None, random_state=seed, **shape)
         if self._model == LIGHTGBM:
             from lightgbm import LGBMClassifier
@@ -437,12 +516,14 @@ class NetLearner:
     inputs : Inputs
     n_classes : int
     options : NetOptions
+    paper : PaperSpec, optional
     """
 
-    def __init__(self, name: str, inputs: Inputs, n_classes: int, options: NetOptions):
+    def __init__(self, name: str, inputs: Inputs, n_classes: int, options: NetOptions, paper: PaperSpec | None = None):
         named.require_torch()
         from labeldp.deep._loop import device_of
 
+        self._paper = paper
         self.name, self._inputs, self._encoding, self._n_classes, self._options = name, inputs, Encoding(inputs), n_classes, options
         self._recipe = named.recipe_for(name, n_classes, options.epochs, options.batch_size, options.rate)
         self._device = device_of(options.device)
@@ -462,17 +543,20 @@ class NetLearner:
         from labeldp.deep import TorchClassifier
 
         options, parameters = self._options, self._parameters
-        self._recipe = replace(self._recipe, loss=named.loss_for(correction))
+        recipe: Any = replace(self._recipe, loss=named.loss_for(correction))
+        if self._paper is not None:
+            row = per_row_epsilon(settings["epsilon"], settings["max_rows_per_unit"])
+            recipe = self._paper.training(recipe, options, row, images=self._inputs.image is not None)
+        self._recipe = recipe[0] if isinstance(recipe, tuple) else recipe
         return TorchClassifier(
             lambda n_classes: named.build(self.name, parameters | {"n_classes": n_classes}),
-            recipe=self._recipe,
-            validation_fraction=0.1,
+            recipe=recipe,
             random_state=seed,
             device=self._device,
             folder=options.folder,
             progress=_Epochs(progress),
             prior=_prior_for(prior, "pca"),
-            **settings,
+            **{"validation_fraction": 0.1} | settings,
         )
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:

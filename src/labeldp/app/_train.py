@@ -22,7 +22,18 @@ from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
 from labeldp._files import private_file
-from labeldp.app._learners import AUTO, CLUSTER_MODELS, MODELS, ClustersSpec, Learner, NetLearner, NetOptions, learner_for, needs_torch
+from labeldp.app._learners import (
+    AUTO,
+    CLUSTER_MODELS,
+    MODELS,
+    ClustersSpec,
+    Learner,
+    NetLearner,
+    NetOptions,
+    PaperSpec,
+    learner_for,
+    needs_torch,
+)
 from labeldp.app._model import StoredModel, check_free, load_model, save_model
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._encode import INFER, infers
@@ -36,6 +47,7 @@ from labeldp.inputs._columns import learn_columns
 from labeldp.inputs._images import ImageInputs, NamesOfFiles, learn_images
 from labeldp.laws import parse_law
 from labeldp.learn._corrections import CORRECTIONS, heard_by
+from labeldp.ledger._database import per_row_epsilon
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.protocol._estimator import TopK
 from labeldp.protocol._fit import stage_shares
@@ -177,6 +189,9 @@ class TrainSpec:
         The inputs to learn from.
     prior : ClustersSpec, optional
         Prior from clusters of the inputs, paid from a part of epsilon.
+    recipe : PaperSpec, optional
+        Recipe of a source paper, which decides law, stages and correction, and trains on all rows, so that no quality is estimated. For
+        raw labels.
     evidence : EvidenceSpec
         Evidence that proves a released table; or the declaration that another mechanism drew the labels, by `law` at `epsilon`: then
         nothing is charged, and nothing is proven.
@@ -201,6 +216,7 @@ class TrainSpec:
     net: NetOptions = field(default_factory=NetOptions)
     inputs: InputsSpec = field(default_factory=InputsSpec)
     prior: ClustersSpec | None = None
+    recipe: PaperSpec | None = None
     evidence: EvidenceSpec = field(default_factory=EvidenceSpec)
 
     def __post_init__(self) -> None:
@@ -215,6 +231,10 @@ class TrainSpec:
         _validate.one_of(MODELS, model=self.model)
         if self.prior is not None:
             self.prior.require_less_than(self.epsilon)
+        if self.recipe is not None:
+            self.recipe.require_alone([name for name, there in self._of_noise().items() if there])
+            if self.model in CLUSTER_MODELS:
+                raise InvalidInput(f"Expected no recipe with model={self.model!r}, which asks clusters alone. Choose another model.")
         unused = self.prior is not None or self.law != "auto" or self.n_stages > 1 or self.correction != "auto"
         if self.model in CLUSTER_MODELS and unused:
             raise InvalidInput(
@@ -225,18 +245,24 @@ class TrainSpec:
         if self.classes is not None:
             object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
 
+    def _of_noise(self) -> dict[str, bool]:
+        """Return which options of a law, of stages and of a correction are set, by their names on the command line."""
+        later = {
+            "--stage-sizes": self.stage_sizes is not None,
+            "--temperature": self.prior_temperature != 1.0,
+            "--filter": self.top_k_filter is not None,
+        }
+        first = {"--law": self.law != "auto", "--prior": self.prior is not None, "--correction": self.correction != "auto"}
+        return first | {"--stages": self.n_stages > 1} | later
+
     def _check_stages(self) -> None:
         """Refuse what says nothing about one stage, and values that no stages can have."""
         _validate.one_of(CORRECTIONS, correction=self.correction)
         _validate.positive(temperature=self.prior_temperature)
         if self.top_k_filter is not None and self.top_k_filter != "mean":
             _validate.integer(filter=self.top_k_filter, low=1)
-        later = {
-            "--stage-sizes": self.stage_sizes is not None,
-            "--temperature": self.prior_temperature != 1.0,
-            "--filter": self.top_k_filter is not None,
-        }
-        if self.n_stages == 1 and (given := [name for name, found in later.items() if found]):
+        given = [name for name in ("--stage-sizes", "--temperature", "--filter") if self._of_noise()[name]]
+        if self.n_stages == 1 and given:
             raise InvalidInput(f"Expected two or more stages with {', '.join(given)}, got one. Add --stages 2.")
         stage_shares(self.n_stages, self.stage_sizes)
 
@@ -293,7 +319,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
     labels: _Raw = kind(data, spec, path, known)
     inputs = data.learn_inputs()
-    learner = learner_for(spec.model, inputs, len(labels.codec.classes), spec.net)
+    learner = learner_for(spec.model, inputs, len(labels.codec.classes), spec.net, spec.recipe)
     rows = data.read(inputs, labels.codec, progress)
     X, n_rows = learner.prepared(rows.X), len(rows.X)
     model = learner.classifier(spec.random_state, progress, **labels.settings())
@@ -511,7 +537,7 @@ class _Raw:
             "dataset": spec.dataset or self._path.stem,
             "column": spec.label,
             "ledger": self._ledger,
-        }
+        } | ({} if spec.recipe is None else spec.recipe.settings(per_row_epsilon(spec.epsilon or 0.0, spec.max_rows_per_unit)))
 
     def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
         """Fit the classifier, which charges."""
@@ -531,6 +557,7 @@ class _Raw:
             "classes": list(self.codec.classes),
             "classes_inferred": WHICH_CLASSES in spent.except_for,
             "trained_on": self.trained_on,
+            **({} if self._spec.recipe is None else {"paper": {"recipe": self._spec.recipe.name, "data": self._spec.recipe.data}}),
             "evidence": spent.evidence,
             "rows": n_rows - (spent.rows_over_the_cap if self._data.released is None else 0),  # a released table has no rows over the cap
             "rows_over_the_cap": spent.rows_over_the_cap,
@@ -552,6 +579,11 @@ class _Noisy(_Raw, ABC):
             raise InvalidInput(
                 f"Expected raw labels with model={self._spec.model!r} or a prior of clusters, got noisy ones, whose clusters cannot be "
                 "asked. Choose another model."
+            )
+        if self._spec.recipe is not None:
+            raise InvalidInput(
+                f"Expected raw labels with --recipe {self._spec.recipe.name}, which draws them by a law of its own, got noisy ones. Leave "
+                "it out; --correction none learns from labels of randomized response as LP-1ST does."
             )
 
     def settings(self) -> dict[str, Any]:

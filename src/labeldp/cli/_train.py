@@ -84,13 +84,27 @@ class EvidenceOptions:
 class NoiseOptions:
     """How the model learns from noise, and stages."""
 
-    stages: Annotated[int, typer.Option(help="Number of stages; the model of each stage is the prior of the next part of the rows.")] = 1
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe",
+            metavar="NAME[:DATA]",
+            help="Recipe of a paper, in place of --law and the options below: lp-1st, lp-2st or lp-3st (Ghazi et al. 2021), or alibi "
+            "(Malek et al. 2021). With DATA a net is trained as published for mnist, fashion_mnist, kmnist, cifar10, cifar100 or "
+            "movielens_1m.",
+        ),
+    ] = None
+    stages: Annotated[
+        int | None,
+        typer.Option(help="Number of stages; the model of each stage is the prior of the next part of the rows. Default: 1."),
+    ] = None
     stage_sizes: Annotated[
         str | None, typer.Option("--stage-sizes", help="Share of the rows in each stage: .6,.4 for two. Default: equal shares.")
     ] = None
     temperature: Annotated[
-        float, typer.Option("--temperature", help="Of a model's probabilities as the next stage's prior; below 1 sharpens them.")
-    ] = 1.0
+        float | None,
+        typer.Option("--temperature", help="Of a model's probabilities as the next stage's prior; below 1 sharpens them. Default: 1."),
+    ] = None
     top_k: Annotated[
         str | None,
         typer.Option(
@@ -100,25 +114,39 @@ class NoiseOptions:
         ),
     ] = None
     correction: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--correction",
-            help="likelihood (exact), em (expectation-maximisation), debias (unbiased weights), none (noisy labels taken as true); auto: "
-            "likelihood where the model has one, else em.",
+            help="likelihood (exact), em (expectation-maximisation), debias (unbiased weights), none (noisy labels taken as true); auto "
+            "(default): likelihood where the model has one, else em.",
         ),
-    ] = "auto"
+    ] = None
 
-    def of_stages(self) -> dict[str, Any]:
-        """Return the TrainSpec's fields of stages and correction."""
-        sizes = None if self.stage_sizes is None else tuple(usage(lambda: numbers_of(self.stage_sizes or "")))
-        top_k = int(self.top_k) if self.top_k is not None and self.top_k.isdecimal() else self.top_k
-        return {
-            "n_stages": self.stages,
-            "stage_sizes": sizes,
-            "prior_temperature": self.temperature,
-            "top_k_filter": top_k,
-            "correction": self.correction,
+    def of_stages(self, law: str | None) -> dict[str, Any]:
+        """Return the TrainSpec's fields of law, stages, correction and recipe; those that are not given keep its defaults."""
+        from labeldp.app._learners import paper_of
+
+        paper = usage(lambda: paper_of(self.recipe))
+        given = {
+            "--law": law,
+            "--stages": self.stages,
+            "--stage-sizes": self.stage_sizes,
+            "--temperature": self.temperature,
+            "--filter": self.top_k,
+            "--correction": self.correction,
         }
+        if paper is not None:
+            usage(lambda: paper.require_alone([name for name, value in given.items() if value is not None]))
+        fields = {
+            "law": law,
+            "n_stages": self.stages,
+            "stage_sizes": None if self.stage_sizes is None else tuple(usage(lambda: numbers_of(self.stage_sizes or ""))),
+            "prior_temperature": self.temperature,
+            "top_k_filter": int(self.top_k) if self.top_k is not None and self.top_k.isdecimal() else self.top_k,
+            "correction": self.correction,
+            "recipe": paper,
+        }
+        return {"law": "auto", "correction": "auto", "recipe": None} | {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +184,10 @@ class TrainOptions(NoiseOptions, ColumnOptions):
             "torch: mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception.",
         ),
     ] = "auto"
-    law: Annotated[str, typer.Option("--law", help=f"{LAW_NAMES}. Of a released table: only to import your own.", callback=law_of_text)] = (
-        "auto"
-    )
+    law: Annotated[
+        str | None,
+        typer.Option("--law", help=f"{LAW_NAMES}. Default: auto. Of a released table: only to import your own.", callback=law_of_text),
+    ] = None
     prior: Annotated[
         str | None,
         typer.Option(
@@ -178,7 +207,7 @@ class TrainOptions(NoiseOptions, ColumnOptions):
 
         more = {"net": net.value(), "inputs": inputs.value(), "evidence": evidence.value(), "prior": usage(lambda: clusters_of(self.prior))}
         listed = self.listed(null_class=self.null_class, infer=self.infer_classes)
-        return spec_of(TrainSpec, self, classes=listed, id=self.id or None, random_state=self.seed, **self.of_stages(), **more)
+        return spec_of(TrainSpec, self, classes=listed, id=self.id or None, random_state=self.seed, **self.of_stages(self.law), **more)
 
 
 @app.command()
