@@ -35,7 +35,7 @@ LAYERS = {
     "tables": 9,
     "inputs": 10,
     "app": 11,
-    "research": 12,
+    "research": 10,
     "cli": 12,
     "__main__": 13,
 }
@@ -188,6 +188,7 @@ def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
         (("pyroaring",), ("ledger",)),
         (("opendp",), ()),
         (("sqlalchemy", "psycopg"), ("ledger/_postgres.py",)),
+        (("labeldp.research",), ("research", "app/_aggregate.py")),  # `labeldp peer`
     ],
 )
 def test_libraries_stay_where_they_belong(modules: tuple[str, ...], allowed: tuple[str, ...]) -> None:

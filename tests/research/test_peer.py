@@ -15,7 +15,19 @@ from tests.aggregates.exact import report_law
 
 from labeldp.errors import InvalidInput
 from labeldp.laws._exact import WORD
-from labeldp.research.peer import LawPair, Learner, PeerToPeer, Report, ReportLaws, User, flip_words, ones_shares, reported, run
+from labeldp.research.peer import (
+    LawPair,
+    Learner,
+    PeerToPeer,
+    Report,
+    ReportLaws,
+    User,
+    flip_words,
+    ones_errors,
+    ones_shares,
+    reported,
+    run,
+)
 from labeldp.testing import CounterWords
 
 VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").read_text())
@@ -288,3 +300,20 @@ def test_flips_are_never_fewer_than_asked() -> None:
 def test_bad_input(make, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         make()
+
+
+@pytest.mark.parametrize(("n", "m", "t"), [(4, 2, 4), (3, 1, 6), (5, 5, 2), (1, 0, 1)])
+def test_the_standard_error_is_that_of_the_exact_law(n: int, m: int, t: int) -> None:
+    law = report_law(n, m, t, QUARTER)
+    mean = sum(k * p for k, p in enumerate(law)) / t
+    variance = sum((Fraction(k, t) - mean) ** 2 * p for k, p in enumerate(law))
+    scaled = 1000 * t  # so that the observed share can be the mean; the law of t reports is then put back by hand
+    ones = mean * scaled
+    many = ones_errors(PeerToPeer(0.25), np.array([[scaled - float(ones), float(ones)]]), np.array([n]))[0] ** 2 / 4
+    drawn = float(mean * (1 - mean) / t + (1 - Fraction(1, t)) * QUARTER * (1 - QUARTER) / n)
+    assert drawn == pytest.approx(float(variance), rel=1e-12)
+    assert many == pytest.approx(float(mean * (1 - mean) / scaled + (1 - Fraction(1, scaled)) * QUARTER * (1 - QUARTER) / n), rel=1e-12)
+
+
+def test_a_cluster_without_reports_has_no_error() -> None:
+    assert np.isnan(ones_errors(PeerToPeer(0.25), np.zeros((1, 2), np.int64), np.array([3]))[0])

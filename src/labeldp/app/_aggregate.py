@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp aggregate`: a table in, a private histogram or vote of each of its groups out, in bounded memory."""
+"""`labeldp aggregate` and `peer`: a table in, private answers about each of its groups out, in bounded memory."""
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp._files import private_file
@@ -26,6 +28,9 @@ from labeldp.tables._spec import declared_or_infer
 from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._parquet import check_ending, check_layout, is_parquet, open_table, row_name, table_name, table_writer
 from labeldp.tables.formats._table import LabelCodec, Rows, Source, check_columns, check_type, is_text, value_type
+
+if TYPE_CHECKING:
+    from labeldp.research.peer import PeerToPeer
 
 QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
 
@@ -66,13 +71,75 @@ class AggregateSpec:
         object.__setattr__(self, "classes", declared_or_infer(self.classes))
         if self.group == self.label:
             raise InvalidInput(f"Expected a public column of groups, got the label column {self.label!r}. Name another one.")
-        self.asked(1, 2 if infers(self.classes) else len(self.classes))  # refuses faults before anything is read
+        self.asked(np.ones(1, np.int64), 2 if infers(self.classes) else len(self.classes))  # refuses faults before anything is read
 
-    def asked(self, n_groups: int, n_classes: int) -> Query:
-        """Make the query over this many groups and classes."""
+    def asked(self, sizes: NDArray[np.int64], n_classes: int) -> Query:
+        """Make the query over groups of these sizes, and this many classes."""
         kind = QUERIES[_validate.one_of(tuple(QUERIES), query=self.query)]
         chosen = {} if self.mechanism is None else {"mechanism": self.mechanism}
-        return kind(n_classes=n_classes, epsilon=self.epsilon, n_groups=n_groups, delta=self.delta, **chosen)
+        return kind(n_classes=n_classes, epsilon=self.epsilon, n_groups=len(sizes), delta=self.delta, **chosen)
+
+
+@dataclass(frozen=True)
+class PeerSpec:
+    """The peer-to-peer protocol among the rows of each group of a table, each row a user. Its cost follows from the groups' sizes.
+
+    Parameters
+    ----------
+    label : str
+        The private column.
+    group : str
+        As in `AggregateSpec`.
+    classes : sequence of two values
+        Declared; the second is what a bit of 1 stands for.
+    flip, join : float
+        As in `labeldp.research.peer.PeerToPeer`.
+    delta : float, optional
+        Default: 1 over the square of the number of rows.
+    dataset : str, optional
+        As in `AggregateSpec`.
+    """
+
+    label: str
+    group: str
+    classes: Sequence[object]
+    flip: float
+    join: float = 1.0
+    delta: float | None = None
+    dataset: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", declared_or_infer(self.classes))
+        if infers(self.classes) or len(self.classes) != 2:
+            given = "inferred ones" if infers(self.classes) else f"{len(self.classes)} of them"
+            raise InvalidInput(f"Expected two declared classes peer to peer, whose reports are bits; got {given}. For example no,yes.")
+        if self.group == self.label:
+            raise InvalidInput(f"Expected a public column of groups, got the label column {self.label!r}. Name another one.")
+        if self.delta is not None:
+            _validate.fraction(delta=self.delta)
+        self.protocol  # noqa: B018  # refuses faults before anything is read
+
+    @property
+    def protocol(self) -> "PeerToPeer":
+        """The protocol's parameters, and its guarantee towards the peers."""
+        from labeldp.research.peer import PeerToPeer
+
+        return PeerToPeer(self.flip, self.join)
+
+    def asked(self, sizes: NDArray[np.int64], n_classes: int) -> Query:
+        """Make the query over groups of these sizes, at an epsilon that is proven for each of them."""
+        from labeldp.research.peer import Peer
+
+        rows = int(sizes.sum())
+        delta = 1 / max(rows, 2) ** 2 if self.delta is None else self.delta
+        return Peer.of(self.protocol, sizes, delta)
+
+    def estimates(self, answer: Aggregate) -> pa.Table:
+        """Estimate each group's share of the second class, with its standard error: a table of two columns. Post-processing."""
+        from labeldp.research.peer import ones_errors, ones_shares
+
+        shares = ones_shares(self.protocol, answer.values)
+        return pa.table({f"share_{self.classes[1]}": shares, "stderr": ones_errors(self.protocol, answer.values, answer.n_rows)})
 
 
 @dataclass(frozen=True)
@@ -85,7 +152,13 @@ class AggregateFile:
 
 
 def aggregate(
-    source: Any, out: str | Path, spec: AggregateSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
+    source: Any,
+    out: str | Path,
+    spec: AggregateSpec | PeerSpec,
+    ledger: Ledger | None = None,
+    *,
+    redraw: bool = False,
+    progress: Progress = silent,
 ) -> AggregateFile:
     """Answer a query about the labels of each group of a table's rows, and write the answer.
 
@@ -95,8 +168,9 @@ def aggregate(
         A Parquet or CSV file, or a folder or pattern of Parquet files, read twice.
     out : str or Path
         New file. Parquet is read back by `Aggregate.load`; CSV has the same columns without the receipt. It has one row per group, in the
-        order of the groups' values: group, n_rows, and a noisy count for each class (count_CLASS), or the voted label.
-    spec : AggregateSpec
+        order of the groups' values: group, n_rows, and a noisy count for each class (count_CLASS), or the voted label. CSV of a PeerSpec
+        has the estimated share of the second class (share_CLASS), too, and its standard error.
+    spec : AggregateSpec or PeerSpec
     ledger : Ledger, or its path, optional
         The user's own by default, never none.
     redraw : bool
@@ -118,7 +192,7 @@ def aggregate(
         _taken(target)
     codec = declared_codec(table, spec.label, spec.classes)
     with workplace(target) as folder:
-        names = _distinct_groups(table, spec.group, progress)
+        names, sizes = _distinct_groups(table, spec.group, progress)
         _warn_of_a_copy(spec, names, codec.classes)
         new: list[bool] = []
 
@@ -130,7 +204,7 @@ def aggregate(
 
         answer = aggregate_batches(
             _numbered(table, spec, codec, names, progress),
-            spec.asked(len(names), len(codec.classes)),
+            spec.asked(sizes, len(codec.classes)),
             label=spec.label,
             group=spec.group,
             classes=codec.classes,
@@ -141,11 +215,18 @@ def aggregate(
             before_charge=before_charge,
         )
         named = replace(answer, group_names=tuple(names.to_pylist()))
-        _publish(named, private_file(folder / target.name), target)
+        _publish(named, private_file(folder / target.name), target, spec.estimates(named) if isinstance(spec, PeerSpec) else None)
     return AggregateFile(target, named, not new)
 
 
-def _check(table: Source, spec: AggregateSpec, ledger: Ledger) -> None:
+def cost(source: Any, spec: PeerSpec, *, progress: Progress = silent) -> Query:
+    """Make the query of a PeerSpec, with its epsilon and delta, from the public column of groups alone. Nothing is charged."""
+    table = open_table(source)
+    check_columns(table, [spec.label, spec.group])
+    return spec.asked(_distinct_groups(table, spec.group, progress)[1], 2)
+
+
+def _check(table: Source, spec: AggregateSpec | PeerSpec, ledger: Ledger) -> None:
     check_layout(table, (), spec.label, (), public=True)
     check_columns(table, [spec.label, spec.group])
     check_raw(table, spec.label, ledger if table.text else None)
@@ -161,9 +242,9 @@ def _taken(target: Path) -> NoReturn:
     )
 
 
-def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
-    """Read the distinct values of the group column, sorted; refuse a missing one."""
-    seen: set[object] = set()
+def _distinct_groups(table: Source, group: str, progress: Progress) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Read the distinct values of the group column, sorted, and the number of rows of each; refuse a missing one."""
+    seen: Counter[Any] = Counter()
     start = done = 0
     for batch in table.batches([group]):
         column = _plain(batch, group)
@@ -174,16 +255,18 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> pa.Array:
                 f"Expected a group in every row of column {group!r}, got none in {row_name(table, row)}. Give such rows a group of "
                 "their own, or drop them."
             )
-        seen.update(pc.unique(column).to_pylist())
+        found = pc.value_counts(column)
+        seen.update(dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)))
         start, done = start + len(batch), done + batch.extent
         progress("groups", done, table.extent)
     if not seen:
         raise InvalidInput(f"Expected at least one row, got none in {table.path.name}.")
     kind = value_type(table.type_of(group))
-    return pa.array(sorted(seen), pa.large_string() if is_text(kind) else kind)  # type: ignore[type-var]
+    names = sorted(seen)
+    return pa.array(names, pa.large_string() if is_text(kind) else kind), np.array([seen[name] for name in names], np.int64)
 
 
-def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
+def _warn_of_a_copy(spec: AggregateSpec | PeerSpec, names: pa.Array, classes: Sequence[object]) -> None:
     """Warn if every group has the name of a class, because the column may be a copy of the labels."""
     # Only the names are compared, which are public: comparing a group's rows with their labels would itself reveal labels. Numbers are
     # often equal by chance, so only text is a sign of a copy.
@@ -203,7 +286,9 @@ def _plain(batch: Rows, name: str) -> pa.Array:
     return column.cast(pa.large_string()) if is_text(column.type) else column
 
 
-def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.Array, progress: Progress) -> Iterator[pa.RecordBatch]:
+def _numbered(
+    table: Source, spec: AggregateSpec | PeerSpec, codec: LabelCodec, names: pa.Array, progress: Progress
+) -> Iterator[pa.RecordBatch]:
     """Yield the labels of all rows as indices into the classes, with the indices of their groups."""
     rows = done = 0
     for batch in table.batches([spec.label, spec.group]):
@@ -216,12 +301,14 @@ def _numbered(table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.A
         progress("count", done, table.extent)
 
 
-def _publish(answer: Aggregate, made: Path, target: Path) -> None:
-    """Write the answer's file and give it its final name. A file that has this name already must be the same answer, byte for byte."""
+def _publish(answer: Aggregate, made: Path, target: Path, estimates: pa.Table | None = None) -> None:
+    """Write the answer's file, CSV with estimates, and name it. An existing file of this name must be the same answer, byte for byte."""
     # `repeated` is a fact of the call, not of the draw: without it, the files of a request and its repeat are equal byte for byte.
     table = replace(answer, receipt=replace(answer.receipt, repeated=False)).to_table()
     if not is_parquet(target):
         table = table.drop_columns([name for name in table.column_names if name == "code"])
+        if estimates is not None:
+            table = pa.table({name: part[name] for part in (table, estimates) for name in part.column_names})
     with table_writer(made, table.schema) as writer:
         writer.write_table(table)
     if not target.exists():

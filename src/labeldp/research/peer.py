@@ -261,6 +261,28 @@ def ones_shares(mechanism: PeerToPeer, counts: NDArray[np.int64]) -> Floats:
     return np.where(total > 0, np.clip(share, 0.0, 1.0), 0.5)
 
 
+def ones_errors(mechanism: PeerToPeer, counts: NDArray[np.int64], n_users: NDArray[np.int64]) -> Floats:
+    """Estimate the standard error of `ones_shares` before clipping, from what was reported: (g,) float64, NaN where nobody reported.
+
+    Parameters
+    ----------
+    mechanism : PeerToPeer
+    counts : (g, 2) int64
+        Zeros and ones that were reported.
+    n_users : (g,) int64
+        Users of each cluster.
+
+    Notes
+    -----
+    Each of the n noisy bits has variance f (1 - f), and t reports are drawn from them with replacement. If a report is 1 with probability
+    r over everything, then Var(ones / t) = r (1 - r) / t + (1 - 1 / t) f (1 - f) / n. The labels themselves are fixed.
+    """
+    total, flip = counts.sum(axis=1), mechanism.flip
+    reports, one = np.maximum(total, 1), counts[:, 1] / np.maximum(total, 1)
+    variance = one * (1 - one) / reports + (1 - 1 / reports) * flip * (1 - flip) / np.maximum(n_users, 1)
+    return np.where(total > 0, np.sqrt(variance) / (1 - 2 * flip), np.nan)
+
+
 # The query -------------------------------------------------------------------------------------------------------------------------
 
 
