@@ -189,6 +189,31 @@ def test_frequencies_are_those_of_the_labels_and_equal_ones_where_few_rows_canno
     assert np.abs(ldp.metrics.likeliest_frequencies(few.likelihood()) - 0.2).max() < 0.1
 
 
+@pytest.mark.parametrize("law", [ldp.PriorSplit(5, 1.0), ldp.laws.RRWithPrior(5, 1.0), ldp.AutoLaw(5, 1.0), ldp.RandomizedResponse(5, 1.0)])
+def test_frequencies_beside_predictions_allow_for_what_rows_were_asked(law):
+    """Within six standard deviations of the labels' own frequencies (false alarms below 1e-7); outputs alone are wrong by far more."""
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(20_000, 5)) + np.log([0.5, 0.25, 0.15, 0.07, 0.03])
+    belief = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    y = (belief.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1).clip(max=4)
+    shares = np.bincount(y, minlength=5) / len(y)
+    prior = belief if law.uses_prior else None
+    likelihood = ldp.privatize(y, law, classes=range(5), prior=prior, noise=ldp.SeededNoise(0)).likelihood()
+    assert np.abs(ldp.metrics.frequencies_beside(likelihood, belief) - shares).max() < 6 * np.sqrt(0.25 / len(y))
+    if law.name == "rr-with-prior":
+        assert np.abs(ldp.metrics.likeliest_frequencies(likelihood) - shares).max() > 0.1
+    # predictions that favour a class are put right as far as the outputs tell
+    tilted = belief * [1, 1, 1, 1, 4]
+    wrong = (tilted / tilted.sum(axis=1, keepdims=True)).mean(axis=0)
+    assert np.abs(ldp.metrics.frequencies_beside(likelihood, tilted) - shares).max() < 0.6 * np.abs(wrong - shares).max()
+
+
+def test_frequencies_beside_predictions_are_those_of_the_predictions_where_nothing_was_told():
+    belief = np.array([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 0.0]])
+    assert np.allclose(ldp.metrics.frequencies_beside(np.ones((3, 3)), belief), [0.4, 0.6, 0.0])
+    assert np.allclose(ldp.metrics.frequencies_beside(np.ones((2, 4)), np.zeros((2, 4))), 0.25)
+
+
 def rare(rate, seed, n=20_000, n_test=20_000):
     """Ten columns, of which five tell the rare class; also the true probabilities."""
     rng = np.random.default_rng(seed)

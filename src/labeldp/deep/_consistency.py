@@ -25,7 +25,7 @@ from labeldp import _validate
 from labeldp.deep._losses import Candidates, Form
 from labeldp.deep.augment import Augmentation, rand_augment
 from labeldp.errors import InvalidInput, LostClassWarning
-from labeldp.protocol.metrics import likeliest_frequencies
+from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies
 
 _CELLS = 1 << 25  # numbers worked on at a time: 128 MiB of float32
 _LEAST = 1e-9  # of a probability whose logarithm is taken
@@ -224,7 +224,7 @@ class Targets:
     def __init__(self, settings: Consistency, evidence: Form, n_classes: int, first: Any = None) -> None:
         self._settings, self._evidence = settings, evidence
         device = evidence.tensors[0].device
-        self.frequencies = _frequencies(evidence, n_classes).to(device)
+        self.frequencies = _frequencies(evidence, n_classes, first).to(device)
         self._mean = self.frequencies.repeat(len(evidence), 1)
         self._predicted = torch.zeros(len(evidence), dtype=torch.bool, device=device)  # rows whose mean is of predictions
         # followed batch by batch: class frequencies of the mean predictions, class shares of the targets, the mean largest posterior
@@ -320,14 +320,20 @@ class Targets:
         return (1 - right + right * inside / share.clamp_min(_LEAST)).clamp_min(_LEAST).log()
 
 
+def _weights(given: Any, evidence: Form, n_classes: int) -> Tensor:
+    """First predictions as weights (n, K), checked."""
+    weights = torch.as_tensor(given).cpu()
+    if weights.shape != (len(evidence), n_classes) or not bool(((weights >= 0) & weights.isfinite()).all()):
+        raise InvalidInput(
+            f"Expected first predictions as finite weights >= 0 of shape {(len(evidence), n_classes)}, got shape {tuple(weights.shape)}, "
+            "or others. Give a probability of each class for each row."
+        )
+    return weights
+
+
 def _first_weights(given: Any, frequencies: Tensor) -> Tensor:
     """First predictions (n, K), as multiples of the class frequencies (n, K)."""
     weights = torch.as_tensor(given).to(frequencies)
-    if weights.shape != frequencies.shape or not bool(((weights >= 0) & weights.isfinite()).all()):
-        raise InvalidInput(
-            f"Expected first predictions as finite weights >= 0 of shape {tuple(frequencies.shape)}, got shape {tuple(weights.shape)}, or "
-            "others. Give a probability of each class for each row."
-        )
     total = weights.sum(dim=1, keepdim=True)
     shares = torch.where(total > 0, weights / total.clamp_min(_LEAST), frequencies)
     return torch.lerp(shares, frequencies, _PRIOR_SHARE) / frequencies
@@ -346,11 +352,14 @@ def _lower_of_two(values: Tensor) -> Tensor:
     return part[:, int(mean.argmin())]
 
 
-def _frequencies(evidence: Form, n_classes: int) -> Tensor:
-    """The class frequencies (K,) that make the noisy labels likeliest; of many rows, every so many-th is looked at."""
-    step = max(1, len(evidence) * n_classes // _COUNTED_CELLS)
-    likelihood = _likelihood(evidence[slice(None, None, step)], n_classes)
-    return torch.from_numpy(likeliest_frequencies(np.asarray(likelihood.double().cpu()))).float()
+def _frequencies(evidence: Form, n_classes: int, first: Any = None) -> Tensor:
+    """The class frequencies (K,) that make the noisy labels likeliest, beside first predictions; of many rows, some are looked at."""
+    some = slice(None, None, max(1, len(evidence) * n_classes // _COUNTED_CELLS))
+    likelihood = np.asarray(_likelihood(evidence[some], n_classes).double().cpu())
+    if first is None:
+        return torch.from_numpy(likeliest_frequencies(likelihood)).float()
+    # What rows were asked may have been chosen by these predictions.
+    return torch.from_numpy(frequencies_beside(likelihood, np.asarray(_weights(first, evidence, n_classes)[some]))).float()
 
 
 def _likelihood(evidence: Form, n_classes: int) -> Tensor:

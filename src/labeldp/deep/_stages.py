@@ -193,7 +193,6 @@ class Trainer:
         number, before = (1, ()) if model is None else (model.number + 1, model.history)
         history: list[Epoch] = []
         recipe = self.settings.recipes[number - 1]
-        begun = model is None and recipe.consistency is not None and self.first is not None
 
         def told(epoch: Epoch) -> None:
             history.append(epoch)
@@ -211,11 +210,17 @@ class Trainer:
                 held_out=None if held_out is None else (self.inputs.take(torch.from_numpy(held_out[0])), held_out[1]),
                 progress=told,
                 fabric=self.fabric,
-                first=torch.from_numpy(self.first[rows]) if begun and self.first is not None else None,
+                first=self._first(model, rows) if recipe.consistency is not None else None,
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients
         return TrainedNet(done, number, (*before, tuple(history)))
+
+    def _first(self, model: TrainedNet | None, rows: Positions) -> torch.Tensor | None:
+        """Return the predictions by which targets begin: of the stage before, which chose what rows were asked, or of a prior."""
+        if model is not None:
+            return torch.from_numpy(self.proba(model, rows))
+        return None if self.first is None else torch.from_numpy(self.first[rows])
 
     def _tell_of_lost_classes(self, trained: TrainedNet, rows: Positions, noisy: NoisyLabels) -> None:
         """Warn of classes to which the net gives no probability."""

@@ -30,7 +30,7 @@ from labeldp.learn._data import Codes, Estimator, Floats
 from labeldp.learn._softmax import SoftmaxRegression, softmax_of
 from labeldp.protocol._estimator import TopK, in_top_k, members
 from labeldp.protocol._matching import take
-from labeldp.protocol.metrics import likeliest_frequencies, log_evidence
+from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies, log_evidence
 
 HeldOut = tuple[object, NoisyLabels]
 Transform = Callable[[object], object]
@@ -560,7 +560,7 @@ class EMLearner:
             Used only where no row allows a linear round: every other one then chooses the rounds, and the model says so (`chose`).
         """
         likelihood = noisy.likelihood(dtype="float64")
-        frequencies = likeliest_frequencies(likelihood)
+        frequencies = _frequencies(X, noisy, likelihood, start)
         able = _able(noisy) if self.linear or start is None else np.empty(0, np.int64)  # rows that a linear round can take
         if len(able) < MIN_ROWS:
             return replace(self._by_held_out(X, likelihood, start, held_out), frequencies=frequencies)
@@ -574,7 +574,7 @@ class EMLearner:
     def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
         """Fit the model again to all rows: as many rounds after a linear round where all rows allow one, else one more round."""
         likelihood = noisy.likelihood(dtype="float64")
-        frequencies = likeliest_frequencies(likelihood)
+        frequencies = _frequencies(X, noisy, likelihood, model)
         if self.linear and common_channel(noisy):
             begun = self._begin(X, noisy, np.arange(len(noisy)), frequencies)
             found = self._rounds(X, likelihood, begun, model.rounds)
@@ -638,6 +638,13 @@ class EMLearner:
             model = candidate
         assert model is not None
         return replace(model, chose=choosing is not None and most > 0)
+
+
+def _frequencies(X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], model: Model | None) -> Floats:
+    """Estimate the class frequencies; beside the model's predictions if some rows were asked by a prior, which may have been its own."""
+    if model is None or not any(block.law.uses_prior for block in noisy.blocks):
+        return likeliest_frequencies(likelihood)
+    return frequencies_beside(likelihood, model.predict_proba(X))
 
 
 def _able(noisy: NoisyLabels) -> Codes:

@@ -663,7 +663,9 @@ def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[
     rows = held_out[fair.evidenced[held_out]]
     if not len(rows):
         return None
-    others = noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)]
+    # Rows that a model has asked would show other frequencies than theirs; they count only where there are no others.
+    plain = np.setdiff1d(np.flatnonzero(fair.evidenced), held_out)
+    others = fair[plain] if len(plain) else noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)]
     frequencies = metrics.likeliest_frequencies(others.likelihood()) if len(others) else np.full(noisy.n_classes, 1 / noisy.n_classes)
     return HeldOutRows(fair[rows], proba(rows), frequencies)
 

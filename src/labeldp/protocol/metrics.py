@@ -55,6 +55,7 @@ __all__ = [
     "cost",
     "expected_calibration_error",
     "f1",
+    "frequencies_beside",
     "judge",
     "lift",
     "likeliest_frequencies",
@@ -344,10 +345,64 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
 
 def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
     """Shrink frequencies (K,) towards equal ones, more if `evidence` is small: a statistic that is chi-square (K - 1) if they are equal."""
-    free = len(shares) - 1
-    kept = max(0.0, 1.0 - (free + 2 * np.sqrt(2 * free)) / max(evidence, 1e-300))
-    drawn = np.exp(kept * np.log(shares))
+    drawn = np.exp(_kept(len(shares) - 1, evidence) * np.log(shares))
     return np.asarray(drawn / drawn.sum())
+
+
+def _kept(free: int, evidence: float) -> float:
+    """Return the share of a logarithm that is kept where `evidence` is chi-square with so many degrees of freedom if there is nothing."""
+    return float(max(0.0, 1.0 - (free + 2 * np.sqrt(2 * free)) / max(evidence, 1e-300)))
+
+
+def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np.floating]) -> Floats:
+    """Find the class frequencies that outputs tell beside predictions, which may have been the prior of what rows were asked.
+
+    Parameters
+    ----------
+    likelihood : (n, K) array
+        P[outputs | y] of each row, up to a factor per row, of any law.
+    predictions : (n, K) array >= 0
+        Weights of the classes in each row, at any scale; a row of zeros has none, and counts as the mean of the others.
+
+    Returns
+    -------
+    (K,) float64, sums to 1
+
+    Notes
+    -----
+    `likeliest_frequencies` takes it that a row's question tells nothing of its label. If a model asked, it does: a rare class that is asked
+    about with its neighbours then gets a wrong frequency, however many rows there are. Here the class of row i has probability
+    w_ik e^(t_k) / sum_l w_il e^(t_l), with one t for all rows, of maximum likelihood, shrunk towards 0 as `likeliest_frequencies` shrinks;
+    the result is the mean of these probabilities. If the predictions are calibrated, t is 0.
+    Newton's method with the rows' scores (Berndt, Hall, Hall and Hausman 1974); cost O(n K^2) a step, at most 2^22 cells are looked at.
+    """
+    step = max(1, likelihood.size >> 22)
+    table, base = np.asarray(likelihood[::step], np.float64), np.asarray(predictions[::step], np.float64)
+    total = base.sum(axis=1, keepdims=True)
+    base = np.divide(base, total, out=np.zeros_like(base), where=total > 0)
+    known = max(1, int((total > 0).sum()))
+    base = np.where(total > 0, base, base.sum(axis=0) / known if total.any() else 1 / table.shape[1])
+
+    def tilted(tilt: Floats) -> tuple[float, Floats, Floats]:
+        p = base * np.exp(tilt)
+        p /= p.sum(axis=1, keepdims=True)
+        joint = p * table
+        evidence = np.maximum(joint.sum(axis=1), 1e-300)
+        return float(np.log(evidence).sum()), p, joint / evidence[:, None] - p
+
+    tilt = np.zeros(table.shape[1])
+    start, _, scores = tilted(tilt)
+    value = start
+    for _ in range(20):
+        information = scores.T @ scores
+        move = np.linalg.lstsq(information + 1e-9 * np.trace(information) * np.eye(len(tilt)), scores.sum(axis=0), rcond=None)[0]
+        move *= min(1.0, 2.0 / max(float(np.abs(move).max()), 1e-300))
+        while np.abs(move).max() > 1e-4 and (ahead := tilted(tilt + move))[0] < value:
+            move = move / 2
+        if np.abs(move).max() <= 1e-4:
+            break
+        tilt, (value, _, scores) = tilt + move, ahead
+    return np.asarray(tilted(_kept(len(tilt) - 1, 2 * (value - start)) * tilt)[1].mean(axis=0))
 
 
 # Numbers ------------------------------------------------------------------------------------------------------------------------------
