@@ -103,7 +103,7 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
             _check_samples(law, side)
             _check_likelihood(law, side)
             _check_inclusion(law, side)
-            _check_weights(law, side)
+            _check_weights(law, side, row)
             _check_words(law, side)
 
 
@@ -370,18 +370,30 @@ def _check_inclusion(law: Law, side: Side) -> None:
             _require(estimate == (y == c), "the estimator built from inclusion is biased")
 
 
-def _check_weights(law: Law, side: Side) -> None:
+def _check_weights(law: Law, side: Side, prior: NDArray[np.float64]) -> None:
     """Check that the weights give unbiased estimates of every class's loss, up to rounding; NaN is allowed only for a law without
     inverse."""
-    matrix, outputs = _exact_matrix(law, side).astype(np.float64), _outputs_in_columns(law, side)
+    asked = law.questions(prior) or ((1.0, side),)
+    same = [p for p, other in asked if all(np.array_equal(other[name], side[name]) for name in side)]
+    _require(len(same) == 1, "questions does not list the side that prepare drew, or lists it twice")
+    _require(abs(sum(p for p, _ in asked) - 1.0) <= 1e-9, "probabilities of the questions do not sum to 1")
+    mean, scale = np.zeros((law.n_classes, law.n_classes)), 1.0
+    for p, each in asked:
+        weights = _weights_of(law, each)
+        if np.isnan(weights).all():
+            return
+        scale = max(scale, float(np.abs(weights).max()))
+        _require(np.allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-9 * scale), "weights of a row must sum to 1")
+        mean += p * (_exact_matrix(law, each).astype(np.float64) @ weights)
+    _require(np.allclose(mean, np.eye(law.n_classes), rtol=0, atol=1e-9 * scale), "the estimator built from weights is biased")
+
+
+def _weights_of(law: Law, side: Side) -> NDArray[np.float64]:
+    outputs = _outputs_in_columns(law, side)
     rows = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
     weights = law.weights(outputs, rows)
     _require((weights.dtype, weights.shape) == (np.dtype(np.float64), (len(outputs), law.n_classes)), "weights must be (n, K) float64")
-    if np.isnan(weights).all():
-        return
-    scale = max(1.0, float(np.abs(weights).max()))
-    _require(np.allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-9 * scale), "weights of a row must sum to 1")
-    _require(np.allclose(matrix @ weights, np.eye(law.n_classes), rtol=0, atol=1e-9 * scale), "the estimator built from weights is biased")
+    return weights
 
 
 def _check_words(law: Law, side: Side) -> None:

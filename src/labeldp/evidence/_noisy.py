@@ -605,7 +605,8 @@ class NoisyLabels:
         Returns
         -------
         (n,) float64
-            The expectation over the law is losses[i, true label of i]. Several draws of a row are averaged.
+            The expectation over the law, and over the public words from which `Threshold` draws its question, is losses[i, true label of
+            i]. Several draws of a row are averaged.
 
         Raises
         ------

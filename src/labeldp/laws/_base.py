@@ -206,6 +206,16 @@ class Law(ABC):
         """Return the law at another epsilon. A law that was made best for its epsilon is made again."""
         return replace(self, epsilon=epsilon)
 
+    def questions(self, prior: ArrayLike) -> tuple[tuple[float, dict[str, Array]], ...] | None:
+        """List the sides that the public words can draw under one prior (K,), each with its probability, if `weights` need them.
+
+        Returns
+        -------
+        tuple of (float, dict of str to array), or None
+            None (default) if the weights are unbiased for each side; else they are so over output and side together.
+        """
+        return None
+
     def told_apart(self, side: Side) -> Bits | None:
         """Find the classes that at least one row distinguishes from all others: a packed set, (ceil(K/8),); None if every row
         distinguishes all classes.

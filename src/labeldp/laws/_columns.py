@@ -426,6 +426,23 @@ class Independent(_OfColumns):
             total *= law.weights(drawn, part).reshape(-1, *shape)
         return np.asarray(total.reshape(len(outputs), self.n_classes))
 
+    def questions(self, prior: ArrayLike) -> tuple[tuple[float, dict[str, Array]], ...] | None:
+        row = np.asarray(prior, dtype=np.float64)[None]
+        listed: list[list[tuple[float, dict[str, Array]]]] = []
+        for number, part in enumerate(self.parts):
+            marginal = _marginal(row, self.sizes, number)
+            asked = part.questions(marginal[0])
+            if asked is None and part.draws_side:  # which has no weights, or some for each question
+                return None
+            known = asked or ((1.0, {name: values[0] for name, values in part.prepare(marginal).items()}),)
+            listed.append([(p, {f"{number}.{name}": values for name, values in side.items()}) for p, side in known])
+        # Columns draw from words of their own, so their questions are independent.
+        found = []
+        for chosen in itertools.product(*listed):
+            side = {name: values for _, part_side in chosen for name, values in part_side.items()}
+            found.append((math.prod(p for p, _ in chosen), side))
+        return tuple(found) if len(found) > 1 else None
+
     def exact_epsilon(self, side_row: Side | None = None) -> float:
         """Compute the epsilon of the sampler from those of the columns, whose ratios multiply; see `Law.exact_epsilon`."""
         if side_row is None and any(part.uses_prior for part in self.parts):

@@ -23,7 +23,7 @@ from itertools import combinations, product
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
@@ -55,6 +55,7 @@ from labeldp.laws._exact import (
 )
 from labeldp.laws._response import RandomizedResponse, RRWithPrior, inside_words, response_words
 
+_FINE = 2.0**36
 _LOST = 0.1  # largest expected share of a row's information that is given up so that every threshold is drawn sometimes
 _NAN = float("nan")
 
@@ -201,7 +202,7 @@ def _complete(labels: NDArray[np.integer], inside: NDArray[np.bool_], drawn: Arr
 
 @dataclass(frozen=True)
 class _Split(Law):
-    """Base of PriorSplit and Threshold, whose side is {"split": packed set} and whose output is the set or its complement."""
+    """Base of PriorSplit and Threshold, whose side has {"split": packed set} and whose output is the set or its complement."""
 
     kind: ClassVar = "set"
     uses_prior: ClassVar[bool] = True
@@ -215,13 +216,19 @@ class _Split(Law):
     def _choose(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
         """Draw the set of each row from its quantised prior (n, K) and its public words: (n, K) bool."""
 
+    def _ask(self, weights: Floats, words: Words) -> dict[str, Array]:
+        """Draw the side of each row from its quantised prior (n, K) and its public words."""
+        return {"split": pack_sets(self._choose(weights, words))}
+
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         array = as_prior(prior, self.n_classes)
         stream = PlainWords(np.arange(len(array))) if words is None else words
-        split = np.empty((len(array), set_bytes(self.n_classes)), dtype=np.uint8)
+        side: dict[str, Array] = {name: np.empty((len(array), *shape), kind) for name, (kind, shape) in self.layout().items()}
+        del side["output"]
         for rows in prior_chunks(len(array), self.n_classes):
-            split[rows] = pack_sets(self._choose(quantise(array[rows]), stream.select(np.arange(rows.start, rows.stop))))
-        return {"split": split}
+            for name, values in self._ask(quantise(array[rows]), stream.select(np.arange(rows.start, rows.stop))).items():
+                side[name][rows] = values
+        return side
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
         return split_sample(labels, words.take(0), side["split"], self.epsilon, self.n_classes)
@@ -319,17 +326,98 @@ class Threshold(_Split):
     The bit is true with probability e^eps / (e^eps + 1). A row without a prior, or with a flat one, draws its threshold t uniformly from
     1 .. K - 1 with public words. So P[at least t] can be estimated for every t alike, and a learner by likelihood sees the whole
     distribution, its tails too. A row with a prior draws a threshold near the one with the most information, as `PriorSplit` does.
-    Output and side as PriorSplit: the classes from t on, or those below t, packed, (n, ceil(K/8)) uint8. Cost: one word a row; for the
-    threshold, 3 public words and O(K).
+    Output: the classes from t on, or those below t, packed, (n, ceil(K/8)) uint8. Side: split, the classes from t on, packed; chance, (n,)
+    float64, the probability with which the public words draw t under the row's prior. Cost: one word a row; for the threshold, 3 public
+    words and O(K).
+
+    The answer to one question has no unbiased estimate of a function g of the label, but that to a random one has: of
+    g(y) = (g(0) + g(K - 1)) / 2 + sum over t of (g(t) - g(t - 1)) (1[y >= t] - 1/2), `weights` takes the part of the drawn t, with the
+    debiased bit for 1[y >= t], divided by the chance of t, which is at least 1 / (10 (K - 1)). So it is unbiased over answer and public
+    words together, under any prior. It suits functions of small steps, such as squared errors of numbers: without a prior its standard
+    deviation is that of (K - 1) / 2 steps, times (e^eps + 1) / (e^eps - 1). For the indicator of one class SubsetSelection has less.
+
+    References
+    ----------
+    Horvitz and Thompson 1952, "A generalization of sampling without replacement from a finite universe", for the division by the chance.
     """
 
     name: ClassVar[str] = "threshold"
 
     def _choose(self, weights: Floats, words: Words) -> NDArray[np.bool_]:
-        drawn = near_even_threshold(weights, words, self.epsilon)
-        flat = (weights == weights[:, :1]).all(axis=1)
-        uniform = equal_cell(words.take(1), np.uint64(self.n_classes - 1))
-        return np.where(flat[:, None], np.arange(self.n_classes) > uniform[:, None], drawn)
+        inside = np.arange(self.n_classes) > equal_cell(words.take(1), np.uint64(self.n_classes - 1))[:, None]
+        known = _not_flat(weights)
+        if len(known):
+            inside[known] = near_even_threshold(weights[known], words.select(known), self.epsilon)
+        return np.asarray(inside)
+
+    def _ask(self, weights: Floats, words: Words) -> dict[str, Array]:
+        inside = self._choose(weights, words)
+        first = self.n_classes - inside.sum(axis=1) - 1
+        return {"split": pack_sets(inside), "chance": self._chances(weights)[np.arange(len(weights)), first]}
+
+    def _chances(self, weights: Floats) -> Floats:
+        """Compute the probability of each threshold 1 .. K - 1, over the public words: (n, K - 1)."""
+        found = np.full((len(weights), self.n_classes - 1), 1.0 / (self.n_classes - 1))
+        known = _not_flat(weights)
+        if len(known):
+            found[known] = threshold_chances(weights[known], self.epsilon)
+        return found
+
+    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        return super().layout() | {"chance": (np.dtype(np.float64), ())}
+
+    def questions(self, prior: ArrayLike) -> tuple[tuple[float, dict[str, Array]], ...]:
+        chances = self._chances(quantise(np.asarray(prior, dtype=np.float64)[None]))[0]
+        split = pack_sets(np.arange(self.n_classes) > np.arange(self.n_classes - 1)[:, None])
+        return tuple((float(p), {"split": split[t], "chance": np.asarray(p)}) for t, p in enumerate(chances))
+
+    @property
+    def _gap(self) -> float:
+        """P[true answer] - P[false answer]."""
+        return (2 * inside_words(self.epsilon, 2, 1) - WORD) / WORD
+
+    def weights(self, outputs: Array, side: Side) -> Floats:
+        """Compute weights, (n, K) float64, that are unbiased over the answer and the drawn threshold together (see Notes)."""
+        n, k = len(outputs), self.n_classes
+        first = k - unpack_sets(np.asarray(side["split"]), k).sum(axis=1)
+        yes = (np.asarray(outputs) == side["split"]).all(axis=1)
+        found = np.zeros((n, k))
+        if not self._gap:
+            return np.full((n, k), _NAN)
+        step = np.where(yes, 0.5, -0.5) / self._gap / side["chance"]
+        found[:, [0, -1]] = 0.5
+        found[np.arange(n), first] += step
+        found[np.arange(n), first - 1] -= step
+        return found
+
+    def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
+        # Over answers and thresholds. The side has the chance of the drawn threshold only, but the least chance is known.
+        even = 1.0 / (self.n_classes - 1)
+        least = np.where(side["chance"] == even, even, _LOST * even)
+        return np.asarray(np.abs(np.diff(losses, axis=1)).max(axis=1) / least / (self._gap or _NAN))
+
+
+def _not_flat(weights: Floats) -> NDArray[np.intp]:
+    """Find the rows whose prior prefers some class."""
+    return np.flatnonzero((weights != weights[:, :1]).any(axis=1))
+
+
+def _threshold_scores(weights: Floats, epsilon: float) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Compute the scores of the thresholds 1 .. K - 1 under a prior, the best one, and which are near it: (n, K - 1), (n,), (n, K - 1)."""
+    reaching = weights[:, ::-1].cumsum(axis=1)[:, ::-1]
+    score = on_grid(split_scores(reaching[:, 1:] / reaching[:, :1], epsilon), epsilon)
+    best = score.max(axis=1)
+    return score, best, score >= (1.0 - _LOST) * best[:, None]
+
+
+def threshold_chances(weights: Floats, epsilon: float) -> Floats:
+    """Compute the probability, within 1e-9 of it, that `near_even_threshold` draws each threshold 1 .. K - 1: (n, K - 1)."""
+    score, best, near = _threshold_scores(weights, epsilon)
+    lost, given_up = best[:, None] - score, _LOST * best[:, None]
+    taken = np.where(lost <= given_up, 1.0, given_up / np.where(lost > 0, lost, 1.0))
+    taken = np.rint(taken * _FINE) / _FINE  # so that their sum is exact in any order, and the same on every machine
+    even = 1.0 / score.shape[1]
+    return np.asarray(taken * even + near * ((1.0 - taken.sum(axis=1) * even) / near.sum(axis=1))[:, None])
 
 
 def near_even_threshold(weights: Floats, words: Words, epsilon: float) -> NDArray[np.bool_]:
@@ -338,10 +426,7 @@ def near_even_threshold(weights: Floats, words: Words, epsilon: float) -> NDArra
     weights : (n, K) whole numbers below 2^32, from `quantise`; words : public words of the n rows.
     """
     k = weights.shape[1]
-    reaching = weights[:, ::-1].cumsum(axis=1)[:, ::-1]
-    score = on_grid(split_scores(reaching[:, 1:] / reaching[:, :1], epsilon), epsilon)
-    best = score.max(axis=1)
-    near = score >= (1.0 - _LOST) * best[:, None]
+    score, best, near = _threshold_scores(weights, epsilon)
     number = (unit(words.take(0)) * near.sum(axis=1)).astype(np.intp)
     chosen = (np.cumsum(near, axis=1) > number[:, None]).argmax(axis=1)
     # Sometimes any threshold is drawn: classes between two thresholds that the prior finds useless would else never be separated.

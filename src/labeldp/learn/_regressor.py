@@ -53,7 +53,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     prior : (n, G) array of floats >= 0, or function of X, default=None
         Public weights of the grid's points for the first stage; they must not depend on these numbers.
     validation_fraction : float in [0, 1), default=0.1
-        Share of the rows held out to measure the model by their noisy labels, which another law draws that has unbiased weights. The final
+        Share of the rows held out to measure the model by their noisy labels, which answer about uniformly random thresholds. The final
         refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.

@@ -324,7 +324,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         return Grid(low, high, _validate.integer(grid=self.grid, low=2))
 
     def _settings(self) -> FitSettings:
-        found = super()._settings()
+        found = replace(super()._settings(), numbers=True)
         return replace(found, law="threshold") if isinstance(found.law, str) and found.law == "auto" else found
 
     def _require_range(self, y: Any) -> None:

@@ -62,6 +62,8 @@ class FitSettings:
     noise : SeededNoise or None
     law, n_stages, stage_sizes, prior, prior_weight, validation_fraction
         For estimators that draw each row; estimators that ask about groups leave them at their defaults.
+    numbers : bool
+        Whether models are measured by squared errors of numbers, not by classes.
     """
 
     epsilon: float
@@ -77,6 +79,7 @@ class FitSettings:
     prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None
     prior_weight: float = 0.0
     validation_fraction: float = 0.0
+    numbers: bool = False
 
     def account(self, resumes: str = "") -> "Account":
         """Make the account that is charged; `resumes` is the id of the run that must be picked up."""
@@ -190,6 +193,7 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
         validation_fraction=settings.validation_fraction,
         n_rows=n_rows,
     )
+    stages = replace(stages, numbers=settings.numbers and stages.validation_fraction > 0)
     stages = replace(stages, prior_weight=_weight_of_prior(settings) if stages.n_stages > 1 else 0.0)
     if grouped is None and settings.prior is not None:
         _require_use(law)
@@ -263,12 +267,15 @@ class StagePlan:
         Share of all rows that is held out of training, drawn by `validation_law` under a uniform prior.
     prior_weight : float
         Weight of the first stage's prior in those of later stages; the rest is the model's.
+    numbers : bool
+        Whether held-out rows measure squared errors of numbers.
     """
 
     law: Law
     sizes: tuple[float, ...]
     validation_fraction: float = 0.0
     prior_weight: float = 0.0
+    numbers: bool = False
 
     @property
     def n_stages(self) -> int:
@@ -278,7 +285,8 @@ class StagePlan:
     @property
     def validation_law(self) -> Law:
         """The law of held-out rows: it ignores priors, so that each of these rows has an unbiased estimator."""
-        return _invertible(self.law)
+        # Its unbiased squared errors vary least, by a factor of about the number of points.
+        return _measuring_numbers(self.law) if self.numbers else _invertible(self.law)
 
     def law_of(self, stage: int, has_prior: bool) -> Law:
         """The law of a stage; stages count from 0."""
@@ -301,7 +309,8 @@ class StagePlan:
     def to_dict(self) -> dict[str, object]:
         """Describe the stages as JSON-ready data, for the charge's record."""
         kept = {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
-        return kept | ({"prior_weight": self.prior_weight} if self.prior_weight else {})  # without one as it was recorded before
+        more = {"prior_weight": self.prior_weight, "numbers": self.numbers}
+        return kept | {name: value for name, value in more.items() if value}  # without them as it was recorded before
 
 
 def without_prior(law: Law) -> Law:
@@ -313,11 +322,16 @@ def without_prior(law: Law) -> Law:
 
 def _invertible(law: Law) -> Law:
     """Return the law itself if it ignores priors, else one that does and releases the same kind of output."""
-    if law.kind == "number":  # a bin's points have equal likelihoods; and an answer about one point has no bounds
+    if law.kind == "number":  # a bin's points have equal likelihoods
         return Threshold(law.n_classes, law.epsilon)
     if not law.uses_prior:
         return law
     return (RandomizedResponse if law.kind == "label" else SubsetSelection)(law.n_classes, law.epsilon)
+
+
+def _measuring_numbers(law: Law) -> Law:
+    """Return the law by which squared errors of numbers are measured: thresholds without a prior."""
+    return law if isinstance(law, Threshold) else Threshold(law.n_classes, law.epsilon)
 
 
 def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, validation_fraction: float, n_rows: int) -> StagePlan:

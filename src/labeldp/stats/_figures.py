@@ -14,6 +14,7 @@ from scipy.special import ndtr
 from labeldp import _validate
 from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
 from labeldp.evidence import NoisyLabels
+from labeldp.laws import Law
 from labeldp.protocol.metrics import Estimate, mean_interval
 from labeldp.stats._columns import (
     Codes,
@@ -75,7 +76,7 @@ class Contributions:
 
 
 def contributions_of(noisy: NoisyLabels) -> Contributions:
-    """Compute what each row tells: the law's unbiased weights if every row has them, else by maximum likelihood.
+    """Compute what each row tells: the law's unbiased weights if every row has them for its own question, else by maximum likelihood.
 
     Parameters
     ----------
@@ -85,14 +86,15 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
     -----
     Unbiased weights need no model: each row's expectation over its law is the indicator of its label.
 
-    Without them (PriorSplit, RRTopK with k < K, later stages of an automatic law) the frequencies p maximise sum_i ln L_i p over all
+    Weights that are unbiased over the drawn questions only (Threshold) vary more than the likelihood's estimates, and are not taken.
+    Without weights (PriorSplit, RRTopK with k < K, later stages of an automatic law) the frequencies p maximise sum_i ln L_i p over all
     vectors
     that sum to 1 and leave every row a positive probability, L_i p > 0. That set is larger than the simplex (a component may be negative),
     so the estimate is regular also where a true frequency is 0, and its covariance is the inverse of the observed information
     sum_i L_i L_i' / (L_i p)^2 on the differences of classes. The objective is concave. It is the likelihood of labels that do not depend on
     the rows' questions. Cost O(n K^2) a step, about six steps.
     """
-    if noisy.invertible.all():
+    if noisy.invertible.all() and all(type(block.law).questions is Law.questions for block in noisy.blocks):
         return Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes))
     if any(block.law.uses_prior for block in noisy.blocks):
         warn_of_questions(noisy)
@@ -742,7 +744,7 @@ def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) ->
     names = ("intercept", "arm", *design.names, *(f"arm x {name}" for name in design.names))
     full = Design(np.column_stack([np.ones(len(treated)), treated, centred, treated * centred]), names)
     require_rank(full)
-    coefficients, covariance = least_squares(full.table, contributions_of(rows.noisy).table @ numbers, rows.units)
+    coefficients, covariance = least_squares(full.table, rows.noisy.class_weights() @ numbers, rows.units)
     value, stderr = float(coefficients[1]), float(np.sqrt(covariance[1, 1]))
     z = normal_quantile(plain.confidence)
     ends = max(value - z * stderr, plain.least), min(value + z * stderr, plain.most)

@@ -27,7 +27,7 @@ from labeldp.stats._columns import (
     warn_of_units,
 )
 from labeldp.stats._families import Count, Family, Normal, Softmax
-from labeldp.stats._figures import contributions_of, least_squares, normal_quantile, number_text, outer_of, text_table
+from labeldp.stats._figures import least_squares, normal_quantile, number_text, outer_of, text_table
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 _STEPS = 200
@@ -316,7 +316,7 @@ def _least_squares(noisy: NoisyLabels, design: Design, units: Codes | None) -> R
         raise InvalidInput(
             "Expected a law with unbiased weights in every row for least squares. Use model='linear', which takes every law."
         )
-    params, covariance = least_squares(design.table, contributions_of(noisy).table @ numbers, units)
+    params, covariance = least_squares(design.table, noisy.class_weights() @ numbers, units)
     return Regression("least-squares", design.names, params, covariance, np.nan, len(noisy), _count(noisy, units), "sandwich", True)
 
 
