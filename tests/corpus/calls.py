@@ -444,6 +444,19 @@ also("release_folder_units", released, ending="", order="keep", unit="person", m
 
 
 @call
+def release_several_columns(folder: Path) -> Any:
+    rows = ROWS.append_column("old", pa.array(np.array(["no", "yes"])[CODES % 2]))
+    pq.write_table(rows, folder / "in.parquet")
+    columns = ldp.LabelColumns({"status": NAMES.tolist(), "old": ["no", "yes"]})
+    ledger, found = opened(folder), {}
+    for split in ("joint", "one"):
+        spec = ldp.ReleaseSpec(columns.name, columns, 2.0, columns.law(2.0, split), id=("ward", "bed"), dataset=split)
+        found[split] = table(ldp.release(folder / "in.parquet", folder / f"{split}.parquet", spec, ledger))
+        found[f"{split} old"] = labels(ldp.read_noisy(folder / f"{split}.parquet", "old", ledger=ledger))
+    return found | {"spent": [ledger.spent("joint", name) for name in columns.names]}
+
+
+@call
 def release_prior_of_a_table(folder: Path) -> Any:
     lines = ["bed,ill,well,unsure", *(f"{bed},{1 + bed % 3},{2 - bed % 2},1" for bed in range(8))]
     (folder / "prior.csv").write_text("\n".join(lines) + "\n")

@@ -137,7 +137,7 @@ def _release_on_cluster(
     named = replace(spec, dataset=spec.dataset or table_name(table))
     check_spec(named, _NAMES[engine])
     check_columns(table, spec.columns)
-    check_raw(table, spec.label)
+    check_raw(table, spec.labels)
     check_apart(table.path, Place.of(out))
     check_layout(table, given_parts(source), spec.label, spec.classes, public=spec.order == "keep")
     place = Place.of(source)

@@ -46,6 +46,7 @@ from labeldp.inputs._arrays import ArrayTable, is_arrays, learn_array
 from labeldp.inputs._columns import learn_columns
 from labeldp.inputs._images import ImageInputs, NamesOfFiles, learn_images
 from labeldp.laws import parse_law
+from labeldp.laws._columns import LabelColumns
 from labeldp.learn._corrections import CORRECTIONS, heard_by
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.ledger._ledger import Ledger, ledger_of
@@ -405,6 +406,9 @@ class TrainingData:
         else:
             # Before the label column is required: a released table's labels come from its evidence, wherever the column lies in this copy.
             self.released = evidence.read(self.table, columns.label, ledger)
+            if self.released is not None and isinstance(self.released.noisy.classes, LabelColumns):
+                listed = ", ".join(self.released.noisy.classes.names)
+                raise InvalidInput(f"Expected one of the released columns {listed} to train for, got all of them. Name one (--label).")
         check_columns(self.table, columns.names if self.released is None else columns.names[1:])
         if where.image is not None:
             check_columns(self.table, [where.image])
@@ -426,7 +430,9 @@ class TrainingData:
         """Return the feature columns: all or the chosen ones, except label, ids, unit, and columns that the release added."""
         known: Mapping[str, Any] = {} if self.released is None else self.released.facts
         ids, receipt = known.get("id"), known.get("receipt")
-        out = {*self._columns.names, self._columns.label + EVIDENCE, *(ids if isinstance(ids, (list, tuple)) else ())}
+        # The other columns of a joint release are noisy labels, which no row to be predicted has.
+        evidence = known.get("evidence") or self._columns.label + EVIDENCE
+        out = {*self._columns.names, str(evidence), *(known.get("columns") or ()), *(ids if isinstance(ids, (list, tuple)) else ())}
         if isinstance(receipt, Mapping):
             out.add(receipt["unit"])
         chosen, exclude = self._where.features, self._where.exclude

@@ -172,6 +172,17 @@ class Order(StrEnum):
     keep = "keep"
 
 
+class Split(StrEnum):
+    """How several label columns share one epsilon."""
+
+    auto = "auto"
+    equal = "equal"
+    weights = "weights"
+    information = "information"
+    one = "one"
+    joint = "joint"
+
+
 class Overlap(StrEnum):
     """What to do with rows that were released before."""
 
@@ -236,6 +247,7 @@ Key = Annotated[
     typer.Option("--key", help="Place of the release secret: file:PATH, env:NAME or hook:package.module:function. Default: LABELDP_KEY."),
 ]
 Label = Annotated[str, typer.Option(help="The private column.")]
+Labels = Annotated[str, typer.Option("--label", help="The private column; or several under one epsilon: A,B,C.")]
 DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
 Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
 Table = Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.")]
@@ -301,6 +313,26 @@ class ClassOptions:
             return INFER if infer else None
         names = split(self.classes) if self.classes_file is None else lines_of(self.classes_file)
         return [*(names or ()), *([None] if null_class else [])]
+
+    def of_columns(self, names: Sequence[str], *, null_class: bool = False, infer: bool = False) -> Any:
+        """Return the classes of several columns: one list for all of them, or one for each, separated by semicolons."""
+        from labeldp.laws import LabelColumns
+
+        if infer:
+            raise typer.BadParameter("Expected declared classes of several columns, got --infer-classes. Write --classes 'A,B;C,D'.")
+        if self.classes is None or self.classes_file is not None:
+            listed = [self.required(null_class=null_class)] * len(names)
+        else:
+            parts = self.classes.split(";")
+            parts = parts * len(names) if len(parts) == 1 else parts
+            listed = [[*(split(part) or ()), *([None] if null_class else [])] for part in parts]
+        if len(listed) != len(names):
+            raise typer.BadParameter(
+                f"Expected classes of {len(names)} columns, got {len(listed)} lists. Write one list for all, or one a column: 'A,B;C,D'."
+            )
+        if len(set(names)) < len(names):
+            raise typer.BadParameter(f"Expected different label columns, got one twice in {', '.join(names)}. Name each one once.")
+        return usage(lambda: LabelColumns(dict(zip(names, listed, strict=True))))
 
     def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:
         """Return the classes; a usage error without any."""

@@ -20,6 +20,7 @@ from labeldp.cli._common import (
     Json,
     Key,
     Label,
+    Labels,
     LedgerOptions,
     Order,
     Overlap,
@@ -28,6 +29,7 @@ from labeldp.cli._common import (
     Redraw,
     RowOrder,
     SecretOptions,
+    Split,
     Strict,
     Table,
     answer,
@@ -38,6 +40,7 @@ from labeldp.cli._common import (
     progress_bars,
     range_of,
     spec_of,
+    split,
     usage,
 )
 
@@ -51,6 +54,8 @@ app = typer.Typer(cls=Commands)
 class ReleaseOptions(ColumnOptions):
     """Columns, cost and law of the release."""
 
+    label: Labels
+
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
     infer_classes: InferClasses = False
     range: Annotated[
@@ -61,6 +66,15 @@ class ReleaseOptions(ColumnOptions):
         str | None,
         typer.Option("--law", help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; threshold of a range.", callback=law_of_text),
     ] = None
+    split: Annotated[
+        Split | None,
+        typer.Option(
+            "--split",
+            help="Of several label columns, how epsilon is divided: equal, weights or information (a share each), one (each row is asked "
+            "about one column), joint (a set of combinations). Default: auto, what tells most.",
+        ),
+    ] = None
+    weights: Annotated[str | None, typer.Option("--weights", help="Of several label columns, for --split weights or one: 1,2,1.")] = None
     order: RowOrder = Order.shuffle
     dataset: Dataset = None
     overlap: Annotated[Overlap, typer.Option(help="refuse: fail if an earlier release of this column covers one of the rows.")] = (
@@ -72,8 +86,24 @@ class ReleaseOptions(ColumnOptions):
         """Make the ReleaseSpec."""
         from labeldp.tables._spec import ReleaseSpec
 
+        names = split(self.label) or []
+        if len(names) > 1:
+            return self._of_columns(names, prior)
+        if self.split is not None or self.weights is not None:
+            raise typer.BadParameter("Expected --split and --weights with several label columns, got one. Write --label A,B.")
         listed = grid_of(self) or self.required(null_class=self.null_class, infer=self.infer_classes)
         return spec_of(ReleaseSpec, self, classes=listed, id=self.id or None, prior=prior.value())
+
+    def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
+        """Make the ReleaseSpec of several label columns."""
+        from labeldp.tables._spec import ReleaseSpec
+
+        if self.range is not None or self.grid is not None:
+            raise typer.BadParameter("Expected classes of several label columns, got a range. Release a number alone, or list its classes.")
+        columns = self.of_columns(names, null_class=self.null_class, infer=self.infer_classes)
+        weights = None if self.weights is None else usage(lambda: numbers_of(str(self.weights)))
+        law = usage(lambda: columns.law(self.epsilon, self.split.value if self.split else "auto", self.law, weights))
+        return spec_of(ReleaseSpec, self, label=columns.name, classes=columns, law=law, id=self.id or None, prior=prior.value())
 
 
 def grid_of(asked: ReleaseOptions) -> Any:
@@ -118,7 +148,8 @@ def release(
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
     over = done.manifest.get("rows_over_the_cap")
     left_out = f" {over:,} rows over the cap were left out." if over else ""
-    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; column {spec.label!r} is {done.receipt.guarantee}.{left_out}")
+    what_is = f"column {spec.label!r} is" if len(spec.labels) == 1 else f"columns {', '.join(map(repr, spec.labels))} together are"
+    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; {what_is} {done.receipt.guarantee}.{left_out}")
     typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
 
 

@@ -15,7 +15,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
 from labeldp.laws import Law, law_from_dict
-from labeldp.laws._grid import classes_of
+from labeldp.laws._columns import LabelColumns, classes_of
 from labeldp.ledger._ledger import Ledger, as_ledger
 from labeldp.receipt import Receipt
 from labeldp.tables._place import Place, manifest_place
@@ -25,6 +25,7 @@ from labeldp.tables._release import (
     embedded_facts,
     file_digests,
     holds,
+    labels_of,
     read_manifest,
     released_facts,
 )
@@ -32,6 +33,7 @@ from labeldp.tables.formats._parquet import DatasetSource, open_table, row_name
 from labeldp.tables.formats._table import (
     EVIDENCE,
     Batch,
+    ColumnsCodec,
     DrawnDigest,
     LabelCodec,
     Source,
@@ -77,7 +79,8 @@ def read_noisy(
         A Parquet or CSV file, or a folder of Parquet files, that `labeldp release` wrote, with its manifest beside it (Parquet files hold
         the facts themselves); or a copy of it in another format or order, or with other columns.
     label : str, optional
-        The released column; by default the one that the manifest names.
+        The released column; by default the one that the manifest names. Of several columns that were released together, one of them, or
+        (None) the combinations, of which `noisy[name]` reads one column.
     manifest : str, Path, Place or (file system, path), optional
         The release's manifest, if it is not beside the table.
     released : str, Path, Place or (file system, path), optional
@@ -111,7 +114,7 @@ def read_noisy(
     source = open_table(path)
     # A declaration is believed without proof, so a release, which can be proven, is never read by a declaration.
     if law is not None:
-        if manifest is not None or released is not None or (label is not None and (released_facts(source) or {}).get("label") == label):
+        if manifest is not None or released is not None or (label is not None and label in _released_labels(source)):
             raise InvalidInput(
                 f"Expected labels of another mechanism with law=, got a release in {source.path.name}, or what proves one. Leave law= out: "
                 "a draw that was released is proven, and never declared beside itself as another one."
@@ -122,6 +125,11 @@ def read_noisy(
     if found is None:
         raise unknown(original)
     return found.noisy if released is None else matched(source, found)
+
+
+def _released_labels(source: Source) -> tuple[str, ...]:
+    facts = released_facts(source)
+    return () if facts is None else (str(facts["label"]), *labels_of(facts))
 
 
 def unknown(source: Source) -> InvalidInput:
@@ -149,7 +157,7 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
             f"Expected the manifest of a released table, got none: {manifest_place(source.path).name}. Put it beside "
             f"{source.path.name} again, or name it (manifest=, --manifest)."
         )
-    if label is not None and facts["label"] != label:
+    if label is not None and label not in (facts["label"], *labels_of(facts)):
         if manifest is None:
             return None
         raise InvalidInput(f"Expected the released column {facts['label']!r}, got {label!r}. The other columns are public.")
@@ -159,7 +167,10 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
     parts = [_noisy(piece, facts, receipt) for piece in pieces if piece.outputs]
     if not parts:
         raise InvalidInput("Expected rows in the released table, got none.")
-    return ProvenLabels(concat(parts), facts, _codec_of(facts, source))
+    noisy, codec = concat(parts), _codec_of(facts, source)
+    if isinstance(codec, ColumnsCodec) and label in codec.columns:
+        return ProvenLabels(noisy.column(str(label)), facts, codec.codecs[codec.columns.index(str(label))])
+    return ProvenLabels(noisy, facts, codec)
 
 
 def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
@@ -241,7 +252,7 @@ class _Piece:
 def _check_facts(source: Source, facts: Manifest) -> None:
     """Refuse facts with columns that the table lacks, or with another law than the receipt names for this stage."""
     evidence = [str(facts["evidence"])] if facts.get("evidence") else []
-    check_columns(source, [str(facts["label"]), *evidence, *_names(facts.get("id"))])
+    check_columns(source, [*labels_of(facts), *evidence, *_names(facts.get("id"))])
     receipt = Receipt.from_dict(facts["receipt"])
     law = charged_law(receipt, str(facts["stage"]))
     # The receipt names the law that was charged. A manifest with a larger epsilon would make labels look more reliable than they are.
@@ -279,14 +290,14 @@ def _read(source: Source, facts: Manifest, *, in_files: bool, keep: bool = True)
 
 
 def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, str]:
-    column, evidence, names = str(facts["label"]), facts.get("evidence"), _names(facts.get("id"))
+    columns, evidence, names = labels_of(facts), facts.get("evidence"), _names(facts.get("id"))
     law, salt = law_from_dict(facts["law"]), draw_salt(facts)
     first = int(facts.get("first_row", 0))
     digest, piece = DrawnDigest(ordered=not names, first=first), _Piece(first, [], [], [])
     try:
         codec = _codec_of(facts, source, law)
-        for batch in source.batches([column, *([str(evidence)] if evidence else []), *names]):
-            codes = codec.encode(_as_labels(batch.column(column), codec, source), None)
+        for batch in source.batches([*columns, *([str(evidence)] if evidence else []), *names]):
+            codes = codec.read(_Labels(batch, codec, source), None)
             raw = _evidence(batch.column(str(evidence)), law) if evidence else None
             ids = row_ids(batch, tuple(names))
             digest.update(drawn_words(salt, ids, codes, raw))
@@ -358,13 +369,32 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
 
 
 def _codec_of(facts: Manifest, source: Source, law: Law | None = None) -> LabelCodec:
-    """Make a codec of the classes, or of what the law has released, for the column's present type, which may be a copy's."""
-    column, kind = str(facts["label"]), source.type_of(str(facts["label"]))
-    classes = tuple(facts["classes"]) if law is None else law.released(classes_of(facts))
+    """Make a codec of the classes, or of what the law has released, for the columns' present types, which may be a copy's."""
+    known = classes_of(facts)
+    if isinstance(known, LabelColumns):
+        return ColumnsCodec([_codec_of_column(name, tuple(values), source) for name, values in zip(known.names, known.lists, strict=True)])
+    return _codec_of_column(str(facts["label"]), tuple(known) if law is None else law.released(known), source)
+
+
+def _codec_of_column(column: str, classes: tuple[object, ...], source: Source) -> LabelCodec:
+    kind = source.type_of(column)
     # Many tools write an empty text as an empty field, which is read back as null.
     if source.text or "" not in classes or None in classes or is_text(value_type(kind)):
         return LabelCodec(parse_classes(classes, column, kind, text_table=source.text), column, kind)
     return LabelCodec(parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False), column, kind)
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The label columns of a batch of released rows, as the codec reads them."""
+
+    batch: Batch
+    codec: LabelCodec
+    source: Source
+
+    def column(self, name: str) -> pa.Array:
+        codecs = self.codec.codecs if isinstance(self.codec, ColumnsCodec) else (self.codec,)
+        return _as_labels(self.batch.column(name), next(each for each in codecs if each.column == name), self.source)
 
 
 def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:

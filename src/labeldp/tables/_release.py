@@ -25,7 +25,7 @@ from labeldp.custody._stream import RELEASE, TableDraw, TablePin
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.evidence._noisy import FORMAT
 from labeldp.laws import Law, law_from_dict
-from labeldp.laws._columns import class_facts
+from labeldp.laws._columns import LabelColumns, class_facts
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import STAGING
 from labeldp.ledger._run_store import RunStore
@@ -139,7 +139,7 @@ class _Release:
         overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
         dataset = engine.dataset(spec, out)
         self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap)
-        self._out = Publication(out, engine.many, engine.source, spec.stage_name, self._account)
+        self._out = Publication(out, engine.many, engine.source, spec.stage_name, replace(self._account, column=spec.labels[0]))
         # Before any row is read, so that a taken name is refused at once.
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
@@ -176,7 +176,7 @@ class _Release:
         return TablePin(
             law_of(spec, len(classes)),
             # Classes enter the request's identity by their repr, and None is no class there.
-            tuple("(null)" if value is None else value for value in classes),
+            _without_null(classes),
             self._account,
             unit_name=spec.unit_name,
             id_name=joined(spec.ids),
@@ -184,6 +184,13 @@ class _Release:
             prior=None if self._prior is None else prior_identity(self._prior),
             facts={"classes_inferred": True} if spec.infers_classes else None,
         )
+
+
+def _without_null(classes: tuple[object, ...]) -> tuple[object, ...]:
+    """Name the null class, in each of several columns, by a text."""
+    if isinstance(classes, LabelColumns):
+        return LabelColumns({name: _without_null(values) for name, values in zip(classes.names, classes.lists, strict=True)})
+    return tuple("(null)" if value is None else value for value in classes)
 
 
 # The output: its owner, its publication, and its recovery ---------------------------------------------------------------------------------
@@ -202,7 +209,7 @@ class Publication:
     stage : str
         Name of the stage; each stage of a run is a release of its own.
     account : Account
-        The account whose runs may have written an existing output.
+        The account whose runs may have written an existing output: of several columns that of the first one.
     """
 
     def __init__(self, place: Place, many: bool, source: Place | None, stage: str, account: Account):
@@ -573,20 +580,27 @@ def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
     return found or embedded
 
 
-def check_raw(table: Source, label: str, ledger: Ledger | None = None, except_dataset: str | None = None) -> None:
+def check_raw(table: Source, labels: str | Sequence[str], ledger: Ledger | None = None, except_dataset: str | None = None) -> None:
     """Refuse a table whose labels are noisy already, according to its manifest, its metadata, or a ledger that knows the file.
 
     With a ledger that has releases of this column, the file is read once for its SHA-256. Releases of `except_dataset` are not compared:
     with few rows the input of a repeat may equal its own output.
     """
-    facts = {} if label + EVIDENCE in table.names else released_facts(table) or {}
-    if label + EVIDENCE in table.names or facts.get("label") == label:
-        raise released_already(label)
+    names = (labels,) if isinstance(labels, str) else tuple(labels)
+    marks = [name + EVIDENCE for name in (*names, joined(names))]
+    facts: Mapping[str, Any] = {} if set(marks) & set(table.names) else released_facts(table) or {}
+    found_already = set(names) & set(labels_of(facts)) if facts else set(marks) & set(table.names)
+    if found_already:
+        raise released_already(", ".join(sorted(set(names) & set(labels_of(facts)))) if facts else ", ".join(names))
     if ledger is None:
         return
     # Compared by content, since the file may have been renamed, too.
     runs = {
-        part.sha256: run.run_id for run in ledger.runs(column=label) if run.dataset != except_dataset for part in ledger.parts(run.run_id)
+        part.sha256: run.run_id
+        for name in names
+        for run in ledger.runs(column=name)
+        if run.dataset != except_dataset
+        for part in ledger.parts(run.run_id)
     }
     found = next((runs[sha256] for sha256 in file_digests(table.path) if sha256 in runs), None) if runs else None
     if found is not None:
@@ -595,6 +609,11 @@ def check_raw(table: Source, label: str, ledger: Ledger | None = None, except_da
             f"it, put {manifest_place(table.path).name} beside it again, or name it (manifest=, --manifest); the same labeldp release "
             "command writes both again, free of charge. Elsewhere name its original."
         )
+
+
+def labels_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the label columns of a release, by its facts: one, or several that were drawn together."""
+    return tuple(map(str, facts.get("columns") or [facts["label"]]))
 
 
 def released_already(label: str) -> InvalidInput:

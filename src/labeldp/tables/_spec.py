@@ -12,7 +12,7 @@ from labeldp.custody._staged import Stage, StagedRun
 from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput
 from labeldp.laws import Grid, Law, law_named, parse_law
-from labeldp.laws._columns import as_classes, class_facts, classes_of
+from labeldp.laws._columns import LabelColumns, as_classes, class_facts, classes_of
 from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.noise._secrets import new_run_id
 from labeldp.protocol._fit import without_prior
@@ -28,8 +28,8 @@ class ReleaseSpec:
     Parameters
     ----------
     label : str
-        The private column. All other columns are assumed to be public.
-    classes : sequence of values, Grid, or "infer"
+        The private column. All other columns are assumed to be public. Of several columns the `name` of their `LabelColumns`.
+    classes : sequence of values, Grid, LabelColumns, or "infer"
         The declared classes, in the order of their codes; for numbers a `Grid`, to whose nearest point each label is rounded. None among
         them declares that the label may be null. "infer" reads them off the private column, which reveals the classes that occur: it
         warns, manifest and receipt say so, and floats, or more than sqrt(n) different values, are refused.
@@ -37,8 +37,8 @@ class ReleaseSpec:
         Total for one unit, 0 < epsilon < inf.
     law : str, Law or None
         A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/laws.md; `register_law` adds your own), or a law, whose epsilon
-        must be `epsilon`. None (default): "rr", or "rr-with-prior" with a prior; both release plain labels that any trainer can use. For a
-        grid "threshold".
+        must be `epsilon`; of several columns one of `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior; both release
+        plain labels that any trainer can use. For a grid "threshold", for several columns what tells most.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None (default): the row's position in the file.
     unit : str or None
@@ -87,6 +87,8 @@ class ReleaseSpec:
         put(self, "epsilon", _validate.epsilon(self.epsilon))
         put(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
         put(self, "classes", declared_or_infer(self.classes, strict=self.strict))
+        if isinstance(self.classes, LabelColumns) and self.label != self.classes.name:
+            raise InvalidInput(f"Expected label={self.classes.name!r}, the names of the declared columns, got {self.label!r}.")
         put(self, "id", _columns("id", self.id))
         put(self, "prior", self.prior if isinstance(self.prior, Prior) else _columns("prior", self.prior) or None)
         _validate.one_of(("shuffle", "keep"), order=self.order)
@@ -102,8 +104,10 @@ class ReleaseSpec:
 
     def _check_roles(self) -> None:
         for role, names in {"id": self.ids, "unit": (self.unit,), "prior": self._prior_reads}.items():
-            if self.label in names:
-                raise InvalidInput(f"Expected {role} to name public columns, got the label column {self.label!r}. Leave it out.")
+            if found := set(self.labels) & set(names):
+                raise InvalidInput(f"Expected {role} to name public columns, got the label column {min(found)!r}. Leave it out.")
+        if self.prior and len(self.labels) > 1:
+            raise InvalidInput("Expected no prior with several label columns, got one. Leave it out, or use privatize in Python.")
         listed = self.prior_columns
         if listed and not self.infers_classes and len(listed) != len(self.classes):
             raise InvalidInput(
@@ -114,11 +118,15 @@ class ReleaseSpec:
         if isinstance(self.law, Law):
             if self.law.epsilon != self.epsilon:
                 raise InvalidInput(f"Expected the law's epsilon to be {self.epsilon!r}, got {self.law.epsilon!r}. Give both the same.")
+            if isinstance(self.classes, LabelColumns):
+                self.classes.check(self._declared_law)
         elif self.infers_classes:
             parse_law(self.law_name)
         else:
             # Built here, so that a law that is impossible with these classes or this epsilon is refused before anything is read.
             _ = self._declared_law
+        if isinstance(self.classes, LabelColumns):
+            return
         kind = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
         if kind.kind == "number":
             if not isinstance(self.classes, Grid):
@@ -135,6 +143,8 @@ class ReleaseSpec:
         stage = self.stage
         if stage is None:
             return
+        if isinstance(self.classes, LabelColumns):
+            raise InvalidInput("Expected one label column in a release in stages, got several. Release them without stages.")
         # A row's stage is chosen by its id, and later stages find the plan's charge in the ledger by the data set's name.
         if not (self.ids and not self.infers_classes and self.dataset):
             raise InvalidInput("Expected id, declared classes and dataset with a stage, got one without. Name them: all stages share them.")
@@ -145,6 +155,11 @@ class ReleaseSpec:
                 f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made for one, got none. Pass what the model "
                 "of the stages before predicts."
             )
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The private columns: one, or several that are drawn together."""
+        return self.classes.names if isinstance(self.classes, LabelColumns) else (self.label,)
 
     @cached_property
     def infers_classes(self) -> bool:
@@ -163,6 +178,8 @@ class ReleaseSpec:
 
     def _takes_prior(self) -> bool:
         # Of a set the heaviest class under the prior is written as the label, so laws that release sets can use a prior, too.
+        if isinstance(self.classes, LabelColumns):
+            return False
         law = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
         return law.uses_prior or law.kind not in ("label", "number")
 
@@ -183,13 +200,15 @@ class ReleaseSpec:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """All columns that a release reads by name: label, ids, unit and prior."""
-        return tuple(dict.fromkeys([self.label, *self.ids, *([self.unit] if self.unit else []), *self.prior_columns]))
+        return tuple(dict.fromkeys([*self.labels, *self.ids, *([self.unit] if self.unit else []), *self.prior_columns]))
 
     @cached_property
     def law_name(self) -> str:
         """The name of the law, with the default resolved."""
         if isinstance(self.law, Law):
             return self.law.name
+        if isinstance(self.classes, LabelColumns):
+            return self._declared_law.name
         if isinstance(self.classes, Grid):  # of many points, the one that is kept says little
             return self.law or "threshold"
         return self.law or ("rr-with-prior" if self.prior else "rr")
@@ -223,6 +242,8 @@ def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
                 f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}. Build it with n_classes={n_classes}."
             )
         return spec.law
+    if isinstance(spec.classes, LabelColumns):
+        return spec.classes.law(spec.epsilon, law=spec.law)
     return law_named(spec.law_name, n_classes, spec.epsilon)
 
 
@@ -230,6 +251,10 @@ def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False)
     """Check declared classes and return them as plain values, with None if labels may be null; "infer" is returned unless `strict`."""
     if classes is None:
         raise undeclared()
+    if isinstance(classes, LabelColumns):
+        for values in classes.lists:
+            declare(values, null=True)
+        return classes
     if not infers(classes):
         return declare(classes, null=True)
     if strict:

@@ -394,6 +394,8 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
             f"Expected a column that names each row, got none. {engine} tries again and moves rows about, so only an id says which "
             "row is which: id='COLUMN' (--id COLUMN)."
         )
+    if len(spec.labels) > 1:
+        raise InvalidInput(f"Expected one label column with {engine}, got {len(spec.labels)}. Take the local engine for several.")
     if spec.infers_classes:
         text = f"Expected declared classes with {engine}, which reads none off the private labels. "
         raise InvalidInput(text + "Pass classes=['no', 'yes'] with yours.", cli=text + "Declare yours: --classes no,yes.")

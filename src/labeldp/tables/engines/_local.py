@@ -26,6 +26,7 @@ from labeldp.custody._stream import TableDraw, TablePin, changed_input, repeated
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import pack
+from labeldp.laws._columns import LabelColumns, laws_of_columns
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._place import Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, Floats, OpenPrior, OpenTable, kept_weights, weights_of, write_answers
@@ -43,6 +44,7 @@ from labeldp.tables.formats._table import (
     Source,
     check_columns,
     check_type,
+    columns_codec,
     distinct_labels,
     draw_salt,
     drawn_words,
@@ -113,7 +115,7 @@ class Reader:
 
     def __call__(self, batch: Columns, start: int | None) -> Facts:
         """Read and check codes, ids, units and prior of a batch; `start` is the number of its first row, for messages, or None."""
-        spec, codes = self.spec, self.codec.encode(batch.column(self.spec.label), start)
+        spec, codes = self.spec, self.codec.read(batch, start)
         ids, units = row_ids(batch, spec.ids), None if spec.unit is None else id_column(batch, spec.unit)
         return Facts(codes, ids, units, self._prior(batch, start))
 
@@ -182,10 +184,18 @@ def published(
     # Ties between equally likely classes are broken by a hash of the row's id. Row numbers must not be used instead: ties, whose hash
     # everybody can compute, would reveal them, and the order of the input, which the shuffle hides, may depend on the labels.
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
-    codes = block.outputs if block.law.releases_codes else named.hard_codes(prior)
+    codes = block.outputs if block.law.releases_codes else _likeliest(named, prior)
     evidence = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
     rows = rewrite(batch, codes, evidence)
     return rows.append_column(DRAWN, pa.array(drawn_words(salt, ids, codes, evidence).view(np.int64)))
+
+
+def _likeliest(noisy: NoisyLabels, prior: NDArray[np.float64] | None) -> NDArray[np.integer]:
+    """Choose the label that is written for each row: of several columns each one's likeliest class, if the law tells of each."""
+    classes = noisy.classes
+    if prior is None and isinstance(classes, LabelColumns) and laws_of_columns(noisy.blocks[0].law, classes.sizes):
+        return classes.codes([noisy.column(name).hard_codes() for name in classes.names])
+    return noisy.hard_codes(prior)
 
 
 # The engine -------------------------------------------------------------------------------------------------------------------------------
@@ -218,10 +228,13 @@ class LocalEngine:
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """Return the codec of the declared or inferred classes; refuse a table that was released, or whose path names a class."""
         # A released Parquet file says so in its metadata, so only text tables need their SHA-256 compared with the ledger.
-        check_raw(self._table, spec.label, ledger if self._table.text else None, except_dataset=spec.dataset or table_name(self._table))
-        check_type(spec.label, self._table.type_of(spec.label))
+        check_raw(self._table, spec.labels, ledger if self._table.text else None, except_dataset=spec.dataset or table_name(self._table))
+        for label in spec.labels:
+            check_type(label, self._table.type_of(label))
         codec = declared_codec(self._table, spec.label, spec.classes)
-        check_layout(self._table, self._given, spec.label, codec.classes, public=spec.order == "keep")
+        listed = codec.classes.lists if isinstance(codec.classes, LabelColumns) else (codec.classes,)
+        for label, classes in zip(spec.labels, listed, strict=True):
+            check_layout(self._table, self._given, label, classes, public=spec.order == "keep")
         return codec
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "LocalPasses":
@@ -231,6 +244,8 @@ class LocalEngine:
 
 def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
     """Make the codec of the declared classes, or with "infer" of those in the column."""
+    if isinstance(classes, LabelColumns):
+        return columns_codec(classes, table, partial(row_name, table))
     kind = table.type_of(label)
     known = declared_or_infer(classes)
     if infers(known):
@@ -252,7 +267,7 @@ class LocalPasses:
     def __init__(self, source: Source, reader: Reader, pin: TablePin, progress: Progress):
         self._source, self._reader, self._pin, self._progress = source, reader, pin, progress
         self._spec, self._pinned = reader.spec, 0
-        self._digest = source.public_digest(self._spec.label)
+        self._digest = source.public_digest(self._spec.labels)
 
     def pin(self) -> str:
         """Run the first pass, which checks and pins every row; return the digest of the public columns if there are no ids, else ""."""

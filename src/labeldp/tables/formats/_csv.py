@@ -121,8 +121,9 @@ class CsvSource(Source):
         """Replace the labels as `Source.rewrite`, with evidence in base64url; return one column of complete lines."""
         rows = self.shape.rewrite(rows, codes, None if evidence is None else _base64(evidence))
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        label = columns[self.shape.codec.column]
-        columns[self.shape.codec.column] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is written as an empty field
+        for name in self.shape.codec.columns:
+            label = columns[name]
+            columns[name] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is written as an empty field
         return pa.record_batch({"line": _lines(list(columns.values()), self.delimiter)})
 
     def sink(self, path: Path | Place, facts: str) -> "CsvSink":

@@ -127,7 +127,7 @@ class ParquetSource(Source):
         """Estimate the bytes of a decoded row from the first rows."""
         # The label counts as LABEL_BYTES: batches become row groups of the output, whose sizes must not depend on raw labels.
         if not self._row_bytes:
-            public = [name for name in self.names if name != self._planned]
+            public = [name for name in self.names if name not in self._planned]
             with self._open() as file:
                 first = next(self._read(file.iter_batches(PROBE, columns=public)), None)
             self._row_bytes = LABEL_BYTES + (first.nbytes // len(first) if first is not None and len(first) else 0)
@@ -196,7 +196,7 @@ class ParquetSink:
 def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, facts: str, text: Sequence[str] = ()) -> ParquetSink:
     """Open a new file of released rows, with the shared facts in its metadata. `text`: more columns to write with dictionaries."""
     # The label always has a dictionary. If it had one as in the input, where one is used if it pays, that would depend on the raw labels.
-    dictionaries = [*settings["use_dictionary"], *text, shape.codec.column]
+    dictionaries = [*settings["use_dictionary"], *text, *shape.codec.columns]
     return ParquetSink(path, shape.released(), {**settings, "use_dictionary": dictionaries}, facts)
 
 

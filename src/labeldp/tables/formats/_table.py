@@ -23,6 +23,7 @@ from labeldp.custody._encode import MOST_READ_OFF, near_miss, read_off
 from labeldp.errors import InvalidInput
 from labeldp.evidence._noisy import record_type
 from labeldp.laws import Grid, Law
+from labeldp.laws._columns import LabelColumns
 from labeldp.tables._place import Part, Place, Staging
 
 EVIDENCE = "__evidence"
@@ -98,7 +99,7 @@ class Source(ABC):
     extent: int
     schema: pa.Schema
     shape: "Shape"  # the shape of released batches; set by `plan`
-    _planned: str | None = None
+    _planned: tuple[str, ...] = ()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -113,13 +114,13 @@ class Source(ABC):
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[Batch]":
         """Iterate over the rows in order, with these columns only (None: all)."""
 
-    def public_digest(self, label: str) -> "ArrowDigest":
-        """Return an empty digest of all columns but the label."""
-        return ArrowDigest(self.schema, tuple(name for name in self.names if name != label))
+    def public_digest(self, labels: Sequence[str]) -> "ArrowDigest":
+        """Return an empty digest of all columns but the labels."""
+        return ArrowDigest(self.schema, tuple(name for name in self.names if name not in labels))
 
     def plan(self, codec: "LabelCodec", evidence_bytes: int) -> None:
         """Set the shape of the output: the label's codec, and the width of evidence (0: none)."""
-        self.shape, self._planned = Shape(self.schema, codec, evidence_bytes), codec.column
+        self.shape, self._planned = Shape(self.schema, codec, evidence_bytes), codec.columns
 
     def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
         """Return rows as they are written, with these labels, and their evidence in the column after the label."""
@@ -167,19 +168,20 @@ class Shape:
     evidence_bytes: int
 
     def released(self) -> pa.Schema:
-        """Return the output's schema: the input's, with a new label field, and a binary column of evidence after it if there is any."""
-        place = self.schema.get_field_index(self.codec.column)
-        # A new field, because the input's may have metadata about the raw labels.
-        fresh = pa.field(self.codec.column, self.codec.column_type, nullable=self.schema.field(place).nullable)
-        schema = self.schema.set(place, fresh)
+        """Return the output's schema: the input's, with new label fields, and a binary column of evidence after them if there is any."""
+        schema, last = self.schema, 0
+        for name, kind in zip(self.codec.columns, self.codec.column_types, strict=True):
+            place = schema.get_field_index(name)
+            # A new field, because the input's may have metadata about the raw labels.
+            schema, last = schema.set(place, pa.field(name, kind, nullable=schema.field(place).nullable)), max(last, place)
         # The column of a model's answers was joined for the draw, and is not released.
         schema = pa.schema([field for field in schema if field.name != WEIGHTS])
         evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
-        return schema.insert(place + 1, evidence) if self.evidence_bytes else schema
+        return schema.insert(last + 1, evidence) if self.evidence_bytes else schema
 
     def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
         """Return rows with these labels, and their evidence in the column after the label."""
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {self.codec.column: self.codec.decode(codes)}
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | self.codec.decoded(codes)
         if evidence is not None:
             columns[self.codec.column + EVIDENCE] = as_binary(evidence)
         schema = self.released()
@@ -252,6 +254,24 @@ class LabelCodec:
                 raise InvalidInput(
                     f"Expected at most {room + 1} classes in column {column!r} of type {column_type}, got {len(classes)}. Cast it."
                 )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the label columns: one, or several that are drawn together."""
+        return (self.column,)
+
+    @property
+    def column_types(self) -> tuple[pa.DataType, ...]:
+        """The type of each label column, also after `decoded`."""
+        return (self.column_type,)
+
+    def read(self, batch: Columns, start_row: int | None = 0) -> NDArray[np.int32]:
+        """Encode the labels of a batch; see `encode`."""
+        return self.encode(batch.column(self.column), start_row)
+
+    def decoded(self, codes: NDArray[np.integer]) -> dict[str, pa.Array]:
+        """Convert codes to the label columns by their names; see `decode`."""
+        return {self.column: self.decode(codes)}
 
     def encode(self, labels: pa.Array, start_row: int | None = 0) -> NDArray[np.int32]:
         """Encode labels as class codes: (n,) int32. `start_row` is the number of the first row, for messages; None if rows have none.
@@ -378,6 +398,36 @@ class GridCodec(LabelCodec):
         )
 
 
+class ColumnsCodec(LabelCodec):
+    """Converts several label columns to the codes of their combinations, and codes to these columns.
+
+    Parameters
+    ----------
+    codecs : sequence of LabelCodec
+        One for each column, in the order of the combinations.
+    """
+
+    def __init__(self, codecs: Sequence[LabelCodec]):
+        self.codecs = tuple(codecs)
+        self.classes = LabelColumns({codec.column: codec.classes for codec in self.codecs})
+        self.column = self.classes.name
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(codec.column for codec in self.codecs)
+
+    @property
+    def column_types(self) -> tuple[pa.DataType, ...]:
+        return tuple(codec.column_type for codec in self.codecs)
+
+    def read(self, batch: Columns, start_row: int | None = 0) -> NDArray[np.int32]:
+        return cast(LabelColumns, self.classes).codes([codec.read(batch, start_row) for codec in self.codecs])
+
+    def decoded(self, codes: NDArray[np.integer]) -> dict[str, pa.Array]:
+        parts = cast(LabelColumns, self.classes).parts(codes)
+        return {codec.column: codec.decode(part) for codec, part in zip(self.codecs, parts, strict=True)}
+
+
 _NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -410,6 +460,13 @@ def label_codec(
     if isinstance(classes, Grid):
         return GridCodec(classes, column, column_type, name_row, text_table=text_table)
     return LabelCodec(parse_classes(classes, column, column_type, text_table=text_table), column, column_type, name_row)
+
+
+def columns_codec(classes: LabelColumns, table: Readable, name_row: Callable[[int], str] | None = None) -> ColumnsCodec:
+    """Make the codec of several declared label columns of a table."""
+    kinds = map(table.type_of, classes.names)
+    listed = zip(classes.names, classes.lists, kinds, strict=True)
+    return ColumnsCodec([label_codec(values, name, kind, name_row, text_table=table.text) for name, values, kind in listed])
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several label columns of one table, released together: one charge, one table with all noisy columns, evidence of each."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.commands import run
+
+import labeldp as ldp
+from labeldp.app._release import release
+from labeldp.custody._staged import Stage
+from labeldp.errors import InvalidInput, LedgerError
+from labeldp.ledger._ledger import Ledger
+from labeldp.tables._spec import ReleaseSpec
+
+N = 3000
+COLUMNS = ldp.LabelColumns({"ill": [False, True], "stars": [1, 2, 3], "ward": ["a", "b"]})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "private" / "ledger.db")
+
+
+def data(n: int = N) -> pa.Table:
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {
+        "ward": pa.array(np.array(["a", "b"])[rng.integers(2, size=n)]).dictionary_encode(),
+        "id": np.arange(n)[::-1] * 3,
+        "stars": rng.choice([1, 2, 3], n, p=[0.6, 0.3, 0.1]).astype(np.int16),
+        "x": rng.standard_normal(n).round(3),
+        "ill": rng.random(n) < 0.2,
+    }
+    return pa.table(columns)
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        pc_csv.write_csv(table.set_column(0, "ward", table["ward"].cast(pa.string())), path)
+    return path
+
+
+def columns_for(ending: str) -> ldp.LabelColumns:
+    return COLUMNS if ending == "parquet" else ldp.LabelColumns({"ill": ["false", "true"], "stars": ["1", "2", "3"], "ward": ["a", "b"]})
+
+
+def spec(columns: ldp.LabelColumns = COLUMNS, split: str = "joint", **changes: Any) -> ReleaseSpec:
+    law = columns.law(changes.get("epsilon", 2.0), split)
+    return ReleaseSpec(**({"label": columns.name, "classes": columns, "epsilon": 2.0, "law": law, "id": "id"} | changes))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize(("split", "id_column"), [("equal", "id"), ("information", None), ("one", "id"), ("joint", "id")])
+def test_each_column_is_read_back_with_its_evidence(tmp_path: Path, ledger: Ledger, ending: str, split: str, id_column: str | None) -> None:
+    columns, table = columns_for(ending), data()
+    done = release(write(table, tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}", spec(columns, split, id=id_column), ledger)
+    out = pq.read_table(done.path) if ending == "parquet" else pc_csv.read_csv(done.path)
+    assert out.column_names == [*table.column_names, "ill,stars,ward__evidence"]
+    if ending == "parquet":
+        assert [out.schema.field(name).type for name in table.column_names] == [field.type for field in table.schema]
+    assert out.sort_by("id")["x"].equals(table.sort_by("id")["x"])
+    assert [ledger.spent("in", name) for name in columns.names] == [2.0, 2.0, 2.0]
+    whole = ldp.read_noisy(done.path, ledger=ledger)
+    assert (whole.classes, whole.classes.names) == (columns, columns.names)
+    truth = dict(zip(table["id"].to_pylist(), range(N), strict=True))
+    order = [truth[i] for i in out["id"].to_pylist()]
+    for number, name in enumerate(columns.names):
+        noisy = ldp.read_noisy(done.path, name, ledger=ledger)
+        assert noisy.privacy.evidence == "proven"
+        np.testing.assert_array_equal(noisy.likelihood(), whole[name].likelihood())
+        asked = np.flatnonzero(noisy.evidenced)
+        labels = [columns.lists[number].index(value if ending == "parquet" else str(value).lower()) for value in table[name].to_pylist()]
+        own = np.eye(len(noisy.classes))[np.array(labels)[order]][asked]
+        error = noisy[asked].class_weights() - own
+        assert (np.abs(error.mean(axis=0)) < 5.5 * error.std(axis=0) / np.sqrt(len(asked))).all()  # false alarm 2e-6 in all 56
+        written = [str(value).lower() for value in out[name].to_pylist()]
+        codes = np.array([[str(value).lower() for value in noisy.classes].index(value) for value in written])
+        likely = noisy.likelihood()[asked, codes[asked]]
+        assert (likely == 1).all()
+    assert ledger.verify() == []
+
+
+def test_a_repeat_is_free_and_a_change_is_found(tmp_path: Path, ledger: Ledger) -> None:
+    source = write(data(), tmp_path / "in.csv")
+    columns = columns_for("csv")
+    first = release(source, tmp_path / "out.csv", spec(columns), ledger)
+    text = (tmp_path / "out.csv").read_text()
+    assert release(source, tmp_path / "out.csv", spec(columns), ledger).repeated
+    assert (tmp_path / "out.csv").read_text() == text
+    assert ledger.spent("in", "ward") == 2.0
+    head, row, rest = text.split("\n", 2)
+    flipped = row.replace("true", "false") if "true" in row else row.replace("false", "true")
+    (tmp_path / "out.csv").write_text("\n".join([head, flipped, rest]))
+    for label in (None, "ward", "ill"):
+        with pytest.raises(InvalidInput, match="has drawn, got something else"):
+            ldp.read_noisy(tmp_path / "out.csv", label)
+    assert first.receipt.columns == columns.names
+
+
+def test_a_manifest_with_other_columns_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+    release(write(data(), tmp_path / "in.csv"), tmp_path / "out.csv", spec(columns_for("csv"), "equal"), ledger)
+    manifest = tmp_path / "out.csv.manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"true"', '"yes"').replace('"false"', '"no"'))
+    with pytest.raises(InvalidInput):
+        ldp.read_noisy(tmp_path / "out.csv", "ill")
+    swapped = text.replace('"columns": [\n    "ill",\n    "stars"', '"columns": [\n    "stars",\n    "ill"', 1)
+    assert swapped != text
+    manifest.write_text(swapped)
+    with pytest.raises((InvalidInput, LedgerError)):
+        ldp.read_noisy(tmp_path / "out.csv", "ward", ledger=ledger)
+
+
+def test_a_null_class_is_one_of_its_own_column(tmp_path: Path, ledger: Ledger) -> None:
+    table = data(60)
+    holes = pa.array([None if i % 3 == 0 else value for i, value in enumerate(table["stars"].to_pylist())], pa.int16())
+    table = table.set_column(table.column_names.index("stars"), "stars", holes)
+    source = write(table, tmp_path / "in.parquet")
+    with pytest.raises(InvalidInput, match="'stars', got none in row 1"):
+        release(source, tmp_path / "out.parquet", spec(), ledger)
+    assert not ledger.exists() or ledger.runs() == []
+    columns = ldp.LabelColumns({"ill": [False, True], "stars": [1, 2, 3, None], "ward": ["a", "b"]})
+    done = release(source, tmp_path / "out.parquet", spec(columns, "equal", epsilon=600.0), ledger)
+    out = pq.read_table(done.path)
+    assert out.sort_by("id")["stars"].to_pylist() == table.sort_by("id")["stars"].to_pylist()
+    assert ldp.read_noisy(done.path, "stars").classes == (1, 2, 3, None)
+
+
+def test_a_table_that_was_released_is_not_released_again(tmp_path: Path, ledger: Ledger) -> None:
+    done = release(write(data(), tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(), ledger)
+    for label, classes in (("ill", [False, True]), (COLUMNS.name, COLUMNS)):
+        with pytest.raises(InvalidInput, match="was released already"):
+            release(done.path, tmp_path / "more.parquet", ReleaseSpec(label, classes, 1.0, dataset="in"), ledger)
+    assert ledger.spent("in", "ill") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"label": "ill"}, "names of the declared columns"),
+        ({"id": "ward"}, "label column 'ward'"),
+        ({"unit": "ill"}, "label column 'ill'"),
+        ({"prior": ["x"]}, "no prior with several"),
+        ({"epsilon": 1.0, "law": COLUMNS.law(2.0)}, "epsilon to be 1.0"),
+        ({"law": ldp.RandomizedResponse(5, 2.0)}, "over the 12 classes"),
+        ({"dataset": "d", "stage": Stage("0" * 32, 1, (COLUMNS.law(2.0, "joint"),) * 2, (0.5, 0.5))}, "without stages"),
+    ],
+)
+def test_illegal_specs_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        spec(**changes)
+
+
+def test_without_a_law_a_spec_takes_what_tells_most() -> None:
+    made = ReleaseSpec(COLUMNS.name, COLUMNS, 1.0)
+    assert (made.law_name, made.labels) == ("one-column", ("ill", "stars", "ward"))
+    assert ReleaseSpec(COLUMNS.name, COLUMNS, 6.0).law_name == "subset"
+    assert ReleaseSpec(COLUMNS.name, COLUMNS, 1.0, "rr").law_name == "one-column"
+
+
+@pytest.mark.parametrize("engine", ["spark", "ray"])
+def test_a_cluster_takes_one_column(tmp_path: Path, ledger: Ledger, engine: str) -> None:
+    with pytest.raises(InvalidInput, match="one label column"):
+        release(write(data(), tmp_path / "in.parquet"), tmp_path / "out", spec(), ledger, engine=engine)
+
+
+def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELDP_LEDGER", str(tmp_path / "ledger.db"))
+    monkeypatch.chdir(tmp_path)
+    write(data(), tmp_path / "in.csv")
+    asked = ["release", "in.csv", "--label", "ill,stars", "--classes", "false,true;1,2,3", "--epsilon", "2", "--id", "id"]
+    code, out, err = run(*asked, "--split", "information", "--out", "noisy.csv")
+    assert code == 0, err
+    assert "columns 'ill', 'stars' together are 2-label-DP for each row" in out
+    code, out, err = run("ledger", "spent")
+    assert [line.split()[:4] for line in out.splitlines()[1:]] == [["in", "ill", "row", "2"], ["in", "stars", "row", "2"]]
+    code, out, err = run("ledger", "history")
+    assert out.count("(one charge on ill, stars)") == 2
+    code, out, err = run("train", "noisy.csv", "--label", "stars", "--exclude", "ward", "--out", "model")
+    assert code == 0, err
+    assert "2-label-DP" in out
+    code, out, err = run("train", "noisy.csv", "--label", "ill,stars", "--out", "both")
+    assert code != 0 and "one of the released columns ill, stars" in err
+    for wrong, said in (
+        (["--split", "weights"], "weights="),
+        (["--split", "one", "--weights", "1"], "2 weights"),
+        (["--range", "0:5"], "got a range"),
+        (["--infer-classes"], "--infer-classes"),
+        (["--prior", "x,x"], "prior"),
+    ):
+        code, out, err = run(*asked, *wrong, "--dataset", "other", "--out", "no.csv")
+        assert code != 0 and said in err, (wrong, err)
+    code, out, err = run(*[each.replace("ill,stars", "ill,ill") for each in asked], "--out", "no.csv")
+    assert code != 0 and "twice" in err
+    code, out, err = run(
+        "release", "in.csv", "--label", "ill", "--classes", "false,true", "--split", "one", "--epsilon", "1", "--out", "n.csv"
+    )
+    assert code != 0 and "several label columns" in err
