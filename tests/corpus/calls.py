@@ -153,13 +153,12 @@ SEVERAL = ldp.LabelColumns({"ill": [0, 1], "ward": ["a", "b", "c"]})
 
 @call
 def privatize_several_columns(folder: Path) -> Any:
-    ledger, given = opened(folder), {"ill": CODES % 2, "ward": np.array(["a", "b", "c"])[CODES]}
-    asked = {"classes": SEVERAL, "ids": IDS, "ledger": ledger}
-    drawn = {split: ldp.privatize(given, SEVERAL.law(2.0, split), dataset=split, **asked) for split in ("information", "one", "joint")}
-    ldp.privatize(given["ill"], ldp.RandomizedResponse(2, 1.0), dataset="one", column="ill", ids=IDS, ledger=ledger)
-    found = {split: {name: labels(noisy[name]) for name in SEVERAL.names} for split, noisy in drawn.items()}
-    spent = {"ill": ledger.spent("one", "ill"), "ward": ledger.spent("one", "ward"), "both": ledger.spent("one", SEVERAL.names)}
-    return {"columns": found, "spent": spent, "problems": ledger.verify()}
+    ledger, given = opened(folder), {"ill": CODES[:20] % 2, "ward": np.array(["a", "b", "c"])[CODES[:20]]}
+    noisy = ldp.privatize(given, SEVERAL.law(2.0, "one"), classes=SEVERAL, dataset="d", ids=IDS[:20], ledger=ledger)
+    ldp.privatize(given["ill"], ldp.RandomizedResponse(2, 1.0), dataset="d", column="ill", ids=IDS[:20], ledger=ledger)
+    spent = {"ill": ledger.spent("d", "ill"), "ward": ledger.spent("d", "ward"), "both": ledger.spent("d", SEVERAL.names)}
+    laws = [SEVERAL.law(2.0, split).to_dict() for split in ("auto", "equal", "information", "joint")]
+    return {"ill": labels(noisy["ill"]), "spent": spent, "problems": ledger.verify(), "laws": laws}
 
 
 @call
@@ -445,15 +444,14 @@ also("release_folder_units", released, ending="", order="keep", unit="person", m
 
 @call
 def release_several_columns(folder: Path) -> Any:
-    rows = ROWS.append_column("old", pa.array(np.array(["no", "yes"])[CODES % 2]))
+    rows = ROWS.slice(0, 20).select(["ward", "bed", "status"]).append_column("old", pa.array(np.array(["no", "yes"])[CODES[:20] % 2]))
     pq.write_table(rows, folder / "in.parquet")
     columns = ldp.LabelColumns({"status": NAMES.tolist(), "old": ["no", "yes"]})
-    ledger, found = opened(folder), {}
-    for split in ("joint", "one"):
-        spec = ldp.ReleaseSpec(columns.name, columns, 2.0, columns.law(2.0, split), id=("ward", "bed"), dataset=split)
-        found[split] = table(ldp.release(folder / "in.parquet", folder / f"{split}.parquet", spec, ledger))
-        found[f"{split} old"] = labels(ldp.read_noisy(folder / f"{split}.parquet", "old", ledger=ledger))
-    return found | {"spent": [ledger.spent("joint", name) for name in columns.names]}
+    ledger = opened(folder)
+    spec = ldp.ReleaseSpec(columns.name, columns, 2.0, columns.law(2.0, "joint"), id=("ward", "bed"))
+    done = table(ldp.release(folder / "in.parquet", folder / "out.parquet", spec, ledger))
+    read = ldp.read_noisy(folder / "out.parquet", "old", ledger=ledger)
+    return {"done": done, "spent": [ledger.spent("in", name) for name in columns.names], "evidence": read.privacy.evidence}
 
 
 @call
