@@ -15,6 +15,10 @@ BENCHMARKS = {  # name: module, question
         "small_epsilon.command",
         "how accurate are clusters of public features at epsilon 0.05 to 1? Also figures of two papers",
     ),
+    "overlapping": (
+        "overlapping",
+        "are overlapping tables of counts better than counts of one clustering, or noisy labels, at the same epsilon?",
+    ),
     "pate": ("pate", "do teachers that vote beat counts of clusters and noisy labels at the same epsilon and delta?"),
     "small-epsilon-rates": ("small_epsilon.features", "which rates train features that a net learns without labels? Needs torch"),
     "pretrained": ("pretrained", "how accurate are features of a net that other data have trained, at epsilon 0.1 to 4? Needs torch"),

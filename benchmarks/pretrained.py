@@ -24,7 +24,6 @@ made by a curator who has all labels, and may get further.
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -39,7 +38,6 @@ from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier, SoftmaxRegression, find_clusters
 from labeldp.learn._clusters import clusters_for
-from labeldp.learn._softmax import CountEvidence, RowEvidence
 
 RESULT = RESULTS / "pretrained.json"
 DATA, EPSILONS = ("cifar10", "cifar100"), (0.1, 0.5, 1.0, 2.0, 4.0)
@@ -107,43 +105,6 @@ def choosing() -> Any:
     return SoftmaxRegression(C=STRENGTHS, intercept_C=0.1, max_iter=200, random_state=0)
 
 
-@dataclass(frozen=True, eq=False)
-class Both:
-    """Counts of some rows and draws of others, as one evidence of `SoftmaxRegression`: rows that were counted come first."""
-
-    counts: CountEvidence
-    draws: RowEvidence
-
-    @property
-    def n_units(self) -> int:
-        """Groups and drawn rows."""
-        return self.counts.n_units + self.draws.n_units
-
-    @property
-    def row_weights(self) -> Array:
-        """How much each row counts."""
-        return np.concatenate([self.counts.row_weights, self.draws.row_weights])
-
-    def part(self, units: Array) -> tuple[Array, "Both"]:
-        """The rows of these units, and their evidence."""
-        grouped = units < self.counts.n_units
-        counted, counts = self.counts.part(units[grouped])
-        drawn, draws = self.draws.part(units[~grouped] - self.counts.n_units)
-        return np.concatenate([counted, len(self.counts.groups) + drawn]), Both(counts, draws)
-
-    def frequencies(self) -> Array:
-        """Those of the counts, which are the surer ones."""
-        return self.counts.frequencies()
-
-    def loss(self, scores: Array) -> tuple[float, Array]:
-        """The sum of both losses, as no row is in both, and its gradient."""
-        cut = len(self.counts.groups)
-        (first, of_counts), (second, of_draws) = (
-            each.loss(np.asfortranarray(part)) for each, part in ((self.counts, scores[:cut]), (self.draws, scores[cut:]))
-        )
-        return first + second, np.asfortranarray(np.concatenate([of_counts, of_draws]))
-
-
 def chosen(name: str, epsilon: float, seed: int, rows: int | None) -> tuple[str, Array]:
     """Name the method that held-out draws choose, and what it predicts of the test rows."""
     X, y, X_test, _, k = components(name, rows)
@@ -155,23 +116,15 @@ def chosen(name: str, epsilon: float, seed: int, rows: int | None) -> tuple[str,
     query = ldp.aggregates.Histogram(k, epsilon, n_clusters)
     answer = ldp.aggregate(y[counted], query, groups, classes=range(k), noise=noise)
     sizes = np.bincount(groups, minlength=n_clusters)
-    there, number = np.flatnonzero(sizes), np.cumsum(sizes > 0) - 1  # without clusters that have no row
-    counts = CountEvidence(number[groups], answer.values[there].astype(np.float64), query.standard_deviation(1) ** 2, np.ones(len(there)))
+    told = {"variance": query.standard_deviation(1) ** 2, "counted": sizes}
     rest = np.concatenate([drawn, held_out])
     noisy = ldp.privatize(y[rest], ldp.SubsetSelection(k, epsilon), classes=range(k), noise=noise)
     table = np.log(np.maximum(noisy.likelihood(), 1e-300))
-    draws = RowEvidence(np.asfortranarray(table[: len(drawn)]), np.ones(len(drawn)))
-
-    def fitted(inputs: Array, evidence: Any) -> Any:
-        model = choosing()
-        model.n_features_in_ = inputs.shape[1]
-        return model._fit(inputs, evidence, np.arange(k))
-
     models = {
         "votes": learner().fit(X[counted], answer.codes()[groups]),
-        "counts": choosing().fit_counts(X[counted], groups, answer.values, variance=query.standard_deviation(1) ** 2, counted=sizes),
-        "likelihood": fitted(X[drawn], draws),
-        "both": fitted(X[np.concatenate([counted, drawn])], Both(counts, draws)),
+        "counts": choosing().fit_counts(X[counted], groups, answer.values, **told),
+        "likelihood": choosing().fit_likelihood(X[drawn], table[: len(drawn)]),
+        "both": choosing().fit_counts(X[counted], groups, answer.values, **told, released=(X[drawn], table[: len(drawn)])),
     }
     likelihood = np.exp(table[len(drawn) :] - table[len(drawn) :].max(axis=1, keepdims=True))
     scores = {each: float(np.log((probabilities(model, X[held_out], k) * likelihood).sum(axis=1)).sum()) for each, model in models.items()}

@@ -13,7 +13,9 @@ from tests.cli.commands import run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN = [pytest.param(page, marks=pytest.mark.deep) if page.name == "deep.md" else page for page in PAGES]
+DEEP = {"deep.md": ("torch", "lightning_fabric"), "preferences.md": ("torch",)}
+"""Pages of nets, and what their examples need."""
+RUN = [pytest.param(page, marks=pytest.mark.deep) if page.name in DEEP else page for page in PAGES]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -34,7 +36,7 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python blocks share one namespace a page and run in an empty folder; so do the page's `labeldp` commands, after them."""
-    if page.name == "deep.md" and not (find_spec("torch") and find_spec("lightning_fabric")):
+    if not all(map(find_spec, DEEP.get(page.name, ()))):
         pytest.skip("needs labeldp[torch,fabric]: run `make test-deep`")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "example"}

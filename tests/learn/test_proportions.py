@@ -39,7 +39,7 @@ def rows_evidence(rng):
 
 def counts_evidence(rng):
     groups = np.concatenate([np.arange(6), rng.integers(0, 6, 34)])
-    return CountEvidence(groups, rng.normal(3, 4, (6, 4)), 2.5, np.array([1.0, 1.0, 0.5, 0.0, 0.9, 1.0]))
+    return CountEvidence.of(groups, rng.normal(3, 4, (6, 4)), 2.5, np.array([1.0, 1.0, 0.5, 0.0, 0.9, 1.0]))
 
 
 @pytest.mark.parametrize("make", [rows_evidence, counts_evidence])

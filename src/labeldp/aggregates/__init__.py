@@ -3,10 +3,10 @@
 
 from labeldp.aggregates._base import Query
 from labeldp.aggregates._gnmax import ConfidentGNMax
-from labeldp.aggregates._histogram import Histogram
+from labeldp.aggregates._histogram import Histogram, Marginals
 from labeldp.aggregates._result import Aggregate, query_from_dict
 from labeldp.aggregates._sums import FeatureSums
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.aggregates._vote import Vote
 
-__all__ = ["Aggregate", "ConfidentGNMax", "FeatureSums", "Histogram", "Query", "RepeatAndSelect", "Vote", "query_from_dict"]
+__all__ = ["Aggregate", "ConfidentGNMax", "FeatureSums", "Histogram", "Marginals", "Query", "RepeatAndSelect", "Vote", "query_from_dict"]

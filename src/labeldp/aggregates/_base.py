@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._validate import exact
@@ -79,6 +79,13 @@ class Query(ABC):
     def value_shape(self) -> tuple[int, ...]:
         """Return the shape of the values of all groups."""
 
+    def groups_of_rows(self, groups: ArrayLike, n_rows: int) -> NDArray[np.int64]:
+        """Check the groups of rows as a user gives them: (n_rows,) numbers, or (n_rows, T) for a query about T tables."""
+        where = check_groups(groups, self.n_groups)
+        if len(where) != n_rows:
+            raise InvalidInput(f"Expected groups of {n_rows} rows, got {len(where)}.")
+        return where
+
     def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of streams of words that groups of these sizes need: (g,) from (g,). By default one for each count."""
         return np.full(len(n_rows), self.n_classes)
@@ -136,3 +143,22 @@ def facts_of(data: object, known: Mapping[str, type[Query]]) -> tuple[type[Query
         fix = "Import labeldp.research.peer to know 'peer'; a newer labeldp may know others."
         raise InvalidInput(f"Expected a query that is one of {', '.join(known)}; got {given!r}. {fix}")
     return known[str(data["query"])], {str(name): value for name, value in data.items() if name != "query"}
+
+
+def check_groups(groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
+    """Check groups of rows: (n,) int64, all in 0..n_groups-1; numbers that no row has are empty groups."""
+    array = np.asarray(groups)
+    if np.ma.is_masked(groups):
+        raise InvalidInput("Expected a group for every row, got a masked array with masked ones. Give rows of no group one of their own.")
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InvalidInput(
+            f"Expected one whole number a row for its group, without missing ones; got {array.dtype} of shape {array.shape}. "
+            "Number the groups, and give rows of no group one of their own."
+        )
+    bad = np.flatnonzero((array < 0) | (array >= n_groups))
+    if len(bad):
+        raise InvalidInput(
+            f"Expected groups in 0..{n_groups - 1}, got {int(array[bad[0]])} in row {bad[0]} (and {len(bad) - 1} more). Raise n_groups, or "
+            "number the groups from 0."
+        )
+    return array.astype(np.int64)

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private label counts of groups, with exact discrete noise, and the prior that follows from them."""
+"""Private label counts of groups, in one table or several that overlap, with exact discrete noise; and the prior that follows from them."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from labeldp.aggregates._base import Query, exact_share
+from labeldp import _validate
+from labeldp.aggregates import _gaussian
+from labeldp.aggregates._base import Query, check_groups, exact_share
 from labeldp.aggregates._discrete import Coins, discrete_gaussian, discrete_laplace
+from labeldp.errors import InvalidInput
 from labeldp.laws._exact import Words
+
+_GRID = 1 << 20  # variances are rounded up to a multiple of 1 / this
+_ROUNDED = 2  # what the bound of many draws takes off the variance: see `_gaussian`
 
 
 @dataclass(frozen=True)
@@ -92,3 +100,100 @@ class Histogram(Query):
         shares = np.where(total > 0, kept / np.where(total > 0, total, 1.0), 1.0 / self.n_classes)
         doubt = np.minimum(1.0, (self.standard_deviation(max_rows_per_unit) / np.maximum(sizes, 1e-9)) ** 2)
         return np.asarray((1.0 - doubt) * shares + doubt / self.n_classes)
+
+
+@dataclass(frozen=True)
+class Marginals(Histogram):
+    """A query for the label counts of several tables of groups at one cost: each row is in one group of each table.
+
+    Parameters
+    ----------
+    n_classes : int
+        K >= 2.
+    epsilon : float
+        Total for one unit over all groups of all tables.
+    n_groups : int
+        Number of groups of all tables together, numbered table by table; `Marginals.of` adds them up.
+    mechanism : {"laplace", "gaussian"}
+        "laplace" (default): discrete Laplace noise, pure epsilon-DP. "gaussian": discrete Gaussian noise, (epsilon, delta)-DP; its standard
+        deviation grows with the square root of the number of tables, that of Laplace noise with the number itself.
+    delta : float
+        0 (default) with "laplace", in (0, 1) with "gaussian".
+    sizes : sequence of T int >= 1
+        Number of groups of each table.
+
+    Notes
+    -----
+    Guarantee: another label of a row moves 1 from one count to another in each of the T tables: an L1 distance of 2 T, an L2 distance of
+    the square root of 2 T; with m rows of a unit m times that. So Laplace noise with a = epsilon / (2 m T) has exactly this epsilon: what T
+    histograms at epsilon / T each have. Gaussian noise has a variance s at which m^2 2 T / (s - 2) is a squared mean whose delta, by
+    `composed_delta` (in `labeldp.aggregates._gaussian`), is at most the stated one.
+
+    References
+    ----------
+    Barak et al. (2007), "Privacy, Accuracy, and Consistency Too", for sets of marginals by the Laplace mechanism; Dong, Roth, Su (2022),
+    Corollary 3.3, for the Gaussian noise.
+
+    Examples
+    --------
+    >>> query = Marginals.of(n_classes=2, epsilon=1.0, sizes=[9, 16, 42])
+    >>> query.n_groups, round(query.standard_deviation(), 2)
+    (67, 8.48)
+    """
+
+    name: ClassVar[str] = "marginals"
+
+    sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.sizes, (list, tuple)) or not self.sizes:
+            raise InvalidInput(
+                "Expected sizes with the number of groups of each table, got none. Marginals.of(n_classes, epsilon, [9, 16])."
+            )
+        object.__setattr__(self, "sizes", tuple(_validate.integer(sizes=size, low=1) for size in self.sizes))
+        if sum(self.sizes) != self.n_groups:
+            raise InvalidInput(f"Expected n_groups={sum(self.sizes)}, the sum of sizes, got {self.n_groups}. Marginals.of adds them up.")
+
+    @classmethod
+    def of(cls, n_classes: int, epsilon: float, sizes: Sequence[int], mechanism: str = "laplace", delta: float = 0.0) -> Self:
+        """Make the query for tables of so many groups each."""
+        return cls(n_classes, epsilon, sum(_validate.integer(sizes=size, low=1) for size in sizes) or 1, mechanism, delta, tuple(sizes))
+
+    @property
+    def n_tables(self) -> int:
+        """Return the number of tables."""
+        return len(self.sizes)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Return the number of each table's first group: (T,) int64."""
+        return np.cumsum((0, *self.sizes[:-1]))
+
+    def scale(self, max_rows_per_unit: int = 1) -> Fraction:
+        """Return the exact parameter of the noise: a for Laplace noise, sigma^2 for Gaussian noise."""
+        if self.mechanism == "gaussian":
+            return self._variance(max_rows_per_unit)
+        return exact_share(self.epsilon, 2 * max_rows_per_unit * self.n_tables)
+
+    def _variance(self, max_rows_per_unit: int) -> Fraction:
+        mean = _gaussian.calibrated_mean(self.epsilon, self.delta, self.n_groups * self.n_classes)
+        least = Fraction(2 * self.n_tables * max_rows_per_unit**2) / mean + _ROUNDED
+        return Fraction(math.ceil(least * _GRID), _GRID)
+
+    def require_cap(self, max_rows_per_unit: int) -> int:
+        """Check the cap on rows of one unit, for which the noise must fit into 64-bit counts."""
+        cap = super().require_cap(max_rows_per_unit)
+        super().require_cap(cap * self.n_tables)
+        return cap
+
+    def groups_of_rows(self, groups: ArrayLike, n_rows: int) -> NDArray[np.int64]:
+        """Check the group of each row in each table, (n_rows, T), numbered from 0 in each; number them over all tables."""
+        array = np.ma.asarray(groups) if np.ma.is_masked(groups) else np.asarray(groups)
+        if array.shape != (n_rows, self.n_tables):
+            raise InvalidInput(
+                f"Expected groups of {n_rows} rows in {self.n_tables} tables, got shape {array.shape}. Give a column of groups for each "
+                "table; labeldp.learn.Groupings makes them of public columns."
+            )
+        columns = [check_groups(array[:, t], size) + start for t, (size, start) in enumerate(zip(self.sizes, self.starts, strict=True))]
+        return np.column_stack(columns)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import digest
-from labeldp.aggregates._base import Query, facts_of
+from labeldp.aggregates._base import Query, check_groups, facts_of
 from labeldp.aggregates._gnmax import ConfidentGNMax
-from labeldp.aggregates._histogram import Histogram
+from labeldp.aggregates._histogram import Histogram, Marginals
 from labeldp.aggregates._sums import FeatureSums
 from labeldp.aggregates._vote import Vote
 from labeldp.errors import InvalidInput
@@ -22,7 +22,7 @@ from labeldp.receipt import PrivacySpent, Receipt, spent_together
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote, ConfidentGNMax, FeatureSums)}
+QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Marginals, Vote, ConfidentGNMax, FeatureSums)}
 AnyQuery = TypeVar("AnyQuery", bound=Query)
 METADATA_KEY = b"labeldp-aggregate"
 FORMAT = 1
@@ -249,22 +249,3 @@ def query_from_dict(data: object) -> Query:
         return kind(**facts)  # type: ignore[arg-type]  # the constructor checks each
     except TypeError:
         raise InvalidInput(f"Expected the fields of a {kind.name} query, got {', '.join(facts)}. A newer labeldp may know them.") from None
-
-
-def check_groups(groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
-    """Check groups of rows: (n,) int64, all in 0..n_groups-1; numbers that no row has are empty groups."""
-    array = np.asarray(groups)
-    if np.ma.is_masked(groups):
-        raise InvalidInput("Expected a group for every row, got a masked array with masked ones. Give rows of no group one of their own.")
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise InvalidInput(
-            f"Expected one whole number a row for its group, without missing ones; got {array.dtype} of shape {array.shape}. "
-            "Number the groups, and give rows of no group one of their own."
-        )
-    bad = np.flatnonzero((array < 0) | (array >= n_groups))
-    if len(bad):
-        raise InvalidInput(
-            f"Expected groups in 0..{n_groups - 1}, got {int(array[bad[0]])} in row {bad[0]} (and {len(bad) - 1} more). Raise n_groups, or "
-            "number the groups from 0."
-        )
-    return array.astype(np.int64)

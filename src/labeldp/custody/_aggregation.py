@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import array_digest, digest
 from labeldp._validate import exact
-from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Query
-from labeldp.aggregates._result import check_groups
+from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals, Query
+from labeldp.aggregates._base import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode
 from labeldp.custody._request import REDRAW, Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
@@ -74,8 +74,9 @@ def aggregate(
         Raw, private. Every value must be declared.
     query : Histogram, Vote or another Query
         Its epsilon and delta are the total for one unit: with `max_rows_per_unit` = m the noise covers m changed labels.
-    groups : (n,) integers in 0..query.n_groups-1, or (n, query.n_groups) features for FeatureSums
-        The public group of each row, for example its cluster. It must not depend on these labels. Groups may be empty.
+    groups : (n,) integers in 0..query.n_groups-1, (n, query.n_groups) features for FeatureSums, or (n, T) for Marginals of T tables
+        The public group of each row, for example its cluster; for Marginals the group in each table, numbered from 0 in each. It must not
+        depend on these labels. Groups may be empty.
     classes : sequence of K values, or "infer", optional
         The public list of class values. None (default): the codes 0..K-1 of the query's K classes, for integer labels only. "infer" reads
         them off the labels, as in `privatize`.
@@ -181,6 +182,8 @@ def aggregate_batches(
     """
     account = Account(dataset or "", label if column is None else column, 1, ledger, noise, redraw)
     private = account.private_column(declare(classes, checked(query).n_classes), RowIds())
+    if isinstance(query, Marginals):
+        raise InvalidInput("Expected a query about one column of groups, got Marginals of several tables. Ask it by labeldp.aggregate.")
     if group == label:
         raise InvalidInput(
             f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."
@@ -315,9 +318,9 @@ def aggregate_best(
     rows = TableRows(given, len(codes), account.private_column(declared, given))
     # A row that is there twice would be counted twice, with noise for one.
     rows.check_distinct()
-    tried = [(query, groups_of(groups, query, len(codes))) for query, groups in candidates]
+    tried = [(query, query.groups_of_rows(groups, len(codes))) for query, groups in candidates]
     for query, where in tried:
-        query.require(np.bincount(where, minlength=query.n_groups))
+        query.require(np.bincount(where.reshape(-1), minlength=query.n_groups))
     # One charge covers all candidates and all runs, because only the best answer is released.
     request = Request(
         rows.column,
@@ -419,7 +422,7 @@ class GroupQuestion:
     Attributes
     ----------
     query : Query
-    groups : (n,) integers
+    groups : (n,) or (n, T) integers
         As in `aggregate`.
     held_out : float in [0, 1)
         Expected share of the rows that are not counted, chosen by the run's secret, on which an estimator can be measured.
@@ -447,8 +450,8 @@ class GroupAnswer:
     Attributes
     ----------
     answer : Aggregate
-    groups : (n,) int64
-        The group of each row, counted or not.
+    groups : (n,) or (n, T) int64
+        The group of each row, or its T groups, counted or not; numbered over all tables.
     held_out : (n,) bool
         True for rows that were not counted.
     kept : mapping of str to array
@@ -484,9 +487,9 @@ def answer_groups(
     del labels
     rows = TableRows(given, len(codes), column)
     rows.check_distinct()
-    groups = groups_of(question.groups, query, len(codes))
+    groups = query.groups_of_rows(question.groups, len(codes))
     # The sizes of the groups are public, because the groups do not depend on labels.
-    query.require(np.bincount(groups, minlength=query.n_groups), units=given.unit is not None)
+    query.require(np.bincount(groups.reshape(-1), minlength=query.n_groups), units=given.unit is not None)
     query.require_cap(account.max_rows_per_unit)
     warn_of_delta(query.spent_delta(account.max_rows_per_unit), len(groups))
     # A clustering may come out differently on another machine. Its inputs name the request, so that it is not charged again for that.
@@ -611,14 +614,6 @@ def warn_of_delta(delta: float, n_rows: int) -> None:
         )
 
 
-def groups_of(groups: ArrayLike, query: Query, n_rows: int) -> NDArray[np.int64]:
-    """Check the group of each row: (n_rows,) int64."""
-    where = check_groups(groups, query.n_groups)
-    if len(where) != n_rows:
-        raise InvalidInput(f"Expected groups of {n_rows} rows, got {len(where)}.")
-    return where
-
-
 class GroupsDigest:
     """Digest of the group of each row, for rows without ids, computed batch by batch."""
 
@@ -628,7 +623,7 @@ class GroupsDigest:
     def update(self, groups: NDArray[np.int64]) -> None:
         """Add the next rows."""
         for start in range(0, len(groups), _BATCH):
-            self._state.update(groups[start : start + _BATCH].astype(self._kind).data)
+            self._state.update(np.ascontiguousarray(groups[start : start + _BATCH], self._kind).reshape(-1).data)
 
     def hexdigest(self) -> str:
         """Return the SHA-256 of the rows so far, in hexadecimal."""
@@ -638,7 +633,7 @@ class GroupsDigest:
 def groups_digest(groups: NDArray[np.int64], query: Query, rows: TableRows) -> str:
     """Compute the digest of the group of each row, named by its id, or by its number without ids."""
     if rows.explicit:
-        return set_digest(rows.given.ids, groups)  # type: ignore[arg-type]  # explicit ids are not None
+        return set_digest(rows.given.ids, *groups.reshape(len(groups), -1).T)  # type: ignore[arg-type]  # explicit ids are not None
     found = GroupsDigest(query)
     found.update(groups)
     return found.hexdigest()
@@ -920,7 +915,11 @@ class GroupCounts:
         raise TypeError("Raw counts of labels are never pickled. Pass the private answer on instead.")
 
     def add(self, groups: NDArray[np.int64], codes: NDArray[np.integer]) -> None:
-        """Count rows: (n,) groups and (n,) class codes, both checked."""
+        """Count rows: (n,) groups, or (n, T) of several tables, and (n,) class codes, both checked."""
+        if groups.ndim == 2:
+            for column in groups.T:
+                self.add(column, codes)
+            return
         step = max(_CELLS_CHUNK, 2 * len(self._cells))
         for start in range(0, len(codes), step):
             # In chunks, whose cells stay in the cache; but of at least twice as many rows as there are counts, because `bincount`

@@ -5,12 +5,16 @@ from labeldp.learn._classifier import LabelDPClassifier
 from labeldp.learn._cluster_estimators import NoiseCluster, ProportionClassifier
 from labeldp.learn._clusters import ClusterPrior, find_clusters
 from labeldp.learn._corrections import LearnOptions
+from labeldp.learn._counts import CountsClassifier, CountTable, Groupings
 from labeldp.learn._pate import PATEClassifier
 from labeldp.learn._regressor import LabelDPRegressor
 from labeldp.learn._softmax import SoftmaxRegression
 
 __all__ = [
     "ClusterPrior",
+    "CountTable",
+    "CountsClassifier",
+    "Groupings",
     "LabelDPClassifier",
     "LabelDPRegressor",
     "LearnOptions",

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multinomial logistic regression on the exact likelihood of noisy labels or noisy counts, by L-BFGS."""
+"""Multinomial logistic regression on the exact likelihood of noisy labels, noisy counts or both, by L-BFGS."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
-from scipy.sparse import csr_matrix
-from scipy.special import softmax
+from scipy.sparse import csr_matrix, issparse, vstack
+from scipy.special import log_ndtr, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils import check_random_state
@@ -131,34 +131,62 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         sample_weight : (n,) array >= 0, optional
         """
         features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
-        table = np.asarray(log_likelihood, np.float64)
-        if table.ndim != 2 or table.shape[0] != features.shape[0] or np.isnan(table).any():
-            raise InvalidInput(f"Expected log_likelihood of shape ({features.shape[0]}, K) without NaN, got shape {table.shape}.")
+        table = self._likelihood(log_likelihood, features.shape[0])
         return self._fit(features, self._rows(features, table, sample_weight), np.arange(table.shape[1]))
 
-    def fit_counts(self, X: ArrayLike, groups: ArrayLike, counts: ArrayLike, *, variance: float, counted: ArrayLike | None = None) -> Self:
-        """Fit on noisy label counts of groups of rows; the classes are 0..K-1.
+    def fit_counts(
+        self,
+        X: ArrayLike,
+        groups: ArrayLike,
+        counts: Any,
+        *,
+        variance: Any,
+        counted: Any = None,
+        below: Any = None,
+        released: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Self:
+        """Fit on noisy label counts of groups of rows, of one table or of several that overlap; the classes are 0..K-1.
 
         Parameters
         ----------
         X : (n, n_features) array or sparse matrix
-        groups : (n,) integers in 0..g-1
-            Group of each row; groups may be empty.
-        counts : (g, K) numbers
-            Number of rows with each label in each group, with unbiased noise.
-        variance : float
+        groups : (n,) integers in 0..g-1, or (n, T) integers
+            Group of each row; groups may be empty. With T tables: its group in each, or -1 where it is in none.
+        counts : (g, K) numbers, or T such tables
+            Number of rows with each label in each group, with unbiased noise. With T tables NaN is a count that was not published.
+        variance : float, or T of them or of (g, K) arrays
             Variance of the noise on one count.
-        counted : (g,) integers, optional
+        counted : (g,) integers, or T such arrays or None, optional
             Number of rows of each group that were counted, chosen at random; all by default.
+        below : float, or T of them or of (g, K) arrays or None, optional
+            Counts below this number were left out: NaN is known to be below it. By default nothing is known of NaN.
+        released : ((m, n_features) array or sparse matrix, (m, K) float), optional
+            Features and ln P[output | label y] of further rows, as in `fit_likelihood`, whose log-likelihood is added.
 
         Notes
         -----
         Learning from label proportions, with the noise in the likelihood: see `CountEvidence`. C is chosen by held-out groups.
-        Cost: O(n K d) per iteration.
+        Cost: O(n T K d) per iteration.
+
+        See Also
+        --------
+        labeldp.learn.CountsClassifier : the same from published tables with names of columns and levels.
         """
         features: Floats = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
-        evidence = _counted(np.asarray(groups), np.asarray(counts, np.float64), variance, counted, features.shape[0])
-        return self._fit(features, evidence, np.arange(evidence.counts.shape[1]))
+        found = count_evidence(groups, counts, CountNoise(variance, counted, below), features.shape[0])
+        classes = np.arange(found.counts.shape[1])
+        if released is None:
+            return self._fit(features, found, classes)
+        more: Floats = validate_data(self, released[0], accept_sparse="csr", dtype=np.float64, reset=False)
+        told = self._rows(more, self._likelihood(released[1], more.shape[0], len(classes)), None)
+        both = vstack([features, more], format="csr") if issparse(features) or issparse(more) else np.concatenate([features, more])
+        return self._fit(both, JointEvidence((found, told)), classes)
+
+    def _likelihood(self, log_likelihood: ArrayLike, n_rows: int, n_classes: int | None = None) -> Floats:
+        table = np.asarray(log_likelihood, np.float64)
+        if table.ndim != 2 or table.shape != (n_rows, n_classes or table.shape[1]) or np.isnan(table).any():
+            raise InvalidInput(f"Expected log_likelihood of shape ({n_rows}, {n_classes or 'K'}) without NaN, got shape {table.shape}.")
+        return table
 
     def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> "RowEvidence":
         weight = np.ones(X.shape[0]) if sample_weight is None else np.asarray(sample_weight, np.float64)
@@ -183,7 +211,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
         start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
         if self.fit_intercept and np.isfinite(self.intercept_C):  # the penalties have biased the mean probabilities: shift them back
-            start[:, -1] += _towards(shares, _logits(X, start), evidence.row_weights)
+            start[:, -1] += evidence.shift(shares, _logits(X, start))
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
         self.intercept_: Floats = start[:, -1]
@@ -309,6 +337,10 @@ class RowEvidence:
         """Estimate the class frequencies (see `labeldp.protocol.metrics.likeliest_frequencies`)."""
         return likeliest_frequencies(np.exp(self.table), self.row_weights)
 
+    def shift(self, shares: Floats, scores: Floats) -> Floats:
+        """Find what to add to scores (n, K) so that the mean probabilities are these frequencies: (K,)."""
+        return _towards(shares, scores, self.row_weights)
+
     def loss(self, scores: Floats) -> tuple[float, Floats]:
         """Compute sum -log sum_y p_y L_y and its gradient, softmax - posterior: a number and (n, K), from logits (n, K). Cost O(n K)."""
         residual, posterior = scores.copy(order="K"), scores + self.table
@@ -338,33 +370,49 @@ def _to_softmax(scores: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class CountEvidence:
-    """Noisy label counts of groups of rows.
+    """Noisy label counts of groups of rows. Groups may overlap: those of one table do not, those of several tables do.
 
     Attributes
     ----------
-    groups : (n,) int
-        Group of each row; every group has a row.
+    members : (g, n) sparse matrix
+        1 if a row is in a group; every group has a row.
     counts : (g, K) float64
-    variance : float
-        Variance of the noise on one count.
+        NaN where a count was not published.
+    variance : float or (g, K) float64
+        Variance of the noise on a count.
     share : (g,) float64 in [0, 1]
         Share of each group's rows that was counted; which ones is unknown.
+    below : (g, K) float64 or None
+        Where a count is NaN: it was left out because it is below this number, or NaN if nothing is known of it.
+    several : bool
+        The groups are of several tables, so that no sum over groups tells the frequencies of the rows best.
 
     Notes
     -----
     Given the features, labels are independent. So a group's count of a class has mean sum p_i and variance sum p_i (1 - p_i) over its rows,
-    plus the noise's variance. The count is taken as normal, which holds well from groups of a few rows and noise of a few counts on, and
-    the K counts of a group as independent.
+    plus the noise's variance. The count is taken as normal, which holds well from groups of a few rows and noise of a few counts on. All
+    counts are taken as independent: the K counts of a group, and those of groups that share rows. Their noise is; what they share is the
+    chance in the labels themselves, which the noise of private counts mostly exceeds. The mean of every count is right all the same, so the
+    fit is consistent (a composite likelihood); its curvature gives no standard errors. A count that was left out for being small has the
+    probability of being small (a censored normal).
 
     References
     ----------
-    Learning from label proportions: Quadrianto et al. (2009), Yu et al. (2014); here with the noise in the likelihood.
+    Learning from label proportions: Quadrianto et al. (2009), Yu et al. (2014); here with the noise in the likelihood. Composite
+    likelihood: Varin, Reid and Firth (2011). Censoring: Tobin (1958).
     """
 
-    groups: Order
+    members: Any
     counts: Floats
-    variance: float
+    variance: float | Floats
     share: Floats
+    below: Floats | None = None
+    several: bool = False
+
+    @classmethod
+    def of(cls, groups: Order, counts: Floats, variance: float | Floats, share: Floats) -> Self:
+        """Make the evidence of one table, from the group of each row."""
+        return cls(_membership(groups[:, None], len(counts)), counts, variance, share)
 
     @property
     def n_units(self) -> int:
@@ -373,64 +421,270 @@ class CountEvidence:
 
     def part(self, units: Order) -> tuple[Order, "CountEvidence"]:
         """Return the rows of these groups, and the groups' evidence."""
-        number = np.full(self.n_units, -1)
-        number[units] = np.arange(len(units))
-        rows = np.flatnonzero(number[self.groups] >= 0)
-        return rows, CountEvidence(number[self.groups[rows]], self.counts[units], self.variance, self.share[units])
+        members = self.members[units]
+        rows = np.flatnonzero(np.bincount(members.indices, minlength=members.shape[1]))
+        variance = self.variance if isinstance(self.variance, float) else self.variance[units]
+        below = None if self.below is None else self.below[units]
+        return rows, CountEvidence(members[:, rows], self.counts[units], variance, self.share[units], below, self.several)
 
     @cached_property
     def row_weights(self) -> Floats:
-        """Share of each row's group that was counted: (n,)."""
-        return self.share[self.groups]
+        """Largest share of a group of each row that was counted: (n,); 0 for a row of no group."""
+        return np.asarray(self.members.multiply(self.share[:, None]).max(axis=0).toarray()).reshape(-1)
 
     @cached_property
-    def _members(self) -> Any:
-        """(g, n) sparse membership matrix: 1 if a row is in a group."""
-        return csr_matrix((np.ones(len(self.groups)), (self.groups, np.arange(len(self.groups)))), (self.n_units, len(self.groups)))
+    def _transposed(self) -> Any:
+        return self.members.T.tocsr()
+
+    @cached_property
+    def _all_counted(self) -> bool:
+        return bool((self.share == 1).all())
+
+    @cached_property
+    def _known(self) -> NDArray[np.bool_]:
+        return ~np.isnan(self.counts)
 
     def frequencies(self) -> Floats:
         """Estimate the class frequencies from the counts summed over groups: (K,), sums to 1."""
         n, k = float(self.row_weights.sum()), self.counts.shape[1]
-        noise = self.n_units * self.variance
+        sizes = np.asarray(self.members.sum(axis=1)).reshape(-1) * self.share
+        # How often a row is counted, and how many of these counts of each class are known.
+        times, told = float(sizes.sum()) / max(n, 1e-300), np.where(self._known, sizes[:, None], 0.0).sum(axis=0)
+        noise = np.where(self._known, self.variance, 0.0).sum(axis=0)
+        noise /= times**2
+        sums = np.where(self._known, self.counts, 0.0).sum(axis=0) / times
+        sums *= np.where(told > 0, float(sizes.sum()) / np.maximum(told, 1e-300), 0.0)
+        # A class of which no count is known gets an equal part of the rest.
+        sums[told == 0] = max(n - float(sums.sum()), 0.0) / max(1, int((told == 0).sum()))
         # A sum that the noise could hide counts as half a standard deviation of it, so that no frequency is 0 or below.
-        sums = np.maximum(self.counts.sum(axis=0), 0.5 * np.sqrt(noise) + 0.5)
+        floored = np.maximum(sums, 0.5 * np.sqrt(noise) + 0.5)
         # Chi-square statistic of the sums against equal frequencies: where it is small, the frequencies are shrunk to equal ones.
-        evidence = float(np.sum((self.counts.sum(axis=0) - n / k) ** 2) / (noise + n / k))
-        return drawn_to_equal(sums / sums.sum(), evidence)
+        return drawn_to_equal(floored / floored.sum(), float(np.sum((sums - n / k) ** 2 / (noise + n / k))))
+
+    def shift(self, shares: Floats, scores: Floats) -> Floats:
+        """Find what to add to scores (n, K) so that the mean probabilities are these frequencies, or counts of several tables likeliest."""
+        return _likeliest_shift(self, scores) if self.several else _towards(shares, scores, self.row_weights)
+
+    def posterior(self, log_p: Floats) -> Floats:
+        """Estimate the probabilities of the rows' labels given the counts too: (n, K), rows sum to 1, from the model's log_p (n, K).
+
+        They are nearest to the model's in relative entropy, at the cost of (count - expected count)^2 / (2 variance) for each known count:
+        each label is tilted, p e^(sum of its groups' multipliers), by the multipliers that solve the dual, a convex problem. Cost: tens of
+        passes of O(n T K).
+        """
+        known, share = self._known, self.share[:, None]
+        p = np.exp(log_p)
+        sampled = 0.0 if self._all_counted else share * (1 - share) * (self.members @ (p * (1 - p)))
+        noise, counts = self.variance + _GRAIN + sampled + np.zeros(known.shape), np.where(known, self.counts, 0.0)
+
+        def tilted(flat: Floats) -> tuple[Floats, Floats]:
+            scores = log_p + self._transposed @ (share * np.where(known, flat.reshape(known.shape), 0.0))
+            return scores, _to_softmax(scores)
+
+        def dual(flat: Floats) -> tuple[float, Floats]:
+            multipliers = np.where(known, flat.reshape(known.shape), 0.0)
+            q, total = tilted(flat)
+            slope = np.where(known, share * (self.members @ q) - counts + noise * multipliers, 0.0)
+            return float(total.sum() - np.sum(multipliers * counts) + 0.5 * np.sum(noise * multipliers**2)), slope.ravel()
+
+        found = minimize(dual, np.zeros(known.size), jac=True, method="L-BFGS-B", options={"maxiter": 500, "gtol": 1e-3, "maxcor": 20})
+        return tilted(found.x)[0]
 
     def loss(self, scores: Floats) -> tuple[float, Floats]:
-        """Compute the negative normal log-density of the counts and its gradient: a number and (n, K), from logits (n, K). Cost O(n K)."""
-        p, share = scores.copy(order="K"), self.row_weights[:, None]
+        """Compute the negative log-density of the counts and its gradient: a number and (n, K), from logits (n, K).
+
+        Cost: O(n T K), for rows that are in T groups each.
+        """
+        p, share = scores.copy(order="K"), self.share[:, None]
         _to_softmax(p)
-        counted = p * share
-        variance = self._members @ (counted * (1 - counted)) + self.variance + _GRAIN
+        mean = self.members @ p
+        if self._all_counted:
+            own = self.members @ (p * (1 - p))
+        else:
+            own, mean = share * mean - share**2 * (self.members @ p**2), share * mean
+        variance = own + self.variance + _GRAIN
+        value, pull, doubt = self._density(mean, variance)
         # d(loss)/d(p) has a term through the mean (pull) and one through the variance (doubt); the softmax's Jacobian turns it into logits.
-        off = self._members @ counted - self.counts
+        slope = self._transposed @ (share * (pull + doubt)) - 2 * p * (self._transposed @ (share**2 * doubt))
+        return value, p * (slope - (p * slope).sum(axis=1, keepdims=True))
+
+    def _density(self, mean: Floats, variance: Floats) -> tuple[float, Floats, Floats]:
+        """Compute the negative log-density of the counts and its derivatives in mean and variance: a number and twice (g, K)."""
+        known = self._known
+        off = np.where(known, mean - self.counts, 0.0)
         pull = off / variance
-        doubt = 0.5 * (1 / variance - pull**2)
-        slope = share * (pull[self.groups] + doubt[self.groups] * (1 - 2 * counted))
-        return float(0.5 * (np.sum(off * pull) + np.log(variance).sum())), p * (slope - (p * slope).sum(axis=1, keepdims=True))
+        doubt = np.where(known, 0.5 * (1 / variance - pull**2), 0.0)
+        value = float(0.5 * (np.sum(off * pull) + np.log(variance)[known].sum()))
+        if self.below is None:
+            return value, pull, doubt
+        hidden = ~known & ~np.isnan(self.below)
+        spread = np.sqrt(variance[hidden])
+        # Counts are whole numbers, so below t is at most t - 1: the normal density is cut in the middle.
+        z = (self.below[hidden] - 0.5 - mean[hidden]) / spread
+        log_p = log_ndtr(z)
+        hazard = np.exp(-0.5 * z**2 - 0.5 * np.log(2 * np.pi) - log_p)
+        pull[hidden], doubt[hidden] = hazard / spread, 0.5 * hazard * z / variance[hidden]
+        return value - float(log_p.sum()), pull, doubt
 
 
-Evidence = RowEvidence | CountEvidence
+@dataclass(frozen=True, eq=False)
+class JointEvidence:
+    """Evidence of several parts of the rows, whose log-likelihoods add: counts of the first rows, noisy labels of the last.
+
+    Attributes
+    ----------
+    parts : tuple of evidence
+        In the order of the rows.
+    """
+
+    parts: "tuple[CountEvidence | RowEvidence, ...]"
+
+    @property
+    def n_units(self) -> int:
+        """Number of units of all parts."""
+        return sum(part.n_units for part in self.parts)
+
+    @cached_property
+    def row_weights(self) -> Floats:
+        """Weights of all parts' rows: (n,)."""
+        return np.concatenate([part.row_weights for part in self.parts])
+
+    @cached_property
+    def _ends(self) -> Order:
+        return np.cumsum([len(part.row_weights) for part in self.parts])
+
+    def part(self, units: Order) -> tuple[Order, "JointEvidence"]:
+        """Return the rows of these units, and the units' evidence."""
+        first, rows, kept = 0, [], []
+        for part, end in zip(self.parts, self._ends, strict=True):
+            mine = units[(units >= first) & (units < first + part.n_units)] - first
+            first += part.n_units
+            if len(mine):
+                found, told = part.part(mine)
+                rows.append(found + end - len(part.row_weights))
+                kept.append(told)
+        return np.concatenate(rows), JointEvidence(tuple(kept))
+
+    def frequencies(self) -> Floats:
+        """Estimate the class frequencies: those of the counts, which are the surer ones."""
+        return self.parts[0].frequencies()
+
+    def shift(self, shares: Floats, scores: Floats) -> Floats:
+        """Find what to add to scores (n, K) so that the evidence is likeliest: (K,)."""
+        return _likeliest_shift(self, scores)
+
+    def loss(self, scores: Floats) -> tuple[float, Floats]:
+        """Compute the sum of the parts' losses and its gradient: a number and (n, K), from logits (n, K)."""
+        parts = zip(self.parts, np.split(scores, self._ends[:-1]), strict=True)
+        found = [part.loss(np.asfortranarray(rows)) for part, rows in parts]
+        return sum(value for value, _ in found), np.asfortranarray(np.concatenate([slope for _, slope in found]))
 
 
-def _counted(groups: NDArray[np.generic], counts: Floats, variance: float, counted: ArrayLike | None, n_rows: int) -> CountEvidence:
-    """Check groups and counts; groups without rows are left out, since they tell nothing."""
-    if groups.shape != (n_rows,) or groups.dtype.kind not in "iu":
-        raise InvalidInput(f"Expected groups of {n_rows} rows as integers, got {groups.dtype} of shape {groups.shape}.")
-    if counts.ndim != 2 or counts.shape[1] < 2 or not np.isfinite(counts).all():
-        raise InvalidInput(f"Expected finite counts of shape (g, K) with K >= 2, got shape {counts.shape}.")
-    if n_rows == 0 or groups.min() < 0 or groups.max() >= len(counts):
-        raise InvalidInput(f"Expected groups in 0..{len(counts) - 1}, a row of counts for each, got others.")
-    noise = _validate.positive(zero=True, variance=variance)
-    sizes = np.bincount(groups, minlength=len(counts))
-    used = sizes if counted is None else np.asarray(counted, np.float64)
-    if used.shape != sizes.shape or not np.all((used >= 0) & (used <= sizes)):
-        raise InvalidInput(f"Expected counted of shape ({len(counts)},), each between 0 and the group's number of rows.")
-    kept = np.flatnonzero(sizes)
-    number = np.cumsum(sizes > 0) - 1
-    return CountEvidence(number[groups], counts[kept], noise, used[kept] / sizes[kept])
+Evidence = RowEvidence | CountEvidence | JointEvidence
+
+
+def _membership(groups: Order, n_groups: int) -> Any:
+    """Make the (n_groups, n) sparse matrix of ones from the groups of each row, (n, T); -1 is no group."""
+    rows, tables = np.nonzero(groups >= 0)
+    return csr_matrix((np.ones(len(rows)), (groups[rows, tables], rows)), (n_groups, len(groups)))
+
+
+def count_evidence(groups: ArrayLike, counts: Any, noise: "CountNoise", n_rows: int) -> CountEvidence:
+    """Check groups and counts; groups without rows are left out, since they tell nothing.
+
+    Parameters
+    ----------
+    groups : (n,) or (n, T) integers
+    counts : (g, K) numbers, or T such tables
+    noise : CountNoise
+    n_rows : int
+        n.
+    """
+    where = np.asarray(groups)
+    if where.shape[:1] != (n_rows,) or where.ndim > 2 or where.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"Expected groups of {n_rows} rows as integers, a column for each table; got {where.dtype} of shape {where.shape}."
+        )
+    single = where.ndim == 1
+    where = where.reshape(n_rows, -1).astype(np.int64)
+    tables = [np.asarray(table, np.float64) for table in ([counts] if single else counts)]
+    if len(tables) != where.shape[1]:
+        raise InvalidInput(f"Expected a table of counts for each of {where.shape[1]} columns of groups, got {len(tables)}.")
+    for t, table in enumerate(tables):
+        if table.ndim != 2 or table.shape[1] < 2 or table.shape[1] != tables[0].shape[1]:
+            raise InvalidInput(f"Expected counts of shape (g, K) with K >= 2, the same K in all tables, got shape {table.shape}.")
+        if np.isinf(table).any() or (single and np.isnan(table).any()):
+            raise InvalidInput(f"Expected finite counts of shape (g, K) with K >= 2, got others in shape {table.shape}.")
+        low = where[:, t].min() if n_rows else -2
+        if low < (0 if single else -1) or where[:, t].max() >= len(table):
+            raise InvalidInput(f"Expected groups in 0..{len(table) - 1}, a row of counts for each, got others.")
+    starts = np.cumsum([0, *(len(table) for table in tables[:-1])])
+    members = _membership(np.where(where < 0, -1, where + starts), sum(len(table) for table in tables))
+    return replace(noise.evidence(members, tables), several=not single)
+
+
+@dataclass(frozen=True, eq=False)
+class CountNoise:
+    """What is known of how counts were made: the noise on them, how many rows were counted, and which were left out.
+
+    Attributes
+    ----------
+    variance : float, or T of them or of (g, K) arrays
+    counted : (g,) numbers, or T such arrays or None, optional
+    below : float, or T of them or of (g, K) arrays or None, optional
+    """
+
+    variance: Any
+    counted: Any = None
+    below: Any = None
+
+    def evidence(self, members: Any, tables: list[Floats]) -> CountEvidence:
+        """Check and join the tables."""
+        counts, sizes = np.concatenate(tables), np.asarray(members.sum(axis=1)).reshape(-1)
+        used = sizes if self.counted is None else self._used(tables, sizes)
+        kept = np.flatnonzero(sizes)
+        share = used[kept] / sizes[kept]
+        below = None
+        if self.below is not None:
+            limits = _one_each(self.below, tables, "below")
+            each = [
+                np.broadcast_to(np.nan if one is None else np.asarray(one, np.float64), t.shape)
+                for t, one in zip(tables, limits, strict=True)
+            ]
+            below = np.concatenate(each)[kept]
+        return CountEvidence(members[kept], counts[kept], self._variance(tables, kept), share, below)
+
+    def _variance(self, tables: list[Floats], kept: Order) -> float | Floats:
+        if np.isscalar(self.variance) or getattr(self.variance, "shape", None) == ():
+            return _validate.positive(zero=True, variance=self.variance)
+        given = [np.asarray(each, np.float64) for each in _one_each(self.variance, tables, "variance")]
+        for table, each in zip(tables, given, strict=True):
+            if each.shape not in ((), table.shape) or not np.all((each >= 0) & (each < np.inf)):
+                raise InvalidInput(
+                    f"Expected 0 <= variance < inf, one number a table or one a count, {table.shape}; got shape {each.shape}."
+                )
+        return np.concatenate([np.broadcast_to(each, t.shape) for t, each in zip(tables, given, strict=True)])[kept]
+
+    def _used(self, tables: list[Floats], sizes: Floats) -> Floats:
+        one = len(tables) == 1 and self.counted[0] is not None
+        given = [np.asarray(self.counted, np.float64).reshape(-1)] if one else _one_each(self.counted, tables, "counted")
+        found, start = sizes.copy(), 0
+        for table, each in zip(tables, given, strict=True):
+            part = slice(start, start := start + len(table))
+            if each is not None:
+                used = np.asarray(each, np.float64)
+                if used.shape != (len(table),) or not np.all((used >= 0) & (used <= sizes[part])):
+                    raise InvalidInput(f"Expected counted of shape ({len(table)},), each between 0 and the group's number of rows.")
+                found[part] = used
+        return found
+
+
+def _one_each(given: Any, tables: list[Floats], name: str) -> list[Any]:
+    """Return what is given for each table."""
+    found = [given] * len(tables) if given is None or np.isscalar(given) or getattr(given, "shape", None) == () else list(given)
+    if len(found) != len(tables):
+        raise InvalidInput(f"Expected {name} for each of {len(tables)} tables, got {len(found)}.")
+    return found
 
 
 def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, centre: Floats) -> Callable[[Floats], tuple[float, Floats]]:
@@ -473,3 +727,15 @@ def _towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
         if np.abs(step).max() < 1e-6:
             break
     return np.asarray(shift - shift.mean())
+
+
+def _likeliest_shift(evidence: Evidence, scores: Floats) -> Floats:
+    """Find the shift of the scores (n, K) at which the evidence is likeliest: (K,), its mean 0."""
+    n = max(float(evidence.row_weights.sum()), 1.0)
+
+    def loss(shift: Floats) -> tuple[float, Floats]:
+        value, slope = evidence.loss(scores + shift)
+        return value / n, slope.sum(axis=0) / n
+
+    found = minimize(loss, np.zeros(scores.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 50, "gtol": 1e-6}).x
+    return np.asarray(found - found.mean())

@@ -1,0 +1,672 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published tables of counts: reading them by names of columns and levels, asking for several at one cost, learning from them.
+
+Groupings(rows, by) --aggregate--> CountTable, CountTable, ...          or CountTable.from_frame, for counts of somebody else
+CountsClassifier(estimator).fit(rows, tables)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+from labeldp import _validate
+from labeldp.aggregates import Aggregate, Histogram, Marginals
+from labeldp.errors import InvalidInput, LabelDPWarning, warn
+from labeldp.evidence import NoisyLabels
+from labeldp.learn._clusters import learner_of_counts
+from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels, weight_keyword
+from labeldp.learn._data import Codes, Estimator, Floats, text_columns
+from labeldp.learn._softmax import CountNoise, count_evidence
+from labeldp.protocol._matching import row_count, together
+
+Level = object
+Cell = tuple[Level, ...]
+Frame = Any  # of pandas or polars, an Arrow table, or a mapping of names to columns
+
+AnyTable = TypeVar("AnyTable", bound="CountTable")
+_FAR = 10.0  # standard deviations of the noise: a total is off by more with probability below 1e-6, also for Laplace noise
+
+
+# Columns of frames ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """A public column as codes of its levels."""
+
+    codes: Codes
+    levels: tuple[Level, ...]
+
+
+def _values(frame: Frame, name: str, whose: str) -> Any:
+    """Return a column of a frame by its name, as an array."""
+    names = [str(each) for each in _names(frame)]
+    if name not in names:
+        known = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        raise InvalidInput(f"Expected a column {name!r} in {whose}, got columns {known}.{_validate.suggest(name, names)}")
+    column = frame[name]
+    return column if isinstance(column, pa.ChunkedArray | pa.Array) else column.to_numpy() if hasattr(column, "to_numpy") else column
+
+
+def _names(frame: Frame) -> Sequence[Any]:
+    if hasattr(frame, "column_names"):
+        return list(frame.column_names)
+    if hasattr(frame, "columns") and hasattr(frame, "__getitem__"):
+        return list(frame.columns)
+    if isinstance(frame, Mapping):
+        return list(frame)
+    raise InvalidInput(f"Expected a data frame, an Arrow table or a mapping of names to columns, got {type(frame).__name__}.")
+
+
+def _encoded(frame: Frame, name: str, whose: str) -> _Column:
+    """Encode a public column; refuse missing values and several types in one."""
+    values = _values(frame, name, whose)
+    try:
+        column = pa.array(values, from_pandas=True) if not isinstance(values, pa.ChunkedArray | pa.Array) else values
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raise InvalidInput(
+            f"Expected column {name!r} of {whose} of text, numbers or booleans, got other or several types. Convert it to text."
+        ) from None
+    missing = np.asarray(pc.is_null(column, nan_is_null=True))
+    if missing.any():
+        raise InvalidInput(
+            f"Expected a value of {name!r} in every row of {whose}, got none in row {int(missing.argmax())}. Give missing ones the level "
+            "that the published tables have for them."
+        )
+    found = column.dictionary_encode()
+    return _Column(found.indices.to_numpy().astype(np.int64), tuple(found.dictionary.to_pylist()))
+
+
+def _numbers(frame: Frame, name: str, whose: str) -> Floats:
+    """Return a column of numbers, NaN where there is none."""
+    values = _values(frame, name, whose)
+    values = values.to_pylist() if isinstance(values, pa.ChunkedArray | pa.Array) else values
+    column = np.asarray([np.nan if value is None else value for value in np.asarray(values, object).tolist()], object)
+    try:
+        found = column.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"Expected numbers in column {name!r} of {whose}, got text. Read a mark for suppressed cells, such as '*' or '<10', as "
+            "missing, and pass suppressed_below=."
+        ) from None
+    if np.isinf(found).any():
+        raise InvalidInput(
+            f"Expected finite numbers in column {name!r} of {whose}, got an infinite one in row {int(np.isinf(found).argmax())}."
+        )
+    return np.asarray(found, np.float64)
+
+
+# A published table ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CountTable:
+    """Label counts in the cells of a contingency table over public columns, with noise of a known variance.
+
+    Parameters
+    ----------
+    by : tuple of c str
+        Names of the public columns; none for a table of one cell, the totals.
+    cells : tuple of g tuples of c values
+        Levels of these columns in each cell, all different. Cells that are not listed are unknown, or suppressed.
+    classes : tuple of K values
+        The labels that are counted.
+    counts : (g, K) float64
+        Published counts, of any sign; NaN where a count is missing.
+    variance : float or (g, K) float64 >= 0
+        Variance of the noise on a count: 2 b^2 for Laplace noise of scale b, sigma^2 for Gaussian noise, 0 for exact counts.
+    suppressed_below : float, optional
+        Counts below this number are not published. None (default): nothing is known of a missing count, and that it is missing says
+        nothing of it.
+    share : float in (0, 1] or (g,) float64
+        Share of the rows that the table counted, chosen at random; 1 by default.
+
+    See Also
+    --------
+    CountsClassifier : learns from several tables.
+    Groupings : asks for several tables at one cost.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"city": ["Graz", "Wien"], "bought_no": [412.0, 1033.5], "bought_yes": [-3.2, 87.1]})
+    >>> table = CountTable.from_frame(frame, by="city", counts={"no": "bought_no", "yes": "bought_yes"}, variance=200.0)
+    >>> table.cells, table.classes, table.counts.shape
+    ((('Graz',), ('Wien',)), ('no', 'yes'), (2, 2))
+    """
+
+    by: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    classes: tuple[object, ...]
+    counts: Floats
+    variance: float | Floats
+    suppressed_below: float | None = None
+    share: float | Floats = 1.0
+
+    def __post_init__(self) -> None:
+        counts = np.asarray(self.counts, np.float64)
+        if counts.shape != (len(self.cells), len(self.classes)) or np.isinf(counts).any():
+            raise InvalidInput(f"Expected finite counts of {len(self.cells)} cells and {len(self.classes)} classes, got {counts.shape}.")
+        if np.isnan(counts).all():
+            raise InvalidInput(f"Expected at least one count in {self}, got none.")
+        for what, values in (("cells", self.cells), ("classes", self.classes), ("columns", self.by)):
+            repeated = [value for i, value in enumerate(values) if value in values[:i]] if len(set(values)) < len(values) else []
+            if repeated:
+                raise InvalidInput(
+                    f"Expected {what} that are all different in {self}, got {repeated[0]!r} twice. Add such rows up, or drop one."
+                )
+        variance = np.asarray(self.variance, np.float64)
+        if variance.shape not in ((), counts.shape) or not np.all((variance[()] >= 0) & (variance[()] < np.inf)):
+            raise InvalidInput(
+                f"Expected 0 <= variance < inf of the noise in {self}, one number or one a count; got "
+                f"{_validate.shown(self.variance)}. Laplace noise of scale b has 2 b^2."
+            )
+        share = np.asarray(self.share, np.float64)
+        if share.shape not in ((), (len(counts),)) or not np.all((share >= 0) & (share <= 1)) or not share.any():
+            raise InvalidInput(f"Expected 0 < share <= 1 in {self}, got {_validate.shown(self.share)}.")
+        if self.suppressed_below is not None:
+            _validate.positive(suppressed_below=self.suppressed_below)
+        object.__setattr__(self, "counts", counts)
+
+    def __repr__(self) -> str:
+        return f"CountTable(by={self.by}, {len(self.cells)} cells of {len(self.classes)} classes)"
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Frame,
+        by: str | Sequence[str],
+        counts: Mapping[Any, str] | str,
+        *,
+        variance: float | str,
+        label: str | None = None,
+        suppressed_below: float | None = None,
+        share: float = 1.0,
+    ) -> Self:
+        """Read a table that has a row for each cell, or for each cell and label.
+
+        Parameters
+        ----------
+        frame : DataFrame of pandas or polars, Arrow table, or mapping of names to columns
+        by : str or sequence of str
+            Public columns whose levels make the cells.
+        counts : mapping of class value to column, or one column
+            A column for each class; a class without one was not counted. Or, with `label`, the one column of counts.
+        variance : float or str
+            Variance of the noise on a count, or the column that has it.
+        label : str, optional
+            Column of class values, for a frame with a row for each cell and label.
+        suppressed_below, share
+            As in `CountTable`.
+
+        Raises
+        ------
+        InvalidInput
+            A column is missing, or no numbers; a cell is listed twice; a variance is negative.
+        """
+        names = (by,) if isinstance(by, str) else tuple(by)
+        if label is not None:
+            if not isinstance(counts, str):
+                raise InvalidInput(f"Expected counts as the name of one column with label={label!r}, got {type(counts).__name__}.")
+            return _long(cls, frame, (names, label, counts), variance, suppressed_below, share)
+        if not isinstance(counts, Mapping) or not counts:
+            raise InvalidInput(
+                "Expected counts as a mapping of class values to columns, {'no': 'n_no', 'yes': 'n_yes'}, or one column together with "
+                f"label=; got {_validate.shown(counts)}."
+            )
+        table = np.column_stack([_numbers(frame, column, "the table") for column in counts.values()])
+        cells = _cells(frame, names, len(table))
+        noise = (
+            np.repeat(_numbers(frame, variance, "the table")[:, None], table.shape[1], axis=1) if isinstance(variance, str) else variance
+        )
+        return cls(names, cells, tuple(counts), table, noise, suppressed_below, share)
+
+    @classmethod
+    def from_answer(cls, answer: Aggregate, by: str | Sequence[str], cells: Sequence[Cell] | None = None) -> Self:
+        """Read the answer to a Histogram of `labeldp.aggregate`, or a file of `labeldp aggregate`.
+
+        Parameters
+        ----------
+        answer : Aggregate
+        by : str or sequence of str
+            The columns that its groups are made of.
+        cells : sequence of n_groups tuples, optional
+            Levels of these columns in each group. None (default): the answer's names of groups.
+        """
+        if not isinstance(answer, Aggregate) or not isinstance(answer.query, Histogram):
+            raise InvalidInput("Expected the Aggregate that answers a Histogram, which has counts; got another answer.")
+        if cells is None and answer.group_names is None:
+            raise InvalidInput("Expected cells= with the levels of each group, since the answer's groups have no names; got none.")
+        named = [each if isinstance(each, tuple) else (each,) for each in (cells if cells is not None else answer.group_names or ())]
+        variance = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2
+        return cls((by,) if isinstance(by, str) else tuple(by), tuple(named), answer.classes, answer.values.astype(np.float64), variance)
+
+
+def _cells(frame: Frame, names: tuple[str, ...], n_rows: int) -> tuple[Cell, ...]:
+    columns = [_encoded(frame, name, "the table") for name in names]
+    return tuple(zip(*([c.levels[i] for i in c.codes.tolist()] for c in columns), strict=True)) if columns else ((),) * n_rows
+
+
+def _long(
+    kind: type[AnyTable],
+    frame: Frame,
+    columns: tuple[tuple[str, ...], str, str],
+    variance: float | str,
+    suppressed_below: float | None,
+    share: float,
+) -> AnyTable:
+    """Read a frame with a row for each cell and label."""
+    names, label, counts = columns
+    numbers, labels = _numbers(frame, counts, "the table"), _encoded(frame, label, "the table")
+    listed = _cells(frame, names, len(numbers))
+    cells = tuple(dict.fromkeys(listed))
+    place = {cell: i for i, cell in enumerate(cells)}
+    at = np.array([place[cell] for cell in listed]), labels.codes
+    found, noise = np.full((len(cells), len(labels.levels)), np.nan), np.zeros((len(cells), len(labels.levels)))
+    twice = np.bincount(np.ravel_multi_index(at, found.shape), minlength=found.size)
+    if (twice > 1).any():
+        cell, code = divmod(int(twice.argmax()), found.shape[1])
+        raise InvalidInput(
+            f"Expected one row for each cell and label, got several for {(*cells[cell], labels.levels[code])!r}. Add them up."
+        )
+    found[at] = numbers
+    if isinstance(variance, str):
+        noise[at] = _numbers(frame, variance, "the table")
+    return kind(names, cells, labels.levels, found, noise if isinstance(variance, str) else variance, suppressed_below, share)
+
+
+# Asking for several tables ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Groupings:
+    """Public rows, grouped by several sets of columns: the question for several contingency tables at one cost, and its answer by name.
+
+    Parameters
+    ----------
+    rows : DataFrame of pandas or polars, Arrow table, or mapping of names to columns
+        n rows of public columns.
+    by : sequence of T (str or sequence of str)
+        The columns of each table.
+
+    Attributes
+    ----------
+    by : tuple of T tuples of str
+    groups : (n, T) int64
+        Group of each row in each table.
+    cells : tuple of T tuples of cells
+        Levels of each group: those that occur in the rows, which are public.
+    sizes : tuple of T int
+        Number of groups of each table.
+
+    Raises
+    ------
+    InvalidInput
+        A column is missing or has missing values; one is a function of the others of its table, or two tables divide the rows alike, so
+        that epsilon would be divided for nothing.
+
+    Examples
+    --------
+    >>> import numpy as np, labeldp as ldp
+    >>> rng = np.random.default_rng(0)
+    >>> rows = {"city": rng.choice(["Graz", "Wien"], 500), "age": rng.choice(["young", "old"], 500), "paid": rng.choice(["yes", "no"], 500)}
+    >>> asked = Groupings(rows, by=[("city", "age"), ("age", "paid")])
+    >>> answer = ldp.aggregate(rng.integers(0, 2, 500), asked.query(2, epsilon=1.0), asked.groups, noise=ldp.SeededNoise(0))
+    >>> asked.tables(answer)
+    [CountTable(by=('city', 'age'), 4 cells of 2 classes), CountTable(by=('age', 'paid'), 4 cells of 2 classes)]
+    """
+
+    by: tuple[tuple[str, ...], ...]
+    groups: Codes
+    cells: tuple[tuple[Cell, ...], ...]
+    sizes: tuple[int, ...]
+
+    def __init__(self, rows: Frame, by: Sequence[str | Sequence[str]]) -> None:
+        wanted = tuple((each,) if isinstance(each, str) else tuple(each) for each in by)
+        if not wanted or not all(wanted):
+            raise InvalidInput("Expected the columns of at least one table, by=[('age', 'city'), 'job'], got none.")
+        columns = {name: _encoded(rows, name, "the rows") for name in dict.fromkeys(name for names in wanted for name in names)}
+        found = [_grouped(names, [columns[name] for name in names]) for names in wanted]
+        for names, (groups, cells) in zip(wanted, found, strict=True):
+            _require_crossed(names, columns, groups, len(cells))
+        _require_different(wanted, found)
+        object.__setattr__(self, "by", wanted)
+        object.__setattr__(self, "groups", np.column_stack([groups for groups, _ in found]))
+        object.__setattr__(self, "cells", tuple(cells for _, cells in found))
+        object.__setattr__(self, "sizes", tuple(len(cells) for _, cells in found))
+
+    def __repr__(self) -> str:
+        return f"Groupings({len(self.groups)} rows, {len(self.by)} tables of {sum(self.sizes)} cells)"
+
+    def query(self, n_classes: int, epsilon: float, mechanism: str = "laplace", delta: float = 0.0) -> Marginals:
+        """Make the query for all tables, which `labeldp.aggregate` takes together with `groups`; epsilon is the total of all tables."""
+        return Marginals.of(n_classes, epsilon, self.sizes, mechanism, delta)
+
+    def tables(self, answer: Aggregate) -> list[CountTable]:
+        """Divide the answer to `query` into its tables, with the variance of their noise.
+
+        Parameters
+        ----------
+        answer : Aggregate
+        """
+        if not isinstance(answer, Aggregate) or not isinstance(answer.query, Marginals) or answer.query.sizes != self.sizes:
+            raise InvalidInput(f"Expected the answer to Marginals of {self.sizes} groups, the query of these groupings; got another one.")
+        variance = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2
+        tables = []
+        for t, (names, cells, start) in enumerate(zip(self.by, self.cells, answer.query.starts.tolist(), strict=True)):
+            part = slice(start, start + len(cells))
+            # Rows over their unit's cap are in the groups, but not in the counts.
+            share = answer.n_rows[part] / np.bincount(self.groups[:, t], minlength=len(cells))
+            tables.append(CountTable(names, cells, answer.classes, answer.values[part].astype(np.float64), variance, None, share))
+        return tables
+
+
+def _grouped(names: tuple[str, ...], columns: Sequence[_Column]) -> tuple[Codes, tuple[Cell, ...]]:
+    """Number the combinations of levels that occur: the group of each row, and the levels of each group."""
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"Expected different columns in a table, got {names}.")
+    table = np.column_stack([column.codes for column in columns])
+    distinct, groups = np.unique(table, axis=0, return_inverse=True)
+    cells = tuple(tuple(column.levels[code] for column, code in zip(columns, row, strict=True)) for row in distinct.tolist())
+    return np.asarray(groups, np.int64).reshape(-1), cells
+
+
+def _require_crossed(names: tuple[str, ...], columns: Mapping[str, _Column], groups: Codes, size: int) -> None:
+    """Refuse a table of which one column follows from the others."""
+    for name in reversed(names) if len(names) > 1 else ():
+        others = tuple(each for each in names if each != name)
+        if len(_grouped(others, [columns[each] for each in others])[1]) == size:
+            raise InvalidInput(
+                f"Expected columns that divide each other's levels, but {name!r} is a function of {' and '.join(map(repr, others))}: the "
+                f"table of {names} is that of {others}. Leave {name!r} out."
+            )
+
+
+def _require_different(wanted: Sequence[tuple[str, ...]], found: Sequence[tuple[Codes, tuple[Cell, ...]]]) -> None:
+    """Refuse two tables that group the rows alike."""
+    for a, b in combinations(range(len(found)), 2):
+        (one, cells), (other, more) = found[a], found[b]
+        if len(cells) == len(more) == len(np.unique(np.column_stack([one, other]), axis=0)):
+            raise InvalidInput(
+                f"Expected tables that divide the rows differently, but {wanted[a]} and {wanted[b]} have the same groups. Ask for one of "
+                "them: the same epsilon then gives it less noise."
+            )
+
+
+# From tables to the rows ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Matched:
+    """A table's counts in the order of the rows' groups, as `SoftmaxRegression.fit_counts` takes them."""
+
+    groups: Codes
+    counts: Floats
+    variance: Floats
+    counted: Floats
+    below: Floats
+
+
+def match_table(table: CountTable, rows: Frame, n_rows: int, classes: Sequence[object]) -> _Matched:
+    """Find the cell of each public row in a table, by names of columns and levels; check the total.
+
+    Parameters
+    ----------
+    table : CountTable
+    rows : frame of public rows
+    n_rows : int
+    classes : sequence of K values
+        In the order of the result's columns.
+
+    Raises
+    ------
+    InvalidInput
+        The rows lack a column or have no level of the table, or their number is another one than the table's total.
+    """
+    columns = [_encoded(rows, name, "the rows") for name in table.by]
+    groups, present = _grouped(table.by, columns) if columns else (np.zeros(n_rows, np.int64), ((),))
+    if len(groups) != n_rows:
+        raise InvalidInput(f"Expected as many public rows as X has, {n_rows}, got {len(groups)}.")
+    place = {cell: i for i, cell in enumerate(table.cells)}
+    at = np.array([place.get(cell, -1) for cell in present])
+    if (at < 0).all():
+        raise _no_level(table, columns)
+    _check_unmatched(table, np.setdiff1d(np.arange(len(table.cells)), at))
+    order = [table.classes.index(value) if value in table.classes else -1 for value in classes]
+    listed, known = at >= 0, np.array(order) >= 0
+    counts = np.where(listed[:, None] & known, table.counts[at][:, order], np.nan)
+    variance = np.broadcast_to(table.variance, table.counts.shape)[at][:, order]
+    share = np.where(listed, np.broadcast_to(table.share, (len(table.cells),))[at], float(np.mean(table.share)))
+    below = np.where(known & np.isnan(counts), np.nan if table.suppressed_below is None else table.suppressed_below, np.nan)
+    found = _Matched(groups, counts, variance, share * np.bincount(groups, minlength=len(present)), below)
+    _check_total(table, found)
+    return found
+
+
+def _no_level(table: CountTable, columns: Sequence[_Column]) -> InvalidInput:
+    """Say which column has no level in common with the rows."""
+    for j, (name, column) in enumerate(zip(table.by, columns, strict=True)):
+        levels = list(dict.fromkeys(cell[j] for cell in table.cells))
+        if not set(levels) & set(column.levels):
+            mine, other = levels[0], column.levels[0]
+            return InvalidInput(
+                f"Expected levels of {name!r} that the rows have, got {mine!r} ({type(mine).__name__}) and others in the table, "
+                f"{other!r} ({type(other).__name__}) and others in the rows. Write them alike."
+            )
+    return InvalidInput(f"Expected cells of {table} that occur in the rows, got none.")
+
+
+def _check_unmatched(table: CountTable, cells: Codes) -> None:
+    """Warn of counts in cells of which the public rows have none: such rows are unknown, and the cells tell nothing."""
+    counts = table.counts[cells]
+    noise = np.broadcast_to(table.variance, table.counts.shape)[cells]
+    known = ~np.isnan(counts)
+    total, spread = float(counts[known].sum()), float(np.sqrt(noise[known].sum()))
+    if total > _FAR * spread + 0.5:
+        warn(
+            LabelDPWarning(
+                f"{table} counts about {total:,.0f} rows in {len(cells)} cells of which the public rows have none, such as "
+                f"{table.cells[int(cells[0])]!r}. These cells are ignored. If the rows were counted, add them to the public rows."
+            )
+        )
+
+
+def _check_total(table: CountTable, found: _Matched) -> None:
+    """Refuse a table whose counts add up to another number of rows than there are in its cells."""
+    whole: NDArray[np.bool_] = ~np.asarray(np.isnan(found.counts).any(axis=1))
+    if not whole.any() or (table.suppressed_below is not None and not whole.all()):
+        return  # what is published of a suppressed table is the larger part of its noise
+    sizes = np.bincount(found.groups, minlength=len(whole))
+    total, expected, rows = float(found.counts[whole].sum()), float(found.counted[whole].sum()), float(sizes[whole].sum())
+    noise = float(found.variance[whole].sum()) + (rows - expected if np.ndim(table.share) == 0 else 0.0)
+    if not abs(total - expected) <= _FAR * np.sqrt(noise) + 0.5:
+        fix = f"if it counted a random part of them, pass share={total / rows:.3g}; " if 0 < total < rows else ""
+        raise InvalidInput(
+            f"Expected counts of {table} that add up to about {expected:,.0f}, the rows in its cells, got {total:,.0f} with noise of "
+            f"standard deviation {np.sqrt(noise):.3g}. If the variance is right, the table counted other rows: "
+            f"{fix}else pass the rows that it counted."
+        )
+
+
+# The classifier ---------------------------------------------------------------------------------------------------------------------------
+
+
+class CountsClassifier(ClassifierMixin, BaseEstimator):
+    """Learn single rows' labels from published noisy tables of counts, which may overlap, and from noisy labels of further rows, if any.
+
+    The model's probabilities of the rows in a cell sum to the cell's expected counts; the model maximises the likelihood of all counts of
+    all tables together. The public rows must be known, as features. Nothing here reads a label or costs epsilon.
+
+    Parameters
+    ----------
+    estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, default=None
+        It is cloned; its penalty is its own. None: columns of text as indicators, others standardized, then LogisticRegression.
+    student : classifier or pipeline whose fit takes sample weights, default=None
+        A second model, such as gradient boosting, which learns `posterior_` and then predicts. None: the estimator predicts.
+    classes : sequence of K values, default=None
+        All class values. None: those of the tables.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+    estimator_ : fitted estimator (of class codes)
+    student_ : fitted student (of class codes), if there is one
+    posterior_ : (n, K) float64
+        Probabilities of the rows' labels given features and tables: the estimator's, drawn to the counts as far as their noise says. Soft
+        targets for any learner, for example a net.
+    tables_ : tuple of CountTable
+
+    See Also
+    --------
+    ProportionClassifier : finds clusters, asks for their counts, and learns from them.
+    SoftmaxRegression.fit_counts : the same from arrays.
+
+    References
+    ----------
+    Quadrianto et al. (2009), "Estimating Labels from Label Proportions"; composite likelihood: Varin, Reid and Firth (2011).
+
+    Notes
+    -----
+    Each count is taken as normal, with the variance of the noise plus that of the labels, and counts are taken as independent: see
+    `labeldp.learn._softmax.CountEvidence`. A suppressed count has the probability of being below the limit. Cost: some tens of iterations
+    of O(n K (d + T)) for T tables.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, labeldp as ldp
+    >>> rng = np.random.default_rng(0)
+    >>> rows = pd.DataFrame({"city": rng.choice(["Graz", "Linz", "Wien"], 3000), "age": rng.choice(["young", "old"], 3000)})
+    >>> y = np.where((rows.age == "young") ^ (rng.random(3000) < 0.1), "yes", "no")
+    >>> asked = Groupings(rows, by=["city", "age"])
+    >>> answer = ldp.aggregate(y, asked.query(2, epsilon=0.2), asked.groups, classes=["no", "yes"], noise=ldp.SeededNoise(0))
+    >>> model = CountsClassifier().fit(rows, asked.tables(answer))
+    >>> bool(model.score(rows, y) > 0.85)
+    True
+    """
+
+    def __init__(self, estimator: Any = None, *, student: Any = None, classes: Sequence[object] | None = None) -> None:
+        self.estimator = estimator
+        self.student = student
+        self.classes = classes
+
+    def fit(self, X: Any, tables: Sequence[CountTable], *, rows: Frame = None, released: "tuple[Any, NoisyLabels] | None" = None) -> Self:
+        """Fit on tables.
+
+        Parameters
+        ----------
+        X : (n, ...) features
+            A data frame, or what the estimator takes.
+        tables : sequence of CountTable
+        rows : frame of n rows, optional
+            The public columns by which the tables count. None (default): X itself.
+        released : (X of m rows, NoisyLabels of these rows), optional
+            Rows whose labels were released one by one, with their features in the columns of X.
+
+        Raises
+        ------
+        InvalidInput
+            A table does not fit the rows, or the tables do not have the same classes.
+        """
+        listed = _listed(tables)
+        classes = self._classes(listed, released)
+        public = X if rows is None else rows
+        if not hasattr(public, "columns") and not hasattr(public, "column_names") and not isinstance(public, Mapping):
+            raise InvalidInput(f"Expected rows= with the public columns by name, since X is {type(X).__name__} without names; got none.")
+        found = [match_table(table, public, row_count(X), classes) for table in listed]
+        told: dict[str, Any] = {name: [getattr(each, name) for each in found] for name in ("variance", "counted", "below")}
+        groups, counts = np.column_stack([each.groups for each in found]), [each.counts for each in found]
+        learner = self._learner(X)
+
+        def fit(last: Estimator, F: Any, through: Any) -> Estimator:
+            if released is None:
+                return last.fit_counts(F, groups, counts, **told)
+            more, noisy = together(*released, None)
+            return last.fit_counts(F, groups, counts, **told, released=(through(more), noisy.log_likelihood()))
+
+        self._model = Model(fit_last(learner, X, fit), len(classes))
+        self.estimator_, self.classes_, self.tables_ = self._model.estimator, np.asarray(classes), tuple(listed)
+        log_p = np.log(np.maximum(self._model.predict_proba(X), np.finfo(np.float64).tiny))
+        self.posterior_ = count_evidence(groups, counts, CountNoise(**told), row_count(X)).posterior(log_p)
+        if self.student is not None:
+            self._model = Model(_taught(self.student, X, self.posterior_), len(classes))
+            self.student_ = self._model.estimator
+        return self
+
+    def _learner(self, X: Any) -> Estimator:
+        if self.student is not None:
+            require_classifier(self.student)
+            require_plain_labels(self.student)
+            if weight_keyword(self.student) is None:
+                raise InvalidInput(
+                    f"Expected a student whose fit takes sample_weight, got {type(self.student).__name__}. Teach it posterior_."
+                )
+        try:
+            return learner_of_counts(_default_for(X) if self.estimator is None else self.estimator)
+        except InvalidInput:
+            raise InvalidInput(
+                f"Expected an estimator that learns from counts, got {type(self.estimator).__name__}: its last step needs a method "
+                "fit_counts, or to be a plain LogisticRegression. Pass any other classifier as student=: it learns what the "
+                "tables say of each row."
+            ) from None
+
+    def _classes(self, tables: Sequence[CountTable], released: "tuple[Any, NoisyLabels] | None") -> tuple[object, ...]:
+        if released is not None and not (isinstance(released, tuple) and len(released) == 2 and isinstance(released[1], NoisyLabels)):
+            raise InvalidInput("Expected released=(features, NoisyLabels), got others. labeldp.read_noisy reads a released table.")
+        known = tuple(dict.fromkeys(value for table in tables for value in table.classes))
+        drawn = () if released is None else tuple(released[1].classes)
+        wanted = tuple(self.classes) if self.classes is not None else drawn or known
+        other = [value for value in (*known, *drawn) if value not in wanted]
+        if other or (drawn and drawn != wanted):
+            raise InvalidInput(
+                f"Expected the same classes in all tables and labels, {wanted}, got {other[0]!r} too."
+                if other
+                else f"Expected classes= in the order of the noisy labels, {drawn}, got {wanted}."
+            )
+        if len(wanted) < 2:
+            raise InvalidInput(f"Expected at least 2 classes, got {wanted}. If the tables count one of several, pass classes=.")
+        return wanted
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Predict probabilities of the classes: (n, K) float64, columns in the order of `classes_`."""
+        check_is_fitted(self, "classes_")
+        return self._model.predict_proba(X)
+
+    def predict(self, X: Any) -> NDArray[np.generic]:
+        """Predict the most likely class of each row: (n,) class values."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+
+def _listed(tables: object) -> list[CountTable]:
+    listed = [tables] if isinstance(tables, CountTable) else list(tables) if isinstance(tables, Sequence) else []
+    if not listed or not all(isinstance(each, CountTable) for each in listed):
+        raise InvalidInput("Expected one or more CountTable, got others. CountTable.from_frame reads a data frame of counts.")
+    return listed
+
+
+def _taught(student: Estimator, X: Any, posterior: Floats) -> Estimator:
+    """Fit a classifier to soft targets: each row once for each class, weighted by its probability."""
+    n, k = posterior.shape
+    return fit_codes(student, X, np.tile(np.arange(n), k), np.repeat(np.arange(k), n), posterior.T.reshape(-1))
+
+
+def _default_for(X: Any) -> Pipeline:
+    """Make a logistic regression for columns of text and numbers."""
+    texts = text_columns(X)
+    encoder = (
+        make_column_transformer((OneHotEncoder(handle_unknown="ignore"), texts), remainder=StandardScaler()) if texts else StandardScaler()
+    )
+    return make_pipeline(encoder, LogisticRegression())
