@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp.aggregates import _gaussian
-from labeldp.aggregates._base import Query, check_groups, exact_share
+from labeldp.aggregates._base import WIDEST_LAPLACE, Query, check_groups, exact_share
 from labeldp.aggregates._discrete import Coins, discrete_gaussian, discrete_laplace
 from labeldp.errors import InvalidInput
-from labeldp.laws._exact import Words
+from labeldp.laws._exact import Words, whole_below
 
 _GRID = 1 << 20  # variances are rounded up to a multiple of 1 / this
 _ROUNDED = 2  # what the bound of many draws takes off the variance: see `_gaussian`
@@ -154,6 +154,7 @@ class Marginals(Histogram):
         object.__setattr__(self, "sizes", tuple(_validate.integer(sizes=size, low=1) for size in self.sizes))
         if sum(self.sizes) != self.n_groups:
             raise InvalidInput(f"Expected n_groups={sum(self.sizes)}, the sum of sizes, got {self.n_groups}. Marginals.of adds them up.")
+        self.scale()  # refuses a budget that no noise can keep
 
     @classmethod
     def of(cls, n_classes: int, epsilon: float, sizes: Sequence[int], mechanism: str = "laplace", delta: float = 0.0) -> Self:
@@ -184,7 +185,12 @@ class Marginals(Histogram):
     def require_cap(self, max_rows_per_unit: int) -> int:
         """Check the cap on rows of one unit, for which the noise must fit into 64-bit counts."""
         cap = super().require_cap(max_rows_per_unit)
-        super().require_cap(cap * self.n_tables)
+        most = whole_below(exact_share(self.epsilon, 2 * self.n_tables) * WIDEST_LAPLACE)
+        if not cap <= most:
+            raise InvalidInput(
+                f"Expected max_rows_per_unit <= {most} for {self.n_tables} tables at epsilon={self.epsilon!r}, got {cap}: the noise would "
+                "leave 64-bit counts. Ask for fewer tables, or pass the most rows that one unit has."
+            )
         return cap
 
     def groups_of_rows(self, groups: ArrayLike, n_rows: int) -> NDArray[np.int64]:
