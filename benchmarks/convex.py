@@ -8,7 +8,7 @@ Linear models with the logistic loss. Every method sees the same rows, cut to no
 * LP-RR-SGD: one pass over labels by randomized response, the mean iterate, steps by the exact second moment (published ones are shorter);
   subset selection, SGD: the same with that law; LP-Normal-SGD: the same with Gaussian label vectors, delta 1e-5;
 * "..., minimum": the same release, learned from to the minimum of the unbiased empirical loss, as nothing forbids;
-* X'Y: one release by `FeatureSums`, delta 1e-5, to the minimum;
+* X'Y: one release by `FeatureSums`, delta 1e-5, to the minimum; also of all images;
 * likelihood: `SoftmaxRegression` on the exact likelihood of subset selection, with the best of five penalties, as the radii are chosen;
   "own penalty": it chooses among them on the noisy labels alone, as a user would;
 * nothing: all coefficients 0.
@@ -48,7 +48,8 @@ RADII, STEPS = (10.0, 40.0, 160.0), 25
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 BY_LAW = ("LP-RR", "subset selection", "LP-Normal")
 LIKELIHOODS = ("likelihood", "likelihood, own penalty")
-METHODS = (*(f"{name}{how}" for name in BY_LAW for how in (", SGD", ", minimum")), "X'Y", *LIKELIHOODS, "no privacy", "nothing")
+EVERY_ROW = "X'Y, all 60,000 rows"
+METHODS = (*(f"{name}{how}" for name in BY_LAW for how in (", SGD", ", minimum")), "X'Y", EVERY_ROW, *LIKELIHOODS, "no privacy", "nothing")
 
 
 class Data(NamedTuple):
@@ -66,18 +67,18 @@ class Data(NamedTuple):
 @cache
 def data_of(name: str) -> Data:
     """Load or make a data set."""
-    return _images() if name == "fashion_mnist" else _made(int(name.removeprefix("made-")))
+    return _images(ROWS) if name == "fashion_mnist" else _made(int(name.removeprefix("made-")))
 
 
-def _images() -> Data:
-    _, y, _, y_test, _ = parts("fashion_mnist", ROWS)
-    X, X_test = features("fashion_mnist", "gradients", ROWS)
+@cache
+def _images(rows: int | None) -> Data:
+    _, y, _, y_test, _ = parts("fashion_mnist", rows)
+    X, X_test = features("fashion_mnist", "gradients", rows)
     pca = PCA(200, random_state=0).fit(X)
     spread = pca.explained_variance_
     seen = [np.column_stack([pca.transform(part) / spread**0.25, np.full(len(part), np.mean(spread**0.5) ** 0.5)]) for part in (X, X_test)]
     reach = np.median(np.linalg.norm(seen[0], axis=1))
-    rows = Problem("logistic", radius=1.0).rows(seen[0] / reach)
-    return Data(rows, y, seen[1] / reach, np.eye(10)[y_test], RADII, None)
+    return Data(Problem("logistic", radius=1.0).rows(seen[0] / reach), y, seen[1] / reach, np.eye(10)[y_test], RADII, None)
 
 
 def _made(n_classes: int, n: int = 20_000, width: int = 20) -> Data:
@@ -127,9 +128,7 @@ def convex(run: Run) -> dict[str, Run]:
         )
         sums = data.X.T @ vectors
         found[f"{name}, minimum"] = descended(data, sums)
-    query = FeatureSums(k, epsilon, data.X.shape[1], delta=DELTA)
-    answer = ldp.aggregate(data.y, query, data.X, classes=range(k), noise=noise)
-    found["X'Y"] = descended(data, query.sums(answer.values))
+    found["X'Y"] = by_sums(data, epsilon, noise)
     found["no privacy"] = descended(data, data.X.T @ np.eye(k)[data.y])
     return found | {"nothing": {"scores": {"": score(data, np.zeros((data.X.shape[1], k)))}, "seconds": 0.0}}
 
@@ -148,6 +147,18 @@ def likelihoods(run: Run) -> dict[str, Run]:
 
     one = {f"{C:g}": fit(C) for C in PENALTIES}
     return {"likelihood": {"scores": one}, "likelihood, own penalty": {"scores": {"": fit(PENALTIES)}}}
+
+
+def by_sums(data: Data, epsilon: float, noise: ldp.SeededNoise) -> Run:
+    """One release of X'Y."""
+    query = FeatureSums(data.truth.shape[1], epsilon, data.X.shape[1], delta=DELTA)
+    answer = ldp.aggregate(data.y, query, data.X, classes=range(query.n_classes), noise=noise)
+    return descended(data, query.sums(answer.values))
+
+
+def every_row(run: Run) -> dict[str, Run]:
+    """X'Y of all images."""
+    return {EVERY_ROW: by_sums(_images(None), run["epsilon"], ldp.SeededNoise(run["seed"]))} if run["data"] == "fashion_mnist" else {}
 
 
 def descended(data: Data, sums: Array) -> Run:
@@ -192,7 +203,7 @@ def run_all(seeds: int, names: Sequence[str]) -> None:
     runs = {key(run): run for run in load_runs(RESULT)}
     for run in [run for run in wanted(seeds) if run["data"] in names]:
         kept = runs.setdefault(key(run), run | {"methods": {}})
-        for part in (convex, likelihoods):
+        for part in (convex, likelihoods, every_row):
             if part.__name__ in kept:
                 continue
             start = time.perf_counter()
@@ -227,7 +238,8 @@ def accuracies(runs: Sequence[Run]) -> str:
     epsilons = sorted({run["epsilon"] for run in runs})
     lines = [f"| Fashion-MNIST, accuracy, % | {' | '.join(f'eps {e:g}' for e in epsilons)} |", "|---" * (len(epsilons) + 1) + "|"]
     for method in METHODS:
-        cells = [_shown(at_best_radius([r for r in runs if r["epsilon"] == e], method, "accuracy")[0], 100, 1) for e in epsilons]
+        measured = [[run for run in runs if run["epsilon"] == epsilon and method in run["methods"]] for epsilon in epsilons]
+        cells = [_shown(at_best_radius(same, method, "accuracy")[0], 100, 1) if same else "" for same in measured]
         lines.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -237,11 +249,14 @@ def risks(runs: Sequence[Run]) -> str:
     names = [name for name in DATA if any(run["data"] == name for run in runs)]
     heads = [f"{name.removeprefix('made-')} classes, {what}" for name in names for what in ("excess risk", "bound")]
     lines = [f"| made, eps 1 | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    for method in METHODS:
+    for method in [method for method in METHODS if method != EVERY_ROW]:
         cells = []
         for name in names:
-            same = [run for run in runs if run["data"] == name]
-            (first,) = same[0]["methods"][method]["scores"].values()
+            same = [run for run in runs if run["data"] == name and method in run["methods"]]
+            if not same:
+                cells += ["", ""]
+                continue
+            first = next(iter(same[0]["methods"][method]["scores"].values()))
             bound = f"{first['bound']:.1f}" if "bound" in first else ""
             cells += [_shown(at_best_radius(same, method, "excess")[0], 1, 3), bound]
         lines.append(f"| {method} | {' | '.join(cells)} |")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convex methods of the papers, for linear models on released labels: LP-RR-SGD, LP-Normal-SGD, and learning from X'Y.
 
-Reference code: short, and without the tuning that a learner for use needs. The exact likelihood (`labeldp.LabelDPClassifier`) learns more
-from the same release, unless there are thousands of classes; `docs/convex.md` has the measurement.
+Reference code: short, and without the tuning that a learner for use needs. The exact likelihood (`labeldp.LabelDPClassifier`) learns as
+much or more from the same labels; `docs/convex.md` has the measurement.
 
 Everything here is post-processing: it takes what `labeldp.privatize` or `labeldp.aggregate` released, reads no raw label, costs nothing.
 
