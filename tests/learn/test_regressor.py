@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LabelDPRegressor: the location model's mathematics, what it learns, what it refuses before a charge; and metrics of numbers."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import labeldp as ldp
-from labeldp.learn import LearnOptions
+from labeldp.learn import HistogramPrior, LearnOptions
 from labeldp.learn._location import Family, _Rows
 from labeldp.protocol.metrics import mean_squared_error, r2, root_mean_squared_error
 
@@ -275,3 +276,67 @@ def test_few_noisy_rows_tell_nothing_of_r2_and_it_says_so() -> None:
     found = r2(noisy, np.full(40, 5.0))
     assert not found.tells
     assert "too few rows" in str(found)
+
+
+# Laws that release numbers -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("same_noise")
+@pytest.mark.parametrize("law", ["rr-on-bins", "unbiased", "threshold"])
+def test_a_private_histogram_is_the_prior_on_one_bill(tmp_path: Path, law: str) -> None:
+    """The histogram and the rows' draws add up to epsilon, a law of numbers is made for the answer, and a repeat costs nothing."""
+    X, y = linear(3000)
+    ledger = ldp.Ledger(tmp_path / "l.db")
+
+    def fitted() -> Any:
+        options = LearnOptions(em_rounds=0, refit=False)
+        prior = HistogramPrior()
+        made = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), grid=11, law=law, prior=prior, dataset="d", ledger=ledger)
+        return made.set_params(epsilon=2.0, random_state=0, options=options).fit(X, y)
+
+    model = fitted()
+    assert [receipt.epsilon for receipt in model.receipts_] == [0.121, 1.879]
+    assert model.privacy_.epsilon == 2.0 and ledger.spent("d", "label") == 2.0
+    if law != "rr-on-bins":  # few bins do not tell how far apart numbers are
+        assert model.score(*linear(1000, seed=1)) > 0.6
+    drawn = model.stages_[0].law
+    if law != "threshold":
+        # noise of standard deviation 24 on counts of 2,700 rows: 7 of them
+        wanted = np.bincount(np.rint(np.clip(y, 0, 10)).astype(int), minlength=11) / 3000
+        assert np.abs(np.array(drawn.prior) - wanted).max() < 0.065
+        assert drawn == type(drawn)(11, 1.879, prior=drawn.prior)
+        trained = [block for block in model.noisy_labels_.blocks if block.law == drawn]
+        assert len(trained) == 1 and np.isin(trained[0].outputs, np.arange(len(drawn.values))).all()
+    again = fitted()
+    assert again.privacy_.repeated and np.array_equal(again.predict(X), model.predict(X)) and ledger.spent("d", "label") == 2.0
+
+
+def test_a_number_as_it_was_released_is_learned_from_by_any_regressor() -> None:
+    """A plain least-squares fit of unbiased numbers finds the coefficients: 5 standard errors of 2 sigma / sqrt(n)."""
+    X, y = linear(20_000)
+    grid = ldp.Grid(0, 10, points=21)
+    noisy = ldp.privatize(y, ldp.laws.UnbiasedRandomizer(21, 2.0), classes=grid, noise=ldp.SeededNoise(0))
+    released = noisy.released()
+    found = LinearRegression().fit(X, released).coef_ - LinearRegression().fit(X, np.clip(y, 0, 10)).coef_
+    assert np.abs(found).max() < 5 * released.std() / X.std(axis=0).min() / np.sqrt(len(y))
+    assert released.std() > 2 * y.std()
+    with pytest.raises(ldp.InvalidInput, match="releases a label or a number"):
+        ldp.privatize(y, ldp.Threshold(21, 2.0), classes=grid, noise=ldp.SeededNoise(0)).released()
+
+
+@pytest.mark.parametrize(
+    ("law", "prior", "message"),
+    [
+        ("rr-on-bins", np.ones((300, 11)), "which has one for all"),
+        ("rr", HistogramPrior(), "does not read it"),
+        ("rr-on-bins", HistogramPrior(1.0), "less than the total"),
+        ("unbiased", HistogramPrior(3.0), "less than the total"),
+    ],
+)
+def test_priors_that_a_law_of_numbers_refuses(law: str, prior: Any, message: str) -> None:
+    X, y = linear(300)
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), grid=11, law=law, prior=prior, noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match=message):
+        model.fit(X, y)
+    with pytest.raises(ldp.InvalidInput, match="epsilon"):
+        HistogramPrior(-1.0)

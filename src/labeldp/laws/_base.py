@@ -216,6 +216,10 @@ class Law(ABC):
         """
         return None
 
+    def made_for(self, prior: Sequence[float]) -> Self:
+        """Return the law that is best for one prior (K,) of all rows, if the law is made for a prior; InvalidInput for others."""
+        raise InvalidInput(f"Expected a law that is made for one prior of all rows, such as 'rr-on-bins', got {self}.")
+
     def told_apart(self, side: Side) -> Bits | None:
         """Find the classes that at least one row distinguishes from all others: a packed set, (ceil(K/8),); None if every row
         distinguishes all classes.

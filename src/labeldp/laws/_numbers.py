@@ -241,6 +241,9 @@ class RROnBins(_OneNumber):
     def at(self, epsilon: float) -> Self:
         return replace(self, epsilon=epsilon, starts=None, values=None)
 
+    def made_for(self, prior: Sequence[float]) -> Self:
+        return replace(self, prior=tuple(prior), starts=None, values=None)
+
     def released(self, classes: Sequence[object]) -> tuple[object, ...]:
         return on_steps(classes, self.values or ())
 
@@ -369,6 +372,9 @@ class UnbiasedRandomizer(_OfWords):
 
     def at(self, epsilon: float) -> Self:
         return replace(self, epsilon=epsilon, values=None, shares=None, sets=None)
+
+    def made_for(self, prior: Sequence[float]) -> Self:
+        return replace(self, prior=tuple(prior), values=None, shares=None, sets=None)
 
     def released(self, classes: Sequence[object]) -> tuple[object, ...]:
         return on_steps(classes, self.values or ())

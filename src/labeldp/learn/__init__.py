@@ -3,7 +3,7 @@
 
 from labeldp.learn._classifier import LabelDPClassifier
 from labeldp.learn._cluster_estimators import NoiseCluster, ProportionClassifier
-from labeldp.learn._clusters import ClusterPrior, find_clusters
+from labeldp.learn._clusters import ClusterPrior, HistogramPrior, find_clusters
 from labeldp.learn._corrections import LearnOptions
 from labeldp.learn._counts import CountsClassifier, CountTable, Groupings
 from labeldp.learn._pate import PATEClassifier
@@ -15,6 +15,7 @@ __all__ = [
     "CountTable",
     "CountsClassifier",
     "Groupings",
+    "HistogramPrior",
     "LabelDPClassifier",
     "LabelDPRegressor",
     "LearnOptions",

@@ -569,6 +569,63 @@ class ClusterPrior(BaseEstimator):
         return replace(plan, query=replace(plan.query, epsilon=share), epsilon=rest, law=ClusterRR(n_classes, rest, budget.floor))
 
 
+class HistogramPrior(BaseEstimator):
+    """A prior for `LabelDPRegressor` and `TorchRegressor`: the noisy histogram of all numbers, at a part of epsilon.
+
+    Parameters
+    ----------
+    epsilon : float > 0, default=None
+        Cost of the histogram, less than the fit's total. None: sqrt(4 K / n), at most half of the total: then what noise adds to the shares
+        of K points among n rows is about as much as what the law loses by a smaller epsilon.
+
+    See Also
+    --------
+    labeldp.laws.RROnBins, labeldp.laws.UnbiasedRandomizer : laws that are made for one prior of all rows.
+
+    Notes
+    -----
+    Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set and column of the fit; the rows' draws
+    are charged the rest, on the same labels: the two add to the fit's epsilon. It does not count rows that the fit holds out. A law that
+    releases numbers is made for it once; one that reads a prior of each row, such as `Threshold`, gets it for every row.
+
+    References
+    ----------
+    Ghazi et al. 2023, "Regression with label differential privacy" (ICLR), whose prior of RR-on-Bins is estimated so.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> from sklearn.datasets import make_friedman1
+    >>> X, y = make_friedman1(3000, random_state=0)
+    >>> model = ldp.LabelDPRegressor(range=(0, 30), grid=16, law="rr-on-bins", prior=HistogramPrior(), noise=ldp.SeededNoise(0))
+    >>> model.fit(X, y).privacy_.epsilon, [receipt.epsilon for receipt in model.receipts_]
+    (inf, [0.146, 0.854])
+    """
+
+    of_all_rows = True
+
+    def __init__(self, epsilon: float | None = None) -> None:
+        if epsilon is not None:
+            _validate.epsilon(epsilon)
+        self.epsilon = epsilon
+
+    def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
+        """Put all rows into one group and divide the budget; nothing is charged, and faults are refused here.
+
+        Parameters
+        ----------
+        X : (n, ...) features
+        n_rows, n_classes, max_rows_per_unit : int
+        epsilon : float
+            Budget of the histogram and the law together.
+        law : str or Law
+        """
+        rule = min(epsilon / 2, (4 * n_classes / n_rows) ** 0.5)
+        share = float(f"{rule:.3g}") if self.epsilon is None else _validate.epsilon(self.epsilon)
+        rest = left_of(epsilon, share, "the prior (its own epsilon)")
+        return GroupPlan(np.zeros(n_rows, np.int64), Histogram(n_classes, share, 1), rest)
+
+
 def _share(epsilon: float) -> float:
     # Three digits, so that ledger and messages show the number that was spent.
     return float(f"{epsilon / (1 + epsilon):.3g}")

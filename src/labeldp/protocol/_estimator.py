@@ -329,8 +329,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 
     def _require_range(self, y: Any) -> None:
         """Refuse raw numbers without a public range, and a prior that asks about classes."""
-        if hasattr(self.prior, "plan_groups"):
-            raise InvalidInput("Expected a prior of weights or a function of X, got one of clusters. Drop prior=.")
+        if hasattr(self.prior, "plan_groups") and not getattr(self.prior, "of_all_rows", False):
+            raise InvalidInput("Expected a prior of weights, a function of X, or a HistogramPrior, got one of clusters. Drop prior=.")
         if self.classes is None and not isinstance(y, NoisyLabels):
             raise InvalidInput("Expected range=(low, high), the public range of the numbers, got none. Choose it without looking at them.")
 

@@ -143,6 +143,9 @@ class FitPlan:
         # The model starts from the histogram, so rows that it counted could not measure the model without bias.
         held_out = asked.held_out if self.stages.validation_fraction else None
         grouped, known, prior = self.grouped.as_asked(asked), None, asked.answer.prior(asked.groups)
+        if self.stages.law.kind == "number":  # no row reads the prior: the law is made for it
+            law = self.stages.law.made_for(_two_points(prior[0]).tolist())
+            return replace(self, answer=asked.answer, grouped=grouped, held_out=held_out, stages=replace(self.stages, law=law))
         if grouped.found is not None:
             known, prior = grouped.found.model_of(asked.answer, asked.groups)
         return replace(self, answer=asked.answer, known=known, prior=prior, grouped=grouped, held_out=held_out)
@@ -173,7 +176,7 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
     """
     grouped, known = None, None
     if is_group_prior(settings.prior):
-        if isinstance(settings.law, Law):
+        if isinstance(settings.law, Law) and settings.law.kind != "number":
             _require_use(settings.law)
         grouped = settings.prior.plan_groups(
             X,
@@ -218,7 +221,7 @@ def _law_for(settings: FitSettings, grouped: "GroupPlan | None", n_classes: int)
         why = "" if grouped is None else f", which the prior leaves of {settings.epsilon!r}"
         raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}{why}, got {law}. Make the two agree.")
     if grouped is not None:
-        _require_use(law)
+        _require_use(law, grouped)
     check_contract(law_per_row(law, settings.max_rows_per_unit))  # what will be drawn with: a unit's rows share epsilon
     return law
 
@@ -231,7 +234,19 @@ def _weight_of_prior(settings: FitSettings) -> float:
     return weight
 
 
-def _require_use(law: Law) -> None:
+def _two_points(prior: Floats) -> Floats:
+    """Add a flat part of a hundredth to a prior that knows the label."""
+    return prior if np.count_nonzero(prior > 0) > 1 else 0.99 * prior + 0.01 / len(prior)
+
+
+def _require_use(law: Law, grouped: "GroupPlan | None" = None) -> None:
+    if law.kind == "number":
+        if grouped is not None and grouped.query.n_groups == 1:
+            return
+        raise InvalidInput(
+            f"Expected no prior of rows with {law}, which has one for all. Make the law with it (prior=, one weight a point), or have it "
+            "asked for: prior=labeldp.learn.HistogramPrior()."
+        )
     if not law.uses_prior:
         raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
 
