@@ -198,6 +198,8 @@ class Frozen:
         Epochs of each of their stages, where there are one, two or three; else those of `paper`.
     tuned_rates : two float, optional
         Rates of their one and two stages where they are trained as ours, if others are better for hard labels.
+    above : (epsilon, Frozen), optional
+        What ours, and theirs trained as ours, use from this epsilon on; and what is not private.
     """
 
     net: str
@@ -211,10 +213,13 @@ class Frozen:
     mixes: bool = True
     paper_epochs: tuple[int, int, int] | None = None
     tuned_rates: tuple[float, float] | None = None
+    above: tuple[float, "Frozen"] | None = None
 
     def method(self, name: str, epsilon: float | None) -> Method:
         """The recipe of one row."""
         kind, _, number = name.partition("-")
+        if self.above is not None and (epsilon is None or epsilon >= self.above[0]) and kind in ("ours", "tuned", "alibi", "non"):
+            return self.above[1].method(name, epsilon)
         if name == "non-private":
             return Method(self.net, (self.clean,), "none", views=self.views)
         if name == "dp-sgd":
@@ -311,7 +316,7 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         ((1.0,), (0.15, 0.85), (0.1, 0.3, 0.6)),
         rating_law,
         Training(12, 0.2, batch_size=128, schedule="paper decays", weight_decay=1e-4, precision="float32"),
-        replace(_RATINGS, rate=1.0),  # true ratings pull harder: at 2 it diverges
+        replace(_RATINGS, epochs=30, rate=1.0),  # true ratings pull harder: at 2 it diverges
         "ncf",
         mixes=False,
         tuned_rates=(0.01, 0.01),
@@ -337,6 +342,10 @@ FROZEN: dict[tuple[str, str], Frozen] = {
         views="flip",
     ),
 }
+FROZEN["movielens", "cpu"] = replace(
+    FROZEN["movielens", "cpu"],
+    above=(3.0, replace(FROZEN["movielens", "cpu"], net="ratings:20,12,24", ours=_ours(_RATINGS, 30, (3, 30), (3, 5, 30), 2.0))),
+)
 FROZEN["mnist", "cpu"] = replace(
     FROZEN["fashion-mnist", "cpu"],
     ours=_ours(_DIGITS, 8, (4, 6), (4, 3, 4), 0.05),
