@@ -31,12 +31,14 @@ from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs
+from benchmarks import common
+from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, now, parser, parts, save_runs
 
 RESULT = RESULTS / "boosting.json"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 MADE = {"made8": 8, "made26": 26}
 DATA = ("adult", "credit_default", *MADE)
+SIZES = common.SIZES | {name: (15_000, k) for name, k in MADE.items()}
 CORRECTIONS = {"likelihood": "auto", "EM": "em", "hard": "none"}
 
 
@@ -154,15 +156,16 @@ def tables() -> str:
     pages = []
     for title, field, scale, digits in (("accuracy, %", "accuracy", 100, 1), ("log-loss", "log_loss", 1, 3), ("time", "ratio", 1, 1)):
         bounds = () if field == "ratio" else ("LightGBM, no privacy",)
-        lines = [f"| {title} | eps | " + " | ".join([", ".join(column) for column in METHODS] + list(bounds)) + " |"]
-        lines.append("|---|---|" + "---|" * (len(METHODS) + len(bounds)))
+        heads = [title, "eps", *(() if field == "ratio" else ("label equivalents",)), *(", ".join(column) for column in METHODS), *bounds]
+        lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
         for data in DATA:
             for epsilon in EPSILONS:
                 cells = [cell(found(runs, data, epsilon, *column), field, scale, digits) for column in METHODS]
                 if any(cells):
                     mine = found(runs, data, epsilon, "LightGBM", "likelihood").values()
                     cells += [f"{scale * next(iter(mine))['plain'][field]:.{digits}f}"] if bounds and mine else []
-                    lines.append(f"| {data} | {epsilon:g} | " + " | ".join(cells) + " |")
+                    told = [] if field == "ratio" else [f"{equivalents(*SIZES[data], epsilon):,.0f}"]
+                    lines.append(f"| {data} | {epsilon:g} | " + " | ".join(told + cells) + " |")
         pages.append("\n".join(lines))
     return "\n\n".join(pages)
 

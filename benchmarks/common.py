@@ -146,6 +146,23 @@ def equivalents(n: int, k: int, epsilon: float) -> float:
     return float(n * ldp.SubsetSelection(k, epsilon).information() / np.log(k))
 
 
+SIZES = {
+    "adult": (32_561, 2),
+    "credit_default": (20_000, 2),
+    "digits": (1_198, 10),
+    "mnist": (60_000, 10),
+    "fashion_mnist": (60_000, 10),
+    "cifar10": (50_000, 10),
+    "cifar100": (50_000, 100),
+}
+"""Training rows, as `parts` gives them, and classes: tables are printed without the data."""
+
+
+def worth(name: str, epsilon: float) -> str:
+    """The label equivalents of a data set's training rows, as a cell of a table."""
+    return f"{equivalents(*SIZES[name], epsilon):,.0f}"
+
+
 @cache
 def parts(name: str, rows: int | None = None) -> Parts:
     """Train and test rows of a data set, images flat in [0, 1]; sets without an official split are split once, two thirds to one third.

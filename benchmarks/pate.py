@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.semi_supervised import SelfTrainingClassifier
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs, worth
 from benchmarks.small_epsilon.methods import embedder_for, features
 from labeldp.aggregates import ConfidentGNMax
 from labeldp.learn import PATEClassifier, ProportionClassifier
@@ -116,7 +116,8 @@ def run_all(seeds: int, names: Sequence[str]) -> None:
 
 def markdown(runs: Sequence[Run]) -> str:
     """Write the table: mean accuracies with their standard errors, and what the teachers answered."""
-    lines = ["| data | eps | teachers | answers | right answers | " + " | ".join(METHODS) + " |", "|" + "---|" * (5 + len(METHODS))]
+    heads = ["data", "eps", "label equivalents", "teachers", "answers", "right answers", *METHODS]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name in DATA:
         for epsilon in EPSILONS:
             group = {method: [r for r in runs if r["data"] == name and r["method"] == method] for method in ASKED}
@@ -127,7 +128,8 @@ def markdown(runs: Sequence[Run]) -> str:
             asked = group[TEACHERS]
             numbers = f"{asked[0]['teachers']} | {np.mean([r['answers'] for r in asked]):.0f} of {asked[0]['queries']}"
             right = f"{100 * np.mean([r['right_answers'] for r in asked]):.1f} %"
-            lines.append(f"| {name} | {epsilon:g} | {numbers} | {right} | {' | '.join(_accuracy(group[m]) for m in METHODS)} |")
+            cells = [name, f"{epsilon:g}", worth(name, epsilon), numbers, right, *(_accuracy(group[m]) for m in METHODS)]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -31,7 +31,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs, worth
 
 RESULT = RESULTS / "tabular.json"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
@@ -259,10 +259,11 @@ def markdown(
 ) -> str:
     """The table of a field as Markdown: mean and standard deviation over the seeds."""
     title = "accuracy, %" if field == "accuracy" else "log-loss"
-    lines = [f"| {title} | eps | " + " | ".join(methods) + " |", "|---|---|" + "---|" * len(methods)]
+    lines = [f"| {title} | eps | label equivalents | " + " | ".join(methods) + " |", "|---|---|---|" + "---|" * len(methods)]
     for name in ESTIMATORS:
         for epsilon in epsilons:
-            lines.append(f"| {name} | {epsilon:g} | " + " | ".join(cell(runs, name, method, epsilon, field) for method in methods) + " |")
+            cells = [worth(name, epsilon), *(cell(runs, name, method, epsilon, field) for method in methods)]
+            lines.append(f"| {name} | {epsilon:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@
 import ast
 import dataclasses
 import json
+import math
 import os
 import random
 import subprocess
@@ -14,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from benchmarks import BENCHMARKS, __main__, coverage, faults, overlapping, pretrained, rare, tables, tabular
+from benchmarks import BENCHMARKS, __main__, common, coverage, faults, overlapping, pretrained, rare, tables, tabular
 from benchmarks.common import Run, load_json, load_runs, save_runs
 from benchmarks.small_epsilon import command as small_epsilon
 from benchmarks.small_epsilon import plots, report
@@ -24,6 +25,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
+
+import labeldp as ldp
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS_FOLDER = ROOT / "benchmarks"
@@ -292,6 +295,9 @@ def test_overlapping_tables_are_measured_once(monkeypatch: pytest.MonkeyPatch, t
 def test_label_equivalents_are_those_of_the_most_informative_law() -> None:
     assert [round(pretrained.equivalents(60_000, 10, epsilon), -1) for epsilon in (0.5, 1.0, 2.0)] == [810, 3190, 12360]
     assert pretrained.equivalents(1000, 10, 40.0) == pytest.approx(1000, rel=1e-6)
+    digits = common.parts("digits")
+    assert common.SIZES["digits"] == (len(digits.y), digits.dataset.n_classes)
+    assert common.worth("digits", 1.0) == f"{1198 * ldp.SubsetSelection(10, 1.0).information() / math.log(10):.0f}" == "64"
 
 
 def test_every_benchmark_without_torch_has_a_command() -> None:

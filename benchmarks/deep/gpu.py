@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Run, load_runs, machine, now, parser, save_runs, worth
 from benchmarks.deep.data import Data, load
 from benchmarks.deep.nets import FastResNet
 from benchmarks.deep.train import probabilities, scores
@@ -189,13 +189,25 @@ def tables() -> str:
         cells = [
             name,
             f"{epsilon:g}",
+            worth(name, epsilon),
             f"{100 * mean['accuracy']:.2f}{spread}",
             f"{GOALS[name][epsilon]:g}",
             f"{100 * mean['worst_class']:.1f}",
         ]
         cells += [f"{mean['log_loss']:.3f}", f"{100 * mean['calibration_error']:.1f}", str(len(found)), f"{mean['seconds'] / 60:.1f}"]
         rows.append(cells)
-    heads = ["data", "eps", "accuracy, %", "goal", "worst class, %", "log-loss", "calibration error, %", "seeds", "minutes a run"]
+    heads = [
+        "data",
+        "eps",
+        "label equivalents",
+        "accuracy, %",
+        "goal",
+        "worst class, %",
+        "log-loss",
+        "calibration error, %",
+        "seeds",
+        "minutes a run",
+    ]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [heads, ["---"] * len(heads), *rows])
 
 

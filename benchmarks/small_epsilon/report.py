@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import common
-from benchmarks.common import RESULTS, Run
+from benchmarks.common import RESULTS, Run, worth
 from benchmarks.small_epsilon.methods import DP_SGD, METHODS, PUBLISHED, SUMS
 
 RESULT = RESULTS / "small_epsilon.json"
@@ -38,7 +38,8 @@ def mean_of(runs: Sequence[Run], field: str = "accuracy", scale: float = 100, di
 def markdown(runs: Sequence[Run], rows: int | None = None) -> str:
     """The main table as Markdown: mean and standard deviation over the seeds, the published number beside."""
     runs = [run for run in runs if run["table"] == "main" and run.get("rows") == rows and "finished" in run]
-    lines = ["| accuracy, % | eps | " + " | ".join(METHODS) + " | published |", "|---|---|" + "---|" * (len(METHODS) + 1)]
+    heads = ["accuracy, %", "eps", "label equivalents", *METHODS, "published"]
+    lines = [_line(*heads), "|" + "---|" * len(heads)]
     for name in dict.fromkeys(run["data"] for run in runs):
         bound = mean_of([run for run in runs if (run["data"], run["method"]) == (name, "non-private")])
         for epsilon in sorted({run["epsilon"] for run in runs if run["data"] == name}):
@@ -46,7 +47,7 @@ def markdown(runs: Sequence[Run], rows: int | None = None) -> str:
             cells = [bound if m == "non-private" else mean_of([run for run in at if run["method"] == m]) for m in METHODS]
             published = PUBLISHED.get((name, epsilon))
             said = "" if published is None else f"{published[0]} ({published[1]})"
-            lines.append(f"| {name} | {epsilon:g} | " + " | ".join(cells) + f" | {said} |")
+            lines.append(_line(name, f"{epsilon:g}", worth(name, epsilon) if rows is None else "", *cells, said))
     return "\n".join(lines)
 
 
@@ -98,13 +99,15 @@ TITLES = {"non-private": "no privacy", SUMS: f"{SUMS}, delta 1e-5", DP_SGD: f"{D
 def summary() -> str:
     """README's table: where there is a published number, and ours was run."""
     runs = [run for run in load_runs() if run["table"] == "main" and "rows" not in run and "finished" in run]
-    titles = ("accuracy, %", "eps", "published", *(TITLES.get(name, name) for name in SUMMED_UP))
+    titles = ("accuracy, %", "eps", "label equivalents", "published", *(TITLES.get(name, name) for name in SUMMED_UP))
     lines = [_line(*titles), "|---" * len(titles) + "|"]
     for (name, epsilon), (number, said) in PUBLISHED.items():
         same = [run for run in runs if run["data"] == name]
         at = {m: [run for run in same if run["method"] == m and (m == "non-private" or run["epsilon"] == epsilon)] for m in SUMMED_UP}
         if at["NoiseCluster, then the learner"]:
-            lines.append(_line(name, f"{epsilon:g}", f"{number} ({said})", *(mean_of(found) for found in at.values())))
+            lines.append(
+                _line(name, f"{epsilon:g}", worth(name, epsilon), f"{number} ({said})", *(mean_of(found) for found in at.values()))
+            )
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 import labeldp as ldp
 from labeldp.learn import LearnOptions, _boosting
 from labeldp.learn._boosting import LikelihoodBoosting, library_of
+from labeldp.learn._classifier import _short
 from labeldp.learn._corrections import exact_learner
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -258,3 +259,8 @@ def test_without_a_column_to_split_the_frequencies_are_the_model(library, column
     assert p.shape == (3, 2) and np.allclose(p.sum(axis=1), 1)
     if columns == "constant":
         assert np.abs(p[:, 1] - 0.25).max() < 0.15
+
+
+def test_a_dry_run_of_trees_whose_number_is_the_librarys_is_short() -> None:
+    assert _short(xgboost.XGBClassifier()).n_estimators == _short(make_pipeline(xgboost.XGBClassifier()))[-1].n_estimators == 5
+    assert _short(xgboost.XGBClassifier(n_estimators=3)).n_estimators == 3

@@ -2,11 +2,13 @@
 """LabelDPClassifier end to end: what it learns, what it spends, and what it refuses."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import make_blobs
+from sklearn.datasets import make_blobs, make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.naive_bayes import GaussianNB
@@ -330,3 +332,33 @@ def test_small_budgets_have_an_estimate_too(epsilon):
     X, y = make_blobs(1500, centers=4, random_state=0)
     model = ldp.LabelDPClassifier(GaussianNB(), epsilon=epsilon, classes=range(4), noise=ldp.SeededNoise(1), random_state=0).fit(X, y)
     assert model.estimated_accuracy_.low <= model.score(X, y) <= model.estimated_accuracy_.high
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_catboost_learns_by_expectation_maximisation(n_classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With categories, gaps and names of classes; its probabilities are better than those of noisy labels taken as true."""
+    catboost = pytest.importorskip("catboost")
+    monkeypatch.chdir(tmp_path)
+    X, y = make_classification(3000, 8, n_informative=6, n_classes=n_classes, class_sep=1.5, random_state=0)
+    frame = pd.DataFrame(X, columns=list("abcdefgh"))
+    frame["h"] = np.where(frame["h"] > 0, "high", "low")
+    frame.loc[::7, "a"] = np.nan
+    names = np.array(list("wxyz"))[y]
+    found = {}
+    for correction in ("auto", "none"):
+        settings = {"iterations": 15, "thread_count": 1, "verbose": 0, "random_seed": 0, "allow_writing_files": False}
+        model = ldp.LabelDPClassifier(
+            catboost.CatBoostClassifier(cat_features=("h",), **settings),  # a list would be copied, and could not be cloned
+            epsilon=1.0,
+            classes=list("wxyz")[:n_classes],
+            correction=correction,
+            noise=ldp.SeededNoise(0),
+            random_state=0,
+        ).fit(frame[:2000], names[:2000])
+        proba = model.predict_proba(frame[2000:])
+        np.testing.assert_allclose(proba.sum(axis=1), 1)
+        loss = float(-np.log(proba[np.arange(1000), y[2000:]]).mean())
+        found[correction] = float(np.mean(model.predict(frame[2000:]) == names[2000:])), loss
+    assert found["auto"][0] > (0.8 if n_classes == 2 else 0.6)
+    assert found["auto"][1] < found["none"][1] - 0.05
+    assert list(tmp_path.iterdir()) == []

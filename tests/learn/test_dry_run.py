@@ -2,7 +2,8 @@
 """What would stop a training stops it before the charge; what stops it later leaves labels to go on from; text columns are no fault."""
 
 import random
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -299,3 +300,20 @@ def test_a_rehearsal_tells_nothing_of_the_labels(people, monkeypatch):
     assert half and all(
         np.array_equal(a, b) for one, two in zip(given[:half], given[half:], strict=True) for a, b in zip(one, two, strict=True)
     )
+
+
+class Copying(LogisticRegression):
+    """Copies a parameter, as CatBoost does lists: scikit-learn refuses to clone it."""
+
+    def __init__(self, columns: Any = None) -> None:
+        super().__init__()
+        self.columns = None if columns is None else list(columns)
+
+
+def test_an_estimator_that_cannot_be_cloned_is_refused_before_the_charge(tmp_path: Path) -> None:
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    model = ldp.LabelDPClassifier(Copying([1]), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger)
+    with pytest.raises(ldp.InvalidInput, match=r"Copying, which changes its parameter columns\. Give what it keeps.* a tuple"):
+        model.fit(X, (X[:, 0] > 0).astype(int))
+    assert ledger.runs() == []

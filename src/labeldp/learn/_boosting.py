@@ -298,7 +298,9 @@ class _Loss:
 
     def share_told(self, frequencies: Floats) -> float:
         """Compute which share of a label's information the noise leaves, where every row has these class frequencies."""
-        laws, counts = np.unique(np.column_stack([self.own, self.other]), axis=0, return_counts=True)
+        pairs = np.column_stack([self.own, self.other])
+        one = bool((pairs == pairs[0]).all())  # sorting would take as long as some trees
+        laws, counts = (pairs[:1], np.array([self.n])) if one else np.unique(pairs, axis=0, return_counts=True)
         told = information(frequencies[:, None], laws[:, 0], laws[:, 1]).sum(axis=0) @ counts / self.n
         return float(told / (frequencies * (1 - frequencies)).sum())
 
@@ -391,8 +393,11 @@ def _fit_xgboost(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | N
         told = {"eval_set": [(held[0], held[1].labels)], "base_margin_eval_set": [start(held[1].n)]}
         model.set_params(eval_metric=held[1].standing)
     kept = model.get_params()["objective"]
+    # Else XGBoost would measure a loss of its own in each round, on labels that say nothing.
+    model.set_params(disable_default_eval_metric=True)
     model.set_params(objective=loss).fit(X, loss.labels, base_margin=start(loss.n), verbose=False, **told)
     loss.forget()
+    del model.kwargs["disable_default_eval_metric"]
     return model.set_params(objective=kept, eval_metric=None)
 
 

@@ -483,7 +483,13 @@ def _short(estimator: Estimator) -> Estimator:
     """Clone an estimator and cut its number of rounds, if it has one, to a few."""
     copy = _stateless(clone(estimator))
     numbers = {name: value for name, value in copy.get_params().items() if f"__{name}".endswith(_LENGTHS)}
-    return copy.set_params(**{name: _ROUNDS for name, value in numbers.items() if isinstance(value, int) and value > _ROUNDS})
+    # XGBoost's None is a hundred trees.
+    long = [name for name, value in numbers.items() if (value is None and name.endswith("n_estimators")) or _many(value)]
+    return copy.set_params(**dict.fromkeys(long, _ROUNDS))
+
+
+def _many(value: object) -> bool:
+    return isinstance(value, int) and value > _ROUNDS
 
 
 def _stateless(estimator: Estimator) -> Estimator:

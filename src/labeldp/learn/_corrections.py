@@ -179,7 +179,14 @@ def weight_keyword(estimator: Estimator) -> str | None:
 
 def seeded(estimator: Estimator, random_state: np.random.RandomState | None) -> Estimator:
     """Clone an estimator and give every random_state that is None a number from this generator."""
-    copied = clone(estimator)
+    try:
+        copied = clone(estimator)
+    except RuntimeError as error:  # of a parameter that the constructor copies or changes, as CatBoost does lists
+        name = str(error).rpartition(" ")[2]
+        raise InvalidInput(
+            f"Expected an estimator that scikit-learn can clone, got {type(estimator).__name__}, which changes its parameter {name}. Give "
+            "what it keeps as it is: a tuple in place of a list."
+        ) from None
     if random_state is None:
         return copied
     params = copied.get_params().items()
