@@ -70,6 +70,13 @@ def test_without_noise_the_information_is_that_of_the_label():
     assert (_boosting.information(p, np.ones(20), np.ones(20)) <= 1e-12).all()  # an output that has every class says nothing
 
 
+def test_rows_of_several_laws_tell_their_mean():
+    frequencies, sets = np.array([0.5, 0.3, 0.2]), np.array([[1, 0.4, 0.4], [1, 1, 0.2], [0.2, 1, 1]])
+    alone = [_boosting._Loss(np.tile(row, (4, 1)).T).share_told(frequencies) for row in sets]
+    assert alone[1] == pytest.approx(alone[2]) and alone[0] != pytest.approx(alone[1])
+    assert _boosting._Loss(np.repeat(sets, 2, axis=0).T).share_told(frequencies) == pytest.approx(np.mean(alone))
+
+
 @pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("law", ["rr", "subset", "auto"])
 def test_the_gradient_is_that_of_the_likelihood(k, law):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that `labeldp train` offers, with their scikit-learn preprocessing: boosting, a linear model, clusters, and nets by name."""
+"""The models that `labeldp train` offers, with their scikit-learn preprocessing: boosting, a linear model, clusters, and nets by name.
+
+Boosting, the linear model and nets also learn numbers, whose classes are a `Grid`.
+"""
 
 import math
 import warnings
@@ -16,7 +19,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
@@ -29,9 +32,11 @@ from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayInputs
 from labeldp.inputs._columns import ColumnInputs
+from labeldp.laws import Grid
 from labeldp.learn._boosting import LikelihoodBoosting
 from labeldp.learn._classifier import FEW_ROWS
 from labeldp.learn._data import MAX_CATEGORIES
+from labeldp.learn._regressor import default_regressor
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.tables.engines._local import Progress
 
@@ -43,6 +48,8 @@ TREES = (BOOSTING, *BOOSTERS)
 NOISE_CLUSTER, PROPORTIONS = "noise-cluster", "proportions"
 CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
 MODELS = (AUTO, *TREES, LINEAR, *CLUSTER_MODELS, *named.NETS)
+NUMBER_MODELS = (AUTO, BOOSTING, LINEAR, *named.NETS)
+"""Those that learn numbers of a range, too."""
 IMAGES_BY_DEFAULT = "small-convnet"
 MANY_CATEGORIES = 300
 """Number of categories, over all columns, from which "auto" is a linear model: trees could split so many in ways that fit the noise."""
@@ -342,22 +349,25 @@ class Learner(Protocol):
     """The interface of a model that `labeldp train` offers."""
 
     def prepared(self, X: Any) -> Any:
-        """Convert the inputs of all rows to what the classifier takes."""
+        """Convert the inputs of all rows to what the estimator takes."""
         ...
 
-    def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
-        """Make the classifier to fit, with the settings that all learners share."""
+    def estimator(self, seed: int, progress: Progress, **settings: Any) -> Any:
+        """Make the estimator to fit, with the settings that all learners share."""
         ...
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """Return the part of the fitted classifier to store, and the facts needed to read it back."""
+        """Return the part of the fitted estimator to store, and the facts needed to read it back."""
         ...
 
 
-def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions, paper: PaperSpec | None = None) -> Learner:
-    """Choose the learner with this name in `MODELS`, for these inputs; a net is trained as the paper's recipe says."""
+def learner_for(model: str, inputs: Inputs, classes: Sequence[object], options: NetOptions, paper: PaperSpec | None = None) -> Learner:
+    """Choose the learner with this name in `MODELS`, for these inputs; a net is trained as the paper's recipe says.
+
+    If the classes are a `Grid`, the name is one of `NUMBER_MODELS`, and the learner learns numbers.
+    """
     if model in named.NETS or (model == AUTO and inputs.image is not None):
-        return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, n_classes, options, paper)
+        return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, classes, options, paper)
     if paper is not None and paper.data is not None:
         raise InvalidInput(
             f"Expected a net with the training of {paper.data}, got model {model!r}. Choose one (--model mlp), or leave it out: "
@@ -370,7 +380,9 @@ def learner_for(model: str, inputs: Inputs, n_classes: int, options: NetOptions,
     if options.given:
         name = "no net" if model == AUTO else model
         raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got {name}. Choose one: --model mlp.")
-    return ClusterLearner(model, inputs) if model in CLUSTER_MODELS else TabularLearner(model, inputs)
+    if model in CLUSTER_MODELS:
+        return ClusterLearner(model, inputs)
+    return (NumberLearner if isinstance(classes, Grid) else TabularLearner)(model, inputs)
 
 
 def needs_torch(model: str, *, images: bool) -> bool:
@@ -401,7 +413,7 @@ class TabularLearner:
         self._rows, self._width = made.shape
         return made
 
-    def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
+    def estimator(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
         """Make a LabelDPClassifier."""
         from labeldp.learn import LabelDPClassifier
 
@@ -446,6 +458,32 @@ class TabularLearner:
         return self._encoding.pipeline(found), {"channel": made.channel, "drawn": drawn}
 
 
+class NumberLearner(TabularLearner):
+    """Gradient boosting, or a ridge regression with a weight for each category, by the location model of numbers.
+
+    Parameters
+    ----------
+    model : {"auto", "boosting", "linear"}
+        As for `TabularLearner`.
+    inputs : Inputs
+    """
+
+    def estimator(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
+        """Make a LabelDPRegressor; of clusters it knows nothing, and `TrainSpec` refuses them."""
+        from labeldp.learn import LabelDPRegressor
+
+        if self._model == LINEAR:
+            return LabelDPRegressor(Ridge(), random_state=seed, **settings)
+        codes = list(range(self._encoding.n_codes)) or None
+        return LabelDPRegressor(default_regressor(self._rows, categorical_features=codes), random_state=seed, **settings)
+
+    def result(self, model: Any) -> tuple[Any, dict[str, object]]:
+        """Return a pipeline that predicts locations, and what makes distributions of them."""
+        made = model._model
+        location = {"scale": float(made.family.scale), "centre": float(made.centre), "share": min(1.0, float(made.share))}
+        return self._encoding.pipeline(model.estimator_), {"location": location}
+
+
 _OF_ROWS = {"law", "prior", "n_stages", "stage_sizes", "prior_temperature", "top_k_filter", "correction"}
 """Settings of noisy labels of rows, which clusters do not have."""
 
@@ -473,7 +511,7 @@ class ClusterLearner:
         self._encoding.steps[-1][1].sparse_output_ = False  # the stored model predicts dense rows, a batch at a time
         return made
 
-    def classifier(self, seed: int, progress: Progress, **settings: Any) -> Any:
+    def estimator(self, seed: int, progress: Progress, **settings: Any) -> Any:
         """Make the cluster classifier, which has neither stages nor a law for rows."""
         from labeldp.learn import NoiseCluster, ProportionClassifier
 
@@ -514,33 +552,36 @@ class NetLearner:
     ----------
     name : str
     inputs : Inputs
-    n_classes : int
+    classes : sequence of K values, or Grid
     options : NetOptions
     paper : PaperSpec, optional
     """
 
-    def __init__(self, name: str, inputs: Inputs, n_classes: int, options: NetOptions, paper: PaperSpec | None = None):
+    def __init__(self, name: str, inputs: Inputs, classes: Sequence[object], options: NetOptions, paper: PaperSpec | None = None):
         named.require_torch()
         from labeldp.deep._loop import device_of
 
         self._paper = paper
-        self.name, self._inputs, self._encoding, self._n_classes, self._options = name, inputs, Encoding(inputs), n_classes, options
-        self._recipe = named.recipe_for(name, n_classes, options.epochs, options.batch_size, options.rate)
+        self.name, self._inputs, self._encoding, self._options = name, inputs, Encoding(inputs), options
+        self._numbers = isinstance(classes, Grid)
+        self._n_outputs = 2 if self._numbers else len(classes)  # of numbers a location and a scale
+        self._recipe = named.recipe_for(name, len(classes), options.epochs, options.batch_size, options.rate)
         self._device = device_of(options.device)
         width = math.prod(inputs.shape) if isinstance(inputs, ArrayInputs) else len(inputs.names)
-        self._parameters = named.parameters_for(name, n_classes, inputs.image, width)  # here, to refuse faults before all rows are read
+        # Here, to refuse faults before all rows are read.
+        self._parameters = named.parameters_for(name, self._n_outputs, inputs.image, width)
 
     def prepared(self, X: Any) -> Any:
         """Return images unchanged, and rows of numbers standardised."""
         if self._inputs.image is not None:
             return X
         made = named.as_floats(self._encoding.one_hot(X))
-        self._parameters = named.parameters_for(self.name, self._n_classes, None, made.shape[1])
+        self._parameters = named.parameters_for(self.name, self._n_outputs, None, made.shape[1])
         return made
 
-    def classifier(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, correction: str = AUTO, **settings: Any) -> Any:
-        """Make a TorchClassifier around the net."""
-        from labeldp.deep import TorchClassifier
+    def estimator(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, correction: str = AUTO, **settings: Any) -> Any:
+        """Make a TorchClassifier, or of numbers a TorchRegressor, around the net."""
+        from labeldp.deep import TorchClassifier, TorchRegressor
 
         options, parameters = self._options, self._parameters
         recipe: Any = replace(self._recipe, loss=named.loss_for(correction))
@@ -548,8 +589,8 @@ class NetLearner:
             row = per_row_epsilon(settings["epsilon"], settings["max_rows_per_unit"])
             recipe = self._paper.training(recipe, options, row, images=self._inputs.image is not None)
         self._recipe = recipe[0] if isinstance(recipe, tuple) else recipe
-        return TorchClassifier(
-            lambda n_classes: named.build(self.name, parameters | {"n_classes": n_classes}),
+        return (TorchRegressor if self._numbers else TorchClassifier)(
+            lambda n_outputs: named.build(self.name, parameters | {"n_classes": n_outputs}),
             recipe=recipe,
             random_state=seed,
             device=self._device,
@@ -562,8 +603,9 @@ class NetLearner:
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return the net with its preprocessing, and the parameters that rebuild it."""
         recipe = self._recipe
-        return (model.module_, self._encoding.transformer), {
-            "net": {"name": self.name, "parameters": self._parameters},
+        module, head = (model.module_.net, {"head": model.head}) if self._numbers else (model.module_, {})
+        return (module, self._encoding.transformer), {
+            "net": {"name": self.name, "parameters": self._parameters} | head,
             "recipe": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "rate": recipe.rate, "stages": len(model.history_)},
         }
 

@@ -13,6 +13,7 @@ import copy
 import hashlib
 import io
 import json
+import math
 import os
 import tempfile
 import types
@@ -40,8 +41,12 @@ from labeldp.deep._named import load_module
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.inputs import Inputs, inputs_from_dict
 from labeldp.inputs._columns import matrix_of
+from labeldp.laws import Grid
+from labeldp.laws._grid import classes_of
 from labeldp.learn._boosting import HistogramScores
 from labeldp.learn._corrections import Model
+from labeldp.learn._location import Family, LocationModel
+from labeldp.protocol._estimator import quantiles_on
 from labeldp.tables._place import workplace
 from labeldp.tables._priors import PriorTable, as_text, ordered_by_value
 
@@ -106,8 +111,8 @@ class StoredModel:
     model : Predicts
     inputs : Inputs
         How a row is read.
-    classes : tuple
-        Class values, by code.
+    classes : tuple, or Grid
+        Class values, by code; of numbers the points of their range.
     facts : mapping
         Content of model.json.
     """
@@ -120,6 +125,24 @@ class StoredModel:
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict probabilities of the true label for n rows: (n, K). A damaged file raises InvalidInput."""
         return probabilities(self.model, X, len(self.classes))
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether the labels are numbers of a range."""
+        return isinstance(self.classes, Grid)
+
+    def predict_numbers(self, X: Any, q: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Predict the mean of each row's number, and these quantiles of it: (n, 1 + m). A damaged file raises InvalidInput."""
+        points = np.asarray(self.classes, np.float64)
+
+        def predicted() -> NDArray[np.float64]:
+            if isinstance(self.model, LocationModel):
+                at = self.model.locations(X)
+                return np.column_stack([self.model.family.mean(at), self.model.family.quantile(at, q)])
+            chances = self.model.predict_proba(X)
+            return np.column_stack([chances @ points, quantiles_on(points, chances, q)])
+
+        return _answered(predicted, (X.shape[0], 1 + len(q)), "a mean and its quantiles a row")
 
 
 def check_free(out: Path) -> None:
@@ -208,10 +231,12 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
     # Before anything is built from the files.
     _check_digests(facts, files, folder)
     try:
-        inputs, classes = inputs_from_dict(facts["features"]), tuple(facts["classes"])
+        inputs, classes = inputs_from_dict(facts["features"]), classes_of(facts)
         made: Predicts
         if "net" in facts:
             made = _net(facts, files, folder, trust, device)
+        elif isinstance(classes, Grid):
+            made = _located(facts["location"], classes, _scikit_learn(facts, files, folder, trust))
         else:
             read = _boosted if "boosting" in facts else _scikit_learn
             made = _corrected(facts, read(facts, files, folder, trust))
@@ -259,6 +284,8 @@ def _net(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, tru
     from labeldp.deep._loop import device_of
 
     net = named.restored(facts["net"]["name"], facts["net"]["parameters"], files[WEIGHTS], str(folder / WEIGHTS))
+    if "head" in facts["net"]:
+        net = named.with_head(net, classes_of(facts), facts["net"]["head"])
     return NetModel(net.to(device_of(device)), steps)
 
 
@@ -292,6 +319,14 @@ def _corrected(facts: Mapping[str, Any], estimator: Any) -> Model:
     if drawn := facts.get("drawn"):  # probabilities are shrunk towards the class frequencies
         made = replace(made, share=float(_shares([drawn["share"]], 1)[0]), frequencies=_shares(drawn["frequencies"], n_classes))
     return made
+
+
+def _located(location: Mapping[str, Any], grid: Grid, estimator: Any) -> LocationModel:
+    """Make the model of numbers around a regressor."""
+    scale, centre = float(location["scale"]), float(location["centre"])
+    if not (0 < scale < math.inf and math.isfinite(centre)):
+        raise ValueError("location")
+    return LocationModel(estimator, Family(np.asarray(grid, np.float64), scale), centre, float(_shares([location["share"]], 1)[0]))
 
 
 def _shares(values: Any, count: int) -> NDArray[np.float64]:
@@ -334,7 +369,7 @@ _CHECKED = frozenset(
         "ComplementNB", "BernoulliNB", "LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis", "MLPClassifier", "DummyClassifier",
         # arrays are checked below
         "HistGradientBoostingClassifier", "HistGradientBoostingRegressor", "_BinMapper", "TreePredictor", "KNeighborsClassifier",
-        "OneHotEncoder",
+        "OneHotEncoder", "Ridge",
         # contain sklearn.tree._tree.Tree, which is built only if the user trusts it by name
         "DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "RandomForestClassifier", "ExtraTreesClassifier",
         "GradientBoostingClassifier",
@@ -427,8 +462,12 @@ def untrusted(names: list[str]) -> InvalidInput:
 
 def probabilities(model: Any, X: Any, n_classes: int) -> NDArray[np.float64]:
     """Predict probabilities of n rows with a model from a file: (n, K). Whatever it raises becomes an InvalidInput."""
+    return _answered(lambda: model.predict_proba(X), (X.shape[0], n_classes), f"{n_classes} probabilities a row, one a class,")
+
+
+def _answered(predict: Callable[[], Any], shape: tuple[int, int], what: str) -> NDArray[np.float64]:
     try:
-        found = np.asarray(model.predict_proba(X), np.float64)
+        found = np.asarray(predict(), np.float64)
     except LabelDPError:
         raise
     except Exception as error:
@@ -436,8 +475,8 @@ def probabilities(model: Any, X: Any, n_classes: int) -> NDArray[np.float64]:
             f"Expected a model that can predict these rows, got {type(error).__name__} from it. Its file is damaged or was changed, or "
             "the rows are of another kind than it was trained on."
         ) from None
-    if found.shape != (X.shape[0], n_classes):
-        raise InvalidInput(f"Expected {n_classes} probabilities a row from the model, one a class, got shape {found.shape}.")
+    if found.shape != shape:
+        raise InvalidInput(f"Expected {what} from the model, got shape {found.shape}.")
     return found
 
 

@@ -7,7 +7,7 @@ Raw labels are charged once, when the classifier draws them. Labels that were re
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +26,7 @@ from labeldp.app._learners import (
     AUTO,
     CLUSTER_MODELS,
     MODELS,
+    NUMBER_MODELS,
     ClustersSpec,
     Learner,
     NetLearner,
@@ -45,12 +46,13 @@ from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayTable, is_arrays, learn_array
 from labeldp.inputs._columns import learn_columns
 from labeldp.inputs._images import ImageInputs, NamesOfFiles, learn_images
-from labeldp.laws import parse_law
+from labeldp.laws import Grid, parse_law
 from labeldp.laws._columns import LabelColumns
+from labeldp.laws._grid import grid_facts
 from labeldp.learn._corrections import CORRECTIONS, heard_by
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.ledger._ledger import Ledger, ledger_of
-from labeldp.protocol._estimator import TopK
+from labeldp.protocol._estimator import TopK, quantiles_of
 from labeldp.protocol._fit import stage_shares
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables._evidence import ProvenLabels, matched, proven, unknown
@@ -67,16 +69,20 @@ from labeldp.tables.formats._table import (
     check_columns,
     check_type,
     id_array,
+    is_text,
+    label_codec,
     parse_classes,
     row_id_array,
+    value_type,
 )
 
 _FEW_ROWS = 20_000
 _EXPECTED_FITS = 7  # usual number, for the progress bar: 2 rounds on each of two halves and on the whole, and the final refit
 DEFAULT_INPUTS = "X"
-PREDICTION, PROBABILITY = "prediction", "probability_"
+PREDICTION, PROBABILITY, QUANTILE = "prediction", "probability_", "quantile_"
 ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
 """Estimates in model.json, from held-out noisy rows: unbiased values with their intervals, or null."""
+ESTIMATES_OF_NUMBERS = ("estimated_rmse", "estimated_r2", "baseline_rmse")
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ class TrainSpec:
     epsilon : float > 0, optional
         Total budget of one row or unit. None for a released table, whose labels are already charged.
     classes, id, unit, max_rows_per_unit, dataset, strict
-        As in `ReleaseSpec`, for raw labels; these need `classes`.
+        As in `ReleaseSpec`, for raw labels; these need `classes`. With a `Grid` the model learns numbers.
     law : str, default="auto"
         A law's name, as in `ReleaseSpec`.
     n_stages, stage_sizes, prior_temperature, top_k_filter, correction
@@ -184,7 +190,7 @@ class TrainSpec:
         One of `MODELS`: a net by name; "proportions", private label counts per cluster of rows; "noise-cluster", one private vote per
         cluster; "boosting", "lightgbm" or "xgboost", gradient boosting by scikit-learn or these libraries; "linear", a logistic regression
         with a weight for each category; or "auto": a small convnet for images, linear if a table's columns have many categories, else
-        boosting.
+        boosting. Numbers are learned by one of `NUMBER_MODELS`; "linear" is then a ridge regression.
     net : NetOptions
     inputs : InputsSpec
         The inputs to learn from.
@@ -245,6 +251,22 @@ class TrainSpec:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         if self.classes is not None:
             object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
+        if isinstance(self.classes, Grid):
+            self.require_for_numbers()
+
+    def require_for_numbers(self) -> None:
+        """Refuse what is for classes alone, where the labels are numbers of a range."""
+        if self.model not in NUMBER_MODELS:
+            raise InvalidInput(f"Expected a model of numbers, got {self.model!r}. Choose one of {', '.join(NUMBER_MODELS)} (--model).")
+        unused = {
+            "--correction": self.correction not in (AUTO, "likelihood"),
+            "--temperature": self.prior_temperature != 1.0,
+            "--filter": self.top_k_filter is not None,
+            "--prior": self.prior is not None,
+            "--recipe": self.recipe is not None,
+        }
+        if given := [name for name, found in unused.items() if found]:
+            raise InvalidInput(f"Expected {', '.join(given)} with classes only, got numbers of a range. Leave it out.")
 
     def _of_noise(self) -> dict[str, bool]:
         """Return which options of a law, of stages and of a correction are set, by their names on the command line."""
@@ -288,7 +310,7 @@ class TrainedModel:
 
 
 def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger | None = None, progress: Progress = silent) -> TrainedModel:
-    """Train a classifier on rows whose labels are private.
+    """Train a model on rows whose labels, classes or numbers, are private.
 
     Parameters
     ----------
@@ -320,10 +342,10 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
     labels: _Raw = kind(data, spec, path, known)
     inputs = data.learn_inputs()
-    learner = learner_for(spec.model, inputs, len(labels.codec.classes), spec.net, spec.recipe)
+    learner = learner_for(spec.model, inputs, labels.codec.classes, spec.net, spec.recipe)
     rows = data.read(inputs, labels.codec, progress)
     X, n_rows = learner.prepared(rows.X), len(rows.X)
-    model = learner.classifier(spec.random_state, progress, **labels.settings())
+    model = learner.estimator(spec.random_state, progress, **labels.settings())
     with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
         warnings.simplefilter("ignore", DomainLeakWarning)  # the codec has warned already, when it inferred the classes
         labels.fit(model, X, rows)
@@ -500,7 +522,7 @@ def open_inputs(path: Path) -> Source:
 
 
 class _Raw:
-    """Raw labels, which the classifier charges and draws."""
+    """Raw labels, which the estimator charges and draws."""
 
     trained_on = "raw labels"
 
@@ -526,29 +548,42 @@ class _Raw:
         check_type(self._spec.label, self._data.label_type)
         return declared_codec(self._data.table, self._spec.label, self._spec.classes)
 
+    @property
+    def grid(self) -> Grid | None:
+        """The points of the range, if the labels are numbers."""
+        return self.codec.classes if isinstance(self.codec.classes, Grid) else None
+
     def settings(self) -> dict[str, Any]:
-        """Return the parameters that all classifiers share; the classes are codes."""
+        """Return the parameters that all classifiers share, whose classes are codes, or all regressors."""
         spec = self._spec
-        return {
+        shared = {
             "epsilon": spec.epsilon,
             "law": spec.law,
             "n_stages": spec.n_stages,
             "stage_sizes": spec.stage_sizes,
+            "max_rows_per_unit": spec.max_rows_per_unit,
+            "dataset": spec.dataset or self._path.stem,
+            "column": spec.label,
+            "ledger": self._ledger,
+        }
+        if self.grid is not None:
+            return shared | {"range": self.grid}
+        of_paper = {} if spec.recipe is None else spec.recipe.settings(per_row_epsilon(spec.epsilon or 0.0, spec.max_rows_per_unit))
+        of_classes = {
             "prior_temperature": spec.prior_temperature,
             "top_k_filter": spec.top_k_filter,
             "correction": spec.correction,
             "classes": INFER if infers(spec.classes) else list(range(len(self.codec.classes))),  # inferred classes all occur as codes
-            "max_rows_per_unit": spec.max_rows_per_unit,
             "prior": spec.prior,
-            "dataset": spec.dataset or self._path.stem,
-            "column": spec.label,
-            "ledger": self._ledger,
-        } | ({} if spec.recipe is None else spec.recipe.settings(per_row_epsilon(spec.epsilon or 0.0, spec.max_rows_per_unit)))
+        }
+        return shared | of_classes | of_paper
 
     def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
-        """Fit the classifier, which charges."""
-        spec = self._spec
-        model.fit(X, rows.codes, ids=rows.ids, unit=rows.units, id_name=spec.ids or None, unit_name=spec.unit)
+        """Fit the estimator, which charges."""
+        spec, labels = self._spec, rows.codes
+        if self.grid is not None:
+            labels = np.asarray(self.grid, np.float64)[rows.codes]  # a point of the grid has the code of the number that it stands for
+        model.fit(X, labels, ids=rows.ids, unit=rows.units, id_name=spec.ids or None, unit_name=spec.unit)
 
     def facts(self, model: Any, n_rows: int) -> dict[str, object]:
         """Return model.json's facts about labels, guarantee and quality."""
@@ -561,13 +596,14 @@ class _Raw:
             "label": self._spec.label,
             "label_type": str(self._data.label_type),
             "classes": list(self.codec.classes),
+            **grid_facts(self.codec.classes),
             "classes_inferred": WHICH_CLASSES in spent.except_for,
             "trained_on": self.trained_on,
             **({} if self._spec.recipe is None else {"paper": {"recipe": self._spec.recipe.name, "data": self._spec.recipe.data}}),
             "evidence": spent.evidence,
             "rows": n_rows - (spent.rows_over_the_cap if self._data.released is None else 0),  # a released table has no rows over the cap
             "rows_over_the_cap": spent.rows_over_the_cap,
-            **{name: _estimate(getattr(model, f"{name}_", None)) for name in ESTIMATES},
+            **{name: _estimate(getattr(model, f"{name}_", None)) for name in (ESTIMATES if self.grid is None else ESTIMATES_OF_NUMBERS)},
             "ids": list(self._ids),
         }
 
@@ -593,19 +629,20 @@ class _Noisy(_Raw, ABC):
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return the parameters that all classifiers share, without those of a charge."""
-        told = super().settings()
-        kept = {name: told[name] for name in ("n_stages", "correction", "classes", "max_rows_per_unit", "prior")}
-        return kept | {"epsilon": 1.0, "law": "auto"}  # unused, since nothing is drawn
+        """Return the parameters that all estimators of such labels share, without those of a charge."""
+        kept = {"n_stages", "correction", "classes", "max_rows_per_unit", "prior", "range"}
+        told = {name: value for name, value in super().settings().items() if name in kept}
+        return told | {"epsilon": 1.0, "law": "auto"}  # unused, since nothing is drawn
 
     @abstractmethod
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
         """Return the noisy labels with their law."""
 
     def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
-        """Fit the classifier, which draws nothing."""
+        """Fit the estimator, which draws nothing."""
         noisy = self.noisy(rows)
-        model.fit(X, derived(noisy, classes=tuple(range(noisy.n_classes)), order="labels"))  # X was read from the same rows
+        classes = tuple(range(noisy.n_classes)) if self.grid is None else self.grid
+        model.fit(X, derived(noisy, classes=classes, order="labels"))  # X was read from the same rows
 
 
 class _Declared(_Noisy):
@@ -641,8 +678,11 @@ class _Released(_Noisy):
 
     @cached_property
     def codec(self) -> LabelCodec:
-        """The classes of the release."""
-        return self._proven.codec
+        """The classes of the release, or the range of its numbers."""
+        found, grid = self._proven.codec, self._proven.noisy.classes
+        if not isinstance(grid, Grid):
+            return found
+        return label_codec(grid, found.column, found.column_type, text_table=is_text(value_type(found.column_type)))
 
     @property
     def _ids(self) -> Sequence[str]:
@@ -655,6 +695,8 @@ class _Released(_Noisy):
     def _check(self) -> None:
         """Compare the specification with the release: a contradiction is an error, since ignoring it would mislead."""
         super()._check()
+        if isinstance(self.codec.classes, Grid):
+            self._spec.require_for_numbers()
         spec, facts, receipt = self._spec, self._proven.facts, Receipt.from_dict(self._proven.facts["receipt"])
         if spec.epsilon is not None:
             raise InvalidInput(
@@ -665,7 +707,7 @@ class _Released(_Noisy):
         checks = (
             ("--stages", spec.n_stages > 1, "one draw, made by the release", f"{spec.n_stages} stages"),
             ("--law", _other_law(spec.law, law), f"the law of the release, {law.get('law')}", spec.law),
-            ("--classes", self._other_classes(), "the classes of the release", "classes in another order, or others"),
+            ("--range" if isinstance(spec.classes, Grid) else "--classes", self._other_classes(), *self._differing),
             ("--infer-classes", infers(spec.classes), "the classes of the release", "that they be read off"),
             ("--id", bool(spec.ids) and [*spec.ids] != [*ids], f"ids as in the release, {', '.join(ids) or 'none'}", ", ".join(spec.ids)),
             ("--unit", spec.unit not in (None, receipt.unit), f"unit {receipt.unit!r} of the release", repr(spec.unit)),
@@ -676,10 +718,18 @@ class _Released(_Noisy):
                 out = " To keep a column out of the features, name it in --exclude." if option in ("--id", "--unit") else ""
                 raise InvalidInput(f"Expected {expected}, got {got}: a released table says this itself. Leave it out ({option}).{out}")
 
+    @property
+    def _differing(self) -> tuple[str, str]:
+        if self.grid is not None:
+            return f"the range of the release, {self.grid.low:g} to {self.grid.high:g} in {self.grid.points} points", "another"
+        return "the classes of the release", "classes in another order, or others"
+
     def _other_classes(self) -> bool:
         spec, codec = self._spec, self.codec
         if spec.classes is None or infers(spec.classes):
             return False
+        if isinstance(spec.classes, Grid) or self.grid is not None:
+            return spec.classes != self.grid
         text = all(isinstance(value, str) for value in codec.classes)
         return parse_classes(spec.classes, spec.label, codec.column_type, text_table=text) != codec.classes
 
@@ -706,8 +756,12 @@ class _Fits:
         self._progress("train", self._done, max(self._done + 1, _EXPECTED_FITS))
 
 
-def _estimate(found: Any) -> dict[str, float | bool] | None:
-    return None if found is None else {"value": found.value, "low": found.low, "high": found.high, "tells": found.tells}
+def _estimate(found: Any) -> dict[str, float | bool | None] | None:
+    """Return an estimate as JSON-ready data; null for what is not finite, as a bound of R^2 may be."""
+    if found is None:
+        return None
+    numbers = {"value": found.value, "low": found.low, "high": found.high}
+    return {name: float(value) if math.isfinite(value) else None for name, value in numbers.items()} | {"tells": bool(found.tells)}
 
 
 # Predict ---------------------------------------------------------------------------------------------------------------------------
@@ -730,6 +784,7 @@ def predict(
     *,
     images: Path | None = None,
     device: str = "auto",
+    quantiles: Sequence[float] = (),
 ) -> Predictions:
     """Predict every row of a table and write the predictions.
 
@@ -741,7 +796,8 @@ def predict(
         Rows of the kind that the model was trained on: a table, in Parquet or CSV; or .npz or .npy.
     out : str or Path
         Parquet or CSV, with one row for each row of `source`, in the same order: the id columns of the training that `source` has,
-        `prediction`, and `probability_CLASS` for each class. Ids keep their type; whole numbers from CSV become int64 in Parquet.
+        `prediction`, and `probability_CLASS` for each class. Of numbers the prediction is the mean, and `quantile_Q` a quantile. Ids keep
+        their type; whole numbers from CSV become int64 in Parquet.
     trust : collection of str, default=()
         Types in the model's file that the user trusts, beyond those that labeldp knows.
     progress : function of (phase, done, total), optional
@@ -749,6 +805,8 @@ def predict(
         Folder of the images that a column names; default: the table's folder.
     device : str, default="auto"
         Device of a net; "auto" is the GPU if there is one.
+    quantiles : sequence of float in (0, 1), default=()
+        Of a model of numbers.
 
     Returns
     -------
@@ -758,11 +816,14 @@ def predict(
     Raises
     ------
     InvalidInput
-        If the folder is no model or was changed, or the rows lack its columns.
+        If the folder is no model or was changed, the rows lack its columns, or quantiles are wanted that it does not have.
     ReleaseError
         If the output exists or cannot be written.
     """
+    wanted = _quantiles(quantiles)
     stored, path, target = load_model(Path(model), trust, device), Path(source), Path(out)
+    if wanted and not stored.of_numbers:
+        raise InvalidInput("Expected quantiles of numbers, got a model of classes, which have none. Leave them out (--quantile).")
     table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)
     check_columns(table, stored.inputs.names)
     if isinstance(stored.inputs, ImageInputs):
@@ -773,23 +834,47 @@ def predict(
     with workplace(target) as folder:
         # The file gets its name in one step when it is complete, so a kill leaves no half of it under this name.
         kinds = _kinds_of_ids(table, stored.facts.get("ids", []), target)
-        rows = _write(_predictions(stored, table, kinds, progress), private_file(folder / target.name), table)
+        rows = _write(_predictions(stored, table, kinds, wanted, progress), private_file(folder / target.name), table)
         Place.of(folder / target.name).move(Place.of(target))
     return Predictions(target, rows)
 
 
-def _predictions(stored: StoredModel, table: Readable, kinds: Mapping[str, pa.DataType], progress: Progress) -> Iterator[pa.RecordBatch]:
-    classes = pa.array(list(stored.classes))
+def _quantiles(asked: Sequence[float]) -> dict[str, float]:
+    """Check quantiles, and name their columns."""
+    names = {f"{QUANTILE}{float(q):g}": float(q) for q in (quantiles_of(asked) if len(asked) else ())}
+    if len(names) < len(asked):
+        raise InvalidInput("Expected different quantiles, got one twice. Leave one out (--quantile).")
+    return names
+
+
+def _predictions(
+    stored: StoredModel, table: Readable, kinds: Mapping[str, pa.DataType], quantiles: Mapping[str, float], progress: Progress
+) -> Iterator[pa.RecordBatch]:
+    answers = _answers_of_numbers(stored, quantiles) if stored.of_numbers else _answers_of_classes(stored)
     start = done = 0
     for batch in table.batches(list(dict.fromkeys([*stored.inputs.names, *kinds]))):
-        chances = stored.predict_proba(stored.inputs.read(batch, start))
         columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}
-        columns[PREDICTION] = classes.take(pa.array(chances.argmax(axis=1)))
-        for code, value in enumerate(stored.classes):
-            columns[f"{PROBABILITY}{'' if value is None else value}"] = pa.array(chances[:, code])
-        yield pa.record_batch(columns)
+        yield pa.record_batch(columns | answers(stored.inputs.read(batch, start)))
         start, done = start + len(batch), done + batch.extent
         progress("predict", done, table.extent)
+
+
+def _answers_of_classes(stored: StoredModel) -> Callable[[Any], dict[str, pa.Array]]:
+    """Make a function of inputs that returns each row's likeliest class and the probabilities of all."""
+    classes = pa.array(list(stored.classes))
+    names = [f"{PROBABILITY}{'' if value is None else value}" for value in stored.classes]
+
+    def answers(X: Any) -> dict[str, pa.Array]:
+        chances = stored.predict_proba(X)
+        return {PREDICTION: classes.take(pa.array(chances.argmax(axis=1)))} | dict(zip(names, map(pa.array, chances.T), strict=True))
+
+    return answers
+
+
+def _answers_of_numbers(stored: StoredModel, quantiles: Mapping[str, float]) -> Callable[[Any], dict[str, pa.Array]]:
+    """Make a function of inputs that returns each row's mean and quantiles."""
+    q = np.array(list(quantiles.values()), np.float64)
+    return lambda X: dict(zip([PREDICTION, *quantiles], map(pa.array, stored.predict_numbers(X, q).T), strict=True))
 
 
 def _kinds_of_ids(table: Readable, names: Sequence[str], target: Path) -> dict[str, pa.DataType]:

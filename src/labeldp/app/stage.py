@@ -34,8 +34,8 @@ def plan(
         New or empty; the plan is written there.
     spec : ReleaseSpec
         The facts that all stages share; `id`, `dataset` and declared classes are required. Its epsilon is the total over all stages,
-        whose rows are disjoint. Its law is the name of each stage's law; None stands for "auto". It has no prior: each later stage gets
-        its own.
+        whose rows are disjoint. Its law is the name of each stage's law; None stands for "auto", or "threshold" of a range. It has no
+        prior: each later stage gets its own.
     parts : sequence of float
         Share of the rows in each stage: above 0, sum 1. A secret key decides which rows these are.
     first_law : str, optional

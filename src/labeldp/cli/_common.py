@@ -356,6 +356,31 @@ class ColumnOptions(ClassOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NumberOptions(ColumnOptions):
+    """The columns of the label, of ids and of the unit, and the range of a label that is a number."""
+
+    range: Annotated[
+        str | None, typer.Option("--range", help="Public range of a number, instead of classes: LOW:HIGH. Numbers outside are clamped.")
+    ] = None
+    grid: Annotated[int | None, typer.Option("--grid", help="Number of evenly spaced points of the range, as classes. Default: 64.")] = None
+
+    def points(self, *, infer: bool = False) -> Any:
+        """Make the Grid of --range; None without a range."""
+        others = {"--classes": self.classes, "--classes-file": self.classes_file, "--infer-classes": infer or None}
+        others |= {"--null-class": self.null_class or None}
+        if self.range is None:
+            if self.grid is not None:
+                raise typer.BadParameter("Expected --grid beside a range, got none. Add --range LOW:HIGH.")
+            return None
+        if given := [name for name, there in others.items() if there is not None]:
+            raise typer.BadParameter(f"Expected a range or classes, got --range and {' and '.join(given)}. Leave one out.")
+        from labeldp.laws import Grid
+
+        text = self.range
+        return usage(lambda: Grid(*range_of(text), points=self.grid))
+
+
+@dataclass(frozen=True, kw_only=True)
 class PriorOptions:
     """Prior: public weights of the classes, from columns, a table or a model."""
 

@@ -11,7 +11,6 @@ from labeldp.cli._common import (
     LAW_NAMES,
     Budget,
     ClassOptions,
-    ColumnOptions,
     Commands,
     Dataset,
     DatasetName,
@@ -22,6 +21,7 @@ from labeldp.cli._common import (
     Label,
     Labels,
     LedgerOptions,
+    NumberOptions,
     Order,
     Overlap,
     PriorOptions,
@@ -38,7 +38,6 @@ from labeldp.cli._common import (
     numbers_of,
     print_json,
     progress_bars,
-    range_of,
     spec_of,
     split,
     usage,
@@ -51,17 +50,13 @@ app = typer.Typer(cls=Commands)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseOptions(ColumnOptions):
+class ReleaseOptions(NumberOptions):
     """Columns, cost and law of the release."""
 
     label: Labels
 
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
     infer_classes: InferClasses = False
-    range: Annotated[
-        str | None, typer.Option("--range", help="Public range of a number, instead of classes: LOW:HIGH. Numbers outside are clamped.")
-    ] = None
-    grid: Annotated[int | None, typer.Option("--grid", help="Number of evenly spaced points of the range, as classes. Default: 64.")] = None
     law: Annotated[
         str | None,
         typer.Option("--law", help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; threshold of a range.", callback=law_of_text),
@@ -91,7 +86,7 @@ class ReleaseOptions(ColumnOptions):
             return self._of_columns(names, prior)
         if self.split is not None or self.weights is not None:
             raise typer.BadParameter("Expected --split and --weights with several label columns, got one. Write --label A,B.")
-        listed = grid_of(self) or self.required(null_class=self.null_class, infer=self.infer_classes)
+        listed = self.points(infer=self.infer_classes) or self.required(null_class=self.null_class, infer=self.infer_classes)
         return spec_of(ReleaseSpec, self, classes=listed, id=self.id or None, prior=prior.value())
 
     def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
@@ -104,22 +99,6 @@ class ReleaseOptions(ColumnOptions):
         weights = None if self.weights is None else usage(lambda: numbers_of(str(self.weights)))
         law = usage(lambda: columns.law(self.epsilon, self.split.value if self.split else "auto", self.law, weights))
         return spec_of(ReleaseSpec, self, label=columns.name, classes=columns, law=law, id=self.id or None, prior=prior.value())
-
-
-def grid_of(asked: ReleaseOptions) -> Any:
-    """Make the Grid of --range; None without a range."""
-    others = {"--classes": asked.classes, "--classes-file": asked.classes_file, "--infer-classes": asked.infer_classes or None}
-    others |= {"--null-class": asked.null_class or None}
-    if asked.range is None:
-        if asked.grid is not None:
-            raise typer.BadParameter("Expected --grid beside a range, got none. Add --range LOW:HIGH.")
-        return None
-    if given := [name for name, there in others.items() if there is not None]:
-        raise typer.BadParameter(f"Expected a range or classes, got --range and {' and '.join(given)}. Leave one out.")
-    from labeldp.laws import Grid
-
-    text = asked.range
-    return usage(lambda: Grid(*range_of(text), points=asked.grid))
 
 
 @app.command()
@@ -280,14 +259,17 @@ PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the p
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageOptions(ColumnOptions):
+class StageOptions(NumberOptions):
     """Columns, cost and stages."""
 
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit, over all stages.")]
     id: Annotated[list[str], typer.Option("--id", help="Column that names a row; repeat it for several.")]
     dataset: DatasetName
     parts: Annotated[str, typer.Option(help="Share of the rows in each stage: F,F[,F...], sum 1.")]
-    law: Annotated[str, typer.Option("--law", help=f"Law of each stage: {LAW_NAMES}.", callback=law_of_text)] = "auto"
+    law: Annotated[
+        str | None,
+        typer.Option("--law", help=f"Law of each stage: {LAW_NAMES}. Default: auto; threshold of a range.", callback=law_of_text),
+    ] = None
     first_law: Annotated[
         str | None,
         typer.Option(
@@ -300,7 +282,7 @@ class StageOptions(ColumnOptions):
         """Make the ReleaseSpec that all stages share."""
         from labeldp.tables._spec import ReleaseSpec
 
-        listed = self.listed(null_class=self.null_class)
+        listed = self.points() or self.listed(null_class=self.null_class)
         if listed is None:
             raise typer.BadParameter("Expected the classes that a label can have, got none. A plan declares them: --classes no,yes.")
         return spec_of(ReleaseSpec, self, classes=listed)

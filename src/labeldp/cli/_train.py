@@ -12,13 +12,13 @@ import typer
 from labeldp import _validate
 from labeldp.cli._common import (
     LAW_NAMES,
-    ColumnOptions,
     Commands,
     Dataset,
     Device,
     ImagesFolder,
     InferClasses,
     Json,
+    NumberOptions,
     SecretOptions,
     Strict,
     Trust,
@@ -169,7 +169,7 @@ class NetSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(NoiseOptions, ColumnOptions):
+class TrainOptions(NoiseOptions, NumberOptions):
     """Columns, cost and model."""
 
     epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None
@@ -181,7 +181,7 @@ class TrainOptions(NoiseOptions, ColumnOptions):
             help="auto (linear if columns have hundreds of categories, else boosting; for images small-convnet), boosting, lightgbm, "
             "xgboost, linear; for "
             "small budgets proportions (label counts of clusters of rows) or noise-cluster (one vote for each); or a net, which needs "
-            "torch: mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception.",
+            "torch: mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception. Numbers have auto, boosting, linear and nets.",
         ),
     ] = "auto"
     law: Annotated[
@@ -206,7 +206,7 @@ class TrainOptions(NoiseOptions, ColumnOptions):
         from labeldp.app._train import TrainSpec
 
         more = {"net": net.value(), "inputs": inputs.value(), "evidence": evidence.value(), "prior": usage(lambda: clusters_of(self.prior))}
-        listed = self.listed(null_class=self.null_class, infer=self.infer_classes)
+        listed = self.points(infer=self.infer_classes) or self.listed(null_class=self.null_class, infer=self.infer_classes)
         return spec_of(TrainSpec, self, classes=listed, id=self.id or None, random_state=self.seed, **self.of_stages(self.law), **more)
 
 
@@ -225,7 +225,7 @@ def train(
     ledger: SecretOptions,
     as_json: Json = False,
 ) -> None:
-    """Train a classifier on private labels: of a table, with categories and gaps; of images; or of arrays."""
+    """Train a model on private labels, classes or numbers: of a table, with categories and gaps; of images; or of arrays."""
     from labeldp.app._train import train as run
 
     spec, record = asked.spec(inputs, evidence, net), ledger.open()
@@ -254,7 +254,9 @@ def charge_text(facts: Mapping[str, Any], ledger: str) -> str:
 
 
 def quality_text(facts: Mapping[str, Any]) -> str:
-    """Report the estimated accuracy and log-loss of the model, next to those of a constant prediction."""
+    """Report the estimated accuracy and log-loss of the model, or the errors of numbers, next to those of a constant prediction."""
+    if "estimated_rmse" in facts:
+        return _quality_of_numbers(facts)
     if facts["estimated_accuracy"] is None:
         return ""
     if not facts["estimated_accuracy"]["tells"]:
@@ -267,12 +269,24 @@ def quality_text(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _measured(found: Mapping[str, Any], interval: bool = True) -> str:
+def _quality_of_numbers(facts: Mapping[str, Any]) -> str:
+    """Report the estimated RMSE and R^2 of the model, and the RMSE of the mean alone."""
+    error, constant, share = facts["estimated_rmse"], facts["baseline_rmse"], facts["estimated_r2"]
+    if error is None:
+        return ""
+    places = max(0, 2 - math.floor(math.log10(max(error["high"], constant["high"], 1e-12))))  # three digits of the largest figure
+    rmse = f" Estimated RMSE {_measured(error, places=places)}; always the mean: {_measured(constant, places=places)}."
+    if not share["tells"]:
+        return f"{rmse} At this epsilon the noisy rows that were held out are too few to tell R^2."
+    return f"{rmse} Estimated R^2 {_measured(share)}."
+
+
+def _measured(found: Mapping[str, Any], interval: bool = True, places: int = 3) -> str:
     """Format an estimate."""
     low, high = found["low"], found["high"]
     # An unbiased estimate may lie outside of its interval, which is cut to possible values.
-    value = f"{min(max(found['value'], low), high):.3f}"
-    return f"{value} ({low:.3f} to {high:.3f})" if interval else value
+    value, low, high = (f"{each:,.{places}f}" for each in (min(max(found["value"], low), high), low, high))
+    return f"{value} ({low} to {high})" if interval else value
 
 
 def clusters_text(asked: Mapping[str, Any] | None) -> str:
@@ -290,7 +304,8 @@ def clusters_text(asked: Mapping[str, Any] | None) -> str:
 def predict(
     model: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that labeldp train wrote.")],
     source: Annotated[Path, typer.Argument(metavar="IN", help="Rows of the kind that the model was trained on.")],
-    out: Annotated[Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row.")],
+    out: Annotated[Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row, or the mean of a number.")],
+    quantile: Annotated[str | None, typer.Option("--quantile", help="Quantiles of a number, a column each: .05,.95.")] = None,
     images: ImagesFolder = None,
     device: Device = "auto",
     trust: Trust = None,
@@ -298,9 +313,11 @@ def predict(
 ) -> None:
     """Predict with a trained model."""
     from labeldp.app._train import predict as run
+    from labeldp.protocol._estimator import quantiles_of
 
+    wanted = [] if quantile is None else usage(lambda: quantiles_of(numbers_of(quantile)).tolist())
     with progress_bars(as_json) as progress:
-        done = run(model, source, out, trust or (), progress, images=images, device=device)
+        done = run(model, source, out, trust or (), progress, images=images, device=device, quantiles=wanted)
     answer(as_json, {"path": str(done.path), "rows": done.rows}, f"{done.path}: {done.rows:,} rows.")
 
 

@@ -6,7 +6,7 @@ torch is imported only inside functions, so that names can be listed and checked
 
 import importlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +181,13 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
             f"Expected the weights of {name} in {where}, got something else ({type(error).__name__}). The file is damaged or was changed."
         ) from None
     return module.eval()
+
+
+def with_head(module: "nn.Module", points: Sequence[object], head: str) -> "nn.Module":
+    """Turn a net of two outputs into one of log-probabilities of a range's points (see `LocationHead`), in evaluation mode."""
+    from labeldp.deep._regressor import LocationHead
+
+    return LocationHead(module, np.asarray(points, np.float64), head).eval()  # type: ignore[arg-type]  # it checks the name
 
 
 def as_floats(X: Any) -> NDArray[np.float32]:

@@ -259,6 +259,7 @@ def information(p: Floats, own: Floats, other: Floats) -> Floats:
     gap = own - other
     inside = gap * p
     inside += other
+    p = np.broadcast_to(p, inside.shape)  # one column for rows of several laws
     told = p * (1 - p)
     told *= gap
     told *= told

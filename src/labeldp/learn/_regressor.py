@@ -27,6 +27,21 @@ from labeldp.protocol._matching import check_count
 POINTS = 64
 
 
+def default_regressor(n_rows: int, **settings: Any) -> HistGradientBoostingRegressor:
+    """Make the regressor that is trained where none is given: boosted shallow trees.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows to learn from.
+    settings
+        Of HistGradientBoostingRegressor.
+    """
+    if n_rows < FEW_ROWS:
+        return HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings)
+    return HistGradientBoostingRegressor(max_leaf_nodes=15, l2_regularization=5.0, early_stopping=False, **settings)
+
+
 class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     """Train any scikit-learn regressor or pipeline on numbers under label differential privacy.
 
@@ -205,12 +220,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     # Predicting -------------------------------------------------------------------------------------------------------------------
 
     def _base(self, n_rows: int = FEW_ROWS) -> Any:
-        """Return the user's estimator, or the default: boosted shallow trees."""
-        if self.estimator is not None:
-            return self.estimator
-        if n_rows < FEW_ROWS:
-            return HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False)
-        return HistGradientBoostingRegressor(max_leaf_nodes=15, l2_regularization=5.0, early_stopping=False)
+        """Return the user's estimator, or the default."""
+        return default_regressor(n_rows) if self.estimator is None else self.estimator
 
     def predict(self, X: Any) -> Floats:
         """Predict the mean of each row's true number: (n,) float64.

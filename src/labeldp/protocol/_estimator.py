@@ -361,10 +361,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             The first point up to which the predicted distribution holds a share q.
         """
         wanted = quantiles_of(q)
-        below = np.cumsum(self.predict_distribution(X), axis=1)
-        # The last point holds all, whatever the sum is rounded to.
-        codes = np.minimum((below[:, :, None] < wanted.reshape(-1)).sum(axis=1), len(self.grid_) - 1)
-        return np.asarray(self.grid_[codes if wanted.ndim else codes[:, 0]])
+        found = quantiles_on(self.grid_, self.predict_distribution(X), wanted.reshape(-1))
+        return found if wanted.ndim else found[:, 0]
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
         """Measure R^2, the share of the variance of the true numbers that is explained.
@@ -411,9 +409,19 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 def quantiles_of(q: float | ArrayLike) -> Floats:
     """Check shares in (0, 1): one, or a list of them."""
     wanted = np.asarray(q, np.float64)
-    if wanted.ndim > 1 or not wanted.size or not np.all((wanted > 0) & (wanted < 1)):
-        raise InvalidInput(f"Expected q in (0, 1), such as 0.5 for the median, or a list of such shares, got {_validate.shown(q)}.")
+    wrong = wanted[~((wanted > 0) & (wanted < 1))]
+    if wanted.ndim > 1 or not wanted.size or len(wrong):
+        got = _validate.shown(float(wrong[0]) if len(wrong) else q)
+        raise InvalidInput(f"Expected q in (0, 1), such as 0.5 for the median, or a list of such shares, got {got}.")
     return wanted
+
+
+def quantiles_on(points: Floats, probabilities: Floats, q: Floats) -> Floats:
+    """Find the first of G increasing points up to which each of n distributions (n, G) holds a share q (m,): (n, m)."""
+    below = np.cumsum(probabilities, axis=1)
+    # One share at a time, so that no (n, G, m) table is in memory. The last point holds all, whatever the sum is rounded to.
+    codes = [np.minimum((below < share).sum(axis=1), len(points) - 1) for share in q]
+    return points[np.stack(codes, axis=1)] if codes else np.empty((len(below), 0))
 
 
 class Training(Protocol[Fitted]):

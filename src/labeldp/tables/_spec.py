@@ -408,7 +408,7 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
         )
     if spec.infers_classes:
         raise InvalidInput("Expected declared classes in a plan, got 'infer': all stages share them. Pass classes=['no', 'yes'].")
-    law = spec.law or "auto"
+    law = spec.law or ("threshold" if isinstance(spec.classes, Grid) else "auto")
     if isinstance(law, Law):
         raise InvalidInput(f"Expected the name of a law in a plan, which is a file, got {law}. Name your own law after register_law.")
     # The plan stores names of laws, since it is a file; the law is built here to check it.
