@@ -665,7 +665,7 @@ def test_boosting_learns_as_it_was_told() -> None:
     ]:
         learner = TabularLearner("boosting", inputs)
         learner.prepared(np.zeros((n_rows, 2)))
-        made = learner.classifier(0, lambda *_: None, correction=asked)
+        made = learner.estimator(0, lambda *_: None, correction=asked)
         assert (made.correction, made.estimator.max_leaf_nodes) == (expected, leaves)
 
 

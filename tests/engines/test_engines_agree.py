@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from labeldp.app._release import release
+from labeldp.laws import Grid
 from labeldp.ledger._ledger import Ledger
+from labeldp.tables import read_noisy
 from labeldp.tables._release import Publication
 from labeldp.tables._spec import ReleaseSpec
 
@@ -148,3 +150,23 @@ def test_other_requests(tmp_path: Path, spark: Any, ray: Any, changes: dict[str,
     first = check(tmp_path, table(50_000), spark, ray, **changes)
     assert first.num_rows == 50_000 if "unit" not in changes else 10_000 < first.num_rows < 50_000
     assert ("label__evidence" in first.schema.names) is bool({"law", "prior"} & set(changes))
+
+
+@pytest.mark.parametrize(
+    ("column", "grid", "law"),
+    [
+        pytest.param("x", Grid(-2, 2, points=33), None, id="floats by threshold"),
+        pytest.param("first", Grid(0, 40, points=17), "rr", id="whole numbers that become floats"),
+    ],
+)
+def test_numbers_of_a_range(tmp_path: Path, spark: Any, ray: Any, column: str, grid: Grid, law: str | None) -> None:
+    """Numbers between points are rounded, and those outside of the range clamped, alike everywhere."""
+    rows = table(6000)
+    first = check(tmp_path, rows, spark, ray, label=column, classes=grid, law=law, epsilon=30.0)
+    assert first.num_rows == 6000 and first.schema.field(column).type == pa.float64()
+    for engine in ("local", "spark", "ray"):
+        noisy = read_noisy(tmp_path / engine / "out").by_id(rows["id"].to_numpy())
+        assert noisy.classes == grid and isinstance(noisy.classes, Grid)
+        # at epsilon 30 some of the 6,000 answers is wrong with a probability of 1e-8 at most
+        codes = grid.codes(rows[column].to_numpy())
+        assert (noisy.likelihood()[np.arange(6000), codes] == 1).all()
