@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from tests.cli.commands import run
 from tests.corpus.record import PART, array, differences, summary, values
@@ -286,6 +286,15 @@ also("fit_proportions_units", fit, kind=ProportionClassifier, n_clusters=3, max_
 
 
 @call
+def fit_numbers(folder: Path) -> Any:
+    """Numbers around a line, two of them beyond the range; told are the draws, and the error to a unit."""
+    number, asked = 2.0 + X @ [1.25, 0.5], {"epsilon": 3.0, "range": (0, 8), "grid": 17, "dataset": "d", "random_state": 0}
+    model = ldp.LabelDPRegressor(LinearRegression(), ledger=opened(folder), **asked).fit(X, number, ids=np.arange(M))
+    error = round(float(np.sqrt(np.mean((model.predict(X) - np.clip(number, 0, 8)) ** 2))))
+    return {"privacy": str(model.privacy_), "labels": labels(model.noisy_labels_), "error": error, "grid": array(model.grid_)}
+
+
+@call
 def fit_again_is_free(folder: Path) -> Any:
     """The same rows by another learner, in another order."""
     ledger, facts = opened(folder), {"epsilon": 3.0, "classes": range(K), "dataset": "d", "random_state": 0, "n_stages": 1}
@@ -422,7 +431,7 @@ def spec(**facts: Any) -> ldp.ReleaseSpec:
 def released(folder: Path, ending: str = "parquet", engine: str = "local", **facts: Any) -> Any:
     ledger, source, out = opened(folder), given(folder, ending), folder / (f"out.{ending}" if ending else "out")
     found = [ldp.release(source, out, spec(**facts), ledger, engine) for _ in range(2)]  # the second one is free
-    told = {"released": [table(each) for each in found], "spent": ledger.spent(found[0].receipt.dataset, "status")}
+    told = {"released": [table(each) for each in found], "spent": ledger.spent(found[0].receipt.dataset, facts.get("label", "status"))}
     return told | {"read": labels(ldp.read_noisy(out))}
 
 
@@ -435,6 +444,8 @@ also("release_parquet_subset", released, law="subset:1")
 also("release_parquet_alibi", released, law="alibi", epsilon=4.0)
 also("release_parquet_prior", released, prior=list(WEIGHTS))
 also("release_parquet_prior_auto", released, prior=list(WEIGHTS), law="auto", order="keep")
+also("release_parquet_numbers", released, label="bed", classes=ldp.Grid(-3, 60, points=8), unit="person", max_rows_per_unit=2)
+also("release_csv_numbers_rr", released, ending="csv", label="bed", classes=ldp.Grid(0, 50, points=4), law="rr", epsilon=2.0)
 also("release_parquet_units", released, unit="person", max_rows_per_unit=2, law="split")
 also("release_parquet_ids_of_two_columns", released, id=("ward", "bed"))
 also("release_parquet_without_ids", released, id=None, unit="person")

@@ -131,8 +131,8 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     prior : (n, G) array of floats >= 0, or function of X, default=None
         Public weights of the grid's points for the first stage; they must not depend on these numbers.
     validation_fraction : float in [0, 1), default=0.0
-        Share of the rows held out of training, to measure the model by their noisy labels. The rows are drawn by another law, which has
-        unbiased weights. A net is not trained twice, so it would lose them, and the default is 0. Pass 0.1 for the estimates below.
+        Share of the rows held out of training, to measure the model by their noisy labels, which answer about uniformly random thresholds.
+        A net is not trained twice, so it would lose them, and the default is 0. Pass 0.1 for the estimates below.
     dataset, column, max_rows_per_unit, ledger, noise, random_state, device, folder, progress
         As for `TorchClassifier`.
 
