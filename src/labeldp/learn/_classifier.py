@@ -4,7 +4,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +16,10 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
-from labeldp.custody._encode import RowIds
+from labeldp.custody._encode import Name, RowIds
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import Law, RandomizedResponse
+from labeldp.laws import LabelColumns, Law, RandomizedResponse
 from labeldp.learn._clusters import ClusterPrior
 from labeldp.learn._corrections import (
     CORRECTIONS,
@@ -36,11 +36,20 @@ from labeldp.learn._corrections import (
 )
 from labeldp.learn._data import Estimator, Floats, check_features, encoder_of, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
+from labeldp.learn._several import SeveralModels, check_rows, check_settings, drawn, is_several
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
-from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, evidenced, undisturbed
+from labeldp.protocol._estimator import (
+    ClassifierEstimator,
+    StagedEstimator,
+    TopK,
+    check_noisy,
+    evidenced,
+    require_own_labels,
+    undisturbed,
+)
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
-from labeldp.protocol._matching import take, together
+from labeldp.protocol._matching import row_count, take, together
 
 FEW_ROWS = 2000
 
@@ -174,10 +183,10 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     top_k_filter : int >= 1, "mean" or None, default=None
         In later stages, leave out rows of earlier stages whose output contains none of the k classes that are likeliest by the model so
         far. "mean", as in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
-    classes : sequence of K values, or "infer", default=None
-        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; NoisyLabels have
-        theirs. "infer" takes the list from the raw labels, which reveals which classes occur: it warns, `privacy_.except_for` says so, and
-        floats, or more than sqrt(n) different values, are refused.
+    classes : sequence of K values, LabelColumns, or "infer", default=None
+        The public list of classes; `LabelColumns` declares several targets, see `fit`. Raw labels need one, unless they are integer codes
+        and `law` is a Law, which knows K; NoisyLabels have theirs. "infer" takes the list from the raw labels, which reveals which classes
+        occur: it warns, `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
     validation_fraction : float in [0, 1), default=0.1
         Share of the rows held out to choose and measure the model by their noisy labels; a ClusterPrior does not count them. The final
         refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
@@ -200,6 +209,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     ----------
     classes_ : (K,) array
     estimator_ : fitted estimator (of class codes)
+    estimators_ : list of L fitted LabelDPClassifier
+        With several targets only; then `classes_` and the estimates below are lists of L, too, and there is no `estimator_`.
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
@@ -337,6 +348,73 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
                 "What ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
+    # Several targets --------------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ids: ArrayLike | None = None,
+        unit: ArrayLike | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
+    ) -> Self:
+        """Privatize the labels and learn from them, or learn from noisy labels.
+
+        Parameters
+        ----------
+        X, ids, unit, id_name, unit_name
+            As of every estimator: see `labeldp.privatize` for ids and units.
+        y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
+            With `classes=LabelColumns(...)` raw labels of several targets: an (n, L) array, or a data frame or mapping with these columns.
+            They are drawn together: `epsilon` is the total for all of them, `law` is "auto", the name of each column's law, or one of
+            `LabelColumns.law`, and the ledger has one charge, which counts in the account of each column. A copy of this estimator is
+            trained on each column; `predict` returns (n, L), `predict_proba` a list of L arrays.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidInput
+            For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for several stages,
+            a prior or a filter.
+        """
+        return super().fit(X, y, ids=ids, unit=unit, id_name=id_name, unit_name=unit_name)
+
+    def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
+        if not is_several(self.classes, y):
+            return super()._fit(X, inputs, y, ids, unit, names)
+        check_settings(self.get_params(deep=False))
+        if isinstance(y, NoisyLabels):
+            check_noisy(y, self.classes, unit)
+            inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
+        else:
+            noisy = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y))
+        own = {"classes": None, "law": "auto", "ledger": None, "noise": None}
+        model = SeveralModels.fit(inputs, noisy, lambda: type(self)(**(self.get_params(deep=False) | own)))
+        self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
+        for name in ("classes_", "estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_"):
+            setattr(self, name, [getattr(part, name) for part in model.parts])
+        self.noisy_labels_, self.privacy_, self.stages_, self.prior_ = noisy, noisy.privacy, (), None
+        self.receipts_, self._learned, self._raw_rows = (*noisy.behind, *noisy.receipts), noisy, 0
+        return self
+
+    def _draw_several(self, inputs: Any, Y: Any, rows: RowIds) -> NoisyLabels:
+        """Check everything that can be checked, then charge and draw the raw labels of several targets."""
+        columns, settings = self.classes, self._settings()
+        require_own_labels(settings)
+        for name in columns.names:
+            rows.require_public(name)
+        check_rows(Y, columns, row_count(inputs))
+        settings = replace(settings, column=columns.name if self.column == "label" else self.column)
+        encoded, estimator, *_ = self._prepared(inputs, self._base(inputs.shape[0]))
+        for size in sorted(set(columns.sizes)):
+            dry_run(estimator, encoded, size, inputs.shape[0])
+        return drawn(settings, columns, Y, rows, lambda: features_digest(inputs))
+
     # Predicting -------------------------------------------------------------------------------------------------------------------
 
     def _correction(self, n_rows: int, *, raw: bool) -> str:
@@ -351,8 +429,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         """Return the user's estimator, or the default: boosted trees."""
         return default_trees(n_rows, correction) if self.estimator is None else self.estimator
 
-    def predict_proba(self, X: Any) -> Floats:
-        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
+    def predict_proba(self, X: Any) -> Any:
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`; of several targets a list of them.
 
         Parameters
         ----------
@@ -360,6 +438,47 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         """
         check_is_fitted(self)
         return self._model.predict_proba(self._checked(X, reset=False))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict the most likely class of each row: (n,) class values; (n, L) for several targets.
+
+        Parameters
+        ----------
+        X : (n, n_features) array, sparse matrix or data frame
+        """
+        check_is_fitted(self)
+        model: Any = self._model
+        return model.predict(self._checked(X, reset=False)) if isinstance(model, SeveralModels) else super().predict(X)
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
+        """Measure the accuracy on true labels; of several targets the share of rows in which all are right, on public labels.
+
+        Parameters
+        ----------
+        X : (n, n_features) array, sparse matrix or data frame
+        y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several targets
+            With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
+            learned from them.
+        sample_weight : (n,) array >= 0, optional
+            Public weights of the rows.
+        ids : (n,) or (n, columns) array, optional
+            Ids of X's rows, for NoisyLabels; as in `fit`.
+
+        Returns
+        -------
+        float
+            An unbiased estimate from few noisy rows can lie outside [0, 1].
+        """
+        check_is_fitted(self)
+        model: Any = self._model
+        if not isinstance(model, SeveralModels):
+            return super().score(X, y, sample_weight, ids=ids)
+        return model.score(self._checked(X, reset=False), y, None if sample_weight is None else np.asarray(sample_weight, np.float64))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = isinstance(self.classes, LabelColumns)
+        return tags
 
 
 @dataclass(frozen=True, eq=False)

@@ -184,14 +184,14 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):
             # Noisy labels were charged when they were drawn: nothing on this branch charges again.
-            _check_noisy(y, self.classes, unit)
+            check_noisy(y, self.classes, unit)
             _require_noisy_scoring()
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             self._raw_rows = 0
             self._fit_noisy(inputs, noisy)
             return self
         rows = RowIds.of(ids, unit, *names).beside(y)
-        _require_own_labels(self._settings())  # looks at the callers of `fit`, two frames up
+        require_own_labels(self._settings())  # looks at the callers of `fit`, two frames up
         rows.require_public(self.column)  # ids or units that are a copy of the label column would publish it in digests
         self._fit_raw(X, inputs, y, rows)
         self._raw_rows = row_count(inputs)
@@ -616,7 +616,7 @@ def not_fitted(name: str) -> Exception:
 # Training rows and held-out rows ----------------------------------------------------------------------------------------------------------
 
 
-def _check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:
+def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:
     """Refuse noisy labels of other classes or without evidence, and `unit=`, which only raw labels need."""
     if unit is not None:
         raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
@@ -748,7 +748,7 @@ _SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")  # 
 _warned: set[str] = set()  # callers that this process has warned of
 
 
-def _require_own_labels(settings: FitSettings) -> None:
+def require_own_labels(settings: FitSettings) -> None:
     """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
 
     Raises

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LabelDPClassifier on several targets: one charge for all of them, scikit-learn's conventions for what comes out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import get_tags
+
+import labeldp as ldp
+from labeldp.errors import BudgetExceeded, InvalidInput, RepeatWarning
+from labeldp.learn import LabelDPClassifier
+
+N = 1500
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((N, 4))
+COLUMNS = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3]})
+Y = pd.DataFrame({"clicked": np.where(X[:, 0] > 0, "yes", "no"), "rating": np.digitize(X[:, 1], [-0.7, 0.7]) + 1})
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return ldp.Ledger(tmp_path / "ledger.db", budget=4.0)
+
+
+def model(**changes):
+    given = {"epsilon": 4.0, "classes": COLUMNS, "random_state": 0, "estimator": LogisticRegression()}
+    return LabelDPClassifier(**given | changes)
+
+
+@pytest.mark.parametrize("split", [None, "equal", "one"])
+def test_each_target_is_predicted_from_one_draw(split):
+    law = "auto" if split is None else COLUMNS.law(4.0, split)
+    fitted = model(law=law, noise=ldp.SeededNoise(0)).fit(X, Y)
+    predicted, proba = fitted.predict(X), fitted.predict_proba(X)
+    assert predicted.shape == (N, 2)
+    assert [each.shape for each in proba] == [(N, 2), (N, 3)]
+    assert [list(each) for each in fitted.classes_] == [["no", "yes"], [1, 2, 3]]
+    for number, name in enumerate(COLUMNS.names):
+        np.testing.assert_allclose(proba[number].sum(axis=1), 1.0)
+        np.testing.assert_array_equal(predicted[:, number], fitted.classes_[number][proba[number].argmax(axis=1)])
+        assert (predicted[:, number] == Y[name]).mean() > 0.8  # 0.5 and 0.5 are the commonest classes
+    assert fitted.score(X, Y) == (predicted == Y.to_numpy(object)).all(axis=1).mean()
+    assert len({receipt.run_id for receipt in fitted.receipts_}) == 1
+    assert fitted.noisy_labels_.classes is COLUMNS or fitted.noisy_labels_.classes == COLUMNS
+    assert all(each is None or 0 < each.value < 1.5 for each in fitted.estimated_accuracy_)
+
+
+def test_the_ledger_has_one_charge_and_a_repeat_is_free(ledger):
+    first = model(epsilon=2.0, ledger=ledger, dataset="d").fit(X, Y)
+    assert (ledger.spent("d", "clicked"), ledger.spent("d", "rating"), ledger.spent("d", COLUMNS.names)) == (2.0, 2.0, 2.0)
+    assert len(ledger.runs()) == 1
+    assert first.privacy_ == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
+    with pytest.warns(RepeatWarning):
+        again = model(epsilon=2.0, ledger=ledger, dataset="d").fit(X, Y.to_numpy(object))
+    np.testing.assert_array_equal(again.predict(X), first.predict(X))
+    assert ledger.spent("d", "rating") == 2.0
+    with pytest.raises(BudgetExceeded):
+        model(epsilon=3.0, ledger=ledger, dataset="d").fit(X, Y)
+    other = model(epsilon=2.0, ledger=ledger).fit(X, first.noisy_labels_)  # noisy labels cost nothing
+    np.testing.assert_array_equal(other.predict(X), first.predict(X))
+    assert other.privacy_.evidence == "proven"
+    alone = LabelDPClassifier(LogisticRegression(), ledger=ledger, random_state=0).fit(X, first.noisy_labels_["rating"])
+    np.testing.assert_array_equal(alone.predict(X), first.predict(X)[:, 1])
+
+
+def test_units_share_the_bill(ledger):
+    fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(X, Y, unit=np.arange(N) // 3)
+    assert fitted.privacy_.epsilon == 2.0
+    assert fitted.noisy_labels_.left_out == N // 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "y", "said"),
+    [
+        ({"n_stages": 2}, Y, "n_stages=1"),
+        ({"prior": np.ones((N, 6))}, Y, "prior=None"),
+        ({"top_k_filter": 2}, Y, "top_k_filter=None"),
+        ({"law": ldp.RandomizedResponse(5, 4.0)}, Y, "6 combinations"),
+        ({"law": COLUMNS.law(1.0)}, Y, "epsilon=4.0"),
+        ({"law": "nothing"}, Y, "law"),
+        ({}, Y["clicked"], "2 columns"),
+        ({}, Y[:-1], "inconsistent"),
+        ({}, Y.drop(columns="rating"), "'rating'"),
+        ({}, Y.assign(rating=np.where(np.arange(N) == 3, 7, Y["rating"])), "Column 'rating'.*row 3"),
+        ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
+        ({"column": "clicked"}, Y, "under their own names"),
+        ({"estimator": "trees"}, Y, "classifier"),
+    ],
+)
+def test_faults_are_found_before_the_charge(ledger, changes, y, said):
+    with pytest.raises((InvalidInput, TypeError), match=said):
+        model(**{"ledger": ledger, "dataset": "d"} | changes).fit(X, y)
+    assert not ledger.exists() or ledger.runs() == []
+
+
+def test_it_is_cloned_and_tagged_as_scikit_learn_expects():
+    copy = clone(model())
+    assert copy.classes == COLUMNS and copy.classes.names == COLUMNS.names
+    assert get_tags(copy).target_tags.multi_output
+    assert not get_tags(LabelDPClassifier()).target_tags.multi_output
+    with pytest.raises(InvalidInput, match="score one column"):
+        fitted = copy.set_params(noise=ldp.SeededNoise(0)).fit(X, Y)
+        fitted.score(X, fitted.noisy_labels_)
+    assert fitted.estimators_[0].score(X, Y["clicked"]) > 0.8
