@@ -89,6 +89,16 @@ def test_a_prior_that_leaves_one_candidate_gives_its_one_hot_vector() -> None:
     assert vectors.tolist() == [[0, 1, 0, 0]] * len(vectors)
 
 
+@pytest.mark.parametrize("prior", [[0.5, 0.4, 0.05, 0.05], [0.25, 0.25, 0.25, 0.25], [0.4, 0.3, 0.3, 0.0]])
+def test_candidates_chosen_by_the_prior(prior: list[float]) -> None:
+    """RRWithPrior: unbiased for the candidates, their mean for other labels, whatever their number."""
+    law = ldp.RRWithPrior(4, 1.0)
+    inside = np.isin(np.arange(4), law.outputs(prior))
+    vectors, matrix = every_output(law, np.array(prior))
+    np.testing.assert_allclose(matrix[inside] @ vectors, np.eye(4)[inside], atol=1e-12)
+    np.testing.assert_allclose(matrix[~inside] @ vectors, np.tile(inside / inside.sum(), ((~inside).sum(), 1)), atol=1e-12)
+
+
 def test_normal_vectors_have_noise_in_the_differences_alone() -> None:
     """LP-Normal-SGD: mean one-hot, K - 1 dimensions, and the variance that was charged for; with 1.1 times it the test rejects."""
     n, K = 20_000, 4
@@ -168,6 +178,30 @@ def test_one_pass_keeps_its_bound(loss: str, last: bool) -> None:
     law = ldp.RandomizedResponse(K, 40.0)
     assert second_moment(law) == pytest.approx(1, rel=1e-9)
     assert 0 < excess < excess_risk(law, problem, N, output="last" if last else "average")
+
+
+@pytest.mark.parametrize("law", [ldp.RandomizedResponse(K, 1.0), ldp.SubsetSelection(K, 0.5), ldp.RRTopK(K, 1.0, 2)], ids=str)
+def test_one_pass_over_released_labels_keeps_its_bound(law: ldp.Law) -> None:
+    """RRTopK with a prior that favours the true class: Corollary 10 with the share of labels outside, which is known here."""
+    problem, prior = Problem("logistic", radius=2.0, norm=2.0), ONE_HOT * 2 + RNG.random((N, K))
+    best = problem.risk(X, ONE_HOT, minimise(X, problem.rows(X).T @ ONE_HOT, problem))
+    excess = []
+    for seed in range(3):
+        rows = np.random.default_rng(seed).integers(0, N, N)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            noisy = ldp.privatize(
+                Y[rows], law, prior=prior[rows] if law.uses_prior else None, classes=range(K), noise=ldp.SeededNoise(seed)
+            )
+        excess.append(problem.risk(X, ONE_HOT, sgd(X[rows], label_vectors(noisy), problem, second_moment(law))) - best)
+    assert 0 < np.mean(excess) < excess_risk(law, problem, N, outside=0.0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_laws_that_may_answer_otherwise_in_each_row_are_not_taken_for_candidates() -> None:
+    """AutoLaw's rows are read by its own weights."""
+    flat = ldp.privatize(Y, ldp.AutoLaw(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0))
+    np.testing.assert_allclose(label_vectors(flat), flat.class_weights())
 
 
 def test_risk_from_label_vectors_is_unbiased() -> None:

@@ -29,6 +29,7 @@ from labeldp import _validate
 from labeldp.aggregates import Aggregate, Histogram
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
+from labeldp.laws import RRTopK, RRWithPrior
 from labeldp.laws._base import Law, Side
 from labeldp.laws._exact import WORD, Array, unpack_sets
 from labeldp.laws._response import response_words
@@ -131,7 +132,7 @@ def _of_counts(answer: Aggregate) -> Floats:
 
 def _of_law(law: Law, outputs: Array, side: Side) -> Floats:
     """Equation 17 for laws with candidates, in the sampler's own probabilities; the law's unbiased weights for others."""
-    if "candidates" not in side or "size" not in side:
+    if not isinstance(law, RRTopK | RRWithPrior):
         return law.weights(outputs, side)
     inside, size = unpack_sets(side["candidates"], law.n_classes), side["size"]
     own, other = np.ones(len(outputs)), np.zeros(len(outputs))
