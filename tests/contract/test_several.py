@@ -58,6 +58,16 @@ def test_every_column_is_read_by_its_own_unbiased_estimator(split):
         assert column.classes == COLUMNS.lists[COLUMNS.place(name)]
 
 
+def test_rows_that_were_asked_about_another_column_are_left_out_by_name():
+    noisy = drawn(None, "one", noise=ldp.SeededNoise(3), dataset=None)["a"]
+    guesses = np.full(N, "no")
+    with pytest.raises(InvalidInput, match=r"evidence for every row.*another column"):
+        ldp.metrics.accuracy(noisy, guesses)
+    asked = noisy.evidenced
+    found = ldp.metrics.accuracy(noisy[asked], guesses[asked])
+    assert found.low <= (LABELS["a"] == "no")[asked].mean() <= found.high
+
+
 def test_the_likelihood_of_combinations_is_the_product_of_columns_drawn_apart():
     noisy = drawn(None, "equal", noise=ldp.SeededNoise(4), dataset=None)
     a, b = noisy["a"].log_likelihood(dtype="float64"), noisy["b"].log_likelihood(dtype="float64")

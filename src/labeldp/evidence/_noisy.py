@@ -659,6 +659,13 @@ class NoisyLabels:
     def _require_invertible(self, known: NDArray[np.bool_]) -> None:
         if known.all():
             return
+        drawn = self.evidenced
+        if known[drawn].all():
+            raise InvalidInput(
+                f"Expected evidence for every row, but {int((~drawn).sum())} of {self.n_rows} rows have none: they are over their unit's "
+                "cap, or were asked about another column. Leave them out of labels and predictions alike, with the mask noisy.evidenced: "
+                "noisy[noisy.evidenced]."
+            )
         laws = ", ".join(sorted({block.law.name for block in self.blocks})) or "none"
         raise InvalidInput(
             f"Expected every row to have an unbiased estimator, but {int((~known).sum())} of {self.n_rows} rows have none (laws: {laws}): "
