@@ -231,3 +231,17 @@ def test_classes_that_nothing_tells_apart_are_refused():
     split = ldp.privatize(np.arange(200) % 4, ldp.PriorSplit(4, 2.0), noise=SEED)
     with pytest.raises(InvalidInput, match="unbiased weights"):
         ldp.stats.regress(split, np.arange(200.0), "least-squares")
+
+
+def test_least_squares_of_answers_about_random_thresholds() -> None:
+    """Slope and mean within 5 standard errors (two-sided 6e-7 each), and errors near those of the weights; words are fixed by the seed."""
+    n, grid = 20_000, ldp.Grid(0, 10, points=11)
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=n)
+    y = np.clip(np.rint(5 + 1.5 * x + rng.normal(size=n)), 0, 10)
+    noisy = ldp.privatize(y, ldp.Threshold(11, 2.0), classes=grid, noise=ldp.SeededNoise(0))
+    fit = ldp.stats.regress(noisy, x, "least-squares")
+    true = np.polyfit(x, y, 1)[::-1]
+    assert (np.abs(fit.params - true) < 5 * fit.bse).all()
+    numbers = noisy.class_weights() @ np.arange(11.0)
+    assert fit.bse[1] == pytest.approx(numbers.std() / np.sqrt(n), rel=0.1)
