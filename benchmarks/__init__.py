@@ -6,6 +6,10 @@ BENCHMARKS = {  # name: module, question
     "boosting": ("boosting", "how accurate is boosting on the exact likelihood, and what does a fit cost against a plain one?"),
     "rare": ("rare", "are probabilities of rare classes worth more than the class frequencies alone, and than what is done by hand?"),
     "convex": ("convex", "how good are the papers' convex methods, next to the exact likelihood and to one release of X'Y?"),
+    "numbers": (
+        "numbers",
+        "how large are errors of private numbers, against Laplace noise, unbiased bits and bins, and what do stages add?",
+    ),
     "coverage": ("coverage", "does every 95 % interval of `labeldp.stats` cover the truth in 95 % of releases, with every law?"),
     "defaults": (
         "defaults",

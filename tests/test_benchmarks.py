@@ -14,8 +14,9 @@ from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
-from benchmarks import BENCHMARKS, __main__, common, coverage, faults, overlapping, pretrained, rare, tables, tabular
+from benchmarks import BENCHMARKS, __main__, common, coverage, faults, numbers, overlapping, pretrained, rare, tables, tabular
 from benchmarks.common import Run, load_json, load_runs, save_runs
 from benchmarks.small_epsilon import command as small_epsilon
 from benchmarks.small_epsilon import plots, report
@@ -139,6 +140,29 @@ def test_every_run_that_was_started_is_finished_and_says_how() -> None:
     assert {tabular.key(run) for run in runs} == {tabular.key(run) for run in tabular.wanted(tabular.ESTIMATORS, tabular.EPSILONS, 10)}
     assert all("finished" in run and "error" not in run and run["machine"]["versions"] and run["estimator"] for run in runs)
     assert all("finished" in run and "error" not in run and run["machine"]["versions"] for run in report.load_runs())
+
+
+def test_private_numbers_are_learned_better_than_from_noisy_numbers_and_than_without_them() -> None:
+    runs = load_runs(RESULTS / "numbers.json")
+    assert all("finished" in run and run["machine"]["versions"] for run in runs)
+    for data in numbers.DATA:
+        for epsilon in numbers.EPSILONS:
+            by = {method: list(numbers.found(runs, data, method, epsilon).values()) for method in numbers.METHODS}
+            if by["one stage"]:
+                rivals = [np.mean(by[method]) for method in numbers.BASELINES if by[method]]
+                assert np.mean(by["one stage"]) < min(rivals), (data, epsilon)
+
+
+@pytest.mark.parametrize("method", [*numbers.METHODS, *numbers.BOUNDS])
+def test_a_run_of_private_numbers_is_measured(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "MOST_ROUNDS", 5)
+    small = numbers.Task(
+        *(part[:300] for part in (lambda t: (t.X, t.y.round(), t.X_test, t.y_test))(numbers.friedman(300))), ldp.Grid(0, 30, points=6)
+    )
+    monkeypatch.setattr(numbers, "task", lambda name: small)
+    run = numbers.measure({"data": "friedman-2k", "method": method, "epsilon": 4.0, "seed": 0})
+    assert 0 < run["rmse"] < 10
+    assert run["finished"]
 
 
 def test_rare_classes_are_nowhere_worse_than_a_constant_or_what_is_done_by_hand() -> None:

@@ -12,10 +12,11 @@ from scipy.optimize import linprog
 from scipy.stats import chi2, norm
 
 import labeldp as ldp
-from labeldp.laws import WORD, BoundedLaplace, RROnBins, UnbiasedRandomizer, exp_floor, law_from_dict, law_named
+from labeldp.laws import WORD, BoundedLaplace, RROnBins, SquareWave, UnbiasedRandomizer, exp_floor, law_from_dict, law_named
 from labeldp.laws._exact import unpack_sets
 from labeldp.laws._numbers import laplace_words
 from labeldp.laws._optimal import optimal_bins, unbiased_staircase
+from labeldp.laws._square_wave import window_words
 from labeldp.testing import CounterWords
 
 FALSE_ALARM = 1e-6
@@ -118,9 +119,57 @@ def test_squared_errors_vary_less_by_thresholds_than_by_sets() -> None:
     labels = rng.integers(0, k, n)
     losses = (np.arange(k) - np.clip(labels + rng.normal(0, 5, n), 0, k - 1)[:, None]) ** 2
     spread = []
-    for law in (ldp.Threshold(k, 1.0), ldp.SubsetSelection(k, 1.0)):
+    for law in (SquareWave(k, 1.0), ldp.Threshold(k, 1.0), ldp.SubsetSelection(k, 1.0)):
         spread.append(ldp.privatize(labels, law, noise=ldp.SeededNoise(0)).debias(losses).std())
-    assert spread[0] < 0.5 * spread[1]
+    assert spread[0] < spread[1] < 0.5 * spread[2]
+
+
+# SquareWave -------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("k", "epsilon", "size"), [(2, 0.1, 1), (5, 1.0, None), (64, 4.0, None), (64, 1e-9, 63), (1000, 0.5, None), (50, 40.0, 3)]
+)
+def test_a_square_wave_is_certified_and_tight(k: int, epsilon: float, size: int | None) -> None:
+    law = SquareWave(k, epsilon, size)
+    b, m = window_words(epsilon, k, law.width)
+    assert m + (k - 1) * b == WORD
+    assert b <= m // law.width
+    assert -(-m // law.width) <= exp_floor(epsilon) * b
+    assert epsilon * (1 - 1e-6) - 1e-15 < law.exact_epsilon() <= epsilon or epsilon > 30
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
+def test_the_default_interval_tells_nearly_the_most_about_a_location(epsilon: float) -> None:
+    """Fisher information about the mean of normal numbers, averaged over means, against that of the best size and of thresholds."""
+    k, centres = 64, np.linspace(0.1, 0.9, 17)
+    middles = (np.arange(k - 1) + 0.5) / (k - 1)
+
+    def information(matrix: np.ndarray, scale: float) -> float:
+        below = norm.cdf((middles - centres[:, None]) / scale)
+        p = np.diff(below, axis=1, prepend=0, append=1)
+        slope = np.diff(-norm.pdf((middles - centres[:, None]) / scale) / scale, axis=1, prepend=0, append=0)
+        return float(((slope @ matrix) ** 2 / (p @ matrix)).sum(axis=1).mean())
+
+    truthful = np.where(np.arange(k)[:, None] > np.arange(k - 1), 1, 0)
+    keep = np.exp(epsilon) / (1 + np.exp(epsilon))
+    bit = keep * truthful + (1 - keep) * (1 - truthful)
+    thresholds = np.concatenate([bit, 1 - bit], axis=1) / (k - 1)
+    for scale in (0.12, 0.18, 0.25):
+        found = information(SquareWave(k, epsilon).matrix(), scale)
+        assert found > 0.8 * max(information(SquareWave(k, epsilon, size).matrix(), scale) for size in range(4, 48, 4))
+        assert found > information(thresholds, scale)
+
+
+def test_weights_of_a_square_wave_estimate_frequencies_and_a_mean_loss() -> None:
+    """Unbiased: 6 standard errors (false alarm 2e-9 each, two-sided); the noise is seeded."""
+    grid, n = ldp.Grid(0, 1, 16), 40_000
+    values = np.random.default_rng(1).beta(2, 5, n)
+    noisy = ldp.privatize(values, SquareWave(16, 1.0), classes=grid, noise=ldp.SeededNoise(5))
+    points = np.asarray(grid)
+    for losses in ((points - 0.3) ** 2, points, (points > 0.5) * 1.0):
+        found = noisy.debias(np.broadcast_to(losses, (n, 16)))
+        assert abs(found.mean() - losses[grid.codes(values)].mean()) < 6 * found.std() / np.sqrt(n)
 
 
 # BoundedLaplace ---------------------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -16,8 +17,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import labeldp as ldp
+from labeldp.laws import SquareWave
 from labeldp.learn import HistogramPrior, LearnOptions
-from labeldp.learn._location import Family, _Rows
+from labeldp.learn._location import Answers, Family, LocationBoosting, _Rows
 from labeldp.protocol.metrics import mean_squared_error, r2, root_mean_squared_error
 
 POINTS = np.linspace(0.0, 10.0, 11)
@@ -66,10 +68,13 @@ def test_a_distribution_is_a_normal_one_that_is_clamped_and_rounded() -> None:
 
 def test_the_slope_is_the_derivative_of_the_evidence() -> None:
     family, random = Family(POINTS, 1.3), np.random.default_rng(0)
-    likelihood, at = random.random((50, 11)), random.uniform(-1, 11, 50)
-    _, slope = family.evidence(at, likelihood)
-    above, below = (family.evidence(at + step, likelihood)[0] for step in (1e-5, -1e-5))
-    assert np.allclose(slope, (above - below) / 2e-5, atol=1e-8)
+    for likelihood in (random.random((50, 11)), (random.random((50, 11)) > 0.7) + 0.1):
+        answers, at = Answers.of(likelihood), random.uniform(-1, 11, 50)
+        value, slope = family.evidence(at, answers)
+        assert np.allclose(value, (family.probabilities(at) * likelihood).sum(axis=1))
+        assert family.log_likelihood(at, answers) == pytest.approx(np.log(value).sum())
+        above, below = (family.evidence(at + step, answers)[0] for step in (1e-5, -1e-5))
+        assert np.allclose(slope, (above - below) / 2e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
@@ -81,10 +86,11 @@ def test_information_is_the_expected_square_of_the_score_exactly_for_bits_and_ne
         (ldp.Threshold(11, epsilon), True),
         (ldp.RandomizedResponse(11, epsilon), False),
         (ldp.SubsetSelection(11, epsilon), False),
+        (SquareWave(11, epsilon), False),
     ):
         noisy = ldp.privatize(POINTS[truth], law, classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(1))
         rows = _Rows(noisy, np.random.RandomState(0), True)
-        found = rows._information(family, at, *family.evidence(at, rows.likelihood))
+        found = rows._information(family, at, *family.evidence(at, rows.answers))
         block = noisy.blocks[0]
         p = family.probabilities(np.array([4.5, 4.5 + 1e-5, 4.5 - 1e-5]))
         for i in range(20 if exact else 1):
@@ -92,15 +98,34 @@ def test_information_is_the_expected_square_of_the_score_exactly_for_bits_and_ne
             matrix = np.array([float(v) for v in channel.values])[channel.index]
             here, above, below = p @ matrix
             wanted = (((above - below) / 2e-5) ** 2 / here).sum()
-            # of 512 outputs the mean square of a score; its error is far below a half
-            assert found[i] == pytest.approx(wanted, rel=1e-5 if exact else 0.5)
+            # of 2048 outputs the mean square of a score; its error is far below a quarter
+            assert found[i] == pytest.approx(wanted, rel=1e-5 if exact else 0.25)
+
+
+@pytest.mark.parametrize("law", [ldp.Threshold, ldp.SubsetSelection, SquareWave])
+def test_cuts_give_the_shares_of_the_points_wherever_the_rows_are(law: Any) -> None:
+    """Within 6 standard errors of the least informative law: a share is told by thresholds with a deviation below 0.03."""
+    random = np.random.default_rng(0)
+    location = random.normal(0, 0.5, 20_000)
+    y = np.minimum(np.exp(location + random.normal(0, 0.5, 20_000)), 5)  # skewed and capped
+    grid = ldp.Grid(0, 5, points=11)
+    noisy = ldp.privatize(y, law(11, 2.0), classes=grid, noise=ldp.SeededNoise(1))
+    rows = _Rows(noisy, np.random.RandomState(0), True)
+    true = np.bincount(grid.codes(y), minlength=11) / len(y)
+    family, centre = rows.constant()
+    assert np.abs(family.probabilities(np.array([centre]))[0] - true).max() < 0.18
+    found, share, _ = rows.chosen(centre, centre + location)
+    assert np.abs(found.probabilities(centre + share * location).mean(axis=0) - true).max() < 0.18
+    assert abs(found.mean(centre + share * location).mean() - y.mean()) < 0.2
+    low, high = found.quantile(centre + share * location, np.array([0.05, 0.95])).T
+    assert 0.75 < np.mean((low <= y) & (y <= high)) < 0.99
 
 
 # Learning ------------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("same_noise")
-@pytest.mark.parametrize("law", ["auto", "subset", "rr", "split", "threshold"])
+@pytest.mark.parametrize("law", ["auto", "subset", "rr", "split", "threshold", "square-wave"])
 def test_coefficients_of_a_line_are_found_from_every_law(law: str) -> None:
     X, y = linear(6000)
     options = LearnOptions(refit=False)
@@ -112,20 +137,41 @@ def test_coefficients_of_a_line_are_found_from_every_law(law: str) -> None:
 
 
 @pytest.mark.usefixtures("same_noise")
-def test_less_is_lost_by_likelihood_than_by_unbiased_labels_and_less_in_two_stages() -> None:
-    X, y = make_friedman1(5000, noise=1.0, random_state=0)
+def test_far_less_is_lost_by_likelihood_than_by_unbiased_labels_in_one_stage_and_in_two() -> None:
+    X, y = make_friedman1(4000, noise=1.0, random_state=0)
     X_test, truth = make_friedman1(3000, noise=0.0, random_state=1)
-    errors = {1: 0.0, 2: 0.0, "unbiased": 0.0}
-    for seed in range(1):
-        for stages in (1, 2):
-            boosting = HistGradientBoostingRegressor(max_leaf_nodes=8, max_iter=30, early_stopping=False, random_state=0)
-            model = ldp.LabelDPRegressor(boosting, range=(0, 30), epsilon=1.0, n_stages=stages, random_state=seed).fit(X, y)
-            errors[stages] += float(np.mean((model.predict(X_test) - truth) ** 2))
-        random = np.random.default_rng(seed)
-        bits = (y >= random.uniform(0, 30, len(y))) ^ (random.random(len(y)) < 1 / (1 + np.e))
-        unbiased = 30 * (bits - 1 / (1 + np.e)) / ((np.e - 1) / (1 + np.e))
-        errors["unbiased"] += float(np.mean((boosting.fit(X, unbiased).predict(X_test) - truth) ** 2))
-    assert errors[2] < errors[1] < errors["unbiased"]
+    boosting = HistGradientBoostingRegressor(max_leaf_nodes=8, max_iter=100, early_stopping=False, random_state=0)
+    random = np.random.default_rng(0)
+    bits = (y >= random.uniform(0, 30, len(y))) ^ (random.random(len(y)) < 1 / (1 + np.e))
+    unbiased = clone(boosting).fit(X, 30 * (bits - 1 / (1 + np.e)) / ((np.e - 1) / (1 + np.e)))
+    error = np.mean((unbiased.predict(X_test) - truth) ** 2)
+    for stages in (1, 2):
+        model = ldp.LabelDPRegressor(boosting, range=(0, 30), epsilon=1.0, n_stages=stages, random_state=0).fit(X, y)
+        assert np.mean((model.predict(X_test) - truth) ** 2) < 0.5 * error
+
+
+@pytest.mark.usefixtures("same_noise")
+def test_boosting_takes_as_many_rounds_as_unseen_rows_speak_for_also_in_a_pipeline() -> None:
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(2000, 5)), random.normal(5, 1, 2000)
+    signal = linear(2000)
+    for steps in ([], [StandardScaler()]):
+        estimator = make_pipeline(*steps, HistGradientBoostingRegressor(max_iter=40, early_stopping=False))
+        rounds = []
+        for features, numbers in ((X, y), signal):
+            model = ldp.LabelDPRegressor(estimator, range=(0, 10), epsilon=2.0, random_state=0).fit(features, numbers)
+            boosting = model.estimator_.steps[-1][1]
+            assert isinstance(boosting, LocationBoosting)
+            rounds.append(boosting.n_iter_)
+        assert rounds[0] < 8 < rounds[1] <= 40
+
+
+@pytest.mark.usefixtures("same_noise")
+def test_rows_without_a_prior_are_drawn_as_intervals_and_later_stages_as_thresholds() -> None:
+    X, y = linear(400)
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), epsilon=1.0, n_stages=2, random_state=0).fit(X, y)
+    assert [type(block.law).__name__ for block in model.noisy_labels_.blocks].count("Threshold") == 1
+    assert {type(block.law).__name__ for block in model.noisy_labels_.blocks} == {"SquareWave", "Threshold"}
 
 
 @pytest.mark.usefixtures("same_noise")

@@ -480,7 +480,12 @@ class NumberLearner(TabularLearner):
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return a pipeline that predicts locations, and what makes distributions of them."""
         made = model._model
-        location = {"scale": float(made.family.scale), "centre": float(made.centre), "share": min(1.0, float(made.share))}
+        location: dict[str, object] = {
+            "scale": float(made.family.scale),
+            "centre": float(made.centre),
+            "share": min(1.0, float(made.share)),
+            "cuts": None if made.family.cuts is None else made.family.cuts.tolist(),
+        }
         return self._encoding.pipeline(model.estimator_), {"location": location}
 
 

@@ -45,7 +45,7 @@ from labeldp.laws import Grid
 from labeldp.laws._grid import classes_of
 from labeldp.learn._boosting import HistogramScores
 from labeldp.learn._corrections import Model
-from labeldp.learn._location import Family, LocationModel
+from labeldp.learn._location import Family, LocationBoosting, LocationModel
 from labeldp.protocol._estimator import quantiles_on
 from labeldp.tables._place import workplace
 from labeldp.tables._priors import PriorTable, as_text, ordered_by_value
@@ -58,6 +58,7 @@ SAFE = frozenset(
     {
         # parts of scikit-learn's histogram gradient boosting and imputer that skops does not trust by itself; `check_estimator` checks them
         "functools.partial",
+        "labeldp.learn._location.LocationBoosting",  # a sum of them
         "numpy.dtype",
         "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
         "sklearn.utils.validation.check_array",
@@ -324,9 +325,12 @@ def _corrected(facts: Mapping[str, Any], estimator: Any) -> Model:
 def _located(location: Mapping[str, Any], grid: Grid, estimator: Any) -> LocationModel:
     """Make the model of numbers around a regressor."""
     scale, centre = float(location["scale"]), float(location["centre"])
+    cuts = None if location.get("cuts") is None else np.asarray(location["cuts"], np.float64)
     if not (0 < scale < math.inf and math.isfinite(centre)):
         raise ValueError("location")
-    return LocationModel(estimator, Family(np.asarray(grid, np.float64), scale), centre, float(_shares([location["share"]], 1)[0]))
+    if cuts is not None and not (cuts.shape == (len(grid) - 1,) and np.isfinite(cuts).all() and (np.diff(cuts) >= 0).all()):
+        raise ValueError("cuts")
+    return LocationModel(estimator, Family(np.asarray(grid, np.float64), scale, cuts), centre, float(_shares([location["share"]], 1)[0]))
 
 
 def _shares(values: Any, count: int) -> NDArray[np.float64]:
@@ -514,7 +518,7 @@ def _is_known(each: Any, trust: Collection[str]) -> bool:
         kind in _CONTAINERS
         or kind is np.ndarray
         or sp.issparse(each)
-        or kind in (CheckedPredictor, CheckedOneHotEncoder)
+        or kind in (CheckedPredictor, CheckedOneHotEncoder, LocationBoosting)
         or isinstance(each, _FUNCTIONS)
     ):
         return True  # skops builds only functions that it or the user trusts by name

@@ -10,6 +10,7 @@ from labeldp.laws._grid import Grid
 from labeldp.laws._numbers import BoundedLaplace, RROnBins, UnbiasedRandomizer
 from labeldp.laws._response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._scores import Alibi
+from labeldp.laws._square_wave import SquareWave
 from labeldp.laws._subset import AutoLaw, PriorSplit, SubsetSelection, Threshold
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "RRWithPrior",
     "RandomizedResponse",
     "Side",
+    "SquareWave",
     "SubsetSelection",
     "Table",
     "Threshold",
@@ -57,6 +59,7 @@ for _law in (
     AutoLaw,
     ClusterRR,
     Alibi,
+    SquareWave,
     BoundedLaplace,
     Independent,
     OneColumn,

@@ -318,6 +318,7 @@ class Threshold(_Split):
 
     See Also
     --------
+    labeldp.laws.SquareWave : More informative without a prior. An estimator with this law draws its first stage by it.
     PriorSplit : With `ordered=True` it draws the thresholds in the same way where there is a prior.
     labeldp.Grid : Makes classes of numbers.
 

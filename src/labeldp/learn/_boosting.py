@@ -205,13 +205,8 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
     def _settings(self, library: str, told: float, early: bool) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
-        _, patience, ours = _LIBRARIES[library]
-        params = self.estimator.get_params()
-        settings: dict[str, Any] = {}
-        for name, (default, own, noisy) in ours.items():
-            if params.get(name) == default:
-                found = noisy + (own - noisy) * told**2
-                settings[name] = round(found) if isinstance(noisy, int) else found
+        patience, params = _LIBRARIES[library][1], self.estimator.get_params()
+        settings = noisy_settings(self.estimator, library, told)
         if patience and (early or params.get(patience)):
             settings[patience] = (params.get(patience) or PATIENCE) if early else None
         if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys():
@@ -237,6 +232,26 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Predict the likeliest code, (n,) int64."""
         return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+
+def noisy_settings(estimator: Any, library: str, told: float) -> dict[str, Any]:
+    """Give the settings that hold noise off, where the user has not set them.
+
+    Parameters
+    ----------
+    estimator : classifier or regressor of the library
+    library : str
+        A key of the table above.
+    told : float in [0, 1]
+        Share of a label's information that the noise leaves.
+    """
+    params = estimator.get_params()
+    settings: dict[str, Any] = {}
+    for name, (default, own, noisy) in _LIBRARIES[library][2].items():
+        if params.get(name) == default:
+            found = noisy + (own - noisy) * told**2
+            settings[name] = round(found) if isinstance(noisy, int) else found
+    return settings
 
 
 def _likelihoods(log_likelihood: ArrayLike) -> NDArray[np.float32]:
@@ -461,11 +476,11 @@ def _fit_sklearn(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | N
     X, scores, generator = rounded_to_bins(X, params["max_bins"]), start(loss.n), check_random_state(params["random_state"])
     pieces: list[tuple[HistGradientBoostingRegressor, ...]] = []
     done = 0
-    while done < params["max_iter"]:
-        regressor.set_params(max_iter=min(max(1, done // 2), params["max_iter"] - done))
+    for size in pieces_of(params["max_iter"]):
+        regressor.set_params(max_iter=size)
         slopes, bends = (part.reshape(loss.n, -1).T for part in loss(None, scores))
-        pieces.append(tuple(_newton(regressor, X, *each, generator) for each in zip(slopes, bends, strict=True)))
-        done += regressor.max_iter
+        pieces.append(tuple(newton(regressor, X, *each, generator) for each in zip(slopes, bends, strict=True)))
+        done += size
         if ending and not ending.go_on(pieces[-1], len(pieces), done, params["n_iter_no_change"] or PATIENCE):
             break
         if done < params["max_iter"]:
@@ -473,14 +488,32 @@ def _fit_sklearn(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | N
     return HistogramScores(tuple(pieces[: ending.pieces] if ending else pieces))
 
 
-def _newton(
+def pieces_of(rounds: int) -> Iterator[int]:
+    """Split rounds into pieces, each half as long as all before it: near the end the gradient changes slowly."""
+    done = 0
+    while done < rounds:
+        size = min(max(1, done // 2), rounds - done)
+        yield size
+        done += size
+
+
+def newton(
     regressor: HistGradientBoostingRegressor,
     X: Any,
-    gradient: NDArray[np.float32],
-    curvature: NDArray[np.float32],
+    gradient: NDArray[np.floating],
+    curvature: NDArray[np.floating],
     generator: np.random.RandomState,
 ) -> HistGradientBoostingRegressor:
-    """Fit Newton's steps of one score."""
+    """Fit Newton's steps of one score.
+
+    Parameters
+    ----------
+    regressor : HistGradientBoostingRegressor
+        With the number of rounds; cloned.
+    X : n rows of features, in bins
+    gradient, curvature : (n,) float
+    generator : numpy RandomState
+    """
     weights = np.asarray(curvature, np.float64)
     steps = -gradient / weights
     # The regressor starts from the mean step, without shrinkage or ridge; where labels say little, such steps grow without bounds.

@@ -25,10 +25,11 @@ from labeldp.protocol._fit import FitPlan, FitSettings
 from labeldp.protocol._matching import check_count
 
 POINTS = 64
+MOST_ROUNDS = 300  # of the default boosting; noisy rows choose how many are taken
 
 
 def default_regressor(n_rows: int, **settings: Any) -> HistGradientBoostingRegressor:
-    """Make the regressor that is trained where none is given: boosted shallow trees.
+    """Make the regressor that is trained where none is given: boosted trees, whose size and number noisy rows decide.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def default_regressor(n_rows: int, **settings: Any) -> HistGradientBoostingRegre
     """
     if n_rows < FEW_ROWS:
         return HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings)
-    return HistGradientBoostingRegressor(max_leaf_nodes=15, l2_regularization=5.0, early_stopping=False, **settings)
+    return HistGradientBoostingRegressor(max_iter=MOST_ROUNDS, early_stopping=False, **settings)
 
 
 class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
@@ -63,13 +64,13 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     stage_sizes : sequence of n_stages floats > 0, default=None
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
-        A law's name, or a Law with this epsilon over the grid's points. "auto": `Threshold`, which asks each row whether its number is at
-        least a random public threshold.
+        A law's name, or a Law with this epsilon over the grid's points. "auto": rows are drawn by `SquareWave`, which releases a random
+        interval; those of later stages by `Threshold`, which asks whether the number is at least a threshold near what the model expects.
     prior : (n, G) array of floats >= 0, or function of X, default=None
         Public weights of the grid's points for the first stage; they must not depend on these numbers.
     validation_fraction : float in [0, 1), default=0.1
-        Share of the rows held out to measure the model by their noisy labels, which answer about uniformly random thresholds. The final
-        refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
+        Share of the rows held out to measure the model by their noisy labels, drawn without a prior by a law that has unbiased weights. The
+        final refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
     column : str, default="label"
@@ -83,14 +84,14 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     random_state : int >= 0, RandomState or None, default=None
         Seed of the training only, never of the noise or of the partition into stages.
     options : LearnOptions, default=None
-        Rounds after the first one, and refit; the rest is for classifiers. None: `LearnOptions()`.
+        Rounds after the first one (not of histogram boosting), and refit; the rest is for classifiers. None: `LearnOptions()`.
 
     Attributes
     ----------
     grid_ : (G,) float64 array
     estimator_ : fitted estimator (of locations)
     scale_ : float
-        Standard deviation of a row's number around its location, before rounding and clamping.
+        Standard deviation around a row's location, in units of the number where that is spread evenly.
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
@@ -118,12 +119,15 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each number is randomized once; all else (scale, shrinkage,
     `estimated_rmse_`) is post-processing of the outputs. Features are not protected.
 
-    Model: a row's number is normal around the estimator's prediction, with one deviation for all rows, clamped and rounded to the grid. It
-    is fitted by maximum likelihood of what was released, in rounds of weighted least squares. `predict` gives the mean of the clamped
-    number. If numbers are skewed around their location, means are biased by some part of the skew.
+    Model: an increasing function of a row's number is normal around the estimator's prediction, its location, with one deviation for all
+    rows. The function, by the cuts between the grid's points, is the one with which predictions have the distribution of all numbers
+    together, as the released labels tell it; so skewed and capped numbers are predicted without bias on the whole. Location and deviation
+    are found by maximum likelihood of what was released, in rounds of weighted least squares; by histogram boosting tree by tree, with as
+    many rounds, up to `max_iter`, as the likelihood of unseen noisy rows speaks for, and smaller trees where labels tell less. `predict`
+    gives the mean of the number.
 
     Cost of one stage: 9 fits on two thirds of the rows and one on all, 7 plain fits together, and as much again for the final refit; with
-    `LearnOptions(em_rounds=0, refit=False)` 3 plain fits.
+    `LearnOptions(em_rounds=0, refit=False)` 3 plain fits. Histogram boosting: about 3 boostings, and one for the final refit.
 
     Examples
     --------

@@ -325,7 +325,10 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 
     def _settings(self) -> FitSettings:
         found = replace(super()._settings(), numbers=True)
-        return replace(found, law="threshold") if isinstance(found.law, str) and found.law == "auto" else found
+        if not isinstance(found.law, str) or found.law != "auto":
+            return found
+        # Rows without a prior tell most as intervals; those of later stages are asked about thresholds.
+        return replace(found, law="square-wave" if found.n_stages == 1 and found.prior is None else "threshold")
 
     def _require_range(self, y: Any) -> None:
         """Refuse raw numbers without a public range, and a prior that asks about classes."""

@@ -24,7 +24,7 @@ from labeldp._validate import exact, float_down
 from labeldp.custody._encode import RowIds, classes_for
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
-from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SubsetSelection, Threshold, law_named
+from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SquareWave, SubsetSelection, Threshold, law_named
 from labeldp.laws._base import check_told_apart
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ HeldOut = tuple[Rows, NoisyLabels]
 Model = TypeVar("Model")
 
 MIN_VALIDATION_ROWS = 20
+MOST_ORDERED = 700  # classes up to which an interval has unbiased weights: beyond it their matrix is too large
 HELD_OUT = "validation"
 """Name of the round that draws held-out rows."""
 
@@ -331,8 +332,13 @@ class StagePlan:
 def without_prior(law: Law) -> Law:
     """Return the law that draws rows without a prior: the law itself, or one that ignores priors."""
     # RRTopK would give every row the same k candidates; an unordered split is no more informative than subset selection, with no inverse.
-    needs_one = isinstance(law, RRTopK) or (isinstance(law, PriorSplit) and not law.ordered)
+    # The bit of a threshold that no prior has chosen tells less than an interval.
+    needs_one = isinstance(law, RRTopK) or (isinstance(law, PriorSplit) and not law.ordered) or _becomes_interval(law)
     return _invertible(law) if needs_one else law
+
+
+def _becomes_interval(law: Law) -> bool:
+    return isinstance(law, Threshold) and law.n_classes <= MOST_ORDERED
 
 
 def _invertible(law: Law) -> Law:
@@ -341,12 +347,16 @@ def _invertible(law: Law) -> Law:
         return Threshold(law.n_classes, law.epsilon)
     if not law.uses_prior:
         return law
+    if _becomes_interval(law):
+        return SquareWave(law.n_classes, law.epsilon)
     return (RandomizedResponse if law.kind == "label" else SubsetSelection)(law.n_classes, law.epsilon)
 
 
 def _measuring_numbers(law: Law) -> Law:
-    """Return the law by which squared errors of numbers are measured: thresholds without a prior."""
-    return law if isinstance(law, Threshold) else Threshold(law.n_classes, law.epsilon)
+    """Return the law by which squared errors of numbers are measured: intervals, or thresholds where they would be too many."""
+    if isinstance(law, SquareWave):
+        return law
+    return (SquareWave if law.n_classes <= MOST_ORDERED else Threshold)(law.n_classes, law.epsilon)
 
 
 def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, validation_fraction: float, n_rows: int) -> StagePlan:
