@@ -15,7 +15,9 @@ from tests.contract import test_ledger, test_ledger_parts, test_ledger_processes
 from tests.contract.test_ledger import charge, kept
 from tests.engines import postgres
 
+from labeldp.custody import privatize
 from labeldp.errors import InvalidInput, LedgerError, MissingExtra
+from labeldp.laws import LabelColumns
 from labeldp.ledger._database import LedgerUrl
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import new_run_id
@@ -78,6 +80,16 @@ def test_a_ledger_of_a_database_is_a_value(ledger: Ledger) -> None:
     assert twin == ledger
     assert twin.runs()[0].receipt == receipt
     assert Ledger(ledger.location, budget=2.0).location == ledger.location
+
+
+def test_one_charge_on_several_columns_is_in_the_account_of_each(ledger: Ledger) -> None:
+    columns = LabelColumns({"a": [0, 1], "b": [0, 1, 2]})
+    labels = {"a": [0, 1, 1, 0], "b": [2, 1, 0, 1]}
+    noisy = privatize(labels, columns.law(1.0), classes=columns, dataset="d", ids=range(4), ledger=ledger)
+    assert [ledger.spent("d", name) for name in ("a", "b")] == [1.0, 1.0]
+    assert ledger.spent("d", columns.names) == 1.0
+    assert noisy["b"].looked_up(ledger).privacy.evidence == "proven"
+    assert ledger.verify(noisy.receipts) == []
 
 
 def test_reading_makes_no_tables(ledger: Ledger) -> None:
