@@ -10,7 +10,14 @@ BENCHMARKS = {  # name: module, question
         "numbers",
         "how large are errors of private numbers, against Laplace noise, unbiased bits and bins, and what do stages add?",
     ),
-    "coverage": ("coverage", "does every 95 % interval of `labeldp.stats` cover the truth in 95 % of releases, with every law?"),
+    "rare-events": (
+        "rare_events",
+        "one event in a hundred, 10,000 campaigns: how well do models rank, against hard randomized response and no privacy?",
+    ),
+    "coverage": (
+        "coverage",
+        "does every 95 % interval of `labeldp.stats` and `labeldp.metrics` cover the truth in 95 % of releases, with every law?",
+    ),
     "defaults": (
         "defaults",
         "are the classifier's defaults a good choice, judged on noisy held-out rows? `--stages`: do several stages help?",

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does every 95 % interval of `labeldp.stats` cover the truth in 95 % of releases, with every law?
+"""Does every 95 % interval of `labeldp.stats` and `labeldp.metrics` cover the truth in 95 % of releases, with every law?
 
-    python -m benchmarks coverage [--releases 2000] [--report]
+    python -m benchmarks coverage [--releases 2000] [--parts figures,effects,regressions,metrics] [--report]
 
 Each release draws new labels from a known population and releases them by the law with new, seeded noise; the interval covers if the
 population's figure is in it. A cell is the share of releases in which it does, with its distance from 95 % in binomial standard errors.
-Intervals that hold together, and those of quantiles (whose values are discrete), may cover more. Results are kept in results/coverage.json.
+Intervals that hold together, and those of quantiles (whose values are discrete), may cover more; so may those of metrics, whose rows are
+few for a class of 10 %. Results are kept in results/coverage.json, part by part.
 """
 
 import time
@@ -15,13 +16,13 @@ from itertools import chain
 
 import numpy as np
 from scipy.special import expit, softmax
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_json, machine, parser, print_result, save_json
 
 RESULT = RESULTS / "coverage.json"
 RELEASES, LEVEL = 2000, 0.95
-AT_LEAST = ("quantile", "shares together")  # may cover more
 SHARES = np.array([0.45, 0.3, 0.15, 0.1])
 Covered = Mapping[str, bool]
 Check = Callable[[ldp.NoisyLabels, Array], Covered]
@@ -135,6 +136,57 @@ def regression_cells(releases: int, model: str) -> Iterator[Run]:
         yield from counted(name, (covered(i) for i in range(releases)))
 
 
+COSTS = [[0.0, 1.0], [8.0, 0.0]]
+METRICS = {  # the metric of a release, and what is true of labels, scores and predictions
+    "accuracy": (lambda noisy, p, guess: ldp.metrics.accuracy(noisy, guess), lambda y, p, guess: np.mean(y == guess)),
+    "log-loss": (lambda noisy, p, guess: ldp.metrics.log_loss(noisy, p), lambda y, p, guess: -np.log(p[np.arange(len(y)), y]).mean()),
+    "Brier score": (lambda noisy, p, guess: ldp.metrics.brier_score(noisy, p), lambda y, p, guess: brier(y, p)),
+    "precision": (lambda noisy, p, guess: ldp.metrics.precision(noisy, guess), lambda y, p, guess: np.mean(y[guess == 1])),
+    "recall": (lambda noisy, p, guess: ldp.metrics.recall(noisy, guess), lambda y, p, guess: np.mean(guess[y == 1])),
+    "F1": (lambda noisy, p, guess: ldp.metrics.f1(noisy, guess), lambda y, p, guess: 2 * (y * guess).sum() / (y.sum() + guess.sum())),
+    "balanced accuracy": (
+        lambda noisy, p, guess: ldp.metrics.balanced_accuracy(noisy, guess),
+        lambda y, p, guess: (np.mean(guess[y == 1]) + np.mean(1 - guess[y == 0])) / 2,
+    ),
+    "ROC-AUC": (lambda noisy, p, guess: ldp.metrics.roc_auc(noisy, p[:, 1]), lambda y, p, guess: roc_auc_score(y, p[:, 1])),
+    "average precision": (
+        lambda noisy, p, guess: ldp.metrics.average_precision(noisy, p[:, 1]),
+        lambda y, p, guess: average_precision_score(y, p[:, 1]),
+    ),
+    "lift of the top 10 %": (
+        lambda noisy, p, guess: ldp.metrics.lift(noisy, p[:, 1], 0.1),
+        lambda y, p, guess: y[p[:, 1] >= np.quantile(p[:, 1], 0.9)].mean() / y.mean(),
+    ),
+    "cost": (lambda noisy, p, guess: ldp.metrics.cost(noisy, guess, COSTS), lambda y, p, guess: np.mean(np.asarray(COSTS)[y, guess])),
+}
+AT_LEAST = ("quantile", "shares together", *METRICS)  # may cover more
+
+
+def brier(y: Array, p: Array) -> float:
+    """The mean square of the second class's error, as scikit-learn counts it for two classes."""
+    return float(np.mean((p[:, 1] - y) ** 2))
+
+
+def metric_cells(releases: int) -> Iterator[Run]:
+    """Cells of metrics of a class of 10 %: 1,500 rows, and a model that knows the probabilities up to a factor."""
+    n, rng = 1500, np.random.default_rng(6)
+    p = rng.beta(0.5, 4.5, size=releases * n)
+    y = (rng.random(releases * n) < p).astype(int)
+    guessed = np.clip(1.3 * p, 0.01, 0.99)
+    table, guess = np.column_stack([1 - guessed, guessed]), (guessed > 0.25).astype(int)
+    truth = {name: float(true(y, table, guess)) for name, (_, true) in METRICS.items()}
+    for name, law in laws(2).items():
+        noisy = ldp.privatize(y, law, noise=ldp.SeededNoise(7))
+        if not noisy[:100].invertible.all():
+            continue
+
+        def covered(i: int, noisy: ldp.NoisyLabels = noisy) -> Covered:
+            rows = slice(i * n, (i + 1) * n)
+            return {each: inside(found(noisy[rows], table[rows], guess[rows]), truth[each]) for each, (found, _) in METRICS.items()}
+
+        yield from counted(name, (covered(i) for i in range(releases)))
+
+
 def counted(law: str, covered: Iterator[Covered]) -> Iterator[Run]:
     """Count the releases in which each interval covers."""
     hits: dict[str, list[bool]] = {}
@@ -151,14 +203,28 @@ def distance(cell: Run) -> float:
     return float((cell["covered"] / n - LEVEL) / np.sqrt(LEVEL * (1 - LEVEL) / n))
 
 
-def measure(releases: int) -> Run:
-    """Count every cell."""
+PARTS: dict[str, Callable[[int], Iterator[Run]]] = {
+    "figures": figure_cells,
+    "effects": effect_cells,
+    "regressions": lambda releases: chain.from_iterable(regression_cells(releases, model) for model in MODELS),
+    "metrics": metric_cells,
+}
+
+
+def measure(releases: int, parts: Sequence[str]) -> Run:
+    """Count every cell of these parts."""
     start = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        parts = (figure_cells(releases), effect_cells(releases), *(regression_cells(releases, model) for model in MODELS))
-        cells = list(chain.from_iterable(parts))
+        cells = list(chain.from_iterable(PARTS[part](releases) for part in parts))
     return {"cells": cells, "seconds": round(time.process_time() - start, 1), "machine": machine()}
+
+
+def merged(kept: Run, new: Run) -> Run:
+    """A kept result with the cells of a new one in the place of its own, and each machine that counted."""
+    counted = {(cell["law"], cell["interval"]) for cell in new["cells"]}
+    others = [cell for cell in kept["cells"] if (cell["law"], cell["interval"]) not in counted]
+    return new | {"cells": others + new["cells"], "earlier": [*kept.get("earlier", []), kept["machine"]] if others else []}
 
 
 def tables() -> str:
@@ -183,12 +249,14 @@ def main(arguments: Sequence[str]) -> None:
     """Count, keep and print."""
     options = parser("coverage", __doc__)
     options.add_argument("--releases", type=int, default=RELEASES)
+    options.add_argument("--parts", default=",".join(PARTS))
     options.add_argument("--report", action="store_true", help="only print the table of the kept result")
     args = options.parse_args(arguments)
     if args.report:
         print(tables())
         return
-    result = measure(args.releases)
+    result = measure(args.releases, args.parts.split(","))
+    result = merged(load_json(RESULT), result) if RESULT.exists() else result
     print_result({"seconds": result["seconds"]})
     print(markdown(result["cells"]))
     save_json(RESULT, result)

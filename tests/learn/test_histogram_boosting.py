@@ -134,3 +134,31 @@ def test_other_tables_are_left_alone():
         assert rounded_to_bins(X, 3) is X
     empty = np.full((5, 1), np.nan)
     np.testing.assert_array_equal(rounded_to_bins(empty, 3), empty)
+
+
+def test_the_ridge_grows_where_all_rows_hold_little_information_and_stays_where_the_user_has_set_it():
+    made = LikelihoodBoosting(HistGradientBoostingClassifier())
+    ridges = [made._settings("sklearn.ensemble", 0.0, False, held)["l2_regularization"] for held in (1e6, 240.0, 120.0, 30.0, 1e-3)]
+    assert ridges == [5.0, 5.0, 10.0, 40.0, 40.0]
+    assert made._settings("sklearn.ensemble", 1.0, False, 1e-3)["l2_regularization"] == 0.0  # without noise the library's own
+    chosen = LikelihoodBoosting(HistGradientBoostingClassifier(l2_regularization=0.7))
+    assert "l2_regularization" not in chosen._settings("sklearn.ensemble", 0.0, False, 1.0)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_mean_probabilities_stay_within_a_standard_error_of_the_frequencies(k):
+    """However far trees have followed the noise: here without a ridge, on 30 columns that tell nothing."""
+    rng = np.random.default_rng(7)
+    X, y = rng.normal(size=(3000, 30)), rng.choice(k, p=[0.97, *[0.03 / (k - 1)] * (k - 1)], size=3000)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(k, 1.0), classes=range(k), noise=ldp.SeededNoise(7))
+    table = noisy.log_likelihood(dtype="float64")
+    wild = HistGradientBoostingClassifier(l2_regularization=1e-3, max_leaf_nodes=63, random_state=0)
+    model = LikelihoodBoosting(wild).fit_likelihood(X, table)
+    frequencies = ldp.metrics.likeliest_frequencies(noisy.likelihood(dtype="float64"))
+    own, other = (float(each[0]) for each in noisy.inclusion())
+    chance = other + (own - other) * frequencies
+    error = np.sqrt(chance * (1 - chance) / 3000) / (own - other)
+    p = model.predict_proba(X)
+    away = np.abs(p.mean(axis=0) - frequencies)
+    assert (away[1:] < 1.2 * error[1:] + 2e-3).all() and away[0] < (k - 1) * 1.2 * error[0] + 2e-3
+    assert p[:, 1:].max() > 0.3  # and yet it has followed the noise

@@ -288,3 +288,100 @@ def test_take_rows_of_everything():
 def test_options_are_checked(wrong):
     with pytest.raises(ldp.InvalidInput):
         LearnOptions(**wrong)
+
+
+# Weights of rows and classes ------------------------------------------------------------------------------------------------------------
+
+WEIGHTABLE = {
+    "regression": LogisticRegression(),
+    "histogram boosting": HistGradientBoostingClassifier(max_iter=30),
+    "trees": DecisionTreeClassifier(max_depth=4, min_samples_leaf=50),
+}
+
+
+@pytest.fixture(scope="module")
+def half_of_the_rows_lie():
+    """Rows of weight 0 have the other class: a learner that reads weights is right on the others, and one that does not is lost."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(4000, 3))
+    y = (X[:, 0] + 0.3 * rng.normal(size=4000) > 0).astype(int)
+    weights = (X[:, 1] > 0).astype(float)
+    law = ldp.RandomizedResponse(2, 3.0)
+    return X, y, weights, ldp.privatize(np.where(weights > 0, y, 1 - y), law, classes=[0, 1], noise=ldp.SeededNoise(3))
+
+
+@pytest.mark.parametrize("correction", ["auto", "em", "debias", "none"])
+@pytest.mark.parametrize("name", WEIGHTABLE)
+def test_rows_of_weight_zero_teach_nothing(half_of_the_rows_lie, name, correction):
+    X, y, weights, noisy = half_of_the_rows_lie
+    X = X[:, [0, 2]]  # without the column that tells which rows lie
+    found = [
+        np.mean(ldp.LabelDPClassifier(WEIGHTABLE[name], correction=correction, random_state=0).fit(X, noisy, given).predict(X) == y)
+        for given in (weights, None)
+    ]
+    assert found[0] > 0.85 and found[1] < 0.75
+
+
+def test_equal_weights_change_nothing_but_the_last_digits(half_of_the_rows_lie):
+    X, _, _, noisy = half_of_the_rows_lie
+    for estimator in WEIGHTABLE.values():
+        found = [
+            ldp.LabelDPClassifier(estimator, random_state=0).fit(X, noisy, given).predict_proba(X) for given in (None, np.ones(len(X)))
+        ]
+        np.testing.assert_allclose(found[0], found[1], atol=1e-3)
+
+
+def test_weights_follow_their_rows_when_labels_are_matched_by_ids(half_of_the_rows_lie):
+    X, _, weights, noisy = half_of_the_rows_lie
+    order = np.random.default_rng(0).permutation(len(X))[:3000]
+    mixed = noisy.by_id(order)
+    by_id = ldp.LabelDPClassifier(LogisticRegression(), random_state=0, validation_fraction=0).fit(X, mixed, weights, ids=np.arange(len(X)))
+    kept = np.sort(order)
+    plain = ldp.LabelDPClassifier(LogisticRegression(), random_state=0, validation_fraction=0).fit(X[kept], noisy[kept], weights[kept])
+    np.testing.assert_allclose(by_id.predict_proba(X), plain.predict_proba(X), atol=1e-9)
+    assert "_weights" not in vars(by_id)
+
+
+def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge(half_of_the_rows_lie, tmp_path):
+    X, y, weights, _ = half_of_the_rows_lie
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+
+    def fit(estimator, *given, **named):
+        model = ldp.LabelDPClassifier(estimator, classes=[0, 1], dataset="d", ledger=ledger)
+        try:
+            model.fit(X, y, *given, **named)
+        finally:
+            assert "_weights" not in vars(model)
+
+    for wrong in (weights[1:], -weights, weights * np.nan, weights * 0):
+        with pytest.raises(ldp.InvalidInput, match="sample_weight of shape"):
+            fit(LogisticRegression(), wrong)
+    with pytest.raises(ldp.InvalidInput, match="takes sample_weight, got KNeighborsClassifier"):
+        fit(KNeighborsClassifier(), weights)
+    with pytest.raises(TypeError, match=r"eval_set=.*read without noise"):
+        fit(LogisticRegression(), eval_set=[(X, y)])
+    with pytest.raises(ldp.InvalidInput, match="got colour="):
+        fit(LogisticRegression(), colour=1)
+    assert not ledger.runs()
+    with pytest.raises(ldp.InvalidInput, match=r"class codes 0..1, got 7"):
+        noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 3.0), classes=[0, 1], noise=ldp.SeededNoise(0))
+        ldp.LabelDPClassifier(LogisticRegression(class_weight={7: 2.0})).fit(X, noisy)
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression, HistGradientBoostingClassifier], ids=["regression", "histogram boosting"])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_balanced_class_weights_follow_the_rates_and_not_the_noisy_codes(estimator, epsilon):
+    """At epsilon 1 the noisy codes are 0.32 of the rare class, of which there is 0.1: weights by them would hardly balance."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(20_000, 2))
+    y = (rng.random(20_000) < 1 / (1 + np.exp(3 - 1.5 * X[:, 0]))).astype(int)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, epsilon), classes=[0, 1], noise=ldp.SeededNoise(5))
+    rates = ldp.metrics.likeliest_frequencies(noisy.likelihood(dtype="float64"))
+    given = [
+        ldp.LabelDPClassifier(estimator(class_weight=w), random_state=0).fit(X, noisy) for w in ("balanced", dict(enumerate(0.5 / rates)))
+    ]
+    balanced, same = (model.predict_proba(X)[:, 1] for model in given)
+    np.testing.assert_allclose(balanced, same, atol=1e-9)
+    true = estimator(class_weight="balanced").fit(X, y).predict_proba(X)[:, 1]
+    assert abs(balanced.mean() - true.mean()) < 0.05
+    assert abs(balanced.mean() - y.mean()) > 0.2

@@ -18,16 +18,19 @@ from sklearn.utils import check_random_state, get_tags
 
 from labeldp.errors import InvalidInput
 from labeldp.learn._data import Floats
+from labeldp.learn._softmax import towards
 from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import likeliest_frequencies
 
 # Where a label says next to nothing; without noise the libraries' own settings hold, and between them the square of what it says decides.
 GAIN = 1.0  # least gain of a split, as twice the log-likelihood
 RIDGE = 5.0  # information that a leaf must hold for half of its step to be believed
+ENOUGH, MOST = 240.0, 40.0  # information of all rows on a score, below which scikit-learn's ridge grows; and how large it becomes
 LEAVES, DEPTH = 8, 3  # of a tree: of many splits that could be made, noise chooses
 COLUMNS = 0.5  # share of the columns that a tree sees, so that trees do not all follow the same noise
 PATIENCE = 10  # rounds against which held-out rows speak, where the user names no number
 _DOUBT = 1.0  # standard errors
+_ENOUGH_ROWS = 1 << 15  # to compute a model's mean probabilities by
 _CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
 _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
@@ -123,6 +126,11 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     leaf, the leaves of a tree and the columns that it sees go from the library's defaults (rho = 1) to GAIN, RIDGE, LEAVES or DEPTH,
     and COLUMNS (rho = 0) with rho^2.
 
+    Where a class is rare, even many rows hold little information in all, and trees follow noise, which raises rare probabilities above
+    their mean, since it cannot lower them below 0. So at the end the logits are shifted until the mean probability of each class over the
+    rows is within one standard error of its frequency. And scikit-learn's ridge, which has no least gain beside it, grows from RIDGE as the
+    information I of all rows on a score (the mean over classes) falls below ENOUGH, as ENOUGH / I, up to MOST.
+
     scikit-learn's classifier takes neither an objective nor a start, but its regressor of squares does the same: fitted to -gradient /
     curvature with the curvature as weight, its leaves take the same Newton steps. One regressor a score adds some rounds at a time, each
     time half as many as there are, since near the end the gradient changes slowly; then gradient and curvature are computed again. A
@@ -151,7 +159,13 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         codes = np.asarray(y, np.int64)
         return self.fit_likelihood(X, np.where(np.arange(codes.max() + 1) == codes[:, None], 0.0, -np.inf))
 
-    def fit_likelihood(self, X: Any, log_likelihood: ArrayLike, held_out: tuple[Any, ArrayLike] | None = None) -> Self:
+    def fit_likelihood(
+        self,
+        X: Any,
+        log_likelihood: ArrayLike,
+        held_out: tuple[Any, ArrayLike] | tuple[Any, ArrayLike, Floats] | None = None,
+        sample_weight: Floats | None = None,
+    ) -> Self:
         """Fit on likelihoods.
 
         Parameters
@@ -159,8 +173,10 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         X : n rows of features, of any kind that the library takes
         log_likelihood : (n, K) float
             ln P[released | label y] of each row, up to a constant a row.
-        held_out : (rows of features, (m, K) float), optional
+        held_out : (rows of features, (m, K) float), or with their weights, (m,) float > 0, optional
             Rows whose likelihood ends the training: early stopping.
+        sample_weight : (n,) float >= 0, optional
+            A row of weight 2 counts as two rows.
         """
         library = library_of(self.estimator)
         if library is None:
@@ -170,22 +186,35 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             )
         table = _likelihoods(log_likelihood)
         k, n = table.shape
-        shares = likeliest_frequencies(table.T.astype(np.float64))
+        shares = likeliest_frequencies(table.T.astype(np.float64), sample_weight)
         self.start_: Floats = np.log((n * shares + 1) / (n + k))  # a class that no output speaks for stays possible
         rows = np.arange(max(n, k)) % n  # both libraries find the number of classes in the labels, so each must occur
-        loss = _Loss(table if n >= k else table[:, rows])
-        told = loss.share_told(np.exp(self.start_))
-        settings = self._settings(library, told, held_out is not None)
+        loss = _Loss(table if n >= k else table[:, rows], sample_weight if sample_weight is None or n >= k else sample_weight[rows])
+        frequencies = np.exp(self.start_)
+        share, held = loss.told(frequencies)
+        settings = self._settings(library, share, early=held_out is not None, information=float(held.mean()))
         if self.categorical is not None and library != "lightgbm":
             raise InvalidInput(
                 f"Expected categorical=None with {type(self.estimator).__name__}, which has a setting for them, got columns."
             )
         fit = _FITS[library] if self.categorical is None else partial(_FITS[library], categorical=list(self.categorical))
-        held = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1])))
-        self.estimator_ = fit(clone(self.estimator).set_params(**settings), take(X, rows) if n < k else X, loss, held, self._scores)
+        judges = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1]), *held_out[2:]))
+        self.estimator_ = fit(clone(self.estimator).set_params(**settings), take(X, rows) if n < k else X, loss, judges, self._scores)
+        error = frequencies * (1 - frequencies) / np.sqrt(held)  # standard error of a frequency
+        self.start_ = self.start_ + self._back(X, frequencies - error, frequencies + error, sample_weight)
         self.classes_: NDArray[np.int64] = np.arange(k)
         self.n_iter_ = self._rounds(library, held_out is not None)
         return self
+
+    def _back(self, X: Any, least: Floats, most: Floats, sample_weight: Floats | None) -> Floats:
+        """Compute the shift of the logits, (K,), that brings each class's mean probability into these bounds."""
+        rows = np.arange(0, X.shape[0], max(1, X.shape[0] // _ENOUGH_ROWS))
+        p, weights = self.predict_proba(take(X, rows)), np.ones(len(rows)) if sample_weight is None else sample_weight[rows]
+        mean = weights @ p / weights.sum() if weights.any() else p.mean(axis=0)
+        wanted = np.clip(mean, least, most)
+        if np.array_equal(wanted, mean):
+            return np.zeros(len(mean))
+        return towards(wanted / wanted.sum(), np.log(np.maximum(p, _SMALLEST)), weights)
 
     def _rounds(self, library: str, early: bool) -> int:
         if self.estimator_ is None or isinstance(self.estimator_, HistogramScores):
@@ -203,10 +232,10 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
         return tags
 
-    def _settings(self, library: str, told: float, early: bool) -> dict[str, Any]:
+    def _settings(self, library: str, told: float, early: bool, information: float = np.inf) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
         patience, params = _LIBRARIES[library][1], self.estimator.get_params()
-        settings = noisy_settings(self.estimator, library, told)
+        settings = noisy_settings(self.estimator, library, told, information)
         if patience and (early or params.get(patience)):
             settings[patience] = (params.get(patience) or PATIENCE) if early else None
         if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys():
@@ -234,7 +263,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         return np.asarray(self.predict_proba(X).argmax(axis=1))
 
 
-def noisy_settings(estimator: Any, library: str, told: float) -> dict[str, Any]:
+def noisy_settings(estimator: Any, library: str, told: float, information: float = np.inf) -> dict[str, Any]:
     """Give the settings that hold noise off, where the user has not set them.
 
     Parameters
@@ -244,11 +273,14 @@ def noisy_settings(estimator: Any, library: str, told: float) -> dict[str, Any]:
         A key of the table above.
     told : float in [0, 1]
         Share of a label's information that the noise leaves.
+    information : float > 0
+        What all rows hold on a score.
     """
-    params = estimator.get_params()
+    params, held_back = estimator.get_params(), min(max(1.0, ENOUGH / information), MOST / RIDGE)
     settings: dict[str, Any] = {}
     for name, (default, own, noisy) in _LIBRARIES[library][2].items():
         if params.get(name) == default:
+            noisy *= held_back if name == "l2_regularization" else 1  # the others have a least gain
             found = noisy + (own - noisy) * told**2
             settings[name] = round(found) if isinstance(noisy, int) else found
     return settings
@@ -284,13 +316,13 @@ def information(p: Floats, own: Floats, other: Floats) -> Floats:
 
 
 class _Loss:
-    """The loss of rows with these likelihoods, (K, n), as both libraries call an objective: `loss(labels, scores)`.
+    """The loss of rows with these likelihoods, (K, n), and weights, (n,), as both libraries call an objective: `loss(labels, scores)`.
 
     Arrays have classes first: reductions over a few classes at the end of each row would take most of the time.
     """
 
-    def __init__(self, likelihoods: NDArray[np.float32]) -> None:
-        self.likelihoods = likelihoods
+    def __init__(self, likelihoods: NDArray[np.float32], weights: Floats | None = None) -> None:
+        self.likelihoods, self.weights = likelihoods, weights
         # A row's law is taken to be symmetric: classes in the output are those with the largest likelihood, and any other set of as many
         # could have come. Then P[class in the output | it is the label] is their share of the row's likelihoods. Exact for randomized
         # response and subset selection; other laws get a curvature, not a gradient, that is somewhat off.
@@ -310,21 +342,30 @@ class _Loss:
 
     def forget(self) -> None:
         """Drop the rows, which a fitted model would carry along."""
-        self.likelihoods, self.own, self.other = self.likelihoods[:, :0], self.own[:0], self.other[:0]
+        self.likelihoods, self.own, self.other, self.weights = self.likelihoods[:, :0], self.own[:0], self.other[:0], None
 
-    def share_told(self, frequencies: Floats) -> float:
-        """Compute which share of a label's information the noise leaves, where every row has these class frequencies."""
+    def told(self, frequencies: Floats) -> tuple[float, Floats]:
+        """Compute which share of a label's information the noise leaves, and the information of all rows on each score, (K,).
+
+        Every row is taken to have these class frequencies.
+        """
         pairs = np.column_stack([self.own, self.other])
-        one = bool((pairs == pairs[0]).all())  # sorting would take as long as some trees
-        laws, counts = (pairs[:1], np.array([self.n])) if one else np.unique(pairs, axis=0, return_counts=True)
-        told = information(frequencies[:, None], laws[:, 0], laws[:, 1]).sum(axis=0) @ counts / self.n
-        return float(told / (frequencies * (1 - frequencies)).sum())
+        total = float(self.n) if self.weights is None else float(self.weights.sum())
+        if (pairs == pairs[0]).all():  # sorting would take as long as some trees
+            laws, counts = pairs[:1], np.array([total])
+        else:
+            laws, place = np.unique(pairs, axis=0, return_inverse=True)
+            counts = np.bincount(place.reshape(-1), self.weights)
+        held = information(frequencies[:, None], laws[:, 0], laws[:, 1]) @ counts
+        return float(held.sum() / (frequencies * (1 - frequencies)).sum() / total), held
 
     def __call__(self, y_true: object, y_pred: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Compute gradient and curvature of each score, in the scores' shape."""
         gradient, curvature = (np.empty(y_pred.shape, np.float32, order="F") for _ in range(2))
         for rows, p, q, _ in self._posteriors(y_pred):
             found, bent = p - q, information(p, self.own[rows], self.other[rows])
+            if self.weights is not None:
+                found, bent = found * self.weights[rows], np.maximum(bent * self.weights[rows], _LEAST)
             gradient[rows], curvature[rows] = (found.T, bent.T) if y_pred.ndim == 2 else (found[1], bent[1])
         return gradient, curvature
 
@@ -347,14 +388,15 @@ class _HeldOut(_Loss):
     round is taken that is not worse than the best one by more than `_DOUBT` standard errors of the rows' differences.
     """
 
-    def __init__(self, likelihoods: NDArray[np.float32]) -> None:
-        super().__init__(likelihoods)
+    def __init__(self, likelihoods: NDArray[np.float32], weights: Floats | None = None) -> None:
+        super().__init__(likelihoods, None if weights is None else weights / weights.mean())
         self.round, self.best = 0, np.full(self.n, -np.inf)
 
     def standing(self, y_true: object, y_pred: Floats) -> float:
         """Return minus the round's number while the rows do not speak against it, else 1."""
         self.round += 1
         found = np.concatenate([np.log(evidence) for *_, evidence in self._posteriors(y_pred)])
+        found = found if self.weights is None else found * self.weights
         if found.mean() > self.best.mean():
             self.best = found
         worse = self.best - found

@@ -2,7 +2,7 @@
 """LabelDPClassifier: train any scikit-learn classifier on private labels."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -31,9 +31,12 @@ from labeldp.learn._corrections import (
     heard_by,
     make_learner,
     require_classifier,
+    require_weights,
     seeded,
     takes_raw_labels,
+    weights_of,
 )
+from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, check_features, encoder_of, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
 from labeldp.learn._several import SeveralModels, check_rows, check_settings, drawn, is_several
@@ -49,7 +52,8 @@ from labeldp.protocol._estimator import (
     undisturbed,
 )
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
-from labeldp.protocol._matching import row_count, take, together
+from labeldp.protocol._matching import matched_by_id, row_count, take, together
+from labeldp.protocol.metrics import checked_weights
 
 FEW_ROWS = 2000
 
@@ -93,6 +97,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
     options: LearnOptions | None
     random_state: Any
     _model: Fitted
+    _weights: Any = None  # of the rows of X, during a fit
 
     @abstractmethod
     def _base(self, n_rows: int = FEW_ROWS) -> Any:
@@ -105,6 +110,8 @@ class TabularEstimator(StagedEstimator[Fitted]):
         return tags
 
     def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+        if self._weights is not None and ids is not None:
+            self._weights = self._weights[matched_by_id(ids, len(self._weights), noisy)[0]]
         return together(X if inputs is None else inputs, noisy, ids)
 
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
@@ -127,7 +134,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
     def _keep(self, training: "_Training[Fitted]", noisy: NoisyLabels, model: Fitted, held_out: Rows) -> Rows:
         if len(held_out) and training.refit:
             usable = np.flatnonzero(noisy.evidenced)
-            model = training.learner.refit(take(training.inputs, usable), noisy[usable], model)
+            model = training.learner.refit(take(training.inputs, usable), noisy[usable], model, **training.given(usable))
         if training.encoder is not None:  # users predict from their own columns, but the model was fitted to encoded ones
             model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
         self._model, self.estimator_ = model, model.estimator
@@ -136,11 +143,25 @@ class TabularEstimator(StagedEstimator[Fitted]):
     def _checked(self, X: Any, *, reset: bool) -> Any:
         checked = check_features(X, self._base(), type(self).__name__)
         validate_data(self, X, reset=reset, skip_check_array=True)
+        if reset and self._weights is not None:
+            self._weights = checked_weights(self._weights, row_count(checked))
         return checked
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is set when it starts."""
         return "_model" in vars(self)
+
+
+def _require_own_arguments(others: Mapping[str, object]) -> None:
+    """Refuse arguments of `fit` that other libraries have."""
+    for name in others:
+        why = "Of unknown arguments none is passed on to the estimator; its settings are parameters of its own."
+        if name.startswith("eval") or name in ("early_stopping_rounds", "callbacks"):
+            why = (
+                "Labels of rows that end a training would be read without noise. Early stopping takes noisy labels of held-out rows by "
+                "itself (validation_fraction); patience is a parameter of the estimator."
+            )
+        raise WrongType(f"Expected X, y, sample_weight, ids or unit, got {name}=. {why}")
 
 
 class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
@@ -313,6 +334,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         raw = isinstance(source, FitPlan)  # noisy labels bring no answer about clusters to start from
         correction = self._correction(inputs.shape[0], raw=raw)
         encoded, estimator, encoder, random_state = self._prepared(inputs, self._base(inputs.shape[0], correction))
+        if self._weights is not None:
+            require_weights(estimator, correction)
 
         def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
             linear = not isinstance(self.prior, ClusterPrior)
@@ -337,6 +360,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             encoder,
             lambda: features_digest(inputs),
             lambda rows: random_state.permutation(rows),
+            self._weights,
         )
 
     def _require_estimate(self, plan: FitPlan) -> None:
@@ -354,11 +378,13 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         self,
         X: Any,
         y: Any,
+        sample_weight: ArrayLike | None = None,
         *,
         ids: ArrayLike | None = None,
         unit: ArrayLike | None = None,
         id_name: Name | None = None,
         unit_name: Name | None = None,
+        **others: object,
     ) -> Self:
         """Privatize the labels and learn from them, or learn from noisy labels.
 
@@ -371,6 +397,11 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             They are drawn together: `epsilon` is the total for all of them, `law` is "auto", the name of each column's law, or one of
             `LabelColumns.law`, and the ledger has one charge, which counts in the account of each column. A copy of this estimator is
             trained on each column; `predict` returns (n, L), `predict_proba` a list of L arrays.
+        sample_weight : (n,) array >= 0, optional
+            Public weights of the rows, for learning alone: a row of weight 2 counts as two. They must not depend on these labels. Which
+            labels are drawn, at what cost, and the estimates from held-out rows do not change. Not with several targets.
+        **others
+            None: arguments of other libraries, such as eval_set, are refused by name.
 
         Returns
         -------
@@ -382,12 +413,20 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for several stages,
             a prior or a filter.
         """
-        return super().fit(X, y, ids=ids, unit=unit, id_name=id_name, unit_name=unit_name)
+        _require_own_arguments(others)
+        try:
+            if sample_weight is not None:
+                self._weights = sample_weight  # checked with X
+            return super().fit(X, y, ids=ids, unit=unit, id_name=id_name, unit_name=unit_name)
+        finally:
+            self.__dict__.pop("_weights", None)
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if not is_several(self.classes, y):
             return super()._fit(X, inputs, y, ids, unit, names)
         check_settings(self.get_params(deep=False))
+        if self._weights is not None:
+            raise InvalidInput("Expected no sample_weight with several targets, got weights. Fit one column at a time: noisy.column(name).")
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, unit)
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
@@ -492,11 +531,16 @@ class _Training(Generic[Fitted]):
     encoder: ColumnTransformer | None
     public_digest: Callable[[], str]
     permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    weights: Floats | None = None
 
     def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
         rows, noisy, kept = evidenced(rows, noisy, held_out)
-        scored = None if kept is None else (take(self.inputs, kept[0]), kept[1])
-        return self.learner.fit(take(self.inputs, rows), noisy, model, scored)
+        scored = None if kept is None else Scored(take(self.inputs, kept[0]), kept[1], weights_of(self.weights, kept[0]))
+        return self.learner.fit(take(self.inputs, rows), noisy, model, scored, **self.given(rows))
+
+    def given(self, rows: Rows) -> dict[str, Any]:
+        """Return the weights of these rows as the learner's argument; nothing where all rows count alike."""
+        return {} if self.weights is None else {"sample_weight": self.weights[rows]}
 
     def prior_of(self, model: Fitted, rows: Rows) -> Floats:
         return np.asarray(self.proba(model, rows) ** (1.0 / self.temperature))

@@ -9,10 +9,11 @@ posterior weights. First stands what all of them give and share: a fitted estima
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,6 @@ from labeldp.protocol._estimator import TopK, in_top_k, members
 from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies, log_evidence
 
-HeldOut = tuple[object, NoisyLabels]
 Transform = Callable[[object], object]
 
 CORRECTIONS = ("auto", "likelihood", "em", "debias", "none")
@@ -40,6 +40,14 @@ PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # the C to choose from, a
 MASS = 0.99  # of a row's posterior that is kept when it is spread over copies of the row
 MIN_ROWS = 40  # that one linear round can take; fewer say nothing of how far to trust a model
 DRAWS = 4  # sampled classes a row for estimators without sample weights
+
+
+class HeldOut(NamedTuple):
+    """Rows that a model is not fitted to: features, noisy labels, and weights, None where all rows count alike."""
+
+    X: object
+    noisy: NoisyLabels
+    sample_weight: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +185,22 @@ def weight_keyword(estimator: Estimator) -> str | None:
     return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
 
 
+def require_weights(estimator: Estimator, correction: str) -> None:
+    """Refuse an estimator that cannot learn from weighted rows in this correction."""
+    exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
+    able = weight_keyword(estimator) if exact is None else has_weighted_likelihood(last_step(exact))
+    if not able:
+        raise InvalidInput(
+            f"Expected an estimator whose fit takes sample_weight, got {type(last_step(estimator)).__name__}. Leave sample_weight out, or "
+            "take another estimator."
+        )
+
+
+def has_weighted_likelihood(estimator: Estimator) -> bool:
+    """Return whether `fit_likelihood` of an estimator takes sample weights."""
+    return "sample_weight" in inspect.signature(estimator.fit_likelihood).parameters
+
+
 def seeded(estimator: Estimator, random_state: np.random.RandomState | None) -> Estimator:
     """Clone an estimator and give every random_state that is None a number from this generator."""
     try:
@@ -231,11 +255,13 @@ DEFAULTS = LearnOptions()
 class Learner(Protocol):
     """One correction with its estimator."""
 
-    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
-        """Learn from n rows; `start` is the model of the stage before."""
+    def fit(
+        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+    ) -> Model:
+        """Learn from n rows, of weights (n,); `start` is the model of the stage before."""
         ...
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
         """Learn again, now from all rows, the way that led to the chosen model."""
         ...
 
@@ -263,8 +289,15 @@ def make_learner(
         Leave out rows of earlier stages whose output misses the model's k likeliest classes.
     """
     _require_known_labels(estimator, correction, options)
-    exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
     inner: Learner
+    parameter = None if correction == "none" else class_weight_of(estimator)
+    if parameter is not None:
+        # The loss of weighted classes is not that of any likelihood: learn without them first, and weight the posterior at the end.
+        plain = clone(estimator).set_params(**{parameter: None})
+        settings = {"linear": linear, "top_k_filter": top_k_filter}
+        inner = make_learner(plain, correction, options, random_state, **settings)  # type: ignore[arg-type]
+        return ClassWeightedLearner(inner, plain, estimator.get_params()[parameter], options, random_state)
+    exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
     if exact is not None:
         inner = ExactLearner(exact)
     elif correction == "likelihood":
@@ -345,11 +378,13 @@ class HardLearner:
 
     estimator: Estimator
 
-    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
-        return Model(fit_codes(self.estimator, X, np.arange(len(noisy)), noisy.hard_codes()), noisy.n_classes)
+    def fit(
+        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+    ) -> Model:
+        return Model(fit_codes(self.estimator, X, np.arange(len(noisy)), noisy.hard_codes(), sample_weight), noisy.n_classes)
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
-        return self.fit(X, noisy, model, None)
+    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
+        return self.fit(X, noisy, model, None, sample_weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,27 +396,95 @@ class FilteringLearner:
     options: LearnOptions
     top_k_filter: TopK | None = None
 
-    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+    def fit(
+        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+    ) -> Model:
         kept = self._in_top_k(X, noisy, start)
-        model = self.inner.fit(take(X, kept), noisy[kept], start, held_out)
-        return self._agree(X, noisy, model)
+        model = self.inner.fit(take(X, kept), noisy[kept], start, held_out, weights_of(sample_weight, kept))
+        return self._agree(X, noisy, model, sample_weight)
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
         kept = self._in_top_k(X, noisy, model)
-        return self._agree(X, noisy, self.inner.refit(take(X, kept), noisy[kept], model))
+        return self._agree(X, noisy, self.inner.refit(take(X, kept), noisy[kept], model, weights_of(sample_weight, kept)), sample_weight)
 
     def _in_top_k(self, X: object, noisy: NoisyLabels, start: Model | None) -> NDArray[np.int64]:
         k = self.top_k_filter
         return np.arange(len(noisy)) if k is None or start is None else in_top_k(noisy, start.predict_proba(X), k)
 
-    def _agree(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+    def _agree(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None) -> Model:
         for _ in range(self.options.consensus_rounds):
             predicted = model.predict_proba(X).argmax(axis=1)
             # the row maximum of a log-likelihood is 0: the output speaks for no class more than for the predicted one
             kept = np.flatnonzero(noisy.log_likelihood()[np.arange(len(noisy)), predicted] == 0)
             if len(np.unique(predicted[kept])) > 1:  # else nothing is left to tell apart, and the model stays
-                model = Model(fit_codes(self.estimator, X, kept, predicted[kept]), noisy.n_classes)
+                weights = weights_of(sample_weight, kept)
+                model = Model(fit_codes(self.estimator, X, kept, predicted[kept], weights), noisy.n_classes)
         return model
+
+
+@dataclass(frozen=True, eq=False)
+class ClassWeightedLearner:
+    """Class weights: another learner without them, then one fit to its posterior, in which each class counts by its weight.
+
+    The noisy labels' own counts say nothing of the classes' rates, and a likelihood has no place for weights. So `inner` learns
+    P[label | features], and the estimator is fitted to copies of each row, for each class with weight P[label | features, output] x
+    class weight: the last step of expectation-maximisation for the weighted loss. "balanced" is 1 / (K x rate), by rates that the noisy
+    labels speak for.
+
+    Attributes
+    ----------
+    inner : Learner
+    estimator : scikit-learn classifier or pipeline, without class weights
+    class_weight : "balanced", or mapping of codes to weights; those that it lacks count 1
+    options : LearnOptions
+    random_state : numpy RandomState
+    """
+
+    inner: Learner
+    estimator: Estimator
+    class_weight: str | Mapping[int, float]
+    options: LearnOptions
+    random_state: np.random.RandomState
+
+    def fit(
+        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+    ) -> Model:
+        return self._weighted(X, noisy, self.inner.fit(X, noisy, start, held_out, sample_weight), sample_weight)
+
+    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
+        return self.fit(X, noisy, None, None, sample_weight)
+
+    def _weighted(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None) -> Model:
+        likelihood = noisy.likelihood(dtype="float64")
+        weights = class_weights(self.class_weight, likeliest_frequencies(likelihood, sample_weight))
+        table = posterior(model.predict_proba(X), likelihood)
+        found = m_step(self.estimator, X, table, model.rounds, self.options.row_budget, self.random_state, sample_weight, weights)
+        return replace(found, chose=model.chose)
+
+
+def class_weight_of(estimator: Estimator) -> str | None:
+    """Name the parameter of a classifier, or of a pipeline's last step, by which its classes are weighted; None if none is set."""
+    names = [f"{name}__" for name in _steps_to_last(estimator)]
+    name = "".join(names) + "class_weight"
+    value = estimator.get_params().get(name)
+    usable = value is not None and (isinstance(value, Mapping) or (isinstance(value, str) and value == "balanced"))
+    return name if usable and weight_keyword(estimator) else None
+
+
+def _steps_to_last(estimator: Estimator) -> Iterator[str]:
+    while isinstance(estimator, Pipeline):
+        name, estimator = estimator.steps[-1]
+        yield name
+
+
+def class_weights(given: str | Mapping[int, float], frequencies: Floats) -> Floats:
+    """Compute the weight of each class, (K,): as given, or "balanced" as 1 / (K x frequency)."""
+    if not isinstance(given, Mapping):
+        return np.asarray(1 / (len(frequencies) * frequencies))
+    codes = range(len(frequencies))
+    if unknown := [code for code in given if code not in codes]:
+        raise InvalidInput(f"Expected class_weight by class codes 0..{len(frequencies) - 1}, got {_validate.shown(unknown[0])}.")
+    return np.array([_validate.positive(class_weight=given.get(code, 1.0), zero=True) for code in codes])
 
 
 # The exact likelihood -----------------------------------------------------------------------------------------------------------------
@@ -393,14 +496,14 @@ class ExactLearner:
 
     estimator: Estimator
 
-    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+    def fit(
+        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+    ) -> Model:
         """Learn from n rows. Boosting ends where every other held-out row speaks for no more trees, and the model says so (`chose`)."""
-        choosing = None
-        if held_out is not None and isinstance(last_step(self.estimator), LikelihoodBoosting):
-            choosing = take(held_out[0], np.arange(0, len(held_out[1]), 2)), held_out[1][::2]
-        return replace(_exact_fit(self.estimator, X, noisy, choosing), chose=choosing is not None)
+        choosing = _every_other(held_out) if isinstance(last_step(self.estimator), LikelihoodBoosting) else None
+        return replace(_exact_fit(self.estimator, X, noisy, choosing, sample_weight), chose=choosing is not None)
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
         """Go on with more rows: transformers stay as they are, a SoftmaxRegression keeps its penalty and starts from its coefficients.
 
         Boosting stays as it is: the rows that chose its rounds add little, and a second fit would double the cost.
@@ -414,10 +517,23 @@ class ExactLearner:
             last = last.steps[-1][1]
         if not isinstance(last, SoftmaxRegression):
             # a model of consensus rounds learned codes, and so may be of another type
-            return _exact_fit(learner if hasattr(last, "fit_likelihood") else self.estimator, X, noisy)
+            again = learner if hasattr(last, "fit_likelihood") else self.estimator
+            return _exact_fit(again, X, noisy, sample_weight=sample_weight)
         given = {name: getattr(last, name) for name in ("C", "warm_start")}
-        last.set_params(C=last.C_, warm_start=True).fit_likelihood(features, noisy.log_likelihood(dtype="float64")).set_params(**given)
+        table = noisy.log_likelihood(dtype="float64")
+        last.set_params(C=last.C_, warm_start=True).fit_likelihood(features, table, sample_weight).set_params(**given)
         return Model(learner, model.n_classes)
+
+
+def _every_other(held_out: HeldOut | None) -> HeldOut | None:
+    """Return those held-out rows that choose the rounds, every other one that counts; the others measure the model."""
+    if held_out is None:
+        return None
+    X, noisy, weights = HeldOut(*held_out)
+    rows = np.arange(0, len(noisy), 2)
+    if weights is not None:
+        rows = rows[weights[rows] > 0]
+    return HeldOut(take(X, rows), noisy[rows], weights_of(weights, rows)) if len(rows) else None
 
 
 def exact_learner(estimator: Estimator) -> Estimator | None:
@@ -445,13 +561,18 @@ def last_step(estimator: Estimator) -> Estimator:
     return estimator
 
 
-def _exact_fit(learner: Estimator, X: object, noisy: NoisyLabels, choosing: HeldOut | None = None) -> Model:
+def _exact_fit(
+    learner: Estimator, X: object, noisy: NoisyLabels, choosing: HeldOut | None = None, sample_weight: Floats | None = None
+) -> Model:
     table = noisy.log_likelihood(dtype="float64")
     codes = noisy.hard_codes() if isinstance(learner, Pipeline) else None  # for transformers that need labels
 
     def fit(last: Estimator, F: object, through: Transform) -> Estimator:
-        held_out = {} if choosing is None else {"held_out": (through(choosing[0]), choosing[1].log_likelihood(dtype="float64"))}
-        return last.fit_likelihood(F, table, **held_out)
+        given: dict[str, object] = {} if sample_weight is None else {"sample_weight": sample_weight}
+        if choosing is not None:
+            told = through(choosing.X), choosing.noisy.log_likelihood(dtype="float64")
+            given["held_out"] = told if choosing.sample_weight is None else (*told, choosing.sample_weight)
+        return last.fit_likelihood(F, table, **given)
 
     return Model(fit_last(clone(learner), X, fit, codes), table.shape[1])
 
@@ -472,8 +593,10 @@ class DebiasLearner:
     options: LearnOptions
     random_state: np.random.RandomState
 
-    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
-        model = linear_round(self.estimator, X, noisy, self.options.row_budget, self.random_state)
+    def fit(
+        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+    ) -> Model:
+        model = linear_round(self.estimator, X, noisy, self.options.row_budget, self.random_state, sample_weight)
         if model is None:
             laws = sorted({str(block.law) for block in noisy.blocks})
             raise InvalidInput(
@@ -482,8 +605,8 @@ class DebiasLearner:
             )
         return model
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
-        return self.fit(X, noisy, model, None) if common_channel(noisy) else model
+    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
+        return self.fit(X, noisy, model, None, sample_weight) if common_channel(noisy) else model
 
 
 def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
@@ -496,7 +619,14 @@ def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
     return float(own[0]), float(other[0])
 
 
-def linear_round(estimator: Estimator, X: object, noisy: NoisyLabels, row_budget: int, random_state: np.random.RandomState) -> Model | None:
+def linear_round(
+    estimator: Estimator,
+    X: object,
+    noisy: NoisyLabels,
+    row_budget: int,
+    random_state: np.random.RandomState,
+    sample_weight: Floats | None = None,
+) -> Model | None:
     """Fit once on outputs as they are; consistent, and the start of expectation-maximisation. None where no common channel exists.
 
     Each row is repeated once for each class in its output (equal weights, since all outputs have one size). The estimator then models
@@ -510,6 +640,7 @@ def linear_round(estimator: Estimator, X: object, noisy: NoisyLabels, row_budget
     row_budget : int
         Where more rows would result, each output is thinned to the same number of random members.
     random_state : numpy RandomState
+    sample_weight : (n,) float, optional
     """
     channel = common_channel(noisy)
     if channel is None:
@@ -521,7 +652,7 @@ def linear_round(estimator: Estimator, X: object, noisy: NoisyLabels, row_budget
         np.put_along_axis(thinned, order, True, axis=1)
         inside = inside & thinned
     rows, codes = np.nonzero(inside)
-    return Model(fit_codes(estimator, X, rows, codes), noisy.n_classes, channel)
+    return Model(fit_codes(estimator, X, rows, codes, weights_of(sample_weight, rows)), noisy.n_classes, channel)
 
 
 # Expectation-maximisation -------------------------------------------------------------------------------------------------------------
@@ -554,7 +685,9 @@ class EMLearner:
     random_state: np.random.RandomState
     linear: bool = True
 
-    def fit(self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None) -> Model:
+    def fit(
+        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+    ) -> Model:
         """Learn from n rows.
 
         Parameters
@@ -567,79 +700,84 @@ class EMLearner:
             Used only where no row allows a linear round: every other one then chooses the rounds, and the model says so (`chose`).
         """
         likelihood = noisy.likelihood(dtype="float64")
-        frequencies = _frequencies(X, noisy, likelihood, start)
+        frequencies = _frequencies(X, noisy, likelihood, start, sample_weight)
         able = _able(noisy) if self.linear or start is None else np.empty(0, np.int64)  # rows that a linear round can take
+        known = _Known(X, noisy, likelihood, frequencies, sample_weight)
         if len(able) < MIN_ROWS:
-            return replace(self._by_held_out(X, likelihood, start, held_out), frequencies=frequencies)
+            return replace(self._by_held_out(known, start, held_out), frequencies=frequencies)
         whole = len(able) == len(noisy)
         least = 0 if whole or start is None else min(1, self.options.em_rounds)  # a start has learned nothing of these rows
-        found, share = self._cross_fitted(X, noisy, likelihood, frequencies, able, least)
-        model = self._begin(X, noisy, able, frequencies) if whole or start is None else start
-        model = self._rounds(X, likelihood, model, found)
+        found, share = self._cross_fitted(known, able, least)
+        model = self._begin(known, able) if whole or start is None else start
+        model = self._rounds(known, model, found)
         return replace(model, frequencies=frequencies, share=share, chose=start is not None and start.chose)
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model) -> Model:
+    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
         """Fit the model again to all rows: as many rounds after a linear round where all rows allow one, else one more round."""
         likelihood = noisy.likelihood(dtype="float64")
-        frequencies = _frequencies(X, noisy, likelihood, model)
+        frequencies = _frequencies(X, noisy, likelihood, model, sample_weight)
+        known = _Known(X, noisy, likelihood, frequencies, sample_weight)
         if self.linear and common_channel(noisy):
-            begun = self._begin(X, noisy, np.arange(len(noisy)), frequencies)
-            found = self._rounds(X, likelihood, begun, model.rounds)
+            found = self._rounds(known, self._begin(known, np.arange(len(noisy))), model.rounds)
         else:
-            found = self._round(X, likelihood, model, model.rounds + 1)
+            found = self._round(known, model, model.rounds + 1)
         return replace(found, frequencies=frequencies, share=model.share)
 
-    def _begin(self, X: object, noisy: NoisyLabels, able: Codes, frequencies: Floats) -> Model:
+    def _begin(self, known: "_Known", able: Codes) -> Model:
         """Make the linear round, of the rows that allow it."""
-        model = linear_round(self.estimator, take(X, able), noisy[able], self.options.row_budget, self.random_state)
+        rows = known.at(able)
+        model = linear_round(self.estimator, rows.X, rows.noisy, self.options.row_budget, self.random_state, rows.weights)
         assert model is not None
-        return replace(model, frequencies=frequencies)
+        return replace(model, frequencies=known.frequencies)
 
-    def _round(self, X: object, likelihood: NDArray[np.floating], model: Model | None, number: int) -> Model:
+    def _round(self, known: "_Known", model: Model | None, number: int) -> Model:
         """Make one round: posterior weights under the model so far, and a fit to them."""
-        belief = np.ones(likelihood.shape) if model is None else model.predict_proba(X)
-        return m_step(self.estimator, X, posterior(belief, likelihood), number, self.options.row_budget, self.random_state)
+        belief = np.ones(known.likelihood.shape) if model is None else model.predict_proba(known.X)
+        weights = posterior(belief, known.likelihood)
+        return m_step(self.estimator, known.X, weights, number, self.options.row_budget, self.random_state, known.weights)
 
-    def _rounds(self, X: object, likelihood: NDArray[np.floating], model: Model, count: int) -> Model:
+    def _rounds(self, known: "_Known", model: Model, count: int) -> Model:
         for number in range(1, count + 1):
-            model = self._round(X, likelihood, model, number)
+            model = self._round(known, model, number)
         return model
 
-    def _cross_fitted(
-        self, X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], frequencies: Floats, able: Codes, least: int
-    ) -> tuple[int, float]:
+    def _cross_fitted(self, all_rows: "_Known", able: Codes, least: int) -> tuple[int, float]:
         """Choose (rounds, share of the model beside the frequencies) by what each half of the rows says of models of the other half."""
         most = self.options.em_rounds
         # A model of one half has not seen the outputs of the other, whose likelihood under it is therefore honest.
-        half = self.random_state.permutation(len(noisy)) % 2
-        evidence = np.empty((most + 1, len(noisy)))
+        likelihood, n = all_rows.likelihood, len(all_rows.noisy)
+        half = self.random_state.permutation(n) % 2
+        evidence = np.empty((most + 1, n))
         for side in (0, 1):
             rows, others = np.flatnonzero(half != side), np.flatnonzero(half == side)
-            known, left, told = take(X, rows), take(X, others), likelihood[rows]
+            known, left = all_rows.at(rows), take(all_rows.X, others)
             inside = np.flatnonzero(np.isin(rows, able))
-            model = self._begin(known, noisy[rows], inside, frequencies) if len(inside) else None
+            model = self._begin(known, inside) if len(inside) else None
             for number in range(most + 1):
-                model = model if number == 0 and model is not None else self._round(known, told, model, number)
+                model = model if number == 0 and model is not None else self._round(known, model, number)
                 evidence[number, others] = (model.predict_proba(left) * likelihood[others]).sum(axis=1)
         shares = np.linspace(0.0, 1.0, 41) ** 2  # a prior that favours small ones: few noisy rows can hardly tell a share from 0
-        plain = likelihood @ frequencies
-        score = np.array([[np.log(np.maximum(w * each + (1 - w) * plain, 1e-300)).sum() for w in shares] for each in evidence[least:]])
+        plain = likelihood @ all_rows.frequencies
+        counted = 1.0 if all_rows.weights is None else all_rows.weights
+        score = np.array(
+            [[(np.log(np.maximum(w * each + (1 - w) * plain, 1e-300)) * counted).sum() for w in shares] for each in evidence[least:]]
+        )
         # a grid of rounds and shares, each with its likelihood: the rounds with most of it, and the mean share among them
         belief = np.exp(score - score.max())
         found = int(belief.sum(axis=1).argmax())
         share = float(belief[found] @ shares / belief[found].sum())
         return least + found, 2 * share / (1 + share)  # signal / (signal + noise) of half of the rows; of all of them half the noise
 
-    def _by_held_out(self, X: object, likelihood: NDArray[np.floating], start: Model | None, held_out: HeldOut | None) -> Model:
+    def _by_held_out(self, known: "_Known", start: Model | None, held_out: HeldOut | None) -> Model:
         """Make rounds from the start, each kept only if every other held-out row speaks for it; one round without such rows.
 
         The other half of the held-out rows is left to measure the model by.
         """
         model, rounds = start, self.options.em_rounds
-        choosing = None if held_out is None else (take(held_out[0], np.arange(0, len(held_out[1]), 2)), held_out[1][::2])
+        choosing = _every_other(held_out)
         most = rounds if choosing is not None else min(1, rounds)
         for number in range(1, max(most, 0 if model else 1) + 1):
-            candidate = self._round(X, likelihood, model, number)
+            candidate = self._round(known, model, number)
             if choosing is not None and model is not None and not _keeps(candidate, model, choosing, lenient=number == 1):
                 break
             model = candidate
@@ -647,11 +785,33 @@ class EMLearner:
         return replace(model, chose=choosing is not None and most > 0)
 
 
-def _frequencies(X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], model: Model | None) -> Floats:
+def _frequencies(
+    X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], model: Model | None, sample_weight: Floats | None
+) -> Floats:
     """Estimate the class frequencies; beside the model's predictions if some rows were asked by a prior, which may have been its own."""
     if model is None or not any(block.law.uses_prior for block in noisy.blocks):
-        return likeliest_frequencies(likelihood)
+        return likeliest_frequencies(likelihood, sample_weight)
     return frequencies_beside(likelihood, model.predict_proba(X))
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Rows to learn from: features, noisy labels with their likelihoods, the class frequencies, and weights."""
+
+    X: object
+    noisy: NoisyLabels
+    likelihood: NDArray[np.floating]
+    frequencies: Floats
+    weights: Floats | None
+
+    def at(self, rows: Codes) -> "_Known":
+        """The rows at these positions, with the frequencies of all."""
+        return _Known(take(self.X, rows), self.noisy[rows], self.likelihood[rows], self.frequencies, weights_of(self.weights, rows))
+
+
+def weights_of(sample_weight: Floats | None, rows: Codes) -> Floats | None:
+    """Return the weights of these rows; None where all rows count alike."""
+    return None if sample_weight is None else sample_weight[rows]
 
 
 def _able(noisy: NoisyLabels) -> Codes:
@@ -671,8 +831,9 @@ def _keeps(candidate: Model, model: Model, choosing: HeldOut, *, lenient: bool) 
     Few very noisy rows can hardly tell models apart: the doubt is in favour of the first round, which alone knows the rows' outputs; more
     must show that they help.
     """
-    X, noisy = choosing
+    X, noisy, weights = choosing
     gain = log_evidence(noisy, candidate.predict_proba(X)) - log_evidence(noisy, model.predict_proba(X))
+    gain = gain if weights is None else gain * weights / weights.mean()
     slack = 2 * float(gain.std()) / np.sqrt(len(gain)) if lenient else 0.0
     return bool(gain.mean() > -slack)
 
@@ -688,7 +849,16 @@ def posterior(belief: Floats, likelihood: NDArray[np.floating]) -> Floats:
     return np.asarray(joint / joint.sum(axis=1, keepdims=True))
 
 
-def m_step(estimator: Estimator, X: object, weights: Floats, number: int, row_budget: int, random_state: np.random.RandomState) -> Model:
+def m_step(
+    estimator: Estimator,
+    X: object,
+    weights: Floats,
+    number: int,
+    row_budget: int,
+    random_state: np.random.RandomState,
+    sample_weight: Floats | None = None,
+    class_weight: Floats | None = None,
+) -> Model:
     """Fit a clone to posterior weights (n, K): copies of each row for the heaviest classes, or sampled classes where those are too many."""
     n, k = weights.shape
     mass: Floats | None = None
@@ -700,6 +870,10 @@ def m_step(estimator: Estimator, X: object, weights: Floats, number: int, row_bu
     else:
         rows, codes = np.nonzero(kept)
         mass = weights[rows, codes] / np.where(kept, weights, 0.0).sum(axis=1)[rows]
+    if sample_weight is not None and mass is not None:
+        mass = mass * sample_weight[rows]
+    if class_weight is not None and mass is not None:
+        mass = mass * class_weight[codes]
     return Model(fit_codes(estimator, X, rows, codes, mass), k, rounds=number)
 
 

@@ -339,7 +339,7 @@ class RowEvidence:
 
     def shift(self, shares: Floats, scores: Floats) -> Floats:
         """Find what to add to scores (n, K) so that the mean probabilities are these frequencies: (K,)."""
-        return _towards(shares, scores, self.row_weights)
+        return towards(shares, scores, self.row_weights)
 
     def loss(self, scores: Floats) -> tuple[float, Floats]:
         """Compute sum -log sum_y p_y L_y and its gradient, softmax - posterior: a number and (n, K), from logits (n, K). Cost O(n K)."""
@@ -463,7 +463,7 @@ class CountEvidence:
 
     def shift(self, shares: Floats, scores: Floats) -> Floats:
         """Find what to add to scores (n, K) so that the mean probabilities are these frequencies, or counts of several tables likeliest."""
-        return _likeliest_shift(self, scores) if self.several else _towards(shares, scores, self.row_weights)
+        return _likeliest_shift(self, scores) if self.several else towards(shares, scores, self.row_weights)
 
     def posterior(self, log_p: Floats) -> Floats:
         """Estimate the probabilities of the rows' labels given the counts too: (n, K), rows sum to 1, from the model's log_p (n, K).
@@ -716,7 +716,7 @@ def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, c
     return value_and_gradient
 
 
-def _towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
+def towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
     """Compute the shift of the scores (n, K) that makes each class's mean probability its share: (K,)."""
     shift = np.zeros(len(shares))
     for _ in range(100):

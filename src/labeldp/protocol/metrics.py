@@ -1290,10 +1290,16 @@ def _weights(sample_weight: ArrayLike | None, n: int) -> Floats:
     """Check weights and scale them to a mean of 1; ones for None."""
     if sample_weight is None:
         return np.ones(n)
+    weights = checked_weights(sample_weight, n)
+    return np.asarray(weights / weights.mean())
+
+
+def checked_weights(sample_weight: ArrayLike, n: int) -> Floats:
+    """Check the weights of n rows: (n,) float64, finite, >= 0 and not all 0."""
     weights = np.asarray(sample_weight, np.float64)
     if weights.shape != (n,) or not (np.isfinite(weights).all() and weights.min(initial=0.0) >= 0 and weights.sum() > 0):
-        raise InvalidInput(f"Expected sample_weight of shape ({n},), finite, >= 0 and not all 0; got shape {weights.shape}.")
-    return np.asarray(weights / weights.mean())
+        raise InvalidInput(f"Expected sample_weight of shape ({n},), finite, >= 0 and not all zero; got shape {weights.shape}.")
+    return weights
 
 
 def _rates(noisy: NoisyLabels, weights: Floats) -> Floats:
