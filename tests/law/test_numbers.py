@@ -413,3 +413,11 @@ def test_numbers_need_evenly_spaced_classes(classes: list) -> None:
     with pytest.raises(ldp.InvalidInput, match="evenly spaced"):
         ldp.privatize([classes[0]], law, classes=classes, noise=ldp.SeededNoise(0))
     assert law.released([1, 2, 3]) == law.released(ldp.Grid(1, 3, points=3))
+
+
+def test_values_that_are_unbiased_only_if_two_are_equal_become_neighbouring_floats():
+    rng = np.random.default_rng(0)
+    prior = [np.maximum(rng.normal(0, 30, 32) + rng.integers(0, 200, 32), 0).astype(int) for _ in range(2)][1]
+    law = UnbiasedRandomizer(32, 0.45, prior=tuple(prior.tolist()))
+    assert np.diff(law.values).min() > 0 and law.bias < 1e-14 * np.abs(law.values).max()
+    assert law.exact_epsilon() <= 0.45

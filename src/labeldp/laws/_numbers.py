@@ -18,6 +18,7 @@ privacy" (NeurIPS); Ghosh, Roughgarden and Sundararajan 2012, "Universally utili
 mechanism); McSherry and Talwar 2007, "Mechanism design via differential privacy" (the exponential mechanism).
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -414,7 +415,11 @@ def _apart(rows: WordRows, values: Floats) -> list[float]:
     for step in _IRREGULAR:  # regular steps could be undone by what makes the values unbiased again
         found = _unbiased_values(rows, values + _APART * size * np.modf(np.arange(len(values)) ** 3 * step)[0])
         if np.diff(np.sort(found)).min() > _APART * size / len(values) ** 2:
-            break
+            return found
+    # Some can be unbiased with equal values only: these become neighbouring floats.
+    order = sorted(range(len(found)), key=found.__getitem__)
+    for lower, upper in pairwise(order):
+        found[upper] = max(found[upper], math.nextafter(found[lower], math.inf))
     return found
 
 
