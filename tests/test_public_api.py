@@ -14,7 +14,7 @@ import pytest
 import labeldp
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = [name for name in labeldp.__all__ if name not in ("aggregates", "datasets", "deep", "metrics", "stats")]
+NAMES = [name for name in labeldp.__all__ if name not in ("aggregates", "datasets", "deep", "errors", "laws", "learn", "metrics", "stats")]
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "cryptography", "typer", "rich", "skops", "pooch", "pandas", "torch")
 ARRAYS = ("NDArray", "ArrayLike", "ndarray")
 
