@@ -552,7 +552,7 @@ def test_foreign_labels_are_declared_by_their_law(tmp_path: Path, form: str) -> 
     for less in (("--noisy",), ("--noisy", "--epsilon", 1), ("--noisy", "--epsilon", 1, "--law", "rr"), ("--noisy", "--law", "subset")):
         assert run(*given, *less)[0] in (2, 4)
     more = ("--noisy", "--law", "subset", "--epsilon", 1, "--classes", "no,yes")
-    assert "releases a label and nothing else" in " ".join(run(*given[:-1], tmp_path / "o", *more)[2].split())
+    assert "releases a label or a number and nothing else" in " ".join(run(*given[:-1], tmp_path / "o", *more)[2].split())
 
 
 def test_foreign_labels_of_arrays_are_declared(tmp_path: Path) -> None:
@@ -580,7 +580,7 @@ def test_declared_labels_in_python() -> None:
         ldp.NoisyLabels.from_labels(["a", "SENTINEL"], law, ["a", "b", "c"])
     assert "SENTINEL" not in str(told.value)
     for other in (ldp.SubsetSelection(3, 1.0), ldp.RRWithPrior(3, 1.0)):
-        with pytest.raises(ldp.InvalidInput, match="a label and nothing else"):
+        with pytest.raises(ldp.InvalidInput, match="a label or a number and nothing else"):
             ldp.NoisyLabels.from_labels([0], other)
     mixed = ldp.concat([noisy, ldp.privatize(["a"], law, classes=["a", "b", "c"])])
     assert mixed.privacy.evidence == "declared, not proven"

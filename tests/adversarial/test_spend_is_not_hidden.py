@@ -195,6 +195,7 @@ def test_the_labels_under_another_name_are_neither_ids_nor_units(tmp_path: Path,
     assert ledger.runs() == []
 
 
+@pytest.mark.filterwarnings("ignore::labeldp.errors.NoisyVotesWarning")
 @pytest.mark.parametrize("way", charges())
 def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
     draw = charges()[way]

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import labeldp as ldp
 from labeldp.errors import InvalidInput
-from labeldp.laws import LAWS, AutoLaw, ClusterRR, PriorSplit, RRTopK, RRWithPrior
+from labeldp.laws import LAWS, AutoLaw, Channel, ClusterRR, ColumnCounts, PriorSplit, RRTopK, RRWithPrior
 from labeldp.laws._exact import (
     TOP,
     as_prior,
@@ -59,9 +60,14 @@ def test_bad_numbers_are_refused(law, bad: float) -> None:
         law.prepare(prior)
 
 
-@pytest.mark.parametrize("cls", LAWS.values(), ids=lambda cls: cls.name)
-def test_bad_shapes_are_refused(cls: type) -> None:
-    law = cls(4, 1.0, 2) if cls is RRTopK else cls(4, 1.0)
+_COLUMNS = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
+MADE = {"rr-top-k": RRTopK(4, 1.0, 2), "channel": Channel([[0.4, 0.6], [0.5, 0.5], [0.6, 0.4], [0.45, 0.55]])}
+MADE |= {"independent": _COLUMNS.law(1.0, "equal"), "one-column": _COLUMNS.law(1.0, "one"), "column-counts": ColumnCounts(4, 1.0, 2, 3)}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_bad_shapes_are_refused(name: str) -> None:
+    law = MADE[name] if name in MADE else LAWS[name](4, 1.0)
     for bad in (np.ones((3, 5)), np.ones(4), np.ones((2, 4, 1)), np.array([["a"] * 4])):
         with pytest.raises(InvalidInput):
             law.prepare(bad)

@@ -72,9 +72,9 @@ def test_without_noise_the_information_is_that_of_the_label():
 
 def test_rows_of_several_laws_tell_their_mean():
     frequencies, sets = np.array([0.5, 0.3, 0.2]), np.array([[1, 0.4, 0.4], [1, 1, 0.2], [0.2, 1, 1]])
-    alone = [_boosting._Loss(np.tile(row, (4, 1)).T).share_told(frequencies) for row in sets]
+    alone = [_boosting._Loss(np.tile(row, (4, 1)).T).told(frequencies)[0] for row in sets]
     assert alone[1] == pytest.approx(alone[2]) and alone[0] != pytest.approx(alone[1])
-    assert _boosting._Loss(np.repeat(sets, 2, axis=0).T).share_told(frequencies) == pytest.approx(np.mean(alone))
+    assert _boosting._Loss(np.repeat(sets, 2, axis=0).T).told(frequencies)[0] == pytest.approx(np.mean(alone))
 
 
 @pytest.mark.parametrize("k", [2, 5])

@@ -75,6 +75,7 @@ __all__ = [
     "root_mean_squared_error",
 ]
 
+_ROUNDING = 1e-3  # by which probabilities may miss a sum of 1, as those of half precision do
 _FLOOR = 1e-15  # the least probability that a log-loss counts
 
 
@@ -1323,8 +1324,12 @@ def _require_rows(noisy: NoisyLabels) -> None:
 def _probabilities(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
     _require_rows(noisy)
     table = np.asarray(proba, np.float64)
-    if table.shape != (len(noisy), noisy.n_classes) or not np.all(table >= 0):
-        raise InvalidInput(f"Expected probabilities of shape {(len(noisy), noisy.n_classes)}, all >= 0; got shape {table.shape}.")
+    if table.shape != (len(noisy), noisy.n_classes):
+        raise InvalidInput(f"Expected probabilities of shape {(len(noisy), noisy.n_classes)}, got shape {table.shape}.")
+    total = table.sum(axis=1)
+    if not (np.all(table >= 0) and np.all(np.abs(total - 1) <= _ROUNDING)):
+        row = int(np.argmax(~((table >= 0).all(axis=1) & (np.abs(total - 1) <= _ROUNDING))))
+        raise InvalidInput(f"Expected probabilities >= 0 that sum to 1 in each row, got {table[row].tolist()} in row {row}.")
     return table
 
 
