@@ -92,6 +92,20 @@ def test_one_charge_counts_in_the_account_of_every_column(ledger):
     assert "one charge on a, b" in history_text(ledger.history())
 
 
+def test_a_sum_over_columns_leaves_none_out(ledger):
+    assert ledger.spent("d", ["a", "b"]) == 0.0  # nothing was charged yet
+    drawn(ledger, epsilon=1.0)
+    for columns in (["a", "zz"], ("zz", "a", "b")):
+        with pytest.raises(InvalidInput, match="a charge in 'd', got 'zz' without one"):
+            ledger.spent("d", columns)
+    for columns in ([], None, 3):
+        with pytest.raises(InvalidInput, match="a list of at least one"):
+            ledger.spent("d", columns)
+    for ask in (ledger.spent_by_rows, ledger.remaining, ledger.spent_delta, ledger.budget_of):
+        with pytest.raises(InvalidInput, match=r"one column by its name, got a list.*only `spent` takes a list"):
+            ask("d", ["a", "b"])
+
+
 def test_columns_in_common_add_up(ledger):
     others = ldp.LabelColumns({"b": [1, 2, 3], "c": [0, 1]})
     drawn(ledger, epsilon=1.0)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several label columns of one table, released together: one charge, one table with all noisy columns, evidence of each."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from labeldp.app._release import release
 from labeldp.custody._staged import Stage
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.ledger._ledger import Ledger
+from labeldp.tables._place import manifest_path
 from labeldp.tables._spec import ReleaseSpec
 
 N = 3000
@@ -203,3 +205,21 @@ def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypat
         "release", "in.csv", "--label", "ill", "--classes", "false,true", "--split", "one", "--epsilon", "1", "--out", "n.csv"
     )
     assert code != 0 and "several label columns" in err
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_that_was_not_released_is_named_beside_those_that_were(tmp_path: Path, ledger: Ledger, ending: str) -> None:
+    source, out, one = (tmp_path / f"{name}.{ending}" for name in ("in", "out", "one"))
+    write(data(60), source)
+    columns = columns_for(ending)
+    release(source, out, spec(columns), ledger)
+    release(source, one, ReleaseSpec("ward", ["a", "b"], 2.0, id="id", dataset="other"), ledger)
+    for path, label, said in [
+        (out, "il", "columns ill, stars, ward. Did you mean 'ill'?"),
+        (one, "war", "column ward. Did you mean 'ward'?"),
+    ]:
+        for more in ({}, {"manifest": manifest_path(path)}, {"released": path}):
+            with pytest.raises(InvalidInput, match=re.escape(f"got '{label}': {path.name} was released with the label {said}")):
+                ldp.read_noisy(path, label, **more)
+        code, _, err = run("train", path, "--label", "x", "--out", tmp_path / "model", "--ledger", ledger.location)
+        assert code != 0 and f"got 'x': {path.name} was released with the label column" in " ".join(err.split()), err

@@ -55,7 +55,7 @@ from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.protocol._estimator import TopK, quantiles_of
 from labeldp.protocol._fit import stage_shares
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables._evidence import ProvenLabels, matched, proven, unknown
+from labeldp.tables._evidence import ProvenLabels, matched, of_others, proven, unknown
 from labeldp.tables._place import Place, manifest_path, workplace
 from labeldp.tables._release import check_raw
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
@@ -159,7 +159,7 @@ class EvidenceSpec:
         original = source if self.released is None else open_table(self.released)
         found = proven(original, label, self.manifest, ledger)
         if found is None and self.released is not None:
-            raise unknown(original)
+            raise unknown(original, label)
         if found is not None and self.declared:
             raise InvalidInput(f"Expected declared labels of another mechanism, got proven ones in {label!r}. Leave it out (--noisy).")
         if found is not None and self.released is not None:
@@ -537,7 +537,8 @@ class _Raw:
             check_raw(open_table(self._path), self._spec.label, self._ledger)
             manifest = f"If it was released, put its manifest ({manifest_path(self._path).name}) beside it again, or name it (--manifest). "
         if self._spec.epsilon is None:
-            raise InvalidInput(
+            other = None if isinstance(self._data.table, ArrayTable) else of_others(self._data.table, self._spec.label)
+            raise other or InvalidInput(
                 f"Expected a released table, or epsilon for raw labels, got neither: nothing says that {self._path.name} was released. "
                 f"{manifest}If its labels are raw, pass the total budget (--epsilon)."
             )

@@ -394,12 +394,21 @@ class Ledger:
         """Return the epsilon that the most used row, or unit, of a (dataset, column) has spent; added exactly, rounded up.
 
         It is 0.0 if nothing was charged, so also for a misspelt name: `runs()` and `labeldp ledger spent` list the names. Runs whose row
-        sets prove that they share no row do not add; all others add, also abandoned ones. Of several columns, which are a person's answers
-        together, every run on any of them adds, once.
+        sets prove that they share no row do not add; all others add, also abandoned ones. Of a list of columns, which are a person's
+        answers together, every run on any of them adds, once; a column without a charge beside others with one is refused, as misspelt.
         """
         if isinstance(column, str):
             return float_up(self._spend(self._read(dataset, column)).most)
-        runs = {run.run_id: run for each in column for run in self._read(dataset, each).runs.values()}
+        if not (isinstance(column, Collection) and len(column)):
+            raise InvalidInput(f"Expected a column by its name, or a list of at least one, got {_validate.shown(column)}.")
+        histories = [(each, self._read(dataset, each)) for each in column]
+        runs = {run.run_id: run for _, history in histories for run in history.runs.values()}
+        without = [name for name, history in histories if not history.runs]
+        if runs and without:
+            raise InvalidInput(
+                f"Expected columns with a charge in {dataset!r}, got {', '.join(map(repr, without))} without one. Correct the name "
+                "(`labeldp ledger spent` lists them), or leave it out: it has spent nothing."
+            )
         units = {run.unit for run in runs.values()}
         if len(units) > 1:
             raise InvalidInput(f"Expected columns of one unit, got {', '.join(sorted(units))}: their spends cannot be added up.")
@@ -533,6 +542,11 @@ class Ledger:
         return Spend(self._sets.load, history.runs.values())
 
     def _read(self, dataset: str, column: str) -> History:
+        if not isinstance(column, str) and isinstance(column, Collection):
+            raise InvalidInput(
+                f"Expected one column by its name, got a {type(column).__name__}. Ask for one column after the other; only `spent` takes a "
+                "list, and adds up what was spent on any of them."
+            )
         names = checked_name(dataset=dataset), checked_name(column=column)
         with self._store.reading() as session:
             if session is None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
@@ -123,7 +124,7 @@ def read_noisy(
     original = source if released is None else open_table(released)
     found = proven(original, label, manifest, as_ledger(ledger))
     if found is None:
-        raise unknown(original)
+        raise unknown(original, label)
     return found.noisy if released is None else matched(source, found)
 
 
@@ -132,12 +133,24 @@ def _released_labels(source: Source) -> tuple[str, ...]:
     return () if facts is None else (str(facts["label"]), *labels_of(facts))
 
 
-def unknown(source: Source) -> InvalidInput:
-    """Make the error for a table that should be a release but has neither manifest nor metadata."""
-    return InvalidInput(
+def unknown(source: Source, label: str | None) -> InvalidInput:
+    """Make the error for a table that should be a release of this column, but has neither manifest nor metadata, or those of others."""
+    return of_others(source, label) or InvalidInput(
         f"Expected a released table, got {source.path.name} without manifest or metadata of labeldp. Name its manifest (manifest=, "
         "--manifest), or, for some of its rows, the released table (released=, --released). Labels that another mechanism drew are "
         "declared by its law (law= and classes=; --noisy, --law, --epsilon and --classes)."
+    )
+
+
+def of_others(source: Source, label: str | None, manifest: Any = None) -> InvalidInput | None:
+    """Make the error for a column that a table was not released with; None for one that was, or a table that is no release."""
+    facts = released_facts(source, manifest)
+    if facts is None or label is None or label in (facts["label"], *labels_of(facts)):
+        return None
+    names = labels_of(facts)
+    return InvalidInput(
+        f"Expected a released column, got {label!r}: {source.path.name} was released with the label column{'s' * (len(names) > 1)} "
+        f"{', '.join(names)}.{_validate.suggest(label, list(names))} Its other columns are public."
     )
 
 
@@ -158,9 +171,10 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
             f"{source.path.name} again, or name it (manifest=, --manifest)."
         )
     if label is not None and label not in (facts["label"], *labels_of(facts)):
-        if manifest is None:
+        other = None if manifest is None else of_others(source, label, manifest)
+        if other is None:
             return None
-        raise InvalidInput(f"Expected the released column {facts['label']!r}, got {label!r}. The other columns are public.")
+        raise other
     _check_facts(source, facts)
     pieces, drawn = _read(source, facts, in_files="digests" not in facts)
     receipt = replace(_on_record(ledger, source, facts, drawn), rows_over_the_cap=int(facts.get("rows_over_the_cap") or 0))
