@@ -5,6 +5,7 @@ Noise is seeded, so each test passes always or never; a correct one is rejected 
 """
 
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -246,3 +247,68 @@ def test_a_split_says_what_it_assumes():
         ldp.stats.frequencies(noisy)
     one = noisy[:1]
     assert np.isnan(ldp.stats.frequencies(one).value).all()  # one row has no maximum of the likelihood
+
+
+@pytest.mark.parametrize("law", [ldp.Threshold(16, 2.0), ldp.laws.SquareWave(16, 2.0)], ids=lambda law: law.name)
+def test_a_draw_of_numbers_without_a_prior_is_not_warned_of(law):
+    grid = ldp.Grid(0, 30, points=16)
+    numbers = np.random.default_rng(0).uniform(5, 25, 3000)
+    alone = ldp.privatize(numbers, law, classes=grid, noise=SEED)
+    columns = ldp.LabelColumns({"income": grid, "kind": [0, 1]})
+    beside = [
+        ldp.privatize({"income": numbers, "kind": np.arange(3000) % 2}, columns.law(4.0, split), classes=columns, noise=SEED)
+        for split in ("equal", "one")
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PriorQuestionsWarning)
+        for noisy in (alone, *(each["income"] for each in beside)):
+            found = ldp.stats.mean(noisy)["mean"]
+            assert found.low < 15 < found.high and found.tells
+            assert ldp.stats.quantiles(noisy)[0.5].tells
+
+
+def test_thresholds_near_a_prior_are_warned_of():
+    grid, prior = ldp.Grid(0, 30, points=16), np.ones((500, 16))
+    prior[0, :8] = 20.0  # one row suffices
+    noisy = ldp.privatize(np.full(500, 15.0), ldp.Threshold(16, 2.0), classes=grid, prior=prior, noise=SEED)
+    with pytest.warns(PriorQuestionsWarning, match="threshold"):
+        ldp.stats.mean(noisy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PriorQuestionsWarning)
+        ldp.stats.mean(noisy[1:])
+
+
+def test_combinations_are_not_estimated_from_one_column_a_row():
+    columns = ldp.LabelColumns({"a": ["no", "yes"], "b": [1, 2, 3]})
+    labels = {"a": np.array(["no", "yes"])[np.arange(3000) % 2], "b": np.arange(3000) % 3 + 1}
+    noisy = ldp.privatize(labels, columns.law(3.0, "one"), classes=columns, noise=SEED)
+    for ask in (
+        lambda: ldp.stats.frequencies(noisy),
+        lambda: ldp.stats.crosstab(noisy, np.arange(3000) % 2),
+        lambda: ldp.stats.mean(noisy, of=("yes", 3)),
+    ):
+        with pytest.raises(InvalidInput, match=r"split 'one'.*noisy\[name\].*'joint'"):
+            ask()
+    both = ldp.stats.mean(noisy, of={(a, b): (a == "yes") + b for a, b in columns})["mean"]  # a sum over columns is told
+    assert both.low < 2.5 < both.high and both.tells
+    assert ldp.stats.frequencies(noisy["b"])[2].tells
+    for split in ("joint", "equal"):
+        told = ldp.privatize(labels, columns.law(3.0, split), classes=columns, noise=SEED)
+        assert ldp.stats.frequencies(told)["yes", 2].tells
+
+
+def test_a_private_column_is_no_public_one():
+    columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
+    noisy = ldp.privatize({"a": np.arange(40) % 2, "b": np.arange(40) % 2}, columns.law(3.0, "joint"), classes=columns, noise=SEED)
+    a, b = noisy["a"], noisy["b"]
+    for ask, name in (
+        (lambda: ldp.stats.crosstab(a, b), "by"),
+        (lambda: ldp.stats.frequencies(a, by=[b, b]), "by"),
+        (lambda: ldp.stats.mean(a, units=b), "units"),
+        (lambda: ldp.stats.effect(a, b, of=1), "arm"),
+        (lambda: ldp.stats.regress(a, b, "linear"), "X"),
+    ):
+        with pytest.raises(InvalidInput, match=rf"Expected {name} as a public column.*frequencies\(noisy\)"):
+            ask()
+    with pytest.raises(InvalidInput, match=r"as many as by has, got 40.*ids of by's rows"):
+        ldp.stats.mean(a, np.arange(39))

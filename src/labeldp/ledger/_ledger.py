@@ -541,7 +541,7 @@ class Ledger:
     def _spend(self, history: History) -> Spend:
         return Spend(self._sets.load, history.runs.values())
 
-    def _read(self, dataset: str, column: str) -> History:
+    def _read(self, dataset: str, column: object) -> History:
         if not isinstance(column, str) and isinstance(column, Collection):
             raise InvalidInput(
                 f"Expected one column by its name, got a {type(column).__name__}. Ask for one column after the other; only `spent` takes a "

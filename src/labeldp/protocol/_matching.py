@@ -92,12 +92,12 @@ def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDA
     return places[order], noisy[order]
 
 
-def require_same_rows(n_items: int, noisy: NoisyLabels) -> None:
+def require_same_rows(n_items: int, noisy: NoisyLabels, name: str = "X") -> None:
     """Refuse numbers of noisy labels and items that differ, since no ids say which belong together."""
     if len(noisy) != n_items:
         raise InvalidInput(
-            f"Expected noisy labels of {n_items} rows, as many as X has, got {len(noisy)}. Pass ids= with the ids of X's rows: they are "
-            "matched."
+            f"Expected noisy labels of {n_items} rows, as many as {name} has, got {len(noisy)}. Pass ids= with the ids of {name}'s rows: "
+            "they are matched."
         )
 
 
@@ -128,13 +128,15 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
     warn(LabelDPWarning(f"{why}, and nothing says which row of X has which: row i of X is taken for that of noisy label i{first}. {fix}"))
 
 
-def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X") -> tuple[Any, NoisyLabels]:
     """Match rows of X and noisy labels, both in the order of X; with ids, rows without a noisy label are left out.
 
     Parameters
     ----------
     X : array, sparse matrix or data frame
     noisy : NoisyLabels
+    name : str, default="X"
+        The argument, for messages.
     ids : (len of X,) or (len of X, columns) array, optional
         Ids of X's rows, to match by. Without them row i gets noisy label i: a named index with the ids of `noisy` confirms or refutes this
         order, and if nothing does, a warning says so.
@@ -148,7 +150,7 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, No
     if ids is not None:
         places, noisy = matched_by_id(ids, n_rows, noisy)
         return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), noisy
-    require_same_rows(n_rows, noisy)
+    require_same_rows(n_rows, noisy, name)
     index = getattr(X, "index", None) if hasattr(X, "iloc") else None
     # Only a named index counts: it was made from a column, while a nameless one numbers rows.
     known = None if getattr(index, "name", None) is None else np.asarray(index)

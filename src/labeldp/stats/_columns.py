@@ -94,7 +94,7 @@ def matched(noisy: NoisyLabels, ids: ArrayLike | None, **columns: Column) -> tup
     told = noisy
     for name, column in columns.items():
         if column is not None:
-            found[name], told = together(_plain(column, name), noisy, ids)
+            found[name], told = together(_plain(column, name), noisy, ids, name)
     if not found and ids is not None:
         _, told = together(np.asarray(ids), noisy, ids)
     return found, told
@@ -102,6 +102,7 @@ def matched(noisy: NoisyLabels, ids: ArrayLike | None, **columns: Column) -> tup
 
 def _plain(column: Column, name: str) -> Any:
     """Return a column or table with `shape`: pandas as it is, anything else as a NumPy array."""
+    require_public(column, name)
     if hasattr(column, "iloc"):
         return column
     if hasattr(column, "column_names") and hasattr(column, "to_pydict"):  # an Arrow table
@@ -112,6 +113,15 @@ def _plain(column: Column, name: str) -> Any:
     if values.ndim not in (1, 2):
         raise InvalidInput(f"Expected {name} as a column of one value a row, got shape {values.shape}.")
     return values
+
+
+def require_public(column: object, name: str) -> None:
+    """Refuse noisy labels in place of a public column, since their noise would be taken for the column's own values."""
+    if any(isinstance(each, NoisyLabels) for each in (column, *(column if isinstance(column, list | tuple) else ()))):
+        raise InvalidInput(
+            f"Expected {name} as a public column, got NoisyLabels. How two private columns go together is in the frequencies of their "
+            "combinations, if both were released together (labeldp.LabelColumns): labeldp.stats.frequencies(noisy)."
+        )
 
 
 def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) -> Levels:
@@ -269,6 +279,7 @@ def design_of(X: Any, names: Sequence[str] | None = None, *, intercept: bool) ->
     InvalidInput
         Values are no finite numbers, or a column is a linear combination of others.
     """
+    require_public(X, "X")
     table, found = _numbers(X)
     wanted = tuple(map(str, names)) if names is not None else found
     if len(wanted) != table.shape[1] or len(set(wanted)) != len(wanted):

@@ -13,8 +13,9 @@ from scipy.special import ndtr
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
-from labeldp.evidence import NoisyLabels
-from labeldp.laws import Law
+from labeldp.evidence import Block, NoisyLabels
+from labeldp.evidence._noisy import column_block
+from labeldp.laws import Independent, Law, OneColumn, Threshold
 from labeldp.protocol.metrics import Estimate, mean_interval
 from labeldp.stats._columns import (
     Codes,
@@ -96,14 +97,26 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
     """
     if noisy.invertible.all() and all(type(block.law).questions is Law.questions for block in noisy.blocks):
         return Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes))
-    if any(block.law.uses_prior for block in noisy.blocks):
-        warn_of_questions(noisy)
+    asked = [block for block in noisy.blocks if _by_prior(block)]
+    if asked:
+        warn_of_questions(asked)
     return _likeliest(noisy)
 
 
-def warn_of_questions(noisy: NoisyLabels) -> None:
+def _by_prior(block: Block) -> bool:
+    """Return whether a prior may have chosen what rows were asked; a threshold shows by its chance whether there was one."""
+    law = block.law
+    if isinstance(law, Independent | OneColumn):
+        return any(_by_prior(column_block(block, law.sizes, number)) for number in range(len(law.sizes)))
+    if isinstance(law, Threshold):
+        # A prior changes the chance of every threshold or of none: those near the best one gain what the others lose.
+        return bool((block.side["chance"] != 1.0 / (law.n_classes - 1)).any())
+    return law.uses_prior
+
+
+def warn_of_questions(asked: Sequence[Block]) -> None:
     """Warn that a figure without covariates assumes that rows were asked questions that do not depend on their labels."""
-    laws = ", ".join(sorted({block.law.name for block in noisy.blocks if block.law.uses_prior}))
+    laws = ", ".join(sorted({block.law.name for block in asked}))
     warn(
         PriorQuestionsWarning(
             f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so this figure takes it that within each group "
@@ -448,6 +461,7 @@ def _each(confidence: float, count: int) -> float:
 def _figures(rows: Rows, numbers: Floats, names: tuple[object, ...], confidence: float, simultaneous: bool) -> Figures:
     """Estimate the means of numbers (J, K) in each group."""
     _validate.boolean(simultaneous=simultaneous)
+    _require_told(rows.noisy, numbers)
     g = len(rows.groups.values)
     each = _each(confidence, g * len(numbers) if simultaneous else 1)
     cells = np.empty((4, g, len(numbers)))
@@ -459,6 +473,22 @@ def _figures(rows: Rows, numbers: Floats, names: tuple[object, ...], confidence:
     low, high = float(numbers.min()), float(numbers.max())
     value, bottom, top, stderr = cells
     return Figures(rows.groups.values, names, value, bottom, top, stderr, n_rows, confidence, simultaneous, low, high)
+
+
+def _require_told(noisy: NoisyLabels, numbers: Floats) -> None:
+    """Refuse means of numbers (J, K) of combinations that are no sums over columns, if each row was asked about one column."""
+    laws = [block.law for block in noisy.blocks]
+    sizes = next((law.sizes for law in laws if isinstance(law, OneColumn)), ())
+    if not sizes or not all(isinstance(law, OneColumn) for law in laws):
+        return
+    rest = (numbers - numbers.mean(axis=1, keepdims=True)).reshape(-1, *sizes)
+    for axis in range(1, rest.ndim):
+        rest = rest - rest.mean(axis=tuple(other for other in range(1, rest.ndim) if other != axis), keepdims=True)
+    if np.abs(rest).max(initial=0.0) > 1e-9 * np.abs(numbers).max(initial=0.0):
+        raise InvalidInput(
+            "Expected a draw that tells how columns go together, got split 'one', which asks each row about one column. Estimate each "
+            "column, noisy[name], or release with split 'joint' or 'equal' to estimate combinations."
+        )
 
 
 def _part(rows: Rows, members: Codes) -> NoisyLabels:
