@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy.stats import norm
+from tests.cli.commands import run
 
 import labeldp as ldp
 from labeldp.app._ledger import accounts, history_text
@@ -211,6 +212,8 @@ def test_labels_are_taken_by_name_or_in_order(given):
     [
         ({"labels": LABELS.drop(columns="b")}, "'b'"),
         ({"labels": LABELS["a"]}, "2 columns"),
+        ({"classes": None}, "classes=columns"),
+        ({"classes": None, "labels": dict(LABELS)}, "classes=columns"),
         ({"labels": LABELS.to_numpy()[:, [0, 1, 1]]}, "shape"),
         ({"labels": LABELS.assign(b=[None, *LABELS["b"][1:]])}, "Column 'b'.*row 0"),
         ({"labels": LABELS.assign(b=[np.nan, *LABELS["b"][1:]])}, "Column 'b'.*row 0"),
@@ -257,6 +260,21 @@ def test_a_lost_charge_is_found_and_adopted_for_every_column(ledger, tmp_path):
     ledger.adopt()
     assert (ledger.spent("d", "a"), ledger.spent("d", "b")) == (2.0, 3.0)
     assert [problem for problem in ledger.verify() if "budget" not in problem] == []
+
+
+def test_a_lost_charge_is_not_adopted_for_joined_names(ledger, tmp_path):
+    one(ledger, "a")
+    run_id = ledger.runs()[0].run_id
+    for name in ("", "-wal", "-shm"):
+        (tmp_path / f"ledger.db{name}").unlink(missing_ok=True)
+    for path in ledger.run_dir(run_id).iterdir():
+        if path.name != "rows":
+            path.write_bytes(b"lost")
+    code, _, err = run("ledger", "adopt", "--dataset", "d", "--label", "a,b", "--epsilon", "1", "--ledger", ledger.location)
+    assert code != 0 and "one column for runs whose folders say nothing" in " ".join(err.split()), err
+    assert not ledger.exists() or ledger.runs() == []
+    (found,) = ledger.adopt(dataset="d", column=r"x\,y", epsilon=1.0)
+    assert found["column"] == "x,y" and ledger.spent("d", "x,y") == 1.0
 
 
 def test_an_account_without_its_part_of_a_charge_is_found(ledger, tmp_path):

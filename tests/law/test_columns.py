@@ -134,7 +134,7 @@ def test_combinations_are_the_product_in_order_and_survive_files():
         ({"a": [0, 1]}, "two or more"),
         ([("a", [0, 1])], "two or more"),
         ({"a": [0, 1], "b": "no,yes"}, "list of values"),
-        ({"a": [0, 1], "b": [1, 1]}, "all different"),
+        ({"a": [0, 1], "b": [1, 1]}, "column 'b', got 1 more than once"),
         ({"a": [0, 1], "b": [1]}, "at least 2"),
         ({"a": [0, 1], "": [0, 1]}, "printable"),
         ({str(i): [0, 1] for i in range(17)}, "100,000 combinations"),
@@ -154,6 +154,7 @@ def test_columns_that_cannot_be_are_refused(classes, said):
         ({"split": "equal", "weights": [1, 2]}, "weights="),
         ({"split": "weights", "weights": [1]}, "2 weights"),
         ({"split": "weights", "weights": [1, 0]}, "weights"),
+        ({"split": "weights", "weights": {"zz": 1, TWO.names[0]: 2}}, "weights of the columns"),
         ({"split": "weights", "weights": [1, math.nan]}, "weights"),
         ({"split": "joint", "law": "rr-with-prior"}, "subset"),
         ({"split": "equal", "law": ["rr"]}, "each of 2"),
@@ -165,6 +166,12 @@ def test_columns_that_cannot_be_are_refused(classes, said):
 def test_rules_that_do_not_fit_are_refused(options, said):
     with pytest.raises(InvalidInput, match=said):
         TWO.law(**{"epsilon": 1.0} | options)
+
+
+@pytest.mark.parametrize("split", ["weights", "one"])
+def test_weights_are_taken_by_name(split):
+    by_name = dict(zip(reversed(TWO.names), (3, 1), strict=True))
+    assert TWO.law(1.0, split, weights=by_name) == TWO.law(1.0, split, weights=[1, 3])
 
 
 def test_laws_on_several_columns_are_not_offered_by_name():

@@ -104,6 +104,13 @@ def test_intervals_cover_at_any_number_of_rows(laws):
             assert np.mean(error / (parts[0].std(axis=1) / math.sqrt(n))) < 1.05
 
 
+def test_a_precision_of_no_row_says_so():
+    noisy = ldp.privatize([0, 1] * 50, ldp.RandomizedResponse(2, 4.0), classes=[0, 1], noise=ldp.SeededNoise(0))
+    found = metrics.precision(noisy, [0] * 100)
+    assert math.isnan(found.value) and not found.tells
+    assert str(found) == "cannot tell: no row was predicted positive"
+
+
 def test_few_rows_say_that_they_cannot_tell():
     one = ldp.privatize([0], ldp.RandomizedResponse(10, 1.0), classes=range(10), noise=ldp.SeededNoise(0))
     loss = metrics.log_loss(one, [[0.6] + [0.4 / 9] * 9])

@@ -147,6 +147,7 @@ def test_a_table_that_was_released_is_not_released_again(tmp_path: Path, ledger:
     ("changes", "said"),
     [
         ({"label": "ill"}, "names of the declared columns"),
+        ({"label": COLUMNS.names}, "label=columns.name, the one text 'ill,stars,ward', got tuple"),
         ({"id": "ward"}, "label column 'ward'"),
         ({"unit": "ill"}, "label column 'ill'"),
         ({"prior": ["x"]}, "no prior with several"),
@@ -191,7 +192,8 @@ def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypat
     code, out, err = run("train", "noisy.csv", "--label", "ill,stars", "--out", "both")
     assert code != 0 and "one of the released columns ill, stars" in err
     for wrong, said in (
-        (["--split", "weights"], "weights="),
+        (["--split", "weights"], "Expected --weights with --split weights"),
+        (["--split", "joint", "--weights", "1,2"], "Expected --weights with --split weights"),
         (["--split", "one", "--weights", "1"], "2 weights"),
         (["--range", "0:5"], "got a range"),
         (["--infer-classes"], "--infer-classes"),

@@ -72,6 +72,11 @@ def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | Non
     """
     if classes is not None and not infers(classes):
         return declare(classes, n_classes), False
+    if isinstance(labels, Mapping) or (len(getattr(labels, "shape", ())) == 2 and np.shape(labels)[1] > 1):
+        raise InvalidInput(
+            "Expected one column of labels, or several with their declared classes, got several without. Pass the LabelColumns that made "
+            "the law: classes=columns."
+        )
     array = as_array(labels)
     if not len(array):
         raise InvalidInput("Expected at least one label, got none.")

@@ -11,6 +11,7 @@ Three ways to spend one epsilon on L columns, each epsilon-DP for the whole comb
 import itertools
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -106,7 +107,11 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         return self.names.index(_validate.one_of(self.names, column=name))
 
     def law(
-        self, epsilon: float, split: str = "auto", law: str | Sequence[str] | None = None, weights: Sequence[float] | None = None
+        self,
+        epsilon: float,
+        split: str = "auto",
+        law: str | Sequence[str] | None = None,
+        weights: Sequence[float] | Mapping[str, float] | None = None,
     ) -> Law:
         """Make the law that releases all columns for one epsilon.
 
@@ -122,7 +127,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
             the entropy of the column that it tells least of.
         law : str or sequence of L str, optional
             The law of each column, or of the combinations. None (default): "subset", and for a grid "threshold".
-        weights : sequence of L numbers above 0, optional
+        weights : sequence of L numbers above 0, or mapping of each column's name to its number, optional
             For "weights" and "one".
 
         Raises
@@ -136,7 +141,14 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         """
         _validate.one_of(SPLITS, split=split)
         if (weights is not None) != (split == "weights") and split != "one":
-            raise InvalidInput("Expected weights= with split='weights', or split='one', and only there; one number above 0 a column.")
+            raise InvalidInput(
+                "Expected weights= with split='weights', or split='one', and only there; one number above 0 a column.",
+                cli="Expected --weights with --split weights, or --split one, and only there; one number above 0 a column, such as 1,2,1.",
+            )
+        if isinstance(weights, Mapping):
+            if set(weights) != set(self.names):
+                raise InvalidInput(f"Expected weights of the columns {', '.join(self.names)}, got other names. Give each column one.")
+            weights = [weights[name] for name in self.names]
         if split == "joint":
             return self._joint(epsilon, law)
         laws = self._laws(law)
@@ -202,8 +214,11 @@ def _checked(classes: object) -> tuple[tuple[str, ...], tuple[tuple[object, ...]
             raise InvalidInput(f"Expected the classes of column {name!r} as a list of values, got {_validate.shown(values)}.")
     lists = tuple(_grid.as_classes([_plain(v) for v in values] if not isinstance(values, Grid) else values) for values in classes.values())
     for name, values in zip(classes, lists, strict=True):
-        if len(values) < 2 or len(set(values)) < len(values):
-            raise InvalidInput(f"Expected at least 2 classes of column {name!r}, all different, got other ones. Declare each class once.")
+        again = [value for value, count in Counter(values).items() if count > 1]
+        if again:
+            raise InvalidInput(f"Expected different classes of column {name!r}, got {again[0]!r} more than once. Declare each class once.")
+        if len(values) < 2:
+            raise InvalidInput(f"Expected at least 2 classes of column {name!r}, got {len(values)}. One class needs no privacy.")
     total = math.prod(map(len, lists))
     if total > MOST_COMBINATIONS:
         raise InvalidInput(

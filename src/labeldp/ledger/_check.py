@@ -7,6 +7,7 @@ looks for such runs in one listing of the runs' folder, and is refused. `adopt` 
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -485,4 +486,10 @@ def stated(dataset: str | None, column: str | None, epsilon: float | None) -> St
         return None
     if dataset is None or column is None or epsilon is None:
         raise InvalidInput("Expected dataset, column and epsilon together for runs whose folders say nothing, got some of them. Give all.")
-    return Statement(checked_name(dataset=dataset), checked_name(column=column), epsilon)
+    name = checked_name(column=column)
+    if re.search(r"(?<!\\),", name):
+        raise InvalidInput(
+            f"Expected one column for runs whose folders say nothing, got {name!r}. Of columns that were released together name one, and "
+            "lower the budgets of the others by this epsilon (`labeldp ledger set-budget`). A comma in a column's name is written \\,"
+        )
+    return Statement(checked_name(dataset=dataset), name.replace("\\,", ","), epsilon)

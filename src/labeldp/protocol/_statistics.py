@@ -37,6 +37,8 @@ class Estimate:
         The range of the estimated quantity.
     constant : float or None
         The same figure of a prediction that ignores the features, on the same rows; each metric says which. Does not count in comparisons.
+    undefined : str
+        Why these rows do not define the figure, whose value is NaN; "" if they do.
     """
 
     value: float
@@ -47,6 +49,7 @@ class Estimate:
     least: float = -np.inf
     most: float = np.inf
     constant: float | None = field(default=None, compare=False, kw_only=True)
+    undefined: str = field(default="", compare=False, kw_only=True, repr=False)
 
     @property
     def tells(self) -> bool:
@@ -58,6 +61,8 @@ class Estimate:
 
     def __str__(self) -> str:
         beside = "" if self.constant is None else f", a constant {self.constant:.4f}"
+        if self.undefined:
+            return f"cannot tell: {self.undefined}"
         if not self.tells:
             seen = (
                 ", or rows that the model learned from"

@@ -616,7 +616,7 @@ def precision(
     rows = _one_class(noisy, positive, sample_weight)
     chosen = (_codes(noisy, predictions) == rows.code) & (rows.weights > 0)
     if not chosen.any():
-        return _undefined(confidence, rows.rate)
+        return replace(_undefined(confidence, rows.rate), undefined="no row was predicted positive")
     w, t, reach = rows.weights[chosen], rows.t[chosen], rows.reach[chosen]
     return replace(_weighted_mean(t, reach, w / w.mean(), confidence, 0.0, 1.0), constant=rows.rate)
 

@@ -83,6 +83,8 @@ class ReleaseSpec:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
+        if isinstance(self.classes, LabelColumns) and not isinstance(self.label, str):
+            raise InvalidInput(f"Expected label=columns.name, the one text {self.classes.name!r}, got {_validate.shown(self.label)}.")
         _named(label=self.label)
         put(self, "epsilon", _validate.epsilon(self.epsilon))
         put(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
