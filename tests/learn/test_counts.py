@@ -274,6 +274,24 @@ def test_groupings_are_asked_at_one_cost_and_come_back_by_name(tmp_path):
     assert first.variance == second.variance < 1e-6
 
 
+def test_the_label_column_is_no_group():
+    """Its counts would be published without noise, as the sizes of the groups."""
+    rows, _, y = people(3000)
+    rows = rows.assign(bought=y)
+    asked = Groupings(rows, by=[("city", "bought"), "job"])
+    query = asked.query(2, epsilon=1.0)
+    for groups in (asked.groups, asked.groups[:]):
+        with pytest.raises(ldp.errors.InvalidInput, match="got the label column among them"):
+            ldp.aggregate(y, query, groups, column="bought", noise=SEED)
+        with pytest.raises(ldp.errors.InvalidInput, match="got the label column among them"):
+            ldp.aggregate(rows["bought"], query, groups, noise=SEED)
+    one = ldp.aggregates.Histogram(2, 1.0, 2)
+    for labels, groups, column in ((y, y, "label"), (rows["bought"], rows["bought"].copy(), "label"), (y, rows["bought"], "bought")):
+        with pytest.raises(ldp.errors.InvalidInput, match="got the label column among them"):
+            ldp.aggregate(labels, one, groups, column=column, noise=SEED)
+    assert ldp.aggregate(y, query, asked.groups, column="paid", noise=SEED).n_groups == sum(asked.sizes)
+
+
 def test_rows_over_their_units_cap_are_no_part_of_the_tables():
     rows, _, y = people(4000)
     asked = Groupings(rows, by=["city", "job"])

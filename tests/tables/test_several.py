@@ -15,7 +15,7 @@ from tests.cli.commands import run
 import labeldp as ldp
 from labeldp.app._release import release
 from labeldp.custody._staged import Stage
-from labeldp.errors import InvalidInput, LedgerError
+from labeldp.errors import InvalidInput, LedgerError, RawLabelsWarning
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._place import manifest_path
 from labeldp.tables._spec import ReleaseSpec
@@ -225,3 +225,79 @@ def test_a_column_that_was_not_released_is_named_beside_those_that_were(tmp_path
                 ldp.read_noisy(path, label, **more)
         code, _, err = run("train", path, "--label", "x", "--out", tmp_path / "model", "--ledger", ledger.location)
         assert code != 0 and f"got 'x': {path.name} was released with the label column" in " ".join(err.split()), err
+
+
+# One by one: the ledger knows which of the other columns are private ----------------------------------------------------------------------
+
+
+def one(label: str, classes: Any, **changes: Any) -> ReleaseSpec:
+    return ReleaseSpec(**({"label": label, "classes": classes, "epsilon": 1.0, "id": "id", "dataset": "d"} | changes))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_a_private_column_does_not_pass_beside_another_label(tmp_path: Path, ledger: Ledger, ending: str) -> None:
+    source = write(data(300), tmp_path / f"in.{ending}")
+    release(source, tmp_path / f"wards.{ending}", one("ward", ["a", "b"]), ledger)
+    stars = one("stars", [1, 2, 3] if ending == "parquet" else ["1", "2", "3"])
+    with pytest.raises(InvalidInput, match="got ward, which the ledger has charged as private in data set 'd'"):
+        release(source, tmp_path / f"stars.{ending}", stars, ledger)
+    assert ledger.spent("d", "stars") == 0 and not (tmp_path / f"stars.{ending}").exists()
+    assert release(source, tmp_path / f"wards.{ending}", one("ward", ["a", "b"]), ledger).repeated
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_noisy_columns_pass_into_the_next_release_as_they_were_drawn(tmp_path: Path, ledger: Ledger, ending: str) -> None:
+    """Each release starts from the last one's output; a file that still shows a raw column is named."""
+    source, found = write(data(300), tmp_path / f"in.{ending}"), {}
+    for label, classes in (("ward", "ab"), ("stars", "123"), ("ill", ["false", "true"])):
+        typed = {"stars": [1, 2, 3], "ill": [False, True]}.get(label, list(classes)) if ending == "parquet" else list(classes)
+        out = tmp_path / f"{label}.{ending}"
+        if found:
+            with pytest.warns(RawLabelsWarning, match=f"holds the private column {label} as it was"):
+                done = release(source, out, one(label, typed, law="subset"), ledger)
+        else:
+            done = release(source, out, one(label, typed, law="subset"), ledger)
+        assert label not in done.unchanged and set(found) <= set(done.unchanged)
+        found[label] = ldp.read_noisy(out, label)
+        source = out
+    for label, first in found.items():
+        manifest = tmp_path / f"{label}.{ending}.manifest.json"
+        assert np.array_equal(
+            np.sort(ldp.read_noisy(source, label, manifest=manifest, ledger=ledger).hard_codes()), np.sort(first.hard_codes())
+        )
+
+
+def test_a_changed_row_of_a_noisy_column_is_not_taken_for_a_drawn_one(tmp_path: Path, ledger: Ledger) -> None:
+    raw = data(300)
+    release(write(raw, tmp_path / "in.parquet"), tmp_path / "wards.parquet", one("ward", ["a", "b"]), ledger)
+    noisy = pq.read_table(tmp_path / "wards.parquet").sort_by("id")
+    raw = raw.sort_by("id")
+    # The manifest, and the file's own facts, claim noisy labels; the column holds raw ones.
+    table = noisy.set_column(noisy.schema.get_field_index("ward"), "ward", raw["ward"])
+    pq.write_table(table.replace_schema_metadata(noisy.schema.metadata), tmp_path / "forged.parquet")
+    with pytest.raises(InvalidInput, match="got ward, which the ledger has charged"):
+        release(tmp_path / "forged.parquet", tmp_path / "stars.parquet", one("stars", [1, 2, 3]), ledger)
+
+
+def test_columns_of_a_joint_release_are_private_one_by_one(tmp_path: Path, ledger: Ledger) -> None:
+    source = write(data(300), tmp_path / "in.parquet")
+    release(source, tmp_path / "out.parquet", spec(dataset="d"), ledger)
+    with pytest.raises(InvalidInput, match="got ward, stars, which"):
+        release(source, tmp_path / "ill.parquet", one("ill", [False, True]), ledger)
+
+
+def test_a_private_column_is_no_feature_and_no_group(tmp_path: Path) -> None:
+    source, at = write(data(300), tmp_path / "d.csv"), ("--ledger", tmp_path / "ledger")
+    declared = ("--classes", "1,2,3", "--epsilon", "1", *at)
+    code, said, _ = run("release", source, "--label", "stars", "--id", "id", "--out", tmp_path / "stars.csv", *declared)
+    assert code == 0 and "Unchanged, as they were: ward, id, x, ill." in said
+    wards = ("--label", "ward", "--classes", "a,b", "--epsilon", "1", *at)
+    code, _, told = run("train", source, *wards, "--id", "id", "--out", tmp_path / "model")
+    assert code == 4 and "got stars, which the ledger has charged" in told and "--exclude" in told
+    code, _, told = run("aggregate", source, *wards, "--group", "stars", "--out", tmp_path / "counts.csv")
+    assert code == 4 and "got stars, which the ledger has charged" in told
+    # A column that a later charge makes private is no feature of the table that was released before.
+    code, _, _ = run("train", source, *wards, "--id", "id", "--exclude", "stars", "--out", tmp_path / "model")
+    assert code == 0
+    code, _, told = run("train", tmp_path / "stars.csv", "--label", "stars", "--out", tmp_path / "other", *at)
+    assert code == 4 and "got ward, which the ledger has charged" in told

@@ -22,6 +22,7 @@ from labeldp.custody._encode import infers
 from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.ledger._database import AggregateDraw
 from labeldp.ledger._ledger import Ledger, ledger_of
+from labeldp.tables._evidence import check_unchanged
 from labeldp.tables._place import Place, workplace
 from labeldp.tables._release import check_raw
 from labeldp.tables._spec import declared_or_infer
@@ -184,6 +185,7 @@ def aggregate(
     table, record, target = open_table(source), ledger_of(ledger), Path(out)
     dataset = spec.dataset or table_name(table)
     _check(table, spec, record)
+    check_unchanged([spec.group], dataset, record, table)  # the sizes of groups are published as they are
     check_ending(target)
     runs = record.runs(dataset, spec.label)
     # An existing file can be this request's answer only if some answer was drawn before; whether it is is known after reading the table.

@@ -39,6 +39,8 @@ class Release:
         Whether the same release had settled before, so that nothing was drawn or charged.
     manifest : mapping
         Content of the manifest.
+    unchanged : tuple of str
+        The columns of the input that passed unchanged: all but the private ones.
     """
 
     path: Path | Place
@@ -46,6 +48,7 @@ class Release:
     receipt: Receipt
     repeated: bool
     manifest: Mapping[str, object]
+    unchanged: tuple[str, ...] = ()
 
 
 def release(
@@ -88,7 +91,9 @@ def release(
 
     Guarantee
     ---------
-    `out` is epsilon-label-DP with respect to one row's label, or all labels of one unit; all other columns pass unchanged.
+    `out` is epsilon-label-DP with respect to one row's label, or all labels of one unit; all other columns pass unchanged. A column that
+    the ledger has charged as private in this data set is refused among them, unless it is proven to hold what was drawn. The first release
+    of a table cannot know of a second private column: release several together (`LabelColumns`), or remove the others first.
 
     Cost
     ----
@@ -118,8 +123,8 @@ def _shown(given: Any, done: TableRelease) -> Release:
     over = int(str(facts.get("rows_over_the_cap") or 0))
     warn_of_cap(over, over + int(str(facts["rows"])), receipt.max_rows_per_unit, receipt.unit)
     if isinstance(given, Place | tuple) or URI.match(str(given)):
-        return Release(place, manifest_place(place), receipt, done.repeated, facts)
-    return Release(Path(given), manifest_path(Path(given)), receipt, done.repeated, facts)
+        return Release(place, manifest_place(place), receipt, done.repeated, facts, done.unchanged)
+    return Release(Path(given), manifest_path(Path(given)), receipt, done.repeated, facts, done.unchanged)
 
 
 _NAMES = {"spark": "Spark", "ray": "Ray"}

@@ -55,7 +55,7 @@ from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.protocol._estimator import TopK, quantiles_of
 from labeldp.protocol._fit import stage_shares
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables._evidence import ProvenLabels, matched, of_others, proven, unknown
+from labeldp.tables._evidence import ProvenLabels, check_unchanged, matched, of_others, proven, unknown
 from labeldp.tables._place import Place, manifest_path, workplace
 from labeldp.tables._release import check_raw
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
@@ -342,6 +342,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
     labels: _Raw = kind(data, spec, path, known)
     inputs = data.learn_inputs()
+    labels.check_features(inputs.names)
     learner = learner_for(spec.model, inputs, labels.codec.classes, spec.net, spec.recipe)
     rows = data.read(inputs, labels.codec, progress)
     X, n_rows = learner.prepared(rows.X), len(rows.X)
@@ -543,6 +544,16 @@ class _Raw:
                 f"{manifest}If its labels are raw, pass the total budget (--epsilon)."
             )
 
+    @property
+    def dataset(self) -> str:
+        """The data set's name in the ledger."""
+        return self._spec.dataset or self._path.stem
+
+    def check_features(self, names: Sequence[str]) -> None:
+        """Refuse features that are private in this data set: a model of them would not be covered by their charge."""
+        table = self._data.table
+        check_unchanged(names, self.dataset, self._ledger, None if isinstance(table, ArrayTable) else table)
+
     @cached_property
     def codec(self) -> LabelCodec:
         """The classes: declared, or inferred if the specification says so."""
@@ -563,7 +574,7 @@ class _Raw:
             "n_stages": spec.n_stages,
             "stage_sizes": spec.stage_sizes,
             "max_rows_per_unit": spec.max_rows_per_unit,
-            "dataset": spec.dataset or self._path.stem,
+            "dataset": self.dataset,
             "column": spec.label,
             "ledger": self._ledger,
         }
@@ -671,6 +682,11 @@ class _Released(_Noisy):
     """Labels of a released table, proven to be those that were drawn."""
 
     trained_on = "released table"
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name in the ledger, by the receipt."""
+        return Receipt.from_dict(self._proven.facts["receipt"]).dataset
 
     @property
     def _proven(self) -> ProvenLabels:

@@ -44,6 +44,7 @@ from labeldp.cli._common import (
 )
 
 app = typer.Typer(cls=Commands)
+_SHOWN = 8  # names of unchanged columns in a line
 
 
 # Release ----------------------------------------------------------------------------------------------------------------------------
@@ -122,6 +123,7 @@ def release(
     if as_json:
         print_json(
             {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
+            | {"unchanged": list(done.unchanged)}
         )
         return
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
@@ -129,6 +131,9 @@ def release(
     left_out = f" {over:,} rows over the cap were left out." if over else ""
     what_is = f"column {spec.label!r} is" if len(spec.labels) == 1 else f"columns {', '.join(map(repr, spec.labels))} together are"
     typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; {what_is} {done.receipt.guarantee}.{left_out}")
+    if done.unchanged:
+        more = f" and {len(done.unchanged) - _SHOWN:,} more" if len(done.unchanged) > _SHOWN else ""
+        typer.echo(f"Unchanged, as they were: {', '.join(done.unchanged[:_SHOWN])}{more}.")
     typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
 
 

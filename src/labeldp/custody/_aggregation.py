@@ -23,7 +23,7 @@ from labeldp._validate import exact
 from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals, Query
 from labeldp.aggregates._base import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
-from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode
+from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode, require_public_groups
 from labeldp.custody._request import REDRAW, Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
 from labeldp.custody._run import TableRows, set_digest
 from labeldp.custody._silence import SILENCE
@@ -132,6 +132,7 @@ def aggregate(
     >>> ldp.aggregate([0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)).values.tolist()
     [[2, 1], [0, 2]]
     """
+    require_public_groups(groups, labels, column)
     declared, inferred = classes_for(labels, classes, checked(query, features=True).n_classes)
     given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
@@ -310,6 +311,8 @@ def aggregate_best(
     (0, [[3, 0], [0, 2]], 150.0)
     """
     _check(candidates, score, tuning)
+    for _, groups in candidates:
+        require_public_groups(groups, labels, column)
     given = RowIds.of(ids, None, id_name).beside(labels)
     declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
     codes = encode(labels, declared)

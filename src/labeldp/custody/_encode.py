@@ -457,6 +457,16 @@ class RowIds:
             raise InvalidInput(f"Expected ids and units of public columns, got the label column {column!r} among them. Leave it out.")
 
 
+def require_public_groups(groups: Any, labels: Any, column: str) -> None:
+    """Refuse the labels, or a column of their name, as the groups of rows, whose sizes are published without noise."""
+    private = {column, _own_name(labels)} - {None, ""}
+    if groups is labels or not private.isdisjoint(name for name in _own_names(groups) if isinstance(name, str)):
+        raise InvalidInput(
+            "Expected groups of public columns, got the label column among them, whose counts would be exact. Leave it out, or, if it is "
+            "another column, rename it."
+        )
+
+
 def unit_of(name: str) -> str:
     """Check the name of a column of units; "row" has a meaning of its own."""
     if name == ROW:

@@ -292,6 +292,21 @@ def _long(
 # Asking for several tables ----------------------------------------------------------------------------------------------------------------
 
 
+class _NamedGroups(np.ndarray):
+    """Groups of rows with the names of the columns that made them, which `labeldp.aggregate` compares with the label's.
+
+    Attributes
+    ----------
+    columns : tuple of str
+    """
+
+    columns: tuple[str, ...]
+
+    def __array_finalize__(self, made_of: object) -> None:
+        """Keep the names in a selection of rows."""
+        self.columns = getattr(made_of, "columns", ())
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class Groupings:
     """Public rows, grouped by several sets of columns: the question for several contingency tables at one cost, and its answer by name.
@@ -307,7 +322,7 @@ class Groupings:
     ----------
     by : tuple of T tuples of str
     groups : (n, T) int64
-        Group of each row in each table.
+        Group of each row in each table. The array knows the names of its columns, so that `labeldp.aggregate` refuses the label's.
     cells : tuple of T tuples of cells
         Levels of each group: those that occur in the rows, which are public.
     sizes : tuple of T int
@@ -345,7 +360,9 @@ class Groupings:
             _require_crossed(names, columns, groups, len(cells))
         _require_different(wanted, found)
         object.__setattr__(self, "by", wanted)
-        object.__setattr__(self, "groups", np.column_stack([groups for groups, _ in found]))
+        named = np.column_stack([groups for groups, _ in found]).view(_NamedGroups)
+        named.columns = tuple(columns)
+        object.__setattr__(self, "groups", named)
         object.__setattr__(self, "cells", tuple(cells for _, cells in found))
         object.__setattr__(self, "sizes", tuple(len(cells) for _, cells in found))
 

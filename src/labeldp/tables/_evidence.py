@@ -2,8 +2,10 @@
 """Reads a released table as noisy labels, to train on it at no cost, after proving that it holds what was drawn."""
 
 import base64
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,20 +14,24 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, LabelDPError, RawLabelsWarning, warn
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
 from labeldp.laws import Law, law_from_dict
 from labeldp.laws._columns import LabelColumns, classes_of
-from labeldp.ledger._ledger import Ledger, as_ledger
+from labeldp.ledger._ledger import Ledger, RunRecord, as_ledger
+from labeldp.ledger._run_store import RunStore
 from labeldp.receipt import Receipt
-from labeldp.tables._place import Place, manifest_place
+from labeldp.tables._place import URI, Place, manifest_place
 from labeldp.tables._release import (
+    KEPT_MANIFEST,
+    KEPT_PLACE,
     Manifest,
     charged_law,
     embedded_facts,
     file_digests,
     holds,
+    kept_name,
     labels_of,
     read_manifest,
     released_facts,
@@ -251,6 +257,97 @@ def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
     _check_facts(source, facts)
     _, drawn = _read(source, facts, in_files=False, keep=False)
     _on_record(ledger, source, facts, drawn)
+
+
+def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source: Source | None = None) -> None:
+    """Refuse columns that would be published or learned from as they are, but that the ledger has charged as private in this data set.
+
+    Parameters
+    ----------
+    names : collection of str
+        Columns that pass unchanged, or features.
+    dataset : str
+    ledger : Ledger
+    source : Source, optional
+        Their table. A column that is proven to hold what a run has drawn, row by row, is noisy, and passes. None: no column is.
+
+    Raises
+    ------
+    InvalidInput
+        A column is private and is not proven to be noisy. Nothing was charged.
+    """
+    runs = ledger.runs(dataset)
+    private = {name for run in runs for name in run.columns}.intersection(names)
+    if source is not None and private:
+        private -= _noisy_columns(source, private, ledger, runs)
+    if private:
+        found = ", ".join(name for name in names if name in private)
+        text = (
+            f"Expected public columns beside the label, got {found}, which the ledger has charged as private in data set {dataset!r}: raw "
+            "values would be published, or learned from. Release all private columns together ({}), or start from the earlier "
+            "release's output, which holds noisy labels and needs ids, or leave {} out: take it out of the table, or of the features ({})."
+        )
+        raise InvalidInput(
+            text.format("labeldp.LabelColumns", found, "exclude="), cli=text.format("labeldp release --label A,B", found, "--exclude")
+        )
+
+
+def warn_of_copies(labels: Collection[str], dataset: str, ledger: Ledger) -> None:
+    """Warn of earlier releases of this data set on this machine that hold one of these columns as it was: they came before its charge."""
+    runs = ledger.runs(dataset)
+    for run in runs:
+        store = RunStore(ledger.run_dir(run.run_id))
+        for stage in run.drawn:
+            place = (store.read(kept_name(KEPT_PLACE, stage)) or b"").decode()
+            found = _held_raw(place, set(labels) - set(run.columns), ledger, runs) if place and not URI.match(place) else set()
+            if found:
+                held = ", ".join(sorted(found))
+                warn(
+                    RawLabelsWarning(
+                        f"{place}, which run {run.run_id} released from data set {dataset!r}, holds the private column {held} as it was. "
+                        "Delete that file, or keep it as secret as the raw table: no noise protects what it shows."
+                    )
+                )
+
+
+def _held_raw(place: str, names: Collection[str], ledger: Ledger, runs: Sequence[RunRecord]) -> set[str]:
+    """List the private columns that a released table holds raw; none if it is gone."""
+    try:
+        source = open_table(Path(place))
+        found = set(names).intersection(source.names)
+        return found - _noisy_columns(source, found, ledger, runs) if found else set()
+    except (LabelDPError, OSError):
+        return set()
+
+
+def _noisy_columns(source: Source, names: Collection[str], ledger: Ledger, runs: Sequence[RunRecord]) -> set[str]:
+    """List the columns that a table is proven to hold as one of these runs has drawn them."""
+    known, noisy = {run.run_id: run for run in runs}, set[str]()
+    for facts in _claims(source, ledger, [run for run in runs if not set(run.columns).isdisjoint(names)]):
+        columns = set(labels_of(facts))
+        if (set(names) - noisy) & columns and Receipt.from_dict(facts["receipt"]).run_id in known and _holds_drawn(source, facts, ledger):
+            noisy |= columns
+    return noisy
+
+
+def _claims(source: Source, ledger: Ledger, runs: Sequence[RunRecord]) -> Iterator[Manifest]:
+    """List the facts of releases that a table may hold: its own, and those that the runs' folders have kept."""
+    own = released_facts(source)
+    if own is not None:
+        yield own
+    for run in runs:
+        texts = (RunStore(ledger.run_dir(run.run_id)).read(kept_name(KEPT_MANIFEST, stage)) for stage in run.drawn)
+        yield from (json.loads(text) for text in texts if text is not None)
+
+
+def _holds_drawn(source: Source, facts: Manifest, ledger: Ledger) -> bool:
+    """Tell whether a table holds the rows that a run has drawn, according to its facts and the ledger."""
+    try:
+        _check_facts(source, facts)
+        _, drawn = _read(source, facts, in_files="digests" not in facts, keep=False)
+        return _on_record(ledger, source, facts, drawn).recorded is True
+    except InvalidInput:
+        return False
 
 
 @dataclass

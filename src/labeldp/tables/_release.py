@@ -99,6 +99,10 @@ class Engine(Protocol):
         """Return the codec of the label column; refuse a table that lacks a column, or was released already."""
         ...
 
+    def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
+        """Refuse columns that pass unchanged but are private in this data set, by the ledger; warn of earlier files with these labels."""
+        ...
+
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> Passes:
         """Return the passes of one run, which ask `prior` for each row. None: no prior, or a model, which `ask` runs once."""
         ...
@@ -116,12 +120,15 @@ class TableRelease:
     repeated : bool
         True if this release had settled before, so that nothing was drawn or charged.
     manifest : dict
+    unchanged : tuple of str
+        The columns that passed unchanged.
     """
 
     place: Place
     receipt: Receipt
     repeated: bool
     manifest: dict[str, object]
+    unchanged: tuple[str, ...]
 
 
 def release_table(engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool) -> TableRelease:
@@ -143,6 +150,7 @@ class _Release:
         # Before any row is read, so that a taken name is refused at once.
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
+        self._unchanged = tuple(unchanged(engine.names, spec))
         self._prior = opened(spec.prior, self._codec.classes, spec.label, engine.names) if isinstance(spec.prior, Prior) else None
 
     def run(self, folder: Path) -> TableRelease:
@@ -154,11 +162,15 @@ class _Release:
         passes = self._engine.passes(self._spec, self._codec, pin, prior if model is None else None)
         rows = passes.pin()
         # Only after the first pass is it known which run this request repeats, so which existing output it may replace.
-        self._out.check_owner(pin.lookup(rows))
+        known = pin.lookup(rows)
+        self._out.check_owner(known)
+        # What a repeat returns, or a resumed run publishes, was settled by its own charge; a later charge does not take it back.
+        if known is None or self._account.redraw:
+            self._engine.check_private(self._spec, str(self._account.dataset), self._ledger)
         run = pin.charge(rows) if model is None or prior is None else model.charge(partial(passes.ask, prior=prior), rows)
         # The same request has settled: the table that was published then is returned, byte for byte.
         if isinstance(run, RunRecord):
-            return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run))
+            return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run), self._unchanged)
         prior_facts = None if prior is None else prior.facts
         facts = ReleaseFacts(self._spec, str(self._account.dataset), self._codec.classes, run.facts.law, run.receipt, prior_facts)
         # From here on the charge stays. After any error the same request resumes the run and draws the same outputs.
@@ -168,7 +180,7 @@ class _Release:
             self._out.publish(run, staging, manifest, written.parts)
         if model is not None:
             model.forget()
-        return TableRelease(self._out.place, run.receipt, False, manifest)
+        return TableRelease(self._out.place, run.receipt, False, manifest, self._unchanged)
 
     def _begin(self) -> TablePin:
         """Start the first pass. Its request does not depend on the engine, so that one engine can resume or repeat another's run."""
@@ -184,6 +196,11 @@ class _Release:
             prior=None if self._prior is None else prior_identity(self._prior),
             facts={"classes_inferred": True} if spec.infers_classes else None,
         )
+
+
+def unchanged(names: Sequence[str], spec: ReleaseSpec) -> list[str]:
+    """List the columns that a release passes on as they are: all but the private ones."""
+    return [name for name in names if name not in spec.labels]
 
 
 def _without_null(classes: tuple[object, ...]) -> tuple[object, ...]:

@@ -33,9 +33,10 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
 from labeldp.receipt import Receipt
+from labeldp.tables._evidence import check_unchanged, warn_of_copies
 from labeldp.tables._place import Part, Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
-from labeldp.tables._release import OutputFacts, ReleaseFacts, released_already, to_json
+from labeldp.tables._release import OutputFacts, ReleaseFacts, released_already, to_json, unchanged
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, Reader, published, silent
 from labeldp.tables.formats._parquet import WriterSettings, released_sink
@@ -271,6 +272,11 @@ class ClusterEngine:
         kind = self._schema.field(spec.label).type
         check_type(spec.label, kind)
         return label_codec(spec.classes, spec.label, kind, text_table=False)
+
+    def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
+        """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table proves them."""
+        check_unchanged(unchanged(self.names, spec), dataset, ledger)
+        warn_of_copies(spec.labels, dataset, ledger)
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":
         """Return the passes over partitions, on workers."""

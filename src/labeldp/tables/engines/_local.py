@@ -28,9 +28,10 @@ from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import pack
 from labeldp.laws._columns import LabelColumns, laws_of_columns
 from labeldp.ledger._ledger import Ledger
+from labeldp.tables._evidence import check_unchanged, warn_of_copies
 from labeldp.tables._place import Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, Floats, OpenPrior, OpenTable, kept_weights, weights_of, write_answers
-from labeldp.tables._release import OutputFacts, ReleaseFacts, check_raw, to_json
+from labeldp.tables._release import OutputFacts, ReleaseFacts, check_raw, to_json, unchanged
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer
 from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_layout, check_same_format, row_name, table_name
 from labeldp.tables.formats._table import (
@@ -236,6 +237,11 @@ class LocalEngine:
         for label, classes in zip(spec.labels, listed, strict=True):
             check_layout(self._table, self._given, label, classes, public=spec.order == "keep")
         return codec
+
+    def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
+        """Refuse private columns beside the label that are not proven to hold what an earlier run has drawn."""
+        check_unchanged(unchanged(self.names, spec), dataset, ledger, self._table)
+        warn_of_copies(spec.labels, dataset, ledger)
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "LocalPasses":
         """Return the passes over batches, one after another."""
