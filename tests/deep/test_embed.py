@@ -213,6 +213,7 @@ def test_images_of_several_sizes_are_refused_by_the_first_that_differs(make):
     ids=["images", "texts"],
 )
 def test_features_have_names_once_their_number_is_known(embedder, rows, width):
+    pytest.importorskip("pandas")
     kind = type(embedder).__name__
     with pytest.raises(InvalidInput, match=f"this {kind} has not transformed yet"):
         embedder.get_feature_names_out()

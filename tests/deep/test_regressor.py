@@ -17,7 +17,7 @@ from labeldp.deep import LocationHead, Recipe, TorchRegressor, debiased_loss
 from labeldp.deep import _regressor as module
 from labeldp.deep.models import Mlp
 from labeldp.learn import ClusterPrior
-from labeldp.learn._location import Family
+from labeldp.learn._location import Answers, Family
 
 QUICK = Recipe(epochs=8, rate=0.01, precision="float32")
 RANGE = (0, 30)
@@ -69,7 +69,7 @@ def test_a_normal_head_and_the_location_model_of_tables_have_one_likelihood_and_
     head = LocationHead(Given(), points, "normal")(functional.pad(outputs, (0, 1)))
     found = (head.exp() * torch.tensor(likelihood)).sum(dim=1)
     found.sum().backward()
-    value, slope = Family(points, 2.5).evidence(5 + 2.5 * outputs[:, 0].detach().numpy(), likelihood)
+    value, slope = Family(points, 2.5).evidence(5 + 2.5 * outputs[:, 0].detach().numpy(), Answers.of(likelihood))
     assert np.allclose(found.detach().numpy(), value, atol=1e-5) and np.allclose(outputs.grad[:, 0].numpy(), 2.5 * slope, atol=1e-4)
 
 

@@ -283,7 +283,13 @@ def test_a_class_that_the_model_has_lost_is_named_and_no_other(law):
 
 @pytest.mark.parametrize(
     ("table", "message"),
-    [(-np.ones((30, 3)), ">= 0"), (np.ones((3, 3)), "shape"), (np.full((30, 3), np.nan), ">= 0"), (np.full((30, 2), 0.5), "shape")],
+    [
+        (-np.ones((30, 3)), ">= 0"),
+        (np.ones((3, 3)), "shape"),
+        (np.full((30, 3), np.nan), ">= 0"),
+        (np.full((30, 2), 0.5), "shape"),
+        (np.where(np.arange(30)[:, None] == 7, 0.9, 1 / 3) * np.ones(3), "sum to 1 .* in row 7"),
+    ],
 )
 def test_bad_probabilities_are_refused(table, message):
     noisy = ldp.privatize([0, 1, 2] * 10, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))

@@ -1170,7 +1170,7 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     -----
     The likelihood of a class whose probability is 0 has no gradient, so training does not bring a lost class back. Cost O(n K).
     """
-    table, likelihood = _probabilities(noisy, proba), noisy.likelihood(dtype="float64")
+    table, likelihood = _probabilities(noisy, proba, sums=False), noisy.likelihood(dtype="float64")
     if len(noisy) < LEAST_ROWS:
         return []
     rare = table.mean(axis=0) < 0.1 / noisy.n_classes
@@ -1321,14 +1321,16 @@ def _require_rows(noisy: NoisyLabels) -> None:
         raise InvalidInput("Expected noisy labels of at least one row, got none.")
 
 
-def _probabilities(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
+def _probabilities(noisy: NoisyLabels, proba: ArrayLike, *, sums: bool = True) -> Floats:
     _require_rows(noisy)
     table = np.asarray(proba, np.float64)
     if table.shape != (len(noisy), noisy.n_classes):
         raise InvalidInput(f"Expected probabilities of shape {(len(noisy), noisy.n_classes)}, got shape {table.shape}.")
-    total = table.sum(axis=1)
-    if not (np.all(table >= 0) and np.all(np.abs(total - 1) <= _ROUNDING)):
-        row = int(np.argmax(~((table >= 0).all(axis=1) & (np.abs(total - 1) <= _ROUNDING))))
+    right = (table >= 0).all(axis=1)
+    if sums:
+        right &= np.abs(table.sum(axis=1) - 1) <= _ROUNDING
+    if not right.all():
+        row = int(np.argmin(right))
         raise InvalidInput(f"Expected probabilities >= 0 that sum to 1 in each row, got {table[row].tolist()} in row {row}.")
     return table
 
