@@ -501,7 +501,7 @@ def test_a_model_is_not_trained_for_a_link_that_it_cannot_replace(tmp_path: Path
 def test_another_column_of_a_released_table_is_raw(shop: Shop) -> None:
     table = read(shop.out)
     shop.put(table.append_column("other", pa.array(["a", "b"] * (N // 2))))
-    with pytest.raises(ldp.InvalidInput, match="Expected a released table"):
+    with pytest.raises(ldp.InvalidInput, match="Expected a released column"):
         read_noisy(shop.out, "other")
     out = shop.folder / "model-of-other"
     given = ("train", shop.out, "--label", "other", "--out", out, "--ledger", shop.ledger.location, "--json")
