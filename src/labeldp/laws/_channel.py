@@ -12,18 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, exact_epsilon
-from labeldp.laws._exact import Array, Floats, Words, as_prior
+from labeldp.laws._base import MAX_CELLS, Side, exact_epsilon
+from labeldp.laws._exact import Array, Floats, Words
+from labeldp.laws._matrix import OfMatrix
 
 _NAN = float("nan")
 _SLACK = Fraction(1, 10**6)  # that a row's sum may be off 1, where probabilities are printed with few digits
-_SINGULAR = 1e-10  # singular values below this share of the largest count as 0
 
 Rows = tuple[tuple[Fraction, ...], ...]
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Channel(Law):
+class Channel(OfMatrix):
     """Declare the law by which somebody else has randomised labels, as the matrix of P[output | label].
 
     Parameters
@@ -75,7 +75,6 @@ class Channel(Law):
     """
 
     name: ClassVar[str] = "channel"
-    uses_prior: ClassVar[bool] = False
     declared_only: ClassVar[bool] = True
 
     rows: Rows
@@ -98,41 +97,16 @@ class Channel(Law):
         """ "label" if outputs are as many as classes, each the noisy form of its class; else outputs are scores of the classes."""
         return "label" if len(self.rows[0]) == self.n_classes else "scores"
 
-    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        as_prior(prior, self.n_classes)
-        return {}
+    @property
+    def _rows(self) -> Rows:
+        return self.rows
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Never:
         raise InvalidInput("Expected a law that draws, got a Channel, which only declares how others have drawn.")
 
-    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        return _scores(self.rows)[np.asarray(outputs, dtype=np.intp)]
-
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         own, other = _symmetric(self.rows)
         return np.full(len(outputs), own), np.full(len(outputs), other)
-
-    def weights(self, outputs: Array, side: Side) -> Floats:
-        return _inverse(self.rows)[np.asarray(outputs, dtype=np.intp)]
-
-    def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
-        inverse = _inverse(self.rows)
-        high, low = np.full(len(losses), -np.inf), np.full(len(losses), np.inf)
-        for weights in inverse:  # one output at a time: no (n, J) table
-            found = losses @ weights
-            high, low = np.maximum(high, found), np.minimum(low, found)
-        return np.asarray(high - low)
-
-    def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        return tuple(Cell(f"class {y}", f"output {j}", "released", p, 1) for y, row in enumerate(self.rows) for j, p in enumerate(row))
-
-    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {"output": (np.dtype(np.int32), ())}
-
-    def table(self, side_row: Side) -> Table:
-        place = {p: i for i, p in enumerate(sorted({p for row in self.rows for p in row}))}
-        index = np.array([[place[p] for p in row] for row in self.rows], dtype=np.uint32)
-        return Table(np.arange(len(self.rows[0]), dtype=np.int32), tuple(place), index)
 
     def to_dict(self) -> dict[str, object]:
         return super().to_dict() | {"rows": [[str(p) for p in row] for row in self.rows]}
@@ -177,28 +151,6 @@ def _fraction(value: object) -> Fraction:
     if found < Fraction(0) or isinstance(value, bool):
         raise InvalidInput(f"Expected probabilities as numbers in 0..1, got {_validate.shown(value)}.")
     return found
-
-
-def _floats(rows: Rows) -> Floats:
-    return np.array([[float(p) for p in row] for row in rows])
-
-
-@lru_cache(maxsize=64)
-def _scores(rows: Rows) -> Floats:
-    """Compute ln P[output | y] for each output, (J, K), with maximum 0 in each row."""
-    score = np.log(_floats(rows)).T
-    return np.asarray(score - score.max(axis=1, keepdims=True))
-
-
-@lru_cache(maxsize=64)
-def _inverse(rows: Rows) -> Floats:
-    """Compute the weights of each output, (J, K): a right inverse of the matrix; NaN if there is none."""
-    matrix = _floats(rows)
-    scaled = matrix / np.sqrt(matrix.mean(axis=0))
-    values = np.linalg.svd(scaled, compute_uv=False)
-    if len(values) < len(matrix) or values[-1] < _SINGULAR * values[0]:
-        return np.full(matrix.shape[::-1], np.nan)
-    return np.asarray(np.linalg.pinv(scaled) / np.sqrt(matrix.mean(axis=0))[:, None])
 
 
 @lru_cache(maxsize=64)

@@ -33,9 +33,10 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import Cell, Law, Side, Table
-from labeldp.laws._exact import WORD, Array, Floats, Words, as_prior, exp_floor, log_ratio, pack_sets, set_bytes, unpack_sets, whole_below
+from labeldp.laws._base import Cell, Side, Table
+from labeldp.laws._exact import WORD, Array, Floats, Words, exp_floor, log_ratio, pack_sets, set_bytes, unpack_sets, whole_below
 from labeldp.laws._grid import on_steps
+from labeldp.laws._matrix import OfMatrix, WithoutSide
 from labeldp.laws._optimal import LOSSES, Loss, optimal_bins, unbiased_staircase
 from labeldp.laws._response import respond_to_all, response_profile, response_words
 
@@ -49,21 +50,10 @@ WordRows = tuple[tuple[int, ...], ...]
 """For each of K labels the number of words of 2^64 that release each output: K rows of m, each of which sums to 2^64."""
 
 
-class _OneNumber(Law):
-    """Base of laws without a side, whose output is one of m numbers, drawn by one word."""
+class _OfWords(OfMatrix):
+    """Base of laws whose probabilities are any matrix of words, and whose output is one of m numbers, drawn by one word."""
 
-    uses_prior: ClassVar[bool] = False
-
-    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        as_prior(prior, self.n_classes)
-        return {}
-
-    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {"output": (np.dtype(np.int32), ())}
-
-
-class _OfWords(_OneNumber):
-    """Base of laws whose probabilities are any matrix of words."""
+    _whole: ClassVar[int] = WORD
 
     @property
     @abstractmethod
@@ -76,55 +66,6 @@ class _OfWords(_OneNumber):
             edges = np.array(list(accumulate(row))[:-1], dtype=np.uint64)
             out = np.where(labels == label, np.searchsorted(edges, r, side="right").astype(np.int32), out)
         return out
-
-    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        score = np.log(matrix_of(self._rows)).T[np.asarray(outputs, dtype=np.intp)]
-        return np.asarray(score - score.max(axis=1, keepdims=True))
-
-    def weights(self, outputs: Array, side: Side) -> Floats:
-        """Compute unbiased weights, (n, K) float64: rows of the matrix's inverse, or of the one with least variance if outputs are more."""
-        return inverse_of(self._rows)[np.asarray(outputs, dtype=np.intp)]
-
-    def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
-        return np.asarray(np.ptp(losses @ inverse_of(self._rows).T, axis=1))
-
-    def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        return tuple(
-            Cell(f"class {y}", f"output {j}", "number", Fraction(words, WORD), 1)
-            for y, row in enumerate(self._rows)
-            for j, words in enumerate(row)
-        )
-
-    def table(self, side_row: Side) -> Table:
-        place = {words: i for i, words in enumerate(sorted({words for row in self._rows for words in row}))}
-        index = np.array([[place[words] for words in row] for row in self._rows], dtype=np.uint32)
-        outputs = np.arange(len(self._rows[0]), dtype=np.int32)
-        return Table(outputs, tuple(Fraction(words, WORD) for words in place), index)
-
-
-@lru_cache(maxsize=64)
-def matrix_of(rows: WordRows) -> Floats:
-    """Convert words to probabilities: (K, m) float64."""
-    return np.array(rows, dtype=np.float64) / WORD
-
-
-@lru_cache(maxsize=64)
-def inverse_of(rows: WordRows) -> Floats:
-    """Compute the (m, K) matrix X of least variance with matrix_of(rows) @ X = 1, for labels that are all equally likely; NaN without one.
-
-    In floating point: the product is 1 up to 1e-9 of the largest entry.
-    """
-    matrix = matrix_of(rows)
-    scale = matrix.mean(axis=0)
-    # Neighbouring rows are nearly equal at a small epsilon, so that their differences, of the exact words, are inverted.
-    steps = np.array([[a - b for a, b in zip(upper, lower, strict=True)] for lower, upper in pairwise(rows)], dtype=np.float64) / WORD
-    known = np.vstack([matrix[:1], steps]) / np.sqrt(scale)
-    wanted = np.eye(len(rows)) - np.eye(len(rows), k=-1)
-    size = np.abs(known).max(axis=1, keepdims=True)
-    found = np.linalg.lstsq(known / size, wanted / size, rcond=1e-12)[0] / np.sqrt(scale)[:, None]
-    found += (1.0 - found.sum(axis=1, keepdims=True)) / len(rows)
-    error = np.abs(matrix @ found - np.eye(len(rows))).max()
-    return np.asarray(found if error <= 1e-9 * max(1.0, float(np.abs(found).max())) else np.full(found.shape, _NAN))
 
 
 def _checked_prior(prior: Sequence[float] | None, n_classes: int) -> tuple[float, ...] | None:
@@ -157,7 +98,7 @@ _LARGEST_BINS = 60.0  # to find bins, a larger epsilon counts as this one, which
 
 
 @dataclass(frozen=True)
-class RROnBins(_OneNumber):
+class RROnBins(WithoutSide):
     """Release a number for the label's bin, by randomized response over the bins that are best for a prior and a loss.
 
     Parameters
