@@ -100,6 +100,13 @@ def test_a_share_of_information_is_the_same_for_every_column():
     assert min(equal) < told[0] < max(equal)
 
 
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-6, 1e-4])
+@pytest.mark.parametrize("sizes", [(2, 2, 3), (2, 10, 50)])
+def test_shares_of_information_of_a_small_epsilon_are_those_of_its_limit(sizes, epsilon):
+    columns = ldp.LabelColumns({f"c{i}": list(range(size)) for i, size in enumerate(sizes)})
+    assert columns.law(epsilon, "information").shares == columns.law(0.01, "information").shares
+
+
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.0, 4.0])
 def test_the_automatic_rule_tells_most_of_the_column_it_tells_least_of(epsilon):
     told = {split: min(told_of_columns(FLAGS.law(epsilon, split), FLAGS.sizes)) for split in ("auto", "equal", "one", "joint")}

@@ -12,7 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
-from labeldp.laws import Alibi, AutoLaw, ClusterRR, Law, PriorSplit, RandomizedResponse, RRTopK, RRWithPrior, SubsetSelection, exact_epsilon
+from labeldp.laws import (
+    Alibi,
+    AutoLaw,
+    BoundedLaplace,
+    ClusterRR,
+    Law,
+    PriorSplit,
+    RandomizedResponse,
+    RROnBins,
+    RRTopK,
+    RRWithPrior,
+    SquareWave,
+    SubsetSelection,
+    Threshold,
+    exact_epsilon,
+)
 from labeldp.laws._exact import WORD, exp_floor
 from labeldp.laws._response import respond, respond_to_all, response_words
 from labeldp.laws._subset import best_size, uniform_information
@@ -258,3 +273,27 @@ def test_tiny_epsilons_are_kept_or_refused(epsilon: float) -> None:
             assert cls(3, epsilon).exact_epsilon() <= epsilon
     with pytest.raises(InvalidInput, match="64-bit words can honour"):
         Alibi(3, epsilon)
+
+
+@pytest.mark.parametrize(
+    ("cls", "k"),
+    [
+        (RandomizedResponse, 2),
+        (RandomizedResponse, 4),
+        (SubsetSelection, 2),
+        (SubsetSelection, 4),
+        (PriorSplit, 3),
+        (Threshold, 3),
+        (SquareWave, 2),
+        (SquareWave, 3),
+        (BoundedLaplace, 2),
+        (RROnBins, 2),
+        (AutoLaw, 3),
+    ],
+)
+def test_an_epsilon_at_which_outputs_tell_nothing_is_refused(cls: type[Law], k: int) -> None:
+    """It would be charged, and every label would give the same outputs."""
+    with pytest.raises(InvalidInput, match=r"64-bit words can honour|64 bits are too few|epsilon at which a number"):
+        cls(k, 1e-300)
+    least = cls(k, 1e-8)
+    assert least.uses_prior or 0 < least.exact_epsilon() <= 1e-8

@@ -357,6 +357,13 @@ class Law(ABC):
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})  # type: ignore[arg-type]
 
 
+def proper_size(size: object, n_classes: int, what: str) -> int | None:
+    """Check the size of a law's sets, 1 to K - 1; None stays None, the default."""
+    if size is None:
+        return None
+    return _validate.integer(size=size, low=1, high=n_classes - 1, fix=f"{what} of all classes says nothing; pass None for the default.")
+
+
 def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_rows: int) -> None:
     """Refuse, before the charge, a draw whose outputs distinguish no classes; warn if some pair of classes is distinguished in no row.
 

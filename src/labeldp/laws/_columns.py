@@ -37,6 +37,7 @@ SPLITS: Final = ("auto", "equal", "weights", "information", "one", "joint")
 _CANDIDATES: Final = ("joint", "one", "equal")  # of the rule "auto"; of equally informative ones the first
 _PARTS: Final = 1 << 32  # grid of the shares by which OneColumn chooses a column
 _DIGITS: Final = 4  # of shares by information, so that all machines make the same law
+_LIMIT: Final = 0.01  # epsilon at which shares by information are those of its limit 0; below, what is told is lost in rounding
 _NAN: Final = float("nan")
 
 
@@ -805,7 +806,7 @@ def _expected(law: Law) -> float:
 
 def even_shares(epsilon: float, sizes: tuple[int, ...], laws: tuple[str, ...]) -> tuple[float, ...]:
     """Find shares of epsilon with which every column tells the same share of its entropy, to 4 digits."""
-    total = _validate.epsilon(epsilon)
+    total = max(_validate.epsilon(epsilon), _LIMIT)
 
     def needed(share: float, size: int, name: str) -> float:
         # The least epsilon at which the column tells this share of its entropy; more epsilon tells more.

@@ -425,10 +425,15 @@ def laplace_words(epsilon: float, n_classes: int) -> WordRows:
             context.prec = 60
             log = (Decimal(e.numerator) / Decimal(e.denominator)).ln() * (1 - Decimal(2) ** -slack)
             powers = [(-log * i / (n_classes - 1)).exp() for i in range(n_classes)]
+            if WORD * powers[-1] < sum(powers):  # less than a word: no need to compute all rows
+                break
             rows = [_rounded([powers[abs(y - j)] for j in range(n_classes)], y) for y in range(n_classes)]
-        if all(min(column) >= 1 and max(column) <= e * min(column) for column in zip(*rows, strict=True)):
+        told = rows[0] != rows[-1]  # else all labels give the same outputs
+        if told and all(min(column) >= 1 and max(column) <= e * min(column) for column in zip(*rows, strict=True)):
             return tuple(rows)
-    raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {n_classes} classes (up to about 35), got {epsilon!r}.")
+    raise InvalidInput(
+        f"Expected an epsilon that 64-bit words can honour with {n_classes} classes (up to about 35, and not nearly 0), got {epsilon!r}."
+    )
 
 
 def _rounded(shares: list[Decimal], own: int) -> tuple[int, ...]:

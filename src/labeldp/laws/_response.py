@@ -323,10 +323,11 @@ def response_words(epsilon: float, k: int) -> tuple[int, int]:
     """Compute the number of words of 2^64 that keep a candidate, and that of each other candidate: (a, b).
 
     InvalidInput if k b > 2^64 (epsilon < k^2 / 2^64): the ratio of a label outside the k candidates to one inside would exceed e^epsilon.
+    And if k b = 2^64: then all labels give the same outputs.
     """
     # b is rounded up, so a is rounded down: both bring a / b nearer to 1, and rounding never costs privacy.
     b = whole_above(WORD / (exp_floor(epsilon) + k - 1))
-    if k * b > WORD:
+    if k > 1 and k * b >= WORD:
         least = f"about {k * k / WORD:.1g} or more"
         raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {k} candidates ({least}), got {epsilon!r}.")
     return WORD - (k - 1) * b, b
@@ -336,10 +337,10 @@ def response_words(epsilon: float, k: int) -> tuple[int, int]:
 def inside_words(epsilon: float, n_classes: int, size: int) -> int:
     """Compute the number of words of 2^64 that release a set of `size` classes with the label; InvalidInput if epsilon is too small."""
     e = exp_floor(epsilon)
-    # Rounded down, which makes sets with the label less likely, so nearer to uniform. At a tiny epsilon rounding could make them less
-    # likely than the others by more than e^epsilon, which is refused.
+    # Rounded down, which makes sets with the label less likely, so nearer to uniform. At a tiny epsilon rounding makes them as likely as
+    # the others, so that outputs tell nothing, or less likely, even by more than e^epsilon: both are refused.
     m = whole_below(WORD * e * size / (e * size + n_classes - size))
-    if m * (n_classes - size) * e < (WORD - m) * size:
+    if m * (n_classes - size) <= (WORD - m) * size:
         least = n_classes / (size * WORD)
         raise InvalidInput(f"Expected an epsilon that 64-bit words can honour here (about {least:.1g} or more), got {epsilon!r}.")
     return m

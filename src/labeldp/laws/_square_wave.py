@@ -21,9 +21,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, proper_size
 from labeldp.laws._exact import (
     WORD,
     Array,
@@ -52,7 +51,7 @@ def window_words(epsilon: float, n_classes: int, size: int) -> tuple[int, int]:
         if -(-m // size) <= e * b:
             break
         b += 1
-    if m // size < b:
+    if m <= size * b:  # equal: all labels would give the same outputs
         raise InvalidInput(
             f"Expected a larger epsilon for {n_classes} classes and windows of {size}, got {epsilon!r}: 64 bits are too few."
         )
@@ -117,9 +116,7 @@ class SquareWave(Law):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size is not None:
-            fix = "An interval of all classes says nothing; pass None for the default."
-            object.__setattr__(self, "size", _validate.integer(size=self.size, low=1, high=self.n_classes - 1, fix=fix))
+        object.__setattr__(self, "size", proper_size(self.size, self.n_classes, "An interval"))
         window_words(self.epsilon, self.n_classes, self.width)
 
     @property
@@ -156,7 +153,7 @@ class SquareWave(Law):
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         b, m = window_words(self.epsilon, self.n_classes, self.width)
-        return np.where(unpack_sets(outputs, self.n_classes), 0.0, min(0.0, log_ratio(b * self.width, m)))
+        return np.where(unpack_sets(outputs, self.n_classes), 0.0, log_ratio(b * self.width, m))
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         n = len(outputs)

@@ -25,9 +25,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, proper_size
 from labeldp.laws._exact import (
     WORD,
     Array,
@@ -111,9 +110,7 @@ class SubsetSelection(Law):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size is not None:
-            fix = "A set of all classes says nothing; pass None for the most informative size."
-            object.__setattr__(self, "size", _validate.integer(size=self.size, low=1, high=self.n_classes - 1, fix=fix))
+        object.__setattr__(self, "size", proper_size(self.size, self.n_classes, "A set"))
         inside_words(self.epsilon, self.n_classes, self.set_size)
 
     @property
@@ -139,15 +136,15 @@ class SubsetSelection(Law):
 
     @property
     def _lacks(self) -> float:
-        """The log-likelihood ratio of a class outside the set to one inside. It is above 0 only if m, rounded down, is so small."""
+        """The log-likelihood ratio of a class outside the set to one inside, below 0."""
         m, d = inside_words(self.epsilon, self.n_classes, self.set_size), self.set_size
         return log_ratio((WORD - m) * d, m * (self.n_classes - d))
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        return np.where(unpack_sets(outputs, self.n_classes), -max(0.0, self._lacks) + 0.0, min(0.0, self._lacks))
+        return np.where(unpack_sets(outputs, self.n_classes), 0.0, self._lacks)
 
     def likeliest(self, outputs: Array, side: Side) -> Bits:
-        return outputs if self._lacks < 0 else super().likeliest(outputs, side)
+        return outputs
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         own = Fraction(inside_words(self.epsilon, self.n_classes, self.set_size), WORD)
@@ -238,8 +235,7 @@ class _Split(Law):
         return np.where(unpack_sets(outputs, self.n_classes), 0.0, log_ratio(WORD - m, m))
 
     def likeliest(self, outputs: Array, side: Side) -> Bits:
-        m = inside_words(self.epsilon, 2, 1)
-        return outputs if log_ratio(WORD - m, m) < 0 else super().likeliest(outputs, side)
+        return outputs
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         if self.n_classes > 2:
@@ -383,8 +379,6 @@ class Threshold(_Split):
         first = k - unpack_sets(np.asarray(side["split"]), k).sum(axis=1)
         yes = (np.asarray(outputs) == side["split"]).all(axis=1)
         found = np.zeros((n, k))
-        if not self._gap:
-            return np.full((n, k), _NAN)
         step = np.where(yes, 0.5, -0.5) / self._gap / side["chance"]
         found[:, [0, -1]] = 0.5
         found[np.arange(n), first] += step
@@ -395,7 +389,7 @@ class Threshold(_Split):
         # Over answers and thresholds. The side has the chance of the drawn threshold only, but the least chance is known.
         even = 1.0 / (self.n_classes - 1)
         least = np.where(side["chance"] == even, even, _LOST * even)
-        return np.asarray(np.abs(np.diff(losses, axis=1)).max(axis=1) / least / (self._gap or _NAN))
+        return np.asarray(np.abs(np.diff(losses, axis=1)).max(axis=1) / least / self._gap)
 
 
 def _not_flat(weights: Floats) -> NDArray[np.intp]:
