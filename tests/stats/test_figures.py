@@ -119,14 +119,27 @@ def test_groups_without_rows_have_a_defined_result():
     assert named.groups == ("b", "z") and named.n_rows[1] == 0
 
 
+def test_a_group_without_rows_widens_no_interval():
+    """Its own interval is the whole range, which holds anyway."""
+    _, noisy = drawn(LAWS[0], 400)
+    plain = pd.Categorical(np.where(np.arange(400) % 2, "a", "b"))
+    for call in (ldp.stats.frequencies, ldp.stats.mean, ldp.stats.quantiles):
+        wanted = call(noisy, plain)
+        for more in (plain.add_categories(["z"]), pd.Series(plain.add_categories(["z"]))):
+            found = call(noisy, more)
+            assert found.groups == ("a", "b", "z") and found.n_rows[2] == 0
+            np.testing.assert_array_equal(found.low[:2], wanted.low)
+            np.testing.assert_array_equal(found.high[:2], wanted.high)
+
+
 def test_columns_of_every_library_are_taken_alike():
     _, noisy = drawn(LAWS[0], 200)
     by = np.where(np.arange(200) % 3 == 0, "x", "y")
     wanted = ldp.stats.mean(noisy, by).value
     for column in (pd.Series(by), pa.array(by), pa.chunked_array([by[:50], by[50:]]), by.tolist(), by.astype(object)):
         np.testing.assert_array_equal(ldp.stats.mean(noisy, column).value, wanted)
-    two = ldp.stats.mean(noisy, pd.DataFrame({"a": by, "b": np.arange(200) % 2}))
-    assert two.groups == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
+    for frame in (pd.DataFrame({"a": by, "b": np.arange(200) % 2}), pa.table({"a": by, "b": np.arange(200) % 2})):
+        assert ldp.stats.mean(noisy, frame).groups == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
 
 
 def test_rows_are_matched_by_ids():
@@ -208,13 +221,16 @@ def test_bad_input_is_refused_clearly():
     arm, units = np.arange(400) % 2, np.arange(400) // 4
     cases = [
         (lambda: ldp.stats.effect(noisy, arm, units=units), "each unit in one arm, got 100 in both"),
-        (lambda: ldp.stats.effect(noisy, np.arange(400) % 3), "two groups, got 3"),
+        (lambda: ldp.stats.effect(noisy, np.arange(400) % 3), "two arms, got 3"),
+        (lambda: ldp.stats.difference(noisy, np.arange(400) % 3), r"two groups, got 3.*groups=\("),
         (lambda: ldp.stats.effect(noisy, arm, control="b"), "one of the arms"),
         (lambda: ldp.stats.difference(noisy, arm, groups=[0, 7]), "none in 7"),
         (lambda: ldp.stats.mean(noisy, arm[:5]), "400 rows|as many as"),
         (lambda: ldp.stats.mean(noisy, of=9), "declared classes"),
         (lambda: ldp.stats.mean(noisy, of={0: 1.0}), "finite number for each"),
         (lambda: ldp.stats.mean(noisy, np.where(arm, np.nan, 1.0)), "none in row 1"),
+        (lambda: ldp.stats.mean(noisy, pd.Series(["a", None] * 200, dtype="string")), "none in row 1"),
+        (lambda: ldp.stats.mean(noisy, pd.Series([1, None] * 200, dtype="Int64")), "none in row 1"),
         (lambda: ldp.stats.quantiles(noisy, q=(1.5,)), "q="),
         (lambda: ldp.stats.frequencies(labels), "NoisyLabels, got ndarray"),
         (lambda: ldp.stats.frequencies(noisy, confidence=1.0), "confidence"),

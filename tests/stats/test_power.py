@@ -9,6 +9,7 @@ from scipy.special import expit
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput
+from labeldp.laws import BoundedLaplace, RROnBins, SquareWave, UnbiasedRandomizer
 from labeldp.stats._power import _mean_variance, _share_variance
 
 SIGMAS = 4.9  # two-sided normal quantile of 1e-6
@@ -83,6 +84,24 @@ def test_privacy_costs_rows_and_more_at_small_epsilon():
     assert needed[0] == 7677  # 7.849 (.09 + .1056) 2 / .0004
 
 
+@pytest.mark.parametrize(
+    "law",
+    [SquareWave(9, 1.5), SquareWave(9, 1.5, size=1), ldp.Threshold(9, 1.5), UnbiasedRandomizer(9, 1.5), BoundedLaplace(9, 1.5)],
+    ids=str,
+)
+def test_the_variance_of_a_mean_of_numbers_is_that_of_a_release(law):
+    """100,000 rows, of which the variance's own standard error is far below 3 %."""
+    rng = np.random.default_rng(0)
+    values, shares = np.arange(9.0), rng.dirichlet(np.full(9, 2.0))
+    noisy = ldp.privatize(rng.choice(9, p=shares, size=100_000), law, noise=SEED)
+    assert _mean_variance(law, values, shares) == pytest.approx(ldp.stats.mean(noisy)["mean"].stderr ** 2 * 100_000, rel=0.03)
+
+
+def test_labels_that_are_certain_need_a_row_of_each_group():
+    certain = ldp.stats.ProportionDifference(0.0, 1.0)
+    assert ldp.stats.power(certain, None, 2) == 1 and ldp.stats.rows_for(certain, None) == 2
+
+
 def test_bad_input_is_refused():
     law = ldp.RandomizedResponse(2, 1.0)
     good = ldp.stats.ProportionDifference(0.1, 0.2)
@@ -94,6 +113,9 @@ def test_bad_input_is_refused():
         lambda: ldp.stats.rows_for(good, "rr"),
         lambda: ldp.stats.power(good, law, 0),
         lambda: ldp.stats.rows_for(ldp.stats.LogisticCoefficient(0.5, 0.2), ldp.RandomizedResponse(3, 1.0)),
+        lambda: ldp.stats.power(ldp.stats.LogisticCoefficient(1000.0, 0.5), None, 10),
+        lambda: ldp.stats.rows_for(ldp.stats.MeanDifference(1.0, [1, 2, 3], [1.0] * 3), RROnBins(3, 0.5)),
+        lambda: ldp.stats.rows_for(ldp.stats.MeanDifference(1.0, [1, 2], [1.0] * 2), ldp.Threshold(3, 0.5)),
         lambda: ldp.stats.MeanDifference(1.0, [1, 2], [1.0]),
         lambda: ldp.stats.MeanDifference(1.0, [1, 2], [0.0, 0.0]),
     ]

@@ -177,6 +177,16 @@ def test_the_order_of_numeric_classes_does_not_matter():
     assert fit.predict(X)[0, 5] == pytest.approx(poisson.sf(7, math.exp(fit.params @ [1, *X[0]])), rel=1e-6)  # class 8 is 8 and more
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_step_that_is_too_long_is_shortened_without_a_word():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=2000)
+    numbers = np.clip(np.round(5 + 2 * x + rng.normal(size=2000)), 0, 10)
+    noisy = ldp.privatize(numbers, ldp.Threshold(11, 50.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
+    fit = ldp.stats.regress(noisy, x, "linear")
+    assert fit.converged and abs(fit.params[1] - 2) < 5 * fit.bse[1]
+
+
 def test_perfect_separation_is_said_and_has_infinite_standard_errors():
     x = np.repeat([0.0, 1.0], 500)
     noisy = ldp.privatize(x.astype(int), ldp.RandomizedResponse(2, 40.0), noise=SEED)

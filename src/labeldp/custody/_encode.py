@@ -122,7 +122,7 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
     # Classes enter keys and digests by their repr, so they must be plain values that have the same repr on every machine.
     if not all(isinstance(value, Hashable) for value in values):
         raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")
-    if any(_missing(value) for value in values if not (null and value is None)):
+    if any(is_missing(value) for value in values if not (null and value is None)):
         raise InvalidInput("Expected classes without missing values; name a class for them and fill them in.")
     if len(set(values)) != len(values):
         raise InvalidInput(f"Expected different classes, got {len(values)} of which {len(set(values))} are different.")
@@ -149,7 +149,8 @@ def _listed(classes: Any) -> tuple[object, ...]:
         ) from None
 
 
-def _missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
+    """Tell whether a value is None, NaN, NaT or pandas.NA."""
     try:
         return value is None or bool(value != value)  # NaN and NaT differ from themselves
     except (TypeError, ValueError):
@@ -331,7 +332,7 @@ def near_miss(value: object, classes: Iterable[object]) -> str:
         if None not in numbers and _number(label.strip().strip("'\"")) in numbers:
             written = f"It is a declared class as a number{_format_of(label, texts)}"
             return f"{written}: write labels and classes in one format (in text, 0 is not 0.0)."
-    elif not _missing(label) and str(label) in texts and all(isinstance(c, str) for c in known):
+    elif not is_missing(label) and str(label) in texts and all(isinstance(c, str) for c in known):
         return "It is a declared class as text: declare classes of the type that the labels have."
     return ""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp.custody._encode import is_missing
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol._matching import together
@@ -103,16 +104,24 @@ def matched(noisy: NoisyLabels, ids: ArrayLike | None, **columns: Column) -> tup
 def _plain(column: Column, name: str) -> Any:
     """Return a column or table with `shape`: pandas as it is, anything else as a NumPy array."""
     require_public(column, name)
-    if hasattr(column, "iloc"):
+    if hasattr(column, "iloc") or _categories_of(column) is not None:
         return column
     if hasattr(column, "column_names") and hasattr(column, "to_pydict"):  # an Arrow table
-        column = np.column_stack([column[each].to_numpy() for each in column.column_names])
+        column = _side_by_side([column[each].to_numpy() for each in column.column_names])
     elif hasattr(column, "combine_chunks") or hasattr(column, "dictionary_encode"):  # an Arrow column
         column = np.asarray(column.to_pylist())
     values = np.asarray(column)
     if values.ndim not in (1, 2):
         raise InvalidInput(f"Expected {name} as a column of one value a row, got shape {values.shape}.")
     return values
+
+
+def _side_by_side(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Stack columns as (n, columns), each value with its own type: NumPy would make text of numbers beside text."""
+    table = np.empty((len(columns[0]) if columns else 0, len(columns)), object)
+    for j, column in enumerate(columns):
+        table[:, j] = column
+    return table
 
 
 def require_public(column: object, name: str) -> None:
@@ -126,8 +135,9 @@ def require_public(column: object, name: str) -> None:
 
 def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) -> Levels:
     """Encode a column by its distinct values; a table by its distinct rows, as tuples."""
-    if hasattr(column, "iloc") and getattr(column, "ndim", 1) == 1 and hasattr(column, "cat"):
-        codes, values = np.asarray(column.cat.codes.to_numpy(), np.int64), tuple(column.cat.categories.tolist())
+    kinds = _categories_of(column)
+    if kinds is not None:
+        codes, values = np.asarray(kinds.codes, np.int64), tuple(kinds.categories.tolist())
         missing = codes < 0
     else:
         codes, values, missing = _encoded(np.asarray(column.to_numpy() if hasattr(column, "iloc") else column), name)
@@ -143,6 +153,12 @@ def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) ->
     return Levels(np.array([place.get(value, -1) for value in values], np.int64)[codes], names)
 
 
+def _categories_of(column: Any) -> Any:
+    """Return what has `codes` and `categories` of a categorical column of pandas, also one without a Series; None for all others."""
+    found = getattr(column, "cat", column) if getattr(column, "ndim", 1) == 1 else None
+    return found if hasattr(found, "codes") and hasattr(found, "categories") else None
+
+
 def _encoded(values: NDArray[Any], name: str) -> tuple[Codes, tuple[object, ...], NDArray[np.bool_]]:
     if values.ndim == 2:
         parts = [_encoded(values[:, j], name) for j in range(values.shape[1])]
@@ -150,8 +166,8 @@ def _encoded(values: NDArray[Any], name: str) -> tuple[Codes, tuple[object, ...]
         unique, codes = np.unique(stacked, axis=0, return_inverse=True)
         found = tuple(tuple(parts[j][1][c] for j, c in enumerate(row)) for row in unique.tolist())
         return np.asarray(codes, np.int64).reshape(-1), found, np.any([missing for _, _, missing in parts], axis=0)
-    missing = np.array([value is None or bool(value != value) for value in values.tolist()], bool) if values.dtype.kind in "OfcmM" else None
-    gaps = np.zeros(len(values), bool) if missing is None else missing
+    kinds = "OfcmM"  # types of which a value can be missing
+    gaps = np.array([values.dtype.kind in kinds and is_missing(value) for value in values.tolist()], bool)
     try:
         unique, codes = np.unique(values[~gaps], return_inverse=True)
     except TypeError:

@@ -77,11 +77,10 @@ def crosstab(
 
     The test is a generalised score test. Each row has a vector u_i, the law's unbiased weights of the classes (or, where there are none,
     the score of the class frequencies at their common maximum-likelihood estimate). U_g is the sum over group g, D_g its derivative in the
-    common
-    frequencies and V the covariance of all U_g. The statistic is the least (U - D f)' V^-1 (U - D f) over common frequencies f, which under
-    independence is chi-square with (G - 1) r degrees of freedom, r the rank of a row's covariance. V takes rows of one law for equally
-    variable, as the hypothesis says. For laws that read a prior it is taken from each group by itself, and with units from sums over these.
-    For randomized response in all rows it is Pearson's test of the noisy labels. Cost O(n K^2 + (G K)^3).
+    common frequencies and V the covariance of all U_g. The statistic is the least (U - D f)' V^-1 (U - D f) over common frequencies f,
+    which under independence is chi-square with (G - 1) r degrees of freedom, r the rank of a row's covariance. V takes rows of one law for
+    equally variable, as the hypothesis says. For laws that read a prior it is taken from each group by itself, and with units from sums
+    over these. For randomized response in all rows it is Pearson's test of the noisy labels. Cost O(n K^2 + (G K)^3).
 
     References
     ----------

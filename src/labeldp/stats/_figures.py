@@ -89,9 +89,8 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
 
     Weights that are unbiased over the drawn questions only (Threshold) vary more than the likelihood's estimates, and are not taken.
     Without weights (PriorSplit, RRTopK with k < K, later stages of an automatic law) the frequencies p maximise sum_i ln L_i p over all
-    vectors
-    that sum to 1 and leave every row a positive probability, L_i p > 0. That set is larger than the simplex (a component may be negative),
-    so the estimate is regular also where a true frequency is 0, and its covariance is the inverse of the observed information
+    vectors that sum to 1 and leave every row a positive probability, L_i p > 0. That set is larger than the simplex (a component may be
+    negative), so the estimate is regular also where a true frequency is 0, and its covariance is the inverse of the observed information
     sum_i L_i L_i' / (L_i p)^2 on the differences of classes. The objective is concave. It is the likelihood of labels that do not depend on
     the rows' questions. Cost O(n K^2) a step, about six steps.
     """
@@ -428,8 +427,8 @@ def quantiles(
     points = numbers[order]
     below = np.zeros((len(order), len(order)))
     below[:, order] = np.tri(len(order))
-    g, count = len(rows.groups.values), len(rows.groups.values) * len(wanted)
-    each = _each(confidence, count if simultaneous else 1)
+    g = len(rows.groups.values)
+    each = _each(confidence, _with_rows(rows) * len(wanted) if simultaneous else 1)
     curve = _figures(rows, below, tuple(points.tolist()), each, False)
     cells = np.full((3, g, len(wanted)), np.nan)
     for i in range(g):
@@ -458,18 +457,20 @@ def _each(confidence: float, count: int) -> float:
     return float(_validate.fraction(confidence=confidence) ** (1 / max(1, count)))
 
 
+def _with_rows(rows: Rows) -> int:
+    """Count the groups that have rows: the intervals of the others are the whole range, and hold whatever the confidence is."""
+    return len(np.unique(rows.groups.codes[rows.groups.codes >= 0]))
+
+
 def _figures(rows: Rows, numbers: Floats, names: tuple[object, ...], confidence: float, simultaneous: bool) -> Figures:
     """Estimate the means of numbers (J, K) in each group."""
     _validate.boolean(simultaneous=simultaneous)
     _require_told(rows.noisy, numbers)
-    g = len(rows.groups.values)
-    each = _each(confidence, g * len(numbers) if simultaneous else 1)
-    cells = np.empty((4, g, len(numbers)))
-    n_rows = np.zeros(g, np.int64)
-    for i in range(g):
-        members = np.flatnonzero(rows.groups.codes == i)
-        n_rows[i] = len(members)
-        cells[:, i] = _estimates(_part(rows, members), None if rows.units is None else rows.units[members], numbers, each)
+    members = list(each_group(rows))
+    cells, n_rows = np.empty((4, len(members), len(numbers))), np.array([len(mine) for mine in members], np.int64)
+    each = _each(confidence, _with_rows(rows) * len(numbers) if simultaneous else 1)
+    for i, mine in enumerate(members):
+        cells[:, i] = _estimates(_part(rows, mine), None if rows.units is None else rows.units[mine], numbers, each)
     low, high = float(numbers.min()), float(numbers.max())
     value, bottom, top, stderr = cells
     return Figures(rows.groups.values, names, value, bottom, top, stderr, n_rows, confidence, simultaneous, low, high)
@@ -653,11 +654,9 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     return Difference(value, low, high, confidence, stderr, -spread, spread, (first, second), (average[0], average[1]), sizes)
 
 
-def _two(groups: Levels) -> tuple[object, object]:
+def _two(groups: Levels, what: str = "groups", fix: str = "Name two, groups=(first, second).") -> tuple[object, object]:
     if len(groups.values) != 2:
-        raise InvalidInput(
-            f"Expected two groups, got {len(groups.values)}: {', '.join(map(repr, groups.values[:5]))}. Name two, groups=(first, second)."
-        )
+        raise InvalidInput(f"Expected two {what}, got {len(groups.values)}: {', '.join(map(repr, groups.values[:5]))}. {fix}")
     return groups.values[0], groups.values[1]
 
 
@@ -742,7 +741,7 @@ def effect(
 
 
 def _arms(found: Levels, control: object) -> tuple[object, object]:
-    first, second = _two(found)
+    first, second = _two(found, "arms", "Pass the rows of two, or compare two of several groups by labeldp.stats.difference.")
     if control is not None and control not in found.values:
         raise InvalidInput(f"Expected control to be one of the arms {found.values}, got {_validate.shown(control)}.")
     return (first, second) if control is None or control == first else (second, first)
@@ -759,7 +758,7 @@ def _check_units(rows: Rows) -> None:
         row = int(np.flatnonzero(rows.units == both[0])[0])
         raise InvalidInput(
             f"Expected each unit in one arm, got {len(both)} in both, such as that of row {row}. Leave them out, or compare the groups by "
-            " labeldp.stats.difference, which is no effect of a randomised treatment."
+            "labeldp.stats.difference, which is no effect of a randomised treatment."
         )
 
 

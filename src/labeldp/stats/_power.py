@@ -11,11 +11,13 @@ from scipy.special import expit, ndtr, ndtri
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Law
+from labeldp.laws._base import MAX_CELLS, Law, Table
+from labeldp.laws._exact import pack_sets
 from labeldp.laws._response import RandomizedResponse
 from labeldp.laws._subset import SubsetSelection
 from labeldp.stats._columns import Floats
 
+_FEWEST = 2  # rows of a comparison: one of each group
 _NODES = 60  # of the Gauss-Hermite rule for a normal covariate
 
 
@@ -140,10 +142,14 @@ class LogisticCoefficient:
         p = expit(math.log(self.base_rate / (1 - self.base_rate)) + self.log_odds_ratio * x)
         own, other = (1.0, 0.0) if law is None else _inclusion(law, 2)
         seen = other + (own - other) * p
-        # Fisher's information of the output on the log-odds
-        information = weights * ((own - other) * p * (1 - p)) ** 2 / (seen * (1 - seen))
+        # Fisher's information of the output on the log-odds; none where the class is certain
+        spread = seen * (1 - seen)
+        information = weights * ((own - other) * p * (1 - p)) ** 2 / np.where(spread > 0, spread, 1.0)
         design = np.column_stack([np.ones_like(x), x])
-        return float(np.linalg.inv(design.T @ (information[:, None] * design))[1, 1])
+        found = design.T @ (information[:, None] * design)
+        if not np.linalg.det(found) > 1e-12 * found[0, 0] * found[1, 1]:
+            raise InvalidInput(f"Expected an effect that leaves both classes possible at several values of the column, got {self}.")
+        return float(np.linalg.inv(found)[1, 1])
 
 
 def power(effect: Effect, law: Law | None, n_rows: int, *, confidence: float = 0.95) -> float:
@@ -181,8 +187,8 @@ def power(effect: Effect, law: Law | None, n_rows: int, *, confidence: float = 0
     0.29
     """
     n = _validate.integer(n_rows=n_rows, low=1)
-    z, size = _quantile(confidence), _size(effect)
-    ratio = size / math.sqrt(effect.variance(law) / n)
+    z, size, variance = _quantile(confidence), _size(effect), effect.variance(law)
+    ratio = size / math.sqrt(variance / n) if variance else math.inf  # labels without noise that are certain in each group
     return float(ndtr(ratio - z) + ndtr(-ratio - z))
 
 
@@ -221,7 +227,7 @@ def rows_for(effect: Effect, law: Law | None, *, power: float = 0.8, confidence:
         raise InvalidInput(f"Expected power > 1 - confidence = {1 - confidence:g}, which a test has without any rows, got {power:g}.")
     size, variance = _size(effect), effect.variance(law)
     # The smaller tail of the test is left out: a little more rows, and only at a power near the level.
-    return math.ceil(variance * ((z + float(ndtri(wanted))) / size) ** 2)
+    return max(_FEWEST, math.ceil(variance * ((z + float(ndtri(wanted))) / size) ** 2))
 
 
 def _quantile(confidence: float) -> float:
@@ -237,16 +243,24 @@ def _size(effect: Effect) -> float:
 
 def _inclusion(law: Law, n_classes: int | None = None) -> tuple[float, float]:
     """Return the probabilities that a row's own class, and another, is in its output, for a law that has them without a prior."""
+    kind, shape = _checked(law, n_classes).layout()["output"]
+    side = {name: value[None] for name, value in law.side_row().items()}
+    own, other = (float(part[0]) for part in law.inclusion(np.zeros((1, *shape), kind), side))
+    if not own != other or math.isnan(own):
+        raise _no_estimate(law)
+    return own, other
+
+
+def _checked(law: object, n_classes: int | None) -> Law:
     if not isinstance(law, Law):
         raise InvalidInput(f"Expected a Law, such as labeldp.RandomizedResponse(2, 1.0), or None, got law={_validate.shown(law)}.")
     if n_classes is not None and law.n_classes != n_classes:
         raise InvalidInput(f"Expected a law over {n_classes} classes, got {law}.")
-    kind, shape = law.layout()["output"]
-    side = {name: value[None] for name, value in law.side_row().items()}
-    own, other = (float(part[0]) for part in law.inclusion(np.zeros((1, *shape), kind), side))
-    if not own != other or math.isnan(own):
-        raise InvalidInput(f"Expected a law with unbiased weights and without a prior, such as RandomizedResponse, got {law}.")
-    return own, other
+    return law
+
+
+def _no_estimate(law: Law) -> InvalidInput:
+    return InvalidInput(f"Expected a law with unbiased weights and without a prior, such as RandomizedResponse, got {law}.")
 
 
 def _share_variance(law: Law | None, share: float) -> float:
@@ -260,18 +274,41 @@ def _mean_variance(law: Law | None, values: Floats, shares: Floats) -> float:
     """Compute the variance of a row's unbiased estimate of the mean of class values."""
     if law is None:
         return float(shares @ values**2 - (shares @ values) ** 2)
-    own, other = _inclusion(law, len(values))
     if isinstance(law, RandomizedResponse | SubsetSelection):
+        own, other = _inclusion(law, len(values))
         mean, square = _sums(values, own, law.set_size if isinstance(law, SubsetSelection) else 1)
         return float(shares @ square - (shares @ mean) ** 2) / (own - other) ** 2
+    return _variance_by_matrix(_checked(law, len(values)), values, shares)
+
+
+def _variance_by_matrix(law: Law, values: Floats, shares: Floats) -> float:
+    """Compute the variance of a row's estimate of the mean from all outputs, as `labeldp.stats.mean` estimates it.
+
+    By the law's unbiased weights; or where these are for a drawn question (Threshold), by the information of maximum likelihood.
+    """
     if law.n_classes > MAX_CELLS**0.5:
         raise InvalidInput(f"Expected RandomizedResponse or SubsetSelection over {law.n_classes} classes, got {law}.")
-    outputs = law.outputs()
-    side = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in law.side_row().items()}
-    members = outputs if law.kind == "set" else law.members(outputs, side)
-    estimates = (members - other) @ values / (own - other)
-    seen = shares @ law.matrix()
-    return float(seen @ estimates**2 - (seen @ estimates) ** 2)
+    asked = law.questions(np.ones(law.n_classes))
+    if asked is None:
+        side = law.side_row()
+        table = law.table(side)
+        outputs = pack_sets(table.outputs) if law.kind == "set" else table.outputs
+        each = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
+        estimates = law.weights(outputs, each) @ values
+        seen = shares @ _channel(table)
+        found = float(seen @ estimates**2 - (seen @ estimates) ** 2)
+    else:
+        channel = np.concatenate([chance * _channel(law.table(side)) for chance, side in asked], axis=1)
+        centred = np.eye(len(values)) - 1 / len(values)  # shares sum to 1
+        information = centred @ (channel / (shares @ channel)) @ channel.T @ centred
+        found = float(values @ np.linalg.pinv(information, hermitian=True) @ values)
+    if not found < math.inf:
+        raise _no_estimate(law)
+    return found
+
+
+def _channel(table: Table) -> Floats:
+    return np.asarray(np.array([float(value) for value in table.values])[table.index])
 
 
 def _sums(values: Floats, own: float, size: int) -> tuple[Floats, Floats]:

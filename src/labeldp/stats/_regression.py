@@ -30,6 +30,7 @@ from labeldp.stats._families import Count, Family, Normal, Softmax
 from labeldp.stats._figures import least_squares, normal_quantile, number_text, outer_of, text_table
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
+NUMERIC = ("linear", "poisson")
 _STEPS = 200
 _FAR = 50.0  # coefficient of a scaled column at which a growing estimate is given up
 _DONE = 1e-10  # the gain of a step, per row, at which the maximum is reached
@@ -270,10 +271,9 @@ def regress(
     Guarantee: post-processing of released outputs; it costs no privacy and reads no raw label.
 
     Maximises sum_i ln sum_y P[y | x_i] L_i[y] by Newton's method with exact gradient and Hessian; directions of positive curvature are
-    turned
-    round, and steps are shortened by Armijo's rule. It starts where all classes are about equally likely. The likelihood is that of labels
-    which, given x, do not depend on the question that a row was asked. Cost O(n K q^2 + n p^2) a step, about ten steps, q the number of
-    predictors (K - 1 for "multinomial", else 1 or 2), and O(n (K + p)) memory.
+    turned round, and steps are shortened by Armijo's rule. It starts where all classes are about equally likely. The likelihood is that of
+    labels which, given x, do not depend on the question that a row was asked. Cost O(n K q^2 + n p^2) a step, about ten steps, q the number
+    of predictors (K - 1 for "multinomial", else 1 or 2), and O(n (K + p)) memory.
 
     References
     ----------
@@ -326,13 +326,13 @@ def _count(noisy: NoisyLabels, units: Codes | None) -> int:
 
 def _order(classes: tuple[object, ...], model: str) -> Codes:
     """Return codes in the order of the model's cells: ascending values of numeric models, else the declared order."""
-    if model in ("linear", "poisson"):
-        return np.argsort(np.array(classes, np.float64), kind="stable")
-    return np.arange(len(classes))
+    return np.argsort(np.array(classes, np.float64), kind="stable") if model in NUMERIC else np.arange(len(classes))
 
 
 def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | None, kind: str) -> Regression:
-    order = _order(noisy.classes, model) if model in ("logistic", "multinomial") or len(numbers_of(noisy)) else _order((), "")
+    if model in NUMERIC:
+        numbers_of(noisy)  # refuses classes that are no numbers
+    order = _order(noisy.classes, model)
     likelihood = np.asarray(noisy.likelihood(dtype="float64")[:, order], np.float64)
     _check_classes(noisy, likelihood, model)
     # Columns that are orthogonal and of length 1 a row: then one threshold fits all of them, however the columns are scaled or correlated.
@@ -369,7 +369,7 @@ def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:
     """Refuse a logistic model of other than two classes, and classes that no row tells apart."""
     if model == "logistic" and noisy.n_classes != 2:
         raise InvalidInput(f"Expected two classes for a logistic regression, got {noisy.n_classes}. Use model='multinomial'.")
-    if model in ("linear", "poisson"):  # whose coefficients a few classes tell
+    if model in NUMERIC:  # whose coefficients a few classes tell
         return
     known: dict[bytes, int] = {}
     for twin in range(noisy.n_classes):
@@ -409,6 +409,11 @@ def _model(
 
 def _maximise(problem: _Problem, start: Floats) -> _Maximum:
     """Maximise by Newton's method."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long gives NaN, and is shortened
+        return _newton(problem, start)
+
+
+def _newton(problem: _Problem, start: Floats) -> _Maximum:
     n, here = len(problem.likelihood), _Maximum(start, *problem.derivatives(start), converged=False)
     for _ in range(_STEPS):
         slope = here.scores.sum(axis=0)
