@@ -368,7 +368,8 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise InvalidInput(f"Expected a one-dimensional column of labels, got shape {array.shape}.")
+        several = " Declare several label columns by classes=labeldp.LabelColumns({...})." if array.ndim == 2 else ""
+        raise InvalidInput(f"Expected a one-dimensional column of labels, got shape {array.shape}.{several}")
     return np.asarray(array)
 
 

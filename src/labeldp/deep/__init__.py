@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from labeldp.deep._loop import Epoch, Recipe, predict, train
     from labeldp.deep._losses import (
         Candidates,
+        Combined,
         Dense,
         Form,
+        Heads,
         PackedSets,
         Sum,
+        column_evidence,
         cross_entropy,
         debias_weights,
         debiased_loss,
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "_losses": (
-        *("Candidates", "Dense", "Form", "PackedSets", "Sum", "debias_weights", "evidence_of"),
+        *("Candidates", "Combined", "Dense", "Form", "Heads", "PackedSets", "Sum"),
+        *("column_evidence", "debias_weights", "evidence_of"),
         *("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"),
     ),
     "_inputs": ("Inputs", "Resident", "Streamed", "WithEvidence", "as_inputs", "with_evidence"),
@@ -56,10 +60,12 @@ _MODULES = ("augment", "logs", "models", "recipes", "schedules")
 
 __all__ = [
     "Candidates",
+    "Combined",
     "Consistency",
     "Dense",
     "Epoch",
     "Form",
+    "Heads",
     "Inputs",
     "LocationHead",
     "PackedSets",
@@ -72,6 +78,7 @@ __all__ = [
     "WithEvidence",
     "as_inputs",
     "augment",
+    "column_evidence",
     "consensus",
     "count_loss",
     "cross_entropy",

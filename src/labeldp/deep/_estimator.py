@@ -37,7 +37,7 @@ from labeldp.deep._loop import (
     takes_labels,
     train,
 )
-from labeldp.deep._losses import Dense, debiased_loss
+from labeldp.deep._losses import Dense, Heads, debiased_loss
 from labeldp.deep._stages import (
     Checkpoint,
     SharedRun,
@@ -47,6 +47,7 @@ from labeldp.deep._stages import (
     evidence_digest,
     facts_of_labels,
     facts_of_training,
+    logits_of,
     opened,
     require_held_out,
     seed_of,
@@ -56,11 +57,12 @@ from labeldp.deep._stages import (
 )
 from labeldp.errors import InvalidInput, LabelDPError
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import Law
-from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, not_fitted, undisturbed
+from labeldp.laws import LabelColumns, Law
+from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, judged, not_fitted, undisturbed
 from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classes
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
+from labeldp.protocol._several import check_rows, columns_told, share_right, stacked
 
 if TYPE_CHECKING:
     from labeldp.ledger._ledger import Ledger
@@ -115,7 +117,11 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             Dataset's items are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever the order of a
             DataLoader; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
         y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
-            Only the first process reads raw labels; the others may pass None.
+            Only the first process reads raw labels; the others may pass None. A classifier with `classes=LabelColumns(...)` takes an (n, L)
+            array, or a data frame or mapping with these columns: `epsilon` is the total for all of them, `law` is "auto", the name of each
+            column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts in the account of each column. The
+            losses of the heads add up, each the exact likelihood of its column; where a draw tells of the columns only together, as under a
+            prior, the likelihood of the combinations is taken. `predict` returns (n, L), `predict_proba` a list of L arrays.
         ids : (n,) or (n, columns) array, optional
             Public ids of the rows; their positions by default. With a ledger but without ids, a Dataset is read once before anything is
             charged, so that a repeat is recognised; with a folder it is read once in any case. With NoisyLabels, each row of X gets the
@@ -163,6 +169,10 @@ class NetEstimator(StagedEstimator[TrainedNet]):
                     "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or DataLoader are not looked at: pass them as "
                     "y; of a dataset of with_evidence pass dataset.noisy."
                 )
+            if isinstance(settings.classes, LabelColumns):
+                check_rows(y, settings.classes, n_rows)
+                read.append(y)
+                return settled_classes(settings, y)
             read.append(as_array(y))
             check_count(len(read[0]), n_rows)
             return settled_classes(settings, read[0])
@@ -195,10 +205,10 @@ class NetEstimator(StagedEstimator[TrainedNet]):
 
     def _training(self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint) -> Trainer:
         if isinstance(source, NoisyLabels):
-            recipes = recipes_for(self.recipe, self.n_stages, 1, source.n_classes)
+            recipes = recipes_for(self.recipe, self.n_stages, 1, source.classes)
             return self._trainer(inputs, source.classes, recipes, state, lambda: {"noisy_labels": evidence_digest(None, source)})
         stages = source.stages
-        recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, len(source.classes))
+        recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, source.classes)
         if source.grouped is not None:
             world = 1 if self._fabric is None else self._fabric.world_size
             recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
@@ -208,7 +218,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
         """Make the net with its initial weights, from inputs to logits (m, K), and try it on a few inputs."""
-        return template_of(self.module, len(classes), seed, few)
+        return template_of(self.module, sum(sizes_of(classes)), seed, few)
 
     def _trainer(
         self,
@@ -221,19 +231,22 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     ) -> Trainer:
         """Make the learner of the stages, after a trial step and a check that the folder is this fit's."""
         seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
+        columns = classes if isinstance(classes, LabelColumns) else None
+        if columns is not None:
+            require_several(recipes, self.top_k_filter)
         template = self._template(classes, seed, few)
         fabric = self._fabric
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
         require_one_process(recipes, 1 if fabric is None else fabric.world_size)
         least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
-        dry_run(template, few, len(classes), recipes, device, rows=least)
+        dry_run(template, few, sizes_of(classes), recipes, device, rows=least)
         digest = functools.cache(lambda: inputs_digest(inputs))  # for a Dataset it costs a pass over all items: only if needed, and once
         if checkpoint.folder is not None:
             known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
         self._row_shape = tuple(few.shape[1:])
         settings = StageSettings(recipes, self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
-        return Trainer(inputs, template, settings, seed, device, fabric, checkpoint, digest)
+        return Trainer(inputs, template, settings, seed, device, fabric, checkpoint, digest, columns=columns)
 
     def _keep(self, training: Trainer, noisy: NoisyLabels, model: TrainedNet, held_out: Positions) -> Positions:
         self._keep_net(training, model)
@@ -260,13 +273,13 @@ class NetEstimator(StagedEstimator[TrainedNet]):
 
     # Predicting -----------------------------------------------------------------------------------------------------------------------
 
-    def _probabilities(self, X: Any) -> Floats:
-        """Predict probabilities of the net's classes or points: (n, K)."""
+    def _probabilities(self, X: Any, sizes: Sequence[int] = ()) -> Floats:
+        """Predict probabilities of the net's classes or points: (n, K); those of several heads with `sizes` outputs side by side."""
         if not hasattr(self, "module_"):
             raise not_fitted(type(self).__name__)
         inputs = inputs_of(X, watch=False)
         try:
-            return softmax(self.module_, inputs, np.arange(len(inputs)), precision=self._precision, fabric=self._fabric)
+            return softmax(logits_of(self.module_, inputs, np.arange(len(inputs)), self._precision, self._fabric), sizes)
         except LabelDPError:
             raise
         except Exception as error:  # if the inputs have another shape than in fit, that is the reason, and the message says so
@@ -288,7 +301,8 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     Parameters
     ----------
     module : nn.Module, or function from the number of classes to one
-        Returns logits (m, K). Copied, never changed. No default.
+        Returns logits (m, K). Copied, never changed. No default. With several label columns it has a head for each: K_1 + ... + K_L
+        outputs, the classes of one column after another.
     recipe : Recipe or sequence of n_stages Recipes, default=None
         Training settings: one Recipe for all stages, or one for each; if there are fewer stages than asked for, the first ones are used.
         None: `Recipe()`, with five epochs for two classes, whose noise a net memorises sooner. Losses on hard labels get the most likely
@@ -322,7 +336,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     classes : sequence of K values, or "infer", default=None
         The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; NoisyLabels have
         theirs. "infer" takes the list from the raw labels, which reveals which classes occur: it warns, `privacy_.except_for` says so, and
-        floats, or more than sqrt(n) different values, are refused.
+        floats, or more than sqrt(n) different values, are refused. `LabelColumns` declares several targets, see `fit`.
     validation_fraction : float in [0, 1), default=0.0
         Share of the rows held out of training, to measure the model by their noisy labels; with `Recipe(patience=...)` every other one
         chooses the epoch and the rest measure. `LabelDPClassifier` holds out 0.1 and learns from these rows in a final refit; a net is not
@@ -351,6 +365,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     Attributes
     ----------
     classes_ : (K,) array
+        With several label columns a list of L, as are the estimates below.
     module_ : nn.Module
         Trained, in evaluation mode; output k is classes_[k].
     noisy_labels_ : NoisyLabels of all rows, in the order of X
@@ -460,7 +475,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         self._require_settings()
         inputs = inputs_of(X)
         table = likelihood_table(log_likelihood, len(inputs))
-        recipes = recipes_for(self.recipe, self.n_stages, 1, table.values.shape[1])
+        recipes = recipes_for(self.recipe, self.n_stages, 1, range(table.values.shape[1]))
         loss = plain(recipes[0].loss)
         if takes_labels(loss) or loss is debiased_loss:
             raise InvalidInput(
@@ -472,20 +487,72 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
             trainer = self._trainer(inputs, range(table.values.shape[1]), recipes, Checkpoint(None), dict)
             model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
             self._keep_net(trainer, model)
-        self.classes_ = np.arange(table.values.shape[1])
+        self.classes_, self._columns = np.arange(table.values.shape[1]), None
         for name in _OF_LABELS:  # drop an earlier fit's guarantee: nothing is known about the origin of these likelihoods
             self.__dict__.pop(name, None)
         self._learned, self._raw_rows = None, 0
         return self
 
-    def predict_proba(self, X: Any) -> Floats:
-        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`.
+    def predict_proba(self, X: Any) -> Any:
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`; of several columns a list of them.
 
         Parameters
         ----------
         X : as in `fit`
         """
-        return self._probabilities(X)
+        columns = self._columns
+        return self._probabilities(X) if columns is None else columns.separated(self._probabilities(X, columns.sizes))
+
+    # Several label columns ------------------------------------------------------------------------------------------------------------
+
+    _columns: LabelColumns | None = None  # of the last fit
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict the most likely class of each row: (n,) class values; (n, L) for several label columns.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        """
+        if self._columns is None:
+            return super().predict(X)
+        pairs = zip(self.classes_, self.predict_proba(X), strict=True)
+        return stacked([values[proba.argmax(axis=1)] for values, proba in pairs])
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
+        """Measure the accuracy on true labels; of several label columns the share of rows in which all are right, on public labels.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several columns
+        sample_weight, ids
+            As of every classifier.
+        """
+        columns = self._columns
+        if columns is None:
+            return super().score(X, y, sample_weight, ids=ids)
+        return share_right(self.predict(X), y, columns.names, None if sample_weight is None else np.asarray(sample_weight, np.float64))
+
+    def _measure(self, noisy: NoisyLabels, held_out: Positions, proba: Callable[[Positions], NDArray[np.floating]]) -> None:
+        columns = noisy.classes if isinstance(noisy.classes, LabelColumns) else None
+        self._columns = columns
+        if columns is None:
+            super()._measure(noisy, held_out, proba)
+            return
+        found: dict[str, list[Any]] = {name: [] for name in ("classes_", *_ESTIMATES)}
+        heads = columns.separated(proba(held_out)) if len(held_out) else []
+        for number, each in enumerate(columns_told(noisy)):
+            self._describe(each, judged(each, held_out, lambda rows, n=number: heads[n][np.searchsorted(held_out, rows)]))  # type: ignore[misc]
+            for name, values in found.items():
+                values.append(getattr(self, name))
+        for name, values in found.items():
+            setattr(self, name, values)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = isinstance(self.classes, LabelColumns)
+        return tags
 
 
 class _Named:
@@ -507,7 +574,27 @@ _OF_LABELS = ("prior_", "noisy_labels_", "privacy_", "receipts_", "stages_", *_E
 # Before the charge --------------------------------------------------------------------------------------------------------------------
 
 
-def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[Recipe, ...]:
+def sizes_of(classes: Sequence[object]) -> tuple[int, ...]:
+    """Return the number of classes of each head of a net: one, or one for each of several label columns."""
+    return classes.sizes if isinstance(classes, LabelColumns) else (len(classes),)
+
+
+def require_several(recipes: Sequence[Recipe], top_k_filter: TopK | None) -> None:
+    """Refuse, before anything is charged, what a net of several label columns cannot learn by."""
+    if top_k_filter is not None:
+        raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
+    for recipe in recipes:
+        if recipe.consistency is not None:
+            raise InvalidInput("Expected a recipe without consistency with several label columns: its targets are of one. Leave it out.")
+        if takes_labels(recipe.loss) or plain(recipe.loss) is debiased_loss:
+            name = getattr(plain(recipe.loss), "__name__", type(recipe.loss).__name__)
+            raise InvalidInput(
+                f"Expected a loss on log-likelihoods with several label columns, got {name}: a row may not tell of each column, and has no "
+                "label there. Use likelihood_loss."
+            )
+
+
+def recipes_for(recipe: Any, n_stages: int, used: int, classes: Sequence[object]) -> tuple[Recipe, ...]:
     """Return the recipe of each stage: one for all, or the first ones of a sequence with one per stage.
 
     Parameters
@@ -517,10 +604,10 @@ def recipes_for(recipe: Any, n_stages: int, used: int, n_classes: int) -> tuple[
         Number of stages that the user set.
     used : int
         Number of stages that there will be: one if a prior cannot help.
-    n_classes : int
+    classes : sequence of K values
     """
     if recipe is None:
-        recipe = default_recipe(n_classes)
+        recipe = default_recipe(max(sizes_of(classes)))
     if isinstance(recipe, Recipe):
         return (recipe,) * used
     found = tuple(recipe) if isinstance(recipe, Sequence) else (recipe,)
@@ -621,7 +708,7 @@ _MORE_ROWS = " So few rows may be left to a stage or a batch: give more, n_stage
 _CERTAIN = 16  # a part with this expected number of rows has a single row in less than one of a hundred thousand fits
 
 
-def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Recipe], device: torch.device, *, rows: int) -> None:
+def dry_run(module: nn.Module, few: Tensor, sizes: Sequence[int], recipes: Sequence[Recipe], device: torch.device, *, rows: int) -> None:
     """Try one step of each recipe, on a copy of the net with made-up labels, so that a fault costs no budget.
 
     Parameters
@@ -630,7 +717,8 @@ def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Re
         Copied, never changed.
     few : (m, ...) tensor
         Inputs; repeated or cut to the number of rows.
-    n_classes : int
+    sizes : sequence of int
+        The number of classes of each head.
     recipes : sequence of Recipe
     device : torch.device
         Device of the fit.
@@ -655,7 +743,7 @@ def dry_run(module: nn.Module, few: Tensor, n_classes: int, recipes: Sequence[Re
             shared = None if recipe.consistency is None else replace(recipe.consistency, warm_up=0)  # so that the step has targets
             step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None, consistency=shared)
             try:
-                train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, n_classes), step, generator=generator, device=device)
+                train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, sizes), step, generator=generator, device=device)
             except torch.OutOfMemoryError:  # its own message says what is wrong, and on which device
                 raise
             except Exception as error:
@@ -680,8 +768,11 @@ def fewest(n_rows: int, batch_size: int, share: float) -> int:
     return min(2, few, batch_size)
 
 
-def _target(loss: Any, rows: int, n_classes: int) -> Any:
+def _target(loss: Any, rows: int, sizes: Sequence[int]) -> Any:
     """Make the evidence that a loss takes, for rows with made-up classes."""
+    if len(sizes) > 1:
+        return Heads(tuple(_target(loss, rows, (size,)) for size in sizes), tuple(sizes))
+    (n_classes,) = sizes
     labels = torch.arange(rows) % n_classes
     if takes_labels(loss):
         return labels

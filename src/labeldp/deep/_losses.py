@@ -33,7 +33,8 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import CELLS
-from labeldp.laws import RandomizedResponse, RRTopK, RRWithPrior
+from labeldp.laws import LabelColumns, RandomizedResponse, RRTopK, RRWithPrior
+from labeldp.laws._columns import laws_of_columns
 from labeldp.laws._exact import pack_sets, set_bytes, unpack_sets
 
 # Forms: tables with few distinct numbers per row ------------------------------------------------------------------------------------
@@ -263,6 +264,97 @@ class Sum(Form):
         return tuple(t for part in self.parts for t in part.tensors)
 
 
+@dataclass(frozen=True, eq=False)
+class Heads(Form):
+    """Tables of several label columns, for a net whose outputs are the columns' classes one after another: the losses of the heads add.
+
+    Parameters
+    ----------
+    parts : tuple of L forms of n rows
+        That of column l has K_l columns.
+    sizes : tuple of L int
+        K_1 .. K_L.
+
+    See Also
+    --------
+    column_evidence : makes it.
+    """
+
+    parts: tuple[Form, ...]
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, rows: Tensor | slice) -> Self:
+        return type(self)(tuple(part[rows] for part in self.parts), self.sizes)
+
+    def to(self, device: torch.device | str) -> Self:
+        return type(self)(tuple(part.to(device) for part in self.parts), self.sizes)
+
+    def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the columns' tables side by side: (n, K_1 + ... + K_L)."""
+        return torch.cat([part.expand(size, dtype) for part, size in zip(self.parts, self.sizes, strict=True)], dim=1)
+
+    def fits(self, n_classes: int) -> bool:
+        return n_classes == sum(self.sizes)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(t for part in self.parts for t in part.tensors)
+
+    def loss(self, kind: "Kind", logits: Tensor, check: bool | None) -> Tensor:
+        """Compute the rows' losses, summed over the heads: (n,)."""
+        pairs = zip(logits.split(self.sizes, dim=1), self.parts, strict=True)
+        return torch.stack([_loss(kind, head, part, "none", check) for head, part in pairs]).sum(dim=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Combined(Form):
+    """A table of the combinations of several label columns, for a net with a head a column, which are independent given the input.
+
+    Parameters
+    ----------
+    form : Form of n rows
+        Of the K = K_1 x ... x K_L combinations.
+    sizes : tuple of L int
+
+    Notes
+    -----
+    The probability of a combination is the product of the heads', so its logit is the sum of theirs. Cost: O(n K).
+    """
+
+    form: Form
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.form)
+
+    def __getitem__(self, rows: Tensor | slice) -> Self:
+        return type(self)(self.form[rows], self.sizes)
+
+    def to(self, device: torch.device | str) -> Self:
+        return type(self)(self.form.to(device), self.sizes)
+
+    def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the table of the combinations: (n, K_1 x ... x K_L)."""
+        return self.form.expand(math.prod(self.sizes), dtype)
+
+    def fits(self, n_classes: int) -> bool:
+        return n_classes == sum(self.sizes)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.form.tensors
+
+    def loss(self, kind: "Kind", logits: Tensor, check: bool | None) -> Tensor:
+        """Compute the rows' losses over the combinations: (n,)."""
+        first, *others = logits.split(self.sizes, dim=1)
+        for head in others:
+            first = (first[:, :, None] + head[:, None, :]).reshape(len(logits), -1)
+        return _loss(kind, first, self.form, "none", check)
+
+
 def _all_in_range(classes: Tensor, n_classes: int) -> bool:
     return not classes.numel() or bool((classes.min() >= 0) & (classes.max() < n_classes))
 
@@ -313,6 +405,36 @@ def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form:
     """
     require_noisy(noisy)
     return _form(noisy, lambda part: part.log_likelihood(), form).to(device)
+
+
+def column_evidence(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
+    """Convert noisy labels of several columns to evidence for a net with a head each: outputs for all their classes, one after another.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+        Of several columns (`labeldp.LabelColumns`).
+    device, form
+        As in `evidence_of`.
+
+    Returns
+    -------
+    Heads or Combined
+        `Heads`: the exact likelihood of each column, which says nothing where a row was not asked about it; losses add up over the columns.
+        `Combined`, where some draw tells a column only together with the others, as under a prior of combinations: the exact likelihood of
+        the combinations, for heads that are independent given the input, at O(n K) a pass.
+
+    See Also
+    --------
+    evidence_of : evidence of the combinations, for a net with an output each.
+    """
+    require_noisy(noisy)
+    columns = noisy.classes
+    if not isinstance(columns, LabelColumns):
+        raise InvalidInput("Expected noisy labels of several columns, got those of one. Call evidence_of(noisy).")
+    if not all(laws_of_columns(block.law, columns.sizes) for block in noisy.blocks):
+        return Combined(evidence_of(noisy, device=device, form=form), columns.sizes)
+    return Heads(tuple(evidence_of(noisy.column(name), device=device, form=form) for name in columns.names), columns.sizes)
 
 
 def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
@@ -758,6 +880,8 @@ class _Rows(torch.autograd.Function):
 
 def _loss(kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction, check: bool | None) -> Tensor:
     form = _as_form(table, logits)
+    if isinstance(form, Heads | Combined):
+        return _reduce(form.loss(kind, logits, check), reduction)
     look = _looks(check, logits)
     if look and not form.in_range(logits.shape[1]):
         raise InvalidInput(f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give one output a class.")

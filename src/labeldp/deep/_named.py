@@ -202,9 +202,9 @@ def as_floats(X: Any) -> NDArray[np.float32]:
 def probabilities(module: "nn.Module", X: NDArray[Any]) -> NDArray[np.float64]:
     """Compute the probabilities of the classes for each row of X: (n, K)."""
     from labeldp.deep._inputs import inputs_of
-    from labeldp.deep._stages import softmax
+    from labeldp.deep._stages import logits_of, softmax
 
-    return softmax(module, inputs_of(X), np.arange(len(X)))
+    return softmax(logits_of(module, inputs_of(X), np.arange(len(X))))
 
 
 # A module from a file -----------------------------------------------------------------------------------------------------------------

@@ -44,14 +44,15 @@ from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp.deep._inputs import Inputs
 from labeldp.deep._loop import Epoch, Precision, Recipe, from_first, is_first, plain, predict, takes_labels, train
-from labeldp.deep._losses import Form, debias_weights, debiased_loss, evidence_of
+from labeldp.deep._losses import Form, column_evidence, debias_weights, debiased_loss, evidence_of
 from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import Grid, Law
+from labeldp.laws import Grid, LabelColumns, Law
 from labeldp.ledger._run_store import RunStore
 from labeldp.protocol._estimator import TopK, evidenced, in_top_k
 from labeldp.protocol._fit import MIN_VALIDATION_ROWS, FitPlan, HeldOut
 from labeldp.protocol._fit import Rows as Positions
+from labeldp.protocol._several import columns_told
 from labeldp.protocol.metrics import lost_classes
 from labeldp.receipt import Receipt
 
@@ -134,6 +135,8 @@ class Trainer:
         Computes the digest of the inputs.
     first : (n, K) float64, optional
         The prior of the first stage's rows, by which its targets begin where its recipe has any.
+    columns : LabelColumns, optional
+        Several label columns, for each of which the net has a head: its outputs are their classes, one column after another.
     """
 
     inputs: Inputs
@@ -145,6 +148,7 @@ class Trainer:
     checkpoint: "Checkpoint"
     public_digest: Callable[[], str]
     first: Floats | None = None
+    columns: LabelColumns | None = None
 
     def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
         """Learn the next stage's model from all rows drawn so far, or load it if an earlier attempt has finished the stage."""
@@ -175,7 +179,7 @@ class Trainer:
         """Return the held-out rows that score each epoch, with their evidence."""
         # With patience only every other one: the score is biased on rows that chose the epoch, so the rest must measure the model.
         some = slice(None) if self.settings.recipes[number - 1].patience is None else slice(0, None, 2)
-        return rows[some], evidence_of(noisy[some])
+        return rows[some], likelihoods_of(noisy[some])
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
@@ -229,7 +233,14 @@ class Trainer:
         # A sample of rows is enough, and with very many classes all rows would not fit into memory.
         looked_at = min(_LOOKED_AT, max(1, _LOOKED_AT_CELLS // noisy.n_classes))
         some = np.arange(0, len(rows), -(-len(rows) // looked_at))
-        lost = lost_classes(noisy[some], self.proba(trained, rows[some]))
+        proba = self.proba(trained, rows[some])
+        read = [noisy[some]] if self.columns is None else columns_told(noisy[some])
+        heads = [proba] if self.columns is None else self.columns.separated(proba)
+        lost = []
+        for each, part in zip(read, heads, strict=True):
+            asked = each.evidenced
+            if asked.any() and not isinstance(each.classes, Grid):
+                lost += lost_classes(each[asked], part[asked])
         if lost:
             warnings.warn(
                 f"After stage {trained.number} the net gives no probability to {', '.join(map(repr, lost))}, though the noisy labels speak "
@@ -241,17 +252,26 @@ class Trainer:
 
     def prior_of(self, model: TrainedNet, rows: Positions) -> Floats:
         """Return the model's probabilities, sharpened or flattened by the temperature, as the next stage's prior: (m, K)."""
-        return self.proba(model, rows, self.settings.temperature)
+        found = self.proba(model, rows, self.settings.temperature)
+        if self.columns is None:
+            return found
+        return self.columns.prior(dict(zip(self.columns.names, self.columns.separated(found), strict=True)))(np.arange(len(rows)))
 
     def proba(self, model: TrainedNet, rows: Positions, temperature: float = 1.0) -> Floats:
-        """Predict probabilities of the classes: (m, K)."""
-        return softmax(model.module, self.inputs, rows, temperature, self.settings.recipes[model.number - 1].precision, self.fabric)
+        """Predict probabilities of the classes: (m, K); of several columns side by side, (m, K_1 + ... + K_L)."""
+        precision = self.settings.recipes[model.number - 1].precision
+        logits = logits_of(model.module, self.inputs, rows, precision, self.fabric) / temperature
+        return softmax(logits, () if self.columns is None else self.columns.sizes)
 
 
-def softmax(
-    module: nn.Module, inputs: Inputs, rows: Positions, temperature: float = 1.0, precision: Precision = "auto", fabric: Any = None
-) -> Floats:
-    """Compute the probabilities of the classes for these rows: (m, K) float64.
+def softmax(logits: Tensor, sizes: Sequence[int] = ()) -> Floats:
+    """Compute the probabilities (m, K) float64 of logits; those of several heads with these numbers of outputs apart, side by side."""
+    heads = logits.split(tuple(sizes), dim=1) if sizes else (logits,)
+    return np.asarray(torch.cat([torch.softmax(head, dim=1) for head in heads], dim=1).cpu().numpy(), np.float64)
+
+
+def logits_of(module: nn.Module, inputs: Inputs, rows: Positions, precision: Precision = "auto", fabric: Any = None) -> Tensor:
+    """Compute the net's outputs for these rows: (m, outputs) float64.
 
     Raises
     ------
@@ -265,7 +285,7 @@ def softmax(
             f"Expected finite logits, got NaN or infinity for {int(bad.sum())} of {len(rows)} rows. Training has diverged: lower the rate, "
             "or clip gradients."
         )
-    return np.asarray(torch.softmax(logits / temperature, dim=1).cpu().numpy(), np.float64)
+    return logits
 
 
 class SharedRun:
@@ -312,7 +332,12 @@ def targets_of(noisy: NoisyLabels, recipe: Recipe) -> Any:
     """Make the evidence for a recipe's loss: hard labels, debiasing weights, or log-likelihoods (also for the user's own losses)."""
     if takes_labels(recipe.loss):
         return torch.from_numpy(noisy.hard_codes())
-    return debias_weights(noisy) if plain(recipe.loss) is debiased_loss else evidence_of(noisy)
+    return debias_weights(noisy) if plain(recipe.loss) is debiased_loss else likelihoods_of(noisy)
+
+
+def likelihoods_of(noisy: NoisyLabels) -> Form:
+    """Make the evidence of log-likelihoods: of several columns that of a head for each."""
+    return column_evidence(noisy) if isinstance(noisy.classes, LabelColumns) else evidence_of(noisy)
 
 
 def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:

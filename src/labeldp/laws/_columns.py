@@ -12,7 +12,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -167,13 +167,9 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         return (law,) * len(self.names) if isinstance(law, str) else tuple(law)
 
     def _joint(self, epsilon: float, law: str | Sequence[str] | None) -> Law:
-        made = law_named("subset" if law is None else str(law), len(self), epsilon)
-        if not isinstance(made, SubsetSelection):
-            raise InvalidInput(
-                f"Expected the law 'subset' with split='joint', got law={law!r}: of another law the likelihood of one column depends on "
-                "how the others are distributed."
-            )
-        return made
+        if law is not None and not isinstance(law, str):
+            raise InvalidInput(f"Expected the name of one law of the combinations with split='joint', got law={_validate.shown(law)}.")
+        return law_named("subset" if law is None else law, len(self), epsilon)
 
     def _most_telling(self, epsilon: float, laws: tuple[str, ...] | None) -> Law:
         found = [self.law(epsilon, split, laws) for split in _CANDIDATES if split != "joint" or laws is None]
@@ -182,6 +178,63 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
     def told(self, law: Law) -> list[float]:
         """Compute the share of each column's entropy that a law is expected to tell, if all combinations are equally likely."""
         return told_of_columns(law, self.sizes)
+
+    def prior(self, weights: Mapping[str, ArrayLike]) -> Callable[[NDArray[np.int64]], Floats]:
+        """Make a prior of the combinations from public weights of each column: their products.
+
+        Parameters
+        ----------
+        weights : mapping of a column's name to its (n, K_l) weights, or (K_l,) weights of all rows
+            Finite and >= 0, of any scale; they must not depend on these labels. Columns that are left out count as uniform.
+
+        Returns
+        -------
+        function of (m,) positions
+            Returns the (m, K) weights of these rows, with maximum 1 in each: the `prior=` of `privatize`, which asks for few rows at a
+            time. Cost: O(m K).
+
+        Raises
+        ------
+        InvalidInput
+            A name is none of the columns, or an array has another shape or other numbers; (n, K_l) arrays differ in n.
+        """
+        tables: dict[int, Floats] = {}
+        for name, given in weights.items():
+            place = self.place(name)
+            table = np.atleast_2d(np.asarray(given, np.float64))
+            if table.ndim != 2 or table.shape[1] != self.sizes[place]:
+                raise InvalidInput(f"Expected weights (n, {self.sizes[place]}) of column {name!r}, one a class, got shape {table.shape}.")
+            if not ((table >= 0) & (table < math.inf)).all():
+                raise InvalidInput(f"Expected finite weights >= 0 of column {name!r}, got other ones. Clip them, or leave the column out.")
+            most = table.max(axis=1, keepdims=True)
+            tables[place] = np.where(most > 0, table / np.where(most > 0, most, 1.0), 1.0)
+        counts = {len(table) for table in tables.values()} - {1}
+        if len(counts) > 1:
+            raise InvalidInput(f"Expected weights of one number of rows, got {' and '.join(map(str, sorted(counts)))}.")
+
+        def of_rows(rows: NDArray[np.int64]) -> Floats:
+            found = np.ones((len(rows), 1))
+            for number, size in enumerate(self.sizes):
+                table = tables.get(number, np.ones((1, size)))
+                part = table[rows] if len(table) > 1 else table
+                found = (found[:, :, None] * part[:, None, :]).reshape(len(rows), -1)
+            return found
+
+        return of_rows
+
+    def marginals(self, weights: ArrayLike) -> list[Floats]:
+        """Add up weights of the combinations, (n, K), for the classes of each column: L arrays (n, K_l).
+
+        Of `noisy.posterior(prior)` they are the columns' posteriors under a prior of the combinations, for draws of every law.
+        """
+        array = np.asarray(weights, np.float64)
+        if array.ndim != 2 or array.shape[1] != len(self):
+            raise InvalidInput(f"Expected weights of shape (n, {len(self)}), one a combination, got {array.shape}.")
+        return [_marginal(array, self.sizes, number) for number in range(len(self.sizes))]
+
+    def separated(self, side_by_side: NDArray[Any]) -> list[NDArray[Any]]:
+        """Separate an array (n, K_1 + ... + K_L) into those of the columns: L arrays (n, K_l)."""
+        return np.split(side_by_side, np.cumsum(self.sizes)[:-1], axis=1)
 
     def check(self, law: Law) -> None:
         """Refuse a law that was made for columns of other sizes; any law on as many combinations may draw them."""
@@ -785,6 +838,11 @@ def laws_of_columns(law: Law, sizes: Sequence[int]) -> list[Law]:
     if isinstance(law, _OfColumns):
         return list(law.parts)
     return [ColumnCounts.of(law, size) for size in sizes] if isinstance(law, SubsetSelection) else []
+
+
+def reads_prior(law: Law) -> bool:
+    """Tell whether a law reads a prior; one of several columns if that of some column does."""
+    return any(part.uses_prior for part in law.parts) if isinstance(law, _OfColumns) else law.uses_prior
 
 
 def told_of_columns(law: Law, sizes: Sequence[int]) -> list[float]:

@@ -39,7 +39,7 @@ from labeldp.learn._corrections import (
 from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, check_features, encoder_of, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
-from labeldp.learn._several import SeveralModels, check_rows, check_settings, drawn, is_several
+from labeldp.learn._several import SeveralModels, drawn
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import (
@@ -53,6 +53,7 @@ from labeldp.protocol._estimator import (
 )
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
+from labeldp.protocol._several import check_rows, check_settings, is_several
 from labeldp.protocol.metrics import checked_weights
 
 FEW_ROWS = 2000
@@ -448,7 +449,6 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         for name in columns.names:
             rows.require_public(name)
         check_rows(Y, columns, row_count(inputs))
-        settings = replace(settings, column=columns.name if self.column == "label" else self.column)
         encoded, estimator, *_ = self._prepared(inputs, self._base(inputs.shape[0]))
         for size in sorted(set(columns.sizes)):
             dry_run(estimator, encoded, size, inputs.shape[0])

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.custody._encode import RowIds, columns_of
-from labeldp.errors import InvalidInput
+from labeldp.custody._encode import RowIds
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import Law
 from labeldp.laws._columns import LabelColumns
 from labeldp.protocol._fit import FitSettings, Floats
-from labeldp.protocol._matching import check_count
+from labeldp.protocol._several import law_of, share_right, stacked
 
 STAGE = "fit"
 """The name of the only stage of the draw."""
@@ -45,52 +43,17 @@ class SeveralModels:
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the most likely class of each column: (n, L), of objects if the columns' classes are of several types."""
-        found = [part.predict(X) for part in self.parts]
-        kinds = {each.dtype.kind for each in found}
-        return np.stack(found if len(kinds) == 1 else [each.astype(object) for each in found], axis=1)
+        return stacked([part.predict(X) for part in self.parts])
 
     def score(self, X: Any, Y: Any, sample_weight: NDArray[np.float64] | None) -> float:
         """Compute the share of rows in which all columns are predicted rightly, on public true labels."""
-        if isinstance(Y, NoisyLabels):
-            raise InvalidInput(
-                "Expected public true labels of all columns, got NoisyLabels: score one column, "
-                "model.estimators_[0].score(X, noisy['name'])."
-            )
-        predicted, right = self.predict(X), np.ones(len(X), bool)
-        for number, column in enumerate(columns_of(Y, self.names)):
-            right &= np.asarray(column) == predicted[:, number]
-        return float(np.average(right, weights=sample_weight))
+        return share_right(self.predict(X), Y, self.names, sample_weight)
 
 
 def columns_in(noisy: NoisyLabels) -> LabelColumns:
     """Return the columns of noisy labels of combinations."""
     assert isinstance(noisy.classes, LabelColumns)
     return noisy.classes
-
-
-def is_several(classes: object, y: object) -> bool:
-    """Tell whether a fit has several targets: its declared classes, or its noisy labels, are those of several columns."""
-    return isinstance(classes, LabelColumns) or (isinstance(y, NoisyLabels) and isinstance(y.classes, LabelColumns))
-
-
-def law_of(columns: LabelColumns, law: str | Law, epsilon: float) -> Law:
-    """Make the law of all columns: the given one, or by the rule "auto", with each column's law by its name."""
-    if isinstance(law, Law):
-        if law.n_classes != len(columns) or law.epsilon != epsilon:
-            raise InvalidInput(
-                f"Expected a law over {len(columns)} combinations with epsilon={epsilon!r}, got {law}. Make it with LabelColumns.law."
-            )
-        columns.check(law)
-        return law
-    return columns.law(epsilon, law=None if law == "auto" else law)
-
-
-def check_settings(given: dict[str, Any]) -> None:
-    """Refuse settings that a fit of several targets has no use for."""
-    for name, plain in (("n_stages", 1), ("prior", None), ("top_k_filter", None), ("stage_sizes", None)):
-        value = given[name]
-        if value is not None if plain is None else value != plain:
-            raise InvalidInput(f"Expected {name}={plain!r} with several label columns, which are drawn in one stage without a prior.")
 
 
 def drawn(settings: FitSettings, columns: LabelColumns, Y: Any, rows: RowIds, public_digest: Callable[[], str]) -> NoisyLabels:
@@ -120,9 +83,3 @@ def drawn(settings: FitSettings, columns: LabelColumns, Y: Any, rows: RowIds, pu
     )
     with run:
         return run.privatize(np.arange(run.n_rows), law, stage=STAGE)
-
-
-def check_rows(Y: Any, columns: LabelColumns, n_rows: int) -> None:
-    """Refuse labels of other columns or of another number of rows than X."""
-    for column in columns_of(Y, columns.names):
-        check_count(len(column), n_rows)

@@ -29,7 +29,7 @@ from labeldp.custody._encode import Name, RowIds, declare, infers
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import derived
-from labeldp.laws import Grid
+from labeldp.laws import Grid, LabelColumns
 from labeldp.protocol import metrics
 from labeldp.protocol._fit import (
     HELD_OUT,
@@ -47,6 +47,7 @@ from labeldp.protocol._fit import (
     run_stages,
 )
 from labeldp.protocol._matching import row_count
+from labeldp.protocol._several import columns_told
 from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -192,7 +193,8 @@ class LabelDPEstimator(BaseEstimator, ABC):
             return self
         rows = RowIds.of(ids, unit, *names).beside(y)
         require_own_labels(self._settings())  # looks at the callers of `fit`, two frames up
-        rows.require_public(self.column)  # ids or units that are a copy of the label column would publish it in digests
+        for name in self.classes.names if isinstance(self.classes, LabelColumns) else (self.column,):
+            rows.require_public(name)  # ids or units that are a copy of a label column would publish it in digests
         self._fit_raw(X, inputs, y, rows)
         self._raw_rows = row_count(inputs)
         return self
@@ -211,6 +213,8 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _settings(self) -> FitSettings:
         """Collect the parameters that decide how labels are charged and drawn."""
         given = self.get_params(deep=False) | {"classes": self.classes}
+        if isinstance(self.classes, LabelColumns) and self.column == "label":
+            given["column"] = self.classes.name
         return FitSettings(**{field.name: given[field.name] for field in fields(FitSettings) if field.name in given})
 
     def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
@@ -559,12 +563,16 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     def _finish(self, training: Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows, stages: tuple[Stage, ...]) -> None:
         held_out = held_out[noisy.evidenced[held_out]]  # without rows over a unit's cap
         # Measured before `_keep`, whose final refit may learn from the held-out rows, too.
-        self._describe(noisy, _judged(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows)))
+        self._measure(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
         # `score` warns where it is given rows that the model has learned from, so their noisy labels are remembered.
         unseen = self._keep(training, noisy, model, held_out)
         self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
         self.receipts_ = (*noisy.behind, *noisy.receipts)
+
+    def _measure(self, noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> None:
+        """Set the estimates from held-out rows that neither trained nor chose the model, by its probabilities for them."""
+        self._describe(noisy, judged(noisy, held_out, proba))
 
 
 @contextlib.contextmanager
@@ -623,7 +631,8 @@ def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: obje
     """Refuse noisy labels of other classes or without evidence, and `unit=`, which only raw labels need."""
     if unit is not None:
         raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
-    if classes is not None and not infers(classes) and declare(classes) != noisy.classes:
+    other = getattr(classes, "names", None) != getattr(noisy.classes, "names", None)  # of several columns
+    if classes is not None and not infers(classes) and (other or declare(classes) != noisy.classes):
         raise InvalidInput(f"Expected noisy labels of the {len(declare(classes))} declared classes, got other ones. Drop classes=.")
     if not noisy.evidenced.any():
         raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
@@ -636,7 +645,8 @@ def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray
     """
     share = _validate.fraction(validation_fraction=fraction, zero=True)
     # Only rows drawn without a prior: a later stage has an unbiased estimator just where its prior was flat, and those are the hard rows.
-    able = np.flatnonzero(noisy.measurable.evidenced)
+    fair = [each.measurable.evidenced for each in columns_told(noisy) or [noisy]]  # of several columns: rows that measure some of them
+    able = np.flatnonzero(np.any(fair, axis=0))
     if not len(able) and share * len(noisy) >= MIN_VALIDATION_ROWS:
         laws = ", ".join(sorted({block.law.name for block in noisy.blocks}))
         warn(
@@ -660,7 +670,7 @@ class HeldOutRows:
     frequencies: Floats
 
 
-def _judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> HeldOutRows | None:
+def judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> HeldOutRows | None:
     """Predict held-out rows, to measure a model beside the constant prediction of the other rows' frequencies; None without such rows.
 
     Parameters

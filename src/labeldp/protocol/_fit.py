@@ -26,6 +26,8 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
 from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SquareWave, SubsetSelection, Threshold, law_named
 from labeldp.laws._base import check_told_apart
+from labeldp.laws._columns import LabelColumns, reads_prior
+from labeldp.protocol._several import law_of
 
 if TYPE_CHECKING:
     from labeldp.aggregates import Aggregate, Query
@@ -177,6 +179,8 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
     """
     grouped, known = None, None
     if is_group_prior(settings.prior):
+        if isinstance(classes, LabelColumns):
+            raise InvalidInput("Expected a prior of weights with several label columns, got one that asks about groups. Drop prior=.")
         if isinstance(settings.law, Law) and settings.law.kind != "number":
             _require_use(settings.law)
         grouped = settings.prior.plan_groups(
@@ -187,7 +191,7 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
             max_rows_per_unit=_validate.integer(max_rows_per_unit=settings.max_rows_per_unit, low=1),
             law=settings.law,
         )
-    law = _law_for(settings, grouped, len(classes))  # after the groups, which take their part of epsilon
+    law = _law_for(settings, grouped, classes)  # after the groups, which take their part of epsilon
     if law.kind == "number":
         law.released(classes)  # refused here if the classes are no evenly spaced numbers
     stages = plan_stages(
@@ -201,7 +205,7 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
     stages = replace(stages, prior_weight=_weight_of_prior(settings) if stages.n_stages > 1 else 0.0)
     if grouped is None and settings.prior is not None:
         _require_use(law)
-        known = _known_prior(settings.prior, X, n_rows, law.n_classes)
+        known = _known_prior(settings.prior, X, n_rows, classes)
     first = stages.law_of(0, has_prior=known is not None)
     # Warn before the charge of classes that no row can tell apart. A law that draws its questions with the run's random words is known only
     # after the charge, and is checked there.
@@ -210,13 +214,15 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
     return FitPlan(settings, rows, classes, inferred, stages, known, grouped)
 
 
-def _law_for(settings: FitSettings, grouped: "GroupPlan | None", n_classes: int) -> Law:
+def _law_for(settings: FitSettings, grouped: "GroupPlan | None", classes: tuple[object, ...]) -> Law:
     """Make the law for these classes, at the epsilon that a prior of groups leaves."""
     from labeldp.custody._draw import check_contract, law_per_row
 
-    budget = _validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon
+    budget, n_classes = _validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon, len(classes)
     law = grouped.law if grouped is not None and grouped.law is not None else settings.law
-    if not isinstance(law, Law):
+    if isinstance(classes, LabelColumns):
+        law = law_of(classes, law, budget, prior=settings.n_stages > 1 or settings.prior is not None)
+    elif not isinstance(law, Law):
         law = law_named(law, n_classes, budget)
     elif law.n_classes != n_classes or law.epsilon != budget:
         why = "" if grouped is None else f", which the prior leaves of {settings.epsilon!r}"
@@ -248,15 +254,18 @@ def _require_use(law: Law, grouped: "GroupPlan | None" = None) -> None:
             f"Expected no prior of rows with {law}, which has one for all. Make the law with it (prior=, one weight a point), or have it "
             "asked for: prior=labeldp.learn.HistogramPrior()."
         )
-    if not law.uses_prior:
+    if not reads_prior(law):
         raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
 
 
-def _known_prior(prior: Any, X: Any, n_rows: int, n_classes: int) -> Floats:
-    """Check a public prior: (n, K) weights; a row of zeros counts as uniform."""
-    weights = np.asarray(prior(X) if callable(prior) else prior, np.float64)
-    if weights.shape != (n_rows, n_classes):
-        raise InvalidInput(f"Expected a prior of shape {(n_rows, n_classes)}, got {weights.shape}.")
+def _known_prior(prior: Any, X: Any, n_rows: int, classes: tuple[object, ...]) -> Floats:
+    """Check a public prior: (n, K) weights; a row of zeros counts as uniform. Of several columns also weights of each by its name."""
+    found = prior(X) if callable(prior) else prior
+    if isinstance(classes, LabelColumns) and isinstance(found, Mapping):
+        found = classes.prior(found)(np.arange(n_rows))
+    weights = np.asarray(found, np.float64)
+    if weights.shape != (n_rows, len(classes)):
+        raise InvalidInput(f"Expected a prior of shape {(n_rows, len(classes))}, got {weights.shape}.")
     bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)).all(axis=1))
     if len(bad):
         raise InvalidInput(
@@ -333,8 +342,9 @@ def without_prior(law: Law) -> Law:
     """Return the law that draws rows without a prior: the law itself, or one that ignores priors."""
     # RRTopK would give every row the same k candidates; an unordered split is no more informative than subset selection, with no inverse.
     # The bit of a threshold that no prior has chosen tells less than an interval.
-    needs_one = isinstance(law, RRTopK) or (isinstance(law, PriorSplit) and not law.ordered) or _becomes_interval(law)
-    return _invertible(law) if needs_one else law
+    parts = getattr(law, "parts", (law,))  # of several columns; their thresholds stay, since they share epsilon or the rows
+    needs_one = any(isinstance(part, RRTopK) or (isinstance(part, PriorSplit) and not part.ordered) for part in parts)
+    return _invertible(law) if needs_one or _becomes_interval(law) else law
 
 
 def _becomes_interval(law: Law) -> bool:
@@ -345,7 +355,7 @@ def _invertible(law: Law) -> Law:
     """Return the law itself if it ignores priors, else one that does and releases the same kind of output."""
     if law.kind == "number":  # a bin's points have equal likelihoods
         return Threshold(law.n_classes, law.epsilon)
-    if not law.uses_prior:
+    if not reads_prior(law):
         return law
     if _becomes_interval(law):
         return SquareWave(law.n_classes, law.epsilon)
@@ -375,7 +385,8 @@ def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, val
     held_out = _validate.fraction(validation_fraction=validation_fraction, zero=True)
     shares = stage_shares(count, sizes)
     # With two classes every law that AutoLaw chooses from is the same one, so there, as for laws that ignore priors, stages gain nothing.
-    if not law.uses_prior or (isinstance(law, AutoLaw) and law.n_classes == 2):
+    parts = getattr(law, "parts", (law,))  # of several columns
+    if not any(part.uses_prior and not (isinstance(part, AutoLaw) and part.n_classes == 2) for part in parts):
         shares = np.ones(1)
     return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out if held_out * n_rows >= MIN_VALIDATION_ROWS else 0.0)
 

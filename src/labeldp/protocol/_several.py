@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several private targets of one fit: what the estimators that learn them share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labeldp.custody._encode import columns_of
+from labeldp.errors import InvalidInput
+from labeldp.evidence import NoisyLabels
+from labeldp.evidence._noisy import derived
+from labeldp.laws import Grid, LabelColumns, Law, OneColumn, SubsetSelection
+from labeldp.laws._columns import laws_of_columns
+from labeldp.protocol._matching import check_count
+
+
+def is_several(classes: object, y: object) -> bool:
+    """Tell whether a fit has several targets: its declared classes, or its noisy labels, are those of several columns."""
+    return isinstance(classes, LabelColumns) or (isinstance(y, NoisyLabels) and isinstance(y.classes, LabelColumns))
+
+
+def law_of(columns: LabelColumns, law: str | Law, epsilon: float, *, prior: bool = False) -> Law:
+    """Make the law of all columns: the given one, or by the rule "auto", with each column's law by its name.
+
+    With a prior, such as that of a stage before, "auto" divides epsilon by the same rule, and draws each row by what tells most under it.
+    """
+    if isinstance(law, Law):
+        if law.n_classes != len(columns) or law.epsilon != epsilon:
+            raise InvalidInput(
+                f"Expected a law over {len(columns)} combinations with epsilon={epsilon!r}, got {law}. Make it with LabelColumns.law."
+            )
+        columns.check(law)
+        return law
+    if law != "auto":
+        return columns.law(epsilon, law=law)
+    plain = columns.law(epsilon)
+    if not prior:
+        return plain
+    if isinstance(plain, SubsetSelection):
+        return columns.law(epsilon, "joint", "auto")
+    each = ["threshold" if isinstance(values, Grid) else "auto" for values in columns.lists]
+    return columns.law(epsilon, "one" if isinstance(plain, OneColumn) else "equal", each)
+
+
+def check_settings(given: dict[str, Any]) -> None:
+    """Refuse settings that a fit of several targets has no use for."""
+    for name, plain in (("n_stages", 1), ("prior", None), ("top_k_filter", None), ("stage_sizes", None)):
+        value = given[name]
+        if value is not None if plain is None else value != plain:
+            raise InvalidInput(f"Expected {name}={plain!r} with several label columns, which are drawn in one stage without a prior.")
+
+
+def check_rows(Y: Any, columns: LabelColumns, n_rows: int) -> None:
+    """Refuse labels of other columns or of another number of rows than X."""
+    for column in columns_of(Y, columns.names):
+        check_count(len(column), n_rows)
+
+
+def columns_told(noisy: NoisyLabels) -> list[NoisyLabels]:
+    """Read each column of noisy labels of several, by the draws that tell of it without the others; none of noisy labels of one column."""
+    columns = noisy.classes
+    if not isinstance(columns, LabelColumns):
+        return []
+    alone = derived(noisy, blocks=tuple(block for block in noisy.blocks if laws_of_columns(block.law, columns.sizes)))
+    return [alone.column(name) for name in columns.names]
+
+
+def stacked(found: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Put the predictions of L columns side by side: (n, L), of objects if their classes are of several types."""
+    kinds = {each.dtype.kind for each in found}
+    return np.stack(found if len(kinds) == 1 else [each.astype(object) for each in found], axis=1)
+
+
+def share_right(predicted: NDArray[Any], Y: Any, names: Sequence[str], sample_weight: NDArray[np.float64] | None) -> float:
+    """Compute the share of rows in which all of L columns are predicted rightly, on public true labels."""
+    if isinstance(Y, NoisyLabels):
+        raise InvalidInput(
+            "Expected public true labels of all columns, got NoisyLabels: score one column, metrics.accuracy(noisy['name'], predicted[:, 0])."
+        )
+    right = np.ones(len(predicted), bool)
+    for number, column in enumerate(columns_of(Y, names)):
+        right &= np.asarray(column) == predicted[:, number]
+    return float(np.average(right, weights=sample_weight))

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One net with a head for each of several label columns: one charge, exact likelihoods that add up, stages by products of the heads."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional
+
+import labeldp as ldp
+from labeldp.deep import (
+    Combined,
+    Consistency,
+    Heads,
+    Recipe,
+    TorchClassifier,
+    column_evidence,
+    cross_entropy,
+    debiased_loss,
+    evidence_of,
+    likelihood_loss,
+    mixup_loss,
+)
+from labeldp.deep.models import Mlp
+from labeldp.errors import InvalidInput, RepeatWarning
+
+N = 1500
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((N, 4)).astype(np.float32)
+COLUMNS = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3]})
+Y = pd.DataFrame({"clicked": np.where(X[:, 0] > 0, "yes", "no"), "rating": np.digitize(X[:, 1], [-0.7, 0.7]) + 1})
+RECIPE = Recipe(epochs=8, batch_size=64, precision="float32")
+
+
+def net(n_outputs):
+    return Mlp(4, n_outputs, (16,))
+
+
+def model(**changes):
+    given = {"module": net, "epsilon": 4.0, "classes": COLUMNS, "random_state": 0, "recipe": RECIPE}
+    return TorchClassifier(**given | changes)
+
+
+def noisy(split="joint", law=None, epsilon=3.0, **more):
+    drawn = COLUMNS.law(epsilon, split, law)
+    return ldp.privatize(Y, drawn, classes=COLUMNS, noise=ldp.SeededNoise(1), **more)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return ldp.Ledger(tmp_path / "ledger.db", budget=4.0)
+
+
+# Losses -------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", ["equal", "one", "joint"])
+def test_the_loss_is_the_sum_of_the_exact_likelihoods_of_the_columns(split):
+    labels = noisy(split)
+    evidence = column_evidence(labels)
+    assert isinstance(evidence, Heads)
+    logits = torch.randn(N, 5, dtype=torch.float64, requires_grad=True)
+    found = likelihood_loss(logits, evidence, "none")
+    wanted = 0
+    for head, name in zip(logits.split((2, 3), dim=1), COLUMNS.names, strict=True):
+        likelihood = torch.from_numpy(labels[name].log_likelihood().astype(np.float64))
+        wanted = wanted - torch.logsumexp(functional.log_softmax(head, dim=1) + likelihood, dim=1)
+    torch.testing.assert_close(found, wanted)
+    gradient, exact = (torch.autograd.grad(each.sum(), logits, retain_graph=True)[0] for each in (found, wanted))
+    torch.testing.assert_close(gradient, exact)
+    if split == "one":  # a row says nothing to the head of the column that it was not asked about
+        asked = torch.from_numpy(labels["clicked"].evidenced)
+        assert not gradient[~asked, :2].any() and gradient[asked, :2].any() and not gradient[asked, 2:].any()
+
+
+def test_of_draws_apart_the_sum_over_columns_is_the_likelihood_of_the_combinations():
+    """Where no draw ties the columns, the two are one number up to a constant a row; of a joint draw they differ."""
+    logits = torch.randn(N, 5, dtype=torch.float64)
+    for split, equal in (("equal", True), ("one", True), ("joint", False)):
+        labels = noisy(split)
+        apart = likelihood_loss(logits, column_evidence(labels), "none")
+        together = likelihood_loss(logits, Combined(evidence_of(labels), COLUMNS.sizes), "none")
+        change = (apart - together) - (
+            likelihood_loss(logits * 0, column_evidence(labels), "none")
+            - likelihood_loss(logits * 0, Combined(evidence_of(labels), COLUMNS.sizes), "none")
+        )
+        assert (change.abs().max() < 1e-5) == equal
+
+
+def test_under_a_prior_the_loss_is_the_likelihood_of_the_combinations_by_products_of_the_heads():
+    labels = noisy("joint", "rr-with-prior", prior=COLUMNS.prior({"rating": RNG.dirichlet(np.ones(3), N)}))
+    evidence = column_evidence(labels)
+    assert isinstance(evidence, Combined)
+    logits = torch.randn(N, 5, dtype=torch.float64, requires_grad=True)
+    found = likelihood_loss(logits, evidence, "none")
+    heads = [torch.softmax(head, dim=1) for head in logits.split((2, 3), dim=1)]
+    likelihood = torch.from_numpy(labels.likelihood().astype(np.float64))
+    total = sum(heads[0][:, a] * heads[1][:, b] * likelihood[:, 3 * a + b] for a, b in itertools.product(range(2), range(3)))
+    torch.testing.assert_close(found, -total.log())
+    gradient, exact = (torch.autograd.grad(each.sum(), logits, retain_graph=True)[0] for each in (found, -total.log()))
+    torch.testing.assert_close(gradient, exact)
+
+
+def test_forms_of_several_columns_are_indexed_mixed_and_moved_like_others():
+    logits = torch.randn(40, 5)
+    for evidence in (column_evidence(noisy()), Combined(evidence_of(noisy()), COLUMNS.sizes)):
+        rows, partner = torch.arange(40), torch.arange(40).flip(0)
+        part = evidence[rows].to("cpu")
+        assert len(part) == 40 and part.fits(5) and not part.fits(6) and part.tensors
+        mixed = mixup_loss(likelihood_loss, logits, part, part[partner], 0.25)
+        wanted = 0.25 * likelihood_loss(logits, part) + 0.75 * likelihood_loss(logits, part[partner])
+        torch.testing.assert_close(mixed, wanted)
+        with pytest.raises(InvalidInput, match="6 outputs"):
+            likelihood_loss(torch.randn(40, 6), part)
+    with pytest.raises(InvalidInput, match="those of one"):
+        column_evidence(noisy()["rating"])
+
+
+# The classifier -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("split", "law"), [(None, None), ("equal", None), ("one", None), ("joint", "auto")])
+def test_each_target_is_predicted_by_its_head(split, law):
+    used = "auto" if split is None else COLUMNS.law(4.0, split, law)
+    fitted = model(law=used, noise=ldp.SeededNoise(0), validation_fraction=0.2).fit(X, Y)
+    predicted, proba = fitted.predict(X), fitted.predict_proba(X)
+    assert predicted.shape == (N, 2) and [each.shape for each in proba] == [(N, 2), (N, 3)]
+    assert [list(each) for each in fitted.classes_] == [["no", "yes"], [1, 2, 3]]
+    for number, name in enumerate(COLUMNS.names):
+        np.testing.assert_allclose(proba[number].sum(axis=1), 1.0, atol=1e-6)
+        np.testing.assert_array_equal(predicted[:, number], fitted.classes_[number][proba[number].argmax(axis=1)])
+        right = (predicted[:, number] == Y[name]).mean()
+        assert right > 0.75  # 0.5 is the share of the commonest class
+        estimate = fitted.estimated_accuracy_[number]
+        assert estimate is None or estimate.low - 0.1 < right < estimate.high + 0.1
+    assert any(each is not None for each in fitted.estimated_accuracy_)
+    assert fitted.score(X, Y) == (predicted == Y.to_numpy(object)).all(axis=1).mean()
+    with pytest.raises(InvalidInput, match="one column"):
+        fitted.score(X, fitted.noisy_labels_)
+    assert sum(len(weights) for weights in (list(fitted.module_.parameters())[-1],)) == 5
+
+
+def test_two_stages_draw_the_combinations_by_the_product_of_the_heads():
+    fitted = model(epsilon=1.0, n_stages=2, law=COLUMNS.law(1.0, "joint", "auto"), noise=ldp.SeededNoise(0)).fit(X, Y)
+    assert [(stage.name, stage.law.name) for stage in fitted.stages_] == [("stage-1", "auto"), ("stage-2", "auto")]
+    assert fitted.score(X, Y) > 0.35  # a quarter is the share of the commonest combination
+    second = next(block for block in fitted.noisy_labels_.blocks if block.stage == "stage-2")
+    assert not all(np.array_equal(values, np.broadcast_to(values[:1], values.shape)) for values in second.side.values())
+    apart = model(n_stages=2, law=COLUMNS.law(4.0, "equal", "auto"), noise=ldp.SeededNoise(0)).fit(X, Y)
+    assert len(apart.stages_) == 2 and apart.score(X, Y) > 0.5
+    small = model(epsilon=0.5, n_stages=2, noise=ldp.SeededNoise(0)).fit(X, Y)
+    assert [stage.law.name for stage in small.stages_] == ["one-column", "one-column"]  # the rule of one stage
+    flags = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
+    assert (
+        len(
+            model(epsilon=0.5, n_stages=2, classes=flags, noise=ldp.SeededNoise(0))
+            .fit(X, np.eye(2, dtype=int)[X[:, 0].astype(int) % 2])
+            .stages_
+        )
+        == 1
+    )
+    assert len(model(n_stages=2, law=COLUMNS.law(4.0, "one"), noise=ldp.SeededNoise(0)).fit(X, Y).stages_) == 1  # it reads no prior
+
+
+def test_a_public_prior_is_taken_by_column():
+    weights = np.where((X[:, 0] > 0)[:, None], [0.2, 0.8], [0.8, 0.2])
+    by_name = model(prior={"clicked": weights}, noise=ldp.SeededNoise(0)).fit(X, Y)
+    whole = model(prior=COLUMNS.prior({"clicked": weights})(np.arange(N)), noise=ldp.SeededNoise(0)).fit(X, Y)
+    np.testing.assert_array_equal(by_name.predict(X), whole.predict(X))
+    assert by_name.score(X, Y) > 0.5
+
+
+def test_the_ledger_has_one_charge_and_noisy_labels_cost_nothing(ledger):
+    given = {"epsilon": 2.0, "ledger": ledger, "dataset": "d"}
+    first = model(**given).fit(X, Y)
+    assert (ledger.spent("d", "clicked"), ledger.spent("d", "rating"), ledger.spent("d", COLUMNS.names)) == (2.0, 2.0, 2.0)
+    assert len(ledger.runs()) == 1 and ledger.verify() == []
+    assert first.privacy_ == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
+    with pytest.warns(RepeatWarning):
+        again = model(**given).fit(X, {name: Y[name].to_numpy() for name in COLUMNS.names})
+    np.testing.assert_array_equal(again.predict(X), first.predict(X))
+    other = model(ledger=ledger, classes=None, validation_fraction=0.1).fit(X, first.noisy_labels_)
+    assert other.privacy_.evidence == "proven" and other.predict(X).shape == (N, 2)
+    assert ledger.spent("d", "rating") == 2.0
+    alone = model(classes=None).fit(X, first.noisy_labels_["rating"])  # a net of one column, of the same labels
+    assert alone.predict(X).shape == (N,)
+
+
+def test_units_share_the_bill(ledger):
+    fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(X, Y, unit=np.arange(N) // 3)
+    assert fitted.privacy_.epsilon == 2.0 and fitted.noisy_labels_.left_out == N // 3
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
+    def stop(epoch):
+        seen.append(epoch)
+        if len(seen) > 9:
+            raise Stopped
+
+    seen = []
+    given = {"n_stages": stages, "ledger": ldp.Ledger(tmp_path / "ledger.db"), "dataset": "d", "folder": tmp_path / "fit"}
+    given["recipe"] = replace(RECIPE, epochs=12 // stages)
+    with pytest.raises(Stopped):
+        model(**given, progress=stop).fit(X, Y)
+    fitted = model(**given).fit(X, Y)
+    assert len(given["ledger"].runs()) == 1 and given["ledger"].spent("d", "rating") == 4.0
+    whole = model(**given | {"folder": tmp_path / "other"}).fit(X, fitted.noisy_labels_)
+    assert [proba.shape for proba in whole.predict_proba(X)] == [(N, 2), (N, 3)]
+    if stages == 1:
+        np.testing.assert_allclose(fitted.predict_proba(X)[1], whole.predict_proba(X)[1], atol=1e-6)
+    with pytest.raises(InvalidInput, match="differs in"):
+        model(**given | {"epsilon": 3.0}).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("changes", "y", "said"),
+    [
+        ({"module": lambda k: net(6)}, Y, r"outputs of shape \(2, 5\)"),
+        ({"recipe": replace(RECIPE, loss=cross_entropy)}, Y, "loss on log-likelihoods"),
+        ({"recipe": replace(RECIPE, loss=debiased_loss)}, Y, "loss on log-likelihoods"),
+        ({"recipe": replace(RECIPE, consistency=Consistency())}, Y, "without consistency"),
+        ({"top_k_filter": 2}, Y, "top_k_filter=None"),
+        ({"law": ldp.RandomizedResponse(5, 4.0)}, Y, "6 combinations"),
+        ({"law": COLUMNS.law(1.0)}, Y, "epsilon=4.0"),
+        ({"law": "nothing"}, Y, "law"),
+        ({"epsilon": np.nan}, Y, "epsilon"),
+        ({"prior": np.ones((N, 5))}, Y, "prior of shape"),
+        ({"prior": {"cliked": np.ones((N, 2))}}, Y, "'clicked'"),
+        ({"prior": {"clicked": np.ones((N, 3))}}, Y, "column 'clicked'"),
+        ({"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")}, Y, "does not read it"),
+        ({"prior": ldp.learn.ClusterPrior()}, Y, "prior of weights"),
+        ({}, Y["clicked"], "2 columns"),
+        ({}, Y[:-1], "inconsistent"),
+        ({}, Y.drop(columns="rating"), "'rating'"),
+        ({}, Y.assign(rating=np.where(np.arange(N) == 3, 7, Y["rating"])), "Column 'rating'.*row 3"),
+        ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
+        ({"column": "clicked"}, Y, "under their own names"),
+        ({"classes": None}, Y, "classes=labeldp.LabelColumns"),
+    ],
+)
+def test_faults_are_found_before_the_charge(ledger, changes, y, said):
+    with pytest.raises(InvalidInput, match=said):
+        model(**{"ledger": ledger, "dataset": "d"} | changes).fit(X, y)
+    assert not ledger.exists() or ledger.runs() == []
+
+
+def test_noisy_labels_of_other_columns_are_refused():
+    other = ldp.LabelColumns({"a": ["no", "yes"], "rating": [1, 2, 3]})
+    with pytest.raises(InvalidInput, match="declared classes"):
+        model(classes=other).fit(X, noisy())
