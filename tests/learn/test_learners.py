@@ -73,6 +73,16 @@ def test_softmax_chooses_a_stronger_penalty_for_noisier_rows():
     assert noisy.C_ < clean.C_
 
 
+def test_softmax_looks_between_values_of_C_that_lie_far_apart():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 30))
+    y = (X[:, :3].sum(axis=1) > 0).astype(int)
+    table = noisy_of(y, ldp.RandomizedResponse(2, 1.0)).log_likelihood()
+    few, many = (SoftmaxRegression(C=C, random_state=0).fit_likelihood(X, table).C_ for C in ((1e-2, 1.0), np.geomspace(1e-2, 1.0, 5)))
+    assert few == pytest.approx(many)
+    assert SoftmaxRegression(C=(0.3, 0.3), random_state=0).fit_likelihood(X, table).C_ == pytest.approx(0.3, rel=0.2)
+
+
 def test_linear_round_undoes_the_law():
     y = np.random.default_rng(0).choice(4, p=[0.5, 0.3, 0.15, 0.05], size=40_000)
     X = np.zeros((len(y), 1))

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +29,7 @@ _FOLDS = 3
 _MANY_ROWS = 10_000  # above, C is chosen by one held-out third instead of three folds
 _ENOUGH_ROWS = 30_000  # sample of rows to choose C by
 _ON_THE_WAY = 40  # iterations at each C of the path before the last
+_STEP = 0.5  # decades between two C: under much noise a whole one can be the way from learning little to learning noise
 _SMALLEST = -1e6  # floor of a row's log-likelihood, for rows that the model rules out
 _GRAIN = 0.25  # added to the variance of a count: counts are integers, so the normal density must not become narrower
 
@@ -41,9 +43,10 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     C : float > 0 or sequence of them, default=1.0
-        Inverse of the penalty's strength, as in LogisticRegression. Of a sequence, C_ is the geometric mean weighted by the likelihood of
-        held-out rows, with a mild preference for a tenth of the largest: noisy rows often need a much stronger penalty than usual, but
-        have little evidence to choose it by.
+        Inverse of the penalty's strength, as in LogisticRegression. A sequence is a range: C_ is the geometric mean of its values, and of
+        others between them where they are more than half a decade apart, weighted by the likelihood of held-out rows, with a mild
+        preference for a tenth of the largest: noisy rows often need a much stronger penalty than usual, but have little evidence to choose
+        it by.
     intercept_C : float > 0, default=inf
         The same for the intercepts; inf leaves them free, as LogisticRegression does. A finite value keeps classes from vanishing under
         much noise: intercepts are penalised for their distance from the log of the estimated class frequencies, and finally shifted so
@@ -200,6 +203,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         strengths = np.sort(np.atleast_1d(np.asarray(self.C, np.float64))).tolist()
         if not (strengths[0] > 0 and strengths[-1] < np.inf):  # NaN is sorted to the end
             _validate.positive(C=strengths[0] if strengths[0] <= 0 else strengths[-1])
+        strengths = _filled(strengths)
         # The loss is not convex, and a start that favours some classes could stay with them: at zero all are equally likely in every row.
         start = np.zeros((len(classes), X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
@@ -302,6 +306,15 @@ def _is_plain(regression: LogisticRegression) -> bool:
     given = {name: value for name, value in regression.get_params().items() if name not in _FREE}
     same = list(_SAME)  # a list compares values that cannot be hashed, such as class_weight={...}
     return 0 < regression.C < np.inf and all(value is None or value == defaults[n] or (n, value) in same for n, value in given.items())
+
+
+def _filled(strengths: list[float]) -> list[float]:
+    """Put further C, evenly on a logarithmic scale, between those that are more than a step apart."""
+    found = strengths[:1]
+    for low, high in pairwise(strengths):
+        steps = max(1, int(np.ceil(np.log10(high / low) / _STEP - 0.1)))  # 1, 3, 10 are in steps
+        found += np.geomspace(low, high, steps + 1)[1:].tolist()
+    return found
 
 
 # Evidence and its loss --------------------------------------------------------------------------------------------------------------------
