@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_classification
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -325,6 +325,25 @@ def test_mixed_and_missing_labels_are_refused_in_words(data, labels):
         classifier(classes=["a", "b"]).fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="one type"):
         classifier(classes="infer").fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [ldp.LabelDPClassifier, ldp.LabelDPRegressor])
+def test_faults_of_features_are_named_with_what_to_do_and_cost_nothing(kind, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(100, 3)), columns=list("abc"))
+    gaps, endless, text = X.mask(X > 2).to_numpy(), X.assign(a=np.inf).to_numpy(), X.assign(a="x")
+    declared = {"classes": [0, 1]} if kind is ldp.LabelDPClassifier else {"range": (0, 1)}
+    linear = LogisticRegression() if kind is ldp.LabelDPClassifier else LinearRegression()
+    ledger, y = ldp.Ledger(tmp_path / "ledger.sqlite"), rng.integers(0, 2, 100)
+    faults = ((gaps, "SimpleImputer"), (endless, "finite"), (text, "OneHotEncoder"), (text.to_numpy().tolist(), "OneHotEncoder"))
+    for wrong, advice in faults:
+        with pytest.raises(ldp.InvalidInput, match=f"Nothing was charged or drawn.*{advice}"):
+            kind(linear, **declared, ledger=ledger, dataset="d").fit(wrong, y)
+    assert ledger.runs() == []
+    model = kind(linear, **declared, noise=ldp.SeededNoise(0)).fit(X, y)
+    for wrong, advice in ((X[["a", "b"]], "feature_names_in_"), (X.mask(X > 2), "SimpleImputer"), (text, "types that the fit had")):
+        with pytest.raises(ldp.InvalidInput, match=advice):
+            model.predict(wrong)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5])

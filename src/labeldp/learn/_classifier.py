@@ -37,7 +37,7 @@ from labeldp.learn._corrections import (
     weights_of,
 )
 from labeldp.learn._corrections import HeldOut as Scored
-from labeldp.learn._data import Estimator, Floats, check_features, encoder_of, features_digest, read_labels, text_columns
+from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
 from labeldp.learn._several import SeveralModels, drawn
 from labeldp.ledger._ledger import Ledger
@@ -142,8 +142,9 @@ class TabularEstimator(StagedEstimator[Fitted]):
         return np.empty(0, np.int64) if training.refit else held_out
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
-        checked = check_features(X, self._base(), type(self).__name__)
-        validate_data(self, X, reset=reset, skip_check_array=True)
+        with explained(fitted=not reset):
+            checked = check_features(X, self._base(), type(self).__name__)
+            validate_data(self, X, reset=reset, skip_check_array=True)
         if reset and self._weights is not None:
             self._weights = checked_weights(self._weights, row_count(checked))
         return checked
@@ -476,7 +477,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         X : (n, n_features) array, sparse matrix or data frame
         """
         check_is_fitted(self)
-        return self._model.predict_proba(self._checked(X, reset=False))
+        checked = self._checked(X, reset=False)
+        with explained(fitted=True):
+            return self._model.predict_proba(checked)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the most likely class of each row: (n,) class values; (n, L) for several targets.
@@ -487,7 +490,11 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         """
         check_is_fitted(self)
         model: Any = self._model
-        return model.predict(self._checked(X, reset=False)) if isinstance(model, SeveralModels) else super().predict(X)
+        if not isinstance(model, SeveralModels):
+            return super().predict(X)
+        checked = self._checked(X, reset=False)
+        with explained(fitted=True):
+            return model.predict(checked)
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
         """Measure the accuracy on true labels; of several targets the share of rows in which all are right, on public labels.
@@ -597,7 +604,7 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
         what = str(found).strip().split("\n")[0].removesuffix(".") or type(found).__name__
         raise (WrongType if isinstance(found, TypeError) else InvalidInput)(
             f"Expected an estimator that can be fitted to some rows of X and predict all {n}, got {type(found).__name__}: {what}. "
-            f"Nothing was charged or drawn.{_advice(what)}"
+            f"Nothing was charged or drawn.{advice(what)}"
         ) from found
 
 
@@ -660,13 +667,3 @@ def _stateless(estimator: Estimator) -> Estimator:
     # Both are for the real training alone: a dry run must neither resume nor overwrite its state.
     kept = [name for name in estimator.get_params() if f"__{name}".endswith(_OF_THE_REAL_FIT)]
     return estimator.set_params(**dict.fromkeys(kept)) if kept and getattr(estimator, "takes_raw_labels", False) else estimator
-
-
-def _advice(what: str) -> str:
-    if "could not convert string" in what or "dtype" in what:
-        return " Encode text columns, as OneHotEncoder(handle_unknown='ignore') in a ColumnTransformer does; estimator=None does it itself."
-    if "NaN" in what or "missing values" in what:
-        return " Fill the gaps, for example with SimpleImputer() as the first step of a pipeline; estimator=None takes them as they are."
-    if "unknown categor" in what:
-        return " Categories that are rare are new to a part of the rows: OneHotEncoder(handle_unknown='ignore') takes them."
-    return ""

@@ -18,7 +18,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
 from labeldp.learn._clusters import Clusters, clusters_for, dense, learned_from_counts, learner_of_counts, plan_clusters
 from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels
-from labeldp.learn._data import Estimator, Floats, check_features, read_labels, takes_images
+from labeldp.learn._data import Estimator, Floats, check_features, explained, read_labels, takes_images
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import ClassifierEstimator
@@ -51,8 +51,9 @@ class CuratorEstimator(ClassifierEstimator):
         raise AssertionError("refused by _inputs")
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
-        checked = check_features(X, self, type(self).__name__)
-        validate_data(self, X, reset=reset, skip_check_array=True)
+        with explained(fitted=not reset):
+            checked = check_features(X, self, type(self).__name__)
+            validate_data(self, X, reset=reset, skip_check_array=True)
         return checked
 
 

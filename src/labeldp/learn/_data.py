@@ -20,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from labeldp._hash import array_digest
 from labeldp.custody._encode import infers, not_plain
-from labeldp.errors import InvalidInput, RareCategoriesWarning
+from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
 from labeldp.protocol._fit import FitSettings, settled_classes
 from labeldp.protocol._matching import check_count
 
@@ -155,6 +155,53 @@ def _as_text(X: Any) -> NDArray[np.object_]:
     text = np.array([[str(v) for v in row] for row in values], object).reshape(values.shape)
     text[missing.reshape(values.shape)] = np.nan
     return text
+
+
+@contextlib.contextmanager
+def explained(*, fitted: bool) -> Iterator[None]:
+    """Raise what scikit-learn says against features as errors of this library, with what to do about it.
+
+    Parameters
+    ----------
+    fitted : bool
+        Whether features to predict from are meant, else those of a fit, before its charge.
+    """
+    try:
+        yield
+    except LabelDPError:
+        raise
+    except (TypeError, ValueError) as error:
+        what = str(error).strip()
+        if "natively" in what:  # names other estimators, and says in many lines what `advice` does in one
+            what = what.split("\n")[0]
+        told = what if what.endswith(".") else f"{what}."
+        hint = _advice_for_predicting(what) if fitted else f" Nothing was charged or drawn.{advice(what)}"
+        raise (WrongType if isinstance(error, TypeError) else InvalidInput)(f"{told}{hint}") from error
+
+
+def _advice_for_predicting(what: str) -> str:
+    if "feature" in what and "Reshape" not in what:
+        return " Give the columns that the fit had, in their order: X[list(model.feature_names_in_)] of a data frame."
+    if "could not convert string" in what or "dtype" in what:
+        return " Give columns of the types that the fit had: text where it had text, numbers where it had numbers."
+    if "NaN" in what or "missing values" in what:
+        return " The fit had no gaps: fill these as its rows were, or fit a pipeline that begins with SimpleImputer()."
+    return ""
+
+
+def advice(what: str) -> str:
+    """Say what to do about an error of scikit-learn's on features of a fit; "" if nothing is known."""
+    if "infinity" in what:
+        return " Replace infinite numbers by finite ones."
+    if "DateTime" in what or "datetime" in what:
+        return " Make numbers of dates, such as days since one of them."
+    if "could not convert string" in what or "dtype" in what:
+        return " Encode text columns, as OneHotEncoder(handle_unknown='ignore') in a ColumnTransformer does; estimator=None does it itself."
+    if "NaN" in what or "missing values" in what:
+        return " Fill the gaps, for example with SimpleImputer() as the first step of a pipeline; estimator=None takes them as they are."
+    if "unknown categor" in what:
+        return " Categories that are rare are new to a part of the rows: OneHotEncoder(handle_unknown='ignore') takes them."
+    return ""
 
 
 # Labels -----------------------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.learn._classifier import FEW_ROWS, TabularEstimator, _Training, dry_run
 from labeldp.learn._corrections import DEFAULTS, LearnOptions, require_plain_labels, require_regressor
-from labeldp.learn._data import Floats, features_digest
+from labeldp.learn._data import Floats, explained, features_digest
 from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
@@ -235,7 +235,9 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         X : (n, n_features) array, sparse matrix or data frame
         """
         check_is_fitted(self)
-        return self._model.predict(self._checked(X, reset=False))
+        checked = self._checked(X, reset=False)
+        with explained(fitted=True):
+            return self._model.predict(checked)
 
     def predict_distribution(self, X: Any) -> Floats:
         """Predict probabilities of the true number's grid point: (n, G) float64, columns in the order of `grid_`.
@@ -245,7 +247,9 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         X : (n, n_features) array, sparse matrix or data frame
         """
         check_is_fitted(self)
-        return self._model.predict_proba(self._checked(X, reset=False))
+        checked = self._checked(X, reset=False)
+        with explained(fitted=True):
+            return self._model.predict_proba(checked)
 
     def predict_quantile(self, X: Any, q: float | ArrayLike) -> Floats:
         """Predict a quantile of each row's true number, such as the median, before rounding to the grid.
@@ -261,8 +265,10 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
             Within the range.
         """
         check_is_fitted(self)
-        wanted = quantiles_of(q)
-        found = self._model.family.quantile(self._model.locations(self._checked(X, reset=False)), wanted.reshape(-1))
+        wanted, checked = quantiles_of(q), self._checked(X, reset=False)
+        with explained(fitted=True):
+            locations = self._model.locations(checked)
+        found = self._model.family.quantile(locations, wanted.reshape(-1))
         return found if wanted.ndim else found[:, 0]
 
 
