@@ -35,6 +35,10 @@ def linear(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 # scikit-learn's contract --------------------------------------------------------------------------------------------------------------
 
 FRESH = dict.fromkeys(("check_fit_idempotent", "check_supervised_y_2d", "check_regressor_data_not_an_array"), "each fit draws fresh noise")
+WEIGHED = dict.fromkeys(
+    ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),
+    "a weight changes no draw: a row of weight 2 is not two rows with noise of their own",
+)
 
 
 @pytest.mark.usefixtures("same_noise")
@@ -46,7 +50,7 @@ FRESH = dict.fromkeys(("check_fit_idempotent", "check_supervised_y_2d", "check_r
         ldp.LabelDPRegressor(make_pipeline(StandardScaler(), LinearRegression()), range=(-4, 4), epsilon=8.0, noise=ldp.SeededNoise(0)),
         ldp.LabelDPRegressor(LinearRegression(), range=ldp.Grid(-4, 4, points=33), epsilon=8.0),
     ],
-    expected_failed_checks=lambda estimator: {} if estimator.noise is not None else FRESH,
+    expected_failed_checks=lambda estimator: WEIGHED | ({} if estimator.noise is not None else FRESH),
     xfail_strict=False,
 )
 def test_estimator_contract(estimator: Any, check: Any) -> None:
@@ -271,6 +275,68 @@ def test_quantiles_outside_0_to_1_and_classes_that_are_no_numbers_are_refused() 
         root_mean_squared_error(noisy, y)
     with pytest.raises(ldp.InvalidInput, match="finite number a row"):
         r2(ldp.privatize(y, ldp.RandomizedResponse(11, 1.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0)), y[1:])
+
+
+# Weights of rows -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_weight_two_counts_as_two_rows() -> None:
+    """Exactly so, but for folds, which are drawn at random: cuts, centre, scale, share, and the targets and weights of a fit."""
+    random = np.random.default_rng(0)
+    X, y = linear(600)
+    grid, counts = ldp.Grid(0, 10, points=41), random.integers(1, 4, 600)
+    repeated = np.repeat(np.arange(600), counts)
+    for law in (ldp.Threshold(41, 2.0), SquareWave(41, 2.0)):
+        once = ldp.privatize(y, law, classes=grid, noise=ldp.SeededNoise(0))
+        found = _Rows(once, np.random.RandomState(0), True, counts.astype(float))
+        wanted = _Rows(once[repeated], np.random.RandomState(0), True)
+        assert found.total == wanted.total and np.allclose(found.reaching, wanted.reaching, rtol=1e-9)
+        (family, centre), (other, mean) = found.constant(), wanted.constant()
+        assert centre == pytest.approx(mean) and family.scale == pytest.approx(other.scale)
+        at = X @ [1.5, -1.0, 0.5] + 5
+        one, other_one = found.chosen(centre, at), wanted.chosen(mean, at[repeated])
+        assert (one[0].scale, *one[1:]) == pytest.approx((other_one[0].scale, *other_one[1:]), rel=1e-6)
+        if isinstance(law, ldp.Threshold):  # of other laws the information comes from a sample of rows
+            (target, weight), (aim, each) = found.working(family, at), wanted.working(other, at[repeated])
+            assert np.allclose(target[repeated], aim) and np.allclose(weight[repeated] / counts[repeated], each)
+
+
+@pytest.mark.usefixtures("same_noise")
+@pytest.mark.parametrize("estimator", [LinearRegression(), HistGradientBoostingRegressor(max_iter=20, early_stopping=False)])
+def test_rows_without_weight_teach_nothing_and_are_charged_as_all_others(estimator: Any) -> None:
+    X, y = linear(3000)
+    other = np.concatenate([y[:1500], 10 - y[1500:]])  # the second half teaches the opposite
+    model = ldp.LabelDPRegressor(estimator, range=(0, 10), epsilon=4.0, random_state=0)
+    weights = np.repeat([5.0, 0.0], 1500)
+    model.fit(X, other, weights)
+    noisy, test = model.noisy_labels_, linear(2000, seed=1)
+    assert len(noisy) == 3000 and noisy.evidenced.all()
+    assert model.score(*test) > 0.6
+    assert clone(model).fit(X, noisy, sample_weight=weights).score(*test) > 0.6
+    assert clone(model).fit(X, noisy, sample_weight=5 - weights).score(*test) < 0
+
+
+@pytest.mark.parametrize(
+    "weights", [np.full(300, -1.0), np.full(300, np.nan), np.full(300, np.inf), np.ones(299), np.ones((300, 1)), np.zeros(300), ["a"] * 300]
+)
+def test_weights_that_are_none_are_refused_before_a_charge(tmp_path: Path, weights: Any) -> None:
+    X, y = linear(300)
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), dataset="d", ledger=ledger)
+    with pytest.raises(ldp.InvalidInput, match="sample_weight"):
+        model.fit(X, y, sample_weight=weights)
+    assert ledger.spent("d", "label") == 0 and not hasattr(model, "estimator_")
+
+
+def test_weights_need_an_estimator_that_takes_them_and_names_of_others_are_refused(tmp_path: Path) -> None:
+    X, y = linear(300)
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    model = ldp.LabelDPRegressor(KNeighborsRegressor(), range=(0, 10), dataset="d", ledger=ledger)
+    with pytest.raises(ldp.InvalidInput, match="KNeighborsRegressor"):
+        model.fit(X, y, sample_weight=np.ones(300))
+    with pytest.raises(TypeError, match="eval_set"):
+        model.fit(X, y, eval_set=[(X, y)])
+    assert ledger.spent("d", "label") == 0
 
 
 # Metrics -------------------------------------------------------------------------------------------------------------------------------

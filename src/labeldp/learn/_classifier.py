@@ -110,6 +110,53 @@ class TabularEstimator(StagedEstimator[Fitted]):
         tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
         return tags
 
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        *,
+        ids: ArrayLike | None = None,
+        unit: ArrayLike | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
+        **others: object,
+    ) -> Self:
+        """Privatize the labels and learn from them, or learn from noisy labels.
+
+        Parameters
+        ----------
+        X, ids, unit, id_name, unit_name
+            As of every estimator: see `labeldp.privatize` for ids and units.
+        y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
+            With `classes=LabelColumns(...)`, which LabelDPClassifier takes, raw labels of several targets: an (n, L) array, or a data frame
+            or mapping with these columns. They are drawn together: `epsilon` is the total for all of them, `law` is "auto", the name of
+            each column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts in the account of each column. A
+            copy of this estimator is trained on each column; `predict` returns (n, L), `predict_proba` a list of L arrays.
+        sample_weight : (n,) array >= 0, optional
+            Public weights of the rows, for learning alone: a row of weight 2 counts as two. They must not depend on these labels. Which
+            labels are drawn, at what cost, and the estimates from held-out rows do not change. Not with several targets.
+        **others
+            None: arguments of other libraries, such as eval_set, are refused by name.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidInput
+            For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for several stages,
+            a prior or a filter.
+        """
+        _require_own_arguments(others)
+        try:
+            if sample_weight is not None:
+                self._weights = sample_weight  # checked with X
+            return super().fit(X, y, ids=ids, unit=unit, id_name=id_name, unit_name=unit_name)
+        finally:
+            self.__dict__.pop("_weights", None)
+
     def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
         if self._weights is not None and ids is not None:
             self._weights = self._weights[matched_by_id(ids, len(self._weights), noisy)[0]]
@@ -375,53 +422,6 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             )
 
     # Several targets --------------------------------------------------------------------------------------------------------------
-
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None = None,
-        *,
-        ids: ArrayLike | None = None,
-        unit: ArrayLike | None = None,
-        id_name: Name | None = None,
-        unit_name: Name | None = None,
-        **others: object,
-    ) -> Self:
-        """Privatize the labels and learn from them, or learn from noisy labels.
-
-        Parameters
-        ----------
-        X, ids, unit, id_name, unit_name
-            As of every estimator: see `labeldp.privatize` for ids and units.
-        y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
-            With `classes=LabelColumns(...)` raw labels of several targets: an (n, L) array, or a data frame or mapping with these columns.
-            They are drawn together: `epsilon` is the total for all of them, `law` is "auto", the name of each column's law, or one of
-            `LabelColumns.law`, and the ledger has one charge, which counts in the account of each column. A copy of this estimator is
-            trained on each column; `predict` returns (n, L), `predict_proba` a list of L arrays.
-        sample_weight : (n,) array >= 0, optional
-            Public weights of the rows, for learning alone: a row of weight 2 counts as two. They must not depend on these labels. Which
-            labels are drawn, at what cost, and the estimates from held-out rows do not change. Not with several targets.
-        **others
-            None: arguments of other libraries, such as eval_set, are refused by name.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidInput
-            For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for several stages,
-            a prior or a filter.
-        """
-        _require_own_arguments(others)
-        try:
-            if sample_weight is not None:
-                self._weights = sample_weight  # checked with X
-            return super().fit(X, y, ids=ids, unit=unit, id_name=id_name, unit_name=unit_name)
-        finally:
-            self.__dict__.pop("_weights", None)
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if not is_several(self.classes, y):

@@ -50,7 +50,11 @@ _RARE = 1e-4  # least share of rows beyond a cut
 _SMOOTHINGS = 200
 _SMOOTHED = 32  # points from which shares of neighbours are smoothed
 _COMPARED = 1 << 15  # answers whose likelihood compares shares and scales: enough to tell them apart, and little beside the fits
+_BINS = 64  # of locations that are compared as one
+_IRREGULAR = 3**0.5
 _OUTPUTS = 2048  # of a law from which the expected information is computed
+_GROWTH = 0.5  # length of a piece of boosting, over that of all before it
+_NOTHING = 1e-12  # of the largest weight, up to which a row counts as none
 PATIENCE = 2  # pieces of boosting without a better likelihood of unseen rows, after which it ends
 _KNOTS = 33  # locations at which it is
 _LEAST = 1e-3  # information of a row, as a share of the mean: what says less weighs as if it said this
@@ -123,9 +127,10 @@ class Family:
     def _value(self, z: Floats, answers: "Answers") -> Floats:
         return np.asarray(np.maximum(answers.first + (answers.step * ndtr(z)).sum(axis=0), _SMALLEST))
 
-    def log_likelihood(self, locations: Floats, answers: "Answers") -> float:
-        """Compute the sum over rows of ln L."""
-        return float(np.log(self._value((locations - self._cuts[answers.place]) / self.scale, answers)).sum())
+    def log_likelihood(self, locations: Floats, answers: "Answers", counts: Floats | None = None) -> float:
+        """Compute the sum over rows of ln L, each row counted so often."""
+        found = np.log(self._value((locations - self._cuts[answers.place]) / self.scale, answers))
+        return float(found.sum() if counts is None else found @ counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +168,16 @@ class Answers:
 
     def __getitem__(self, rows: Any) -> "Answers":
         return Answers(self.first[rows], self.place[:, rows], self.step[:, rows])
+
+    def different(self) -> tuple["Answers", Codes]:
+        """Return the answers without repetition, and which of them each row has: (n,)."""
+        # Equal rows have equal sums of irregular multiples, and sorting these takes a small part of the time of sorting rows.
+        mixed = self.first.copy()
+        for values in (self.place, self.step):
+            for each in values:
+                mixed = mixed * _IRREGULAR + each
+        _, rows, kind = np.unique(mixed, return_index=True, return_inverse=True)
+        return self[rows], kind
 
 
 def _chunks(rows: NDArray[Any], width: int) -> Iterator[NDArray[Any]]:
@@ -227,7 +242,8 @@ class LocationLearner:
     location comes from a model of the other folds. The same predictions choose the scale, and how far to go from the centre to what the
     model says (both as posterior means on a grid, uniform beforehand). Few noisy rows thus give nearly the constant.
     Cost: FOLDS (1 + em_rounds) fits on 1 - 1/FOLDS of the rows, and one on all: with the defaults 7 times a plain fit. O(n G) besides.
-    Histogram boosting: FOLDS + 1 boostings in some 13 pieces, up to the round after which rows that a model has not seen are less likely.
+    Histogram boosting: FOLDS boostings on 1 - 1/FOLDS of the rows, in some 10 pieces, up to the round after which rows that a model has not
+    seen are less likely; the mean of them is the model, and of the refit the mean with one boosting on all rows.
 
     References
     ----------
@@ -239,9 +255,12 @@ class LocationLearner:
     options: LearnOptions
     random_state: np.random.RandomState
 
-    def fit(self, X: object, noisy: NoisyLabels, start: LocationModel | None, held_out: object) -> LocationModel:
+    def fit(
+        self, X: object, noisy: NoisyLabels, start: LocationModel | None, held_out: object, sample_weight: Floats | None = None
+    ) -> LocationModel:
         """Learn from n rows; the model of an earlier stage has seen some of them, so it is no start."""
-        rows = _Rows(noisy, self.random_state, weight_keyword(self.estimator) is not None)
+        X, noisy, counts = counted(X, noisy, sample_weight)
+        rows = _Rows(noisy, self.random_state, weight_keyword(self.estimator) is not None, counts)
         if boosted(self.estimator) is not None:
             return _Boosting(self.estimator, rows, self.random_state).fit(X)
         family, centre = rows.constant()
@@ -256,15 +275,15 @@ class LocationLearner:
                 found[outside] = np.asarray(model.predict(take(X, outside)), np.float64).reshape(-1)
             family, share, _ = rows.chosen(centre, found)
             locations = family.clipped(centre + share * (found - centre))
-        # A fold's model learned from fewer rows than the last one will, whose noise is so much smaller beside the same signal.
-        whole = share / (share + (1 - share) * (1 - 1 / FOLDS)) if share > 0 else 0.0
-        return LocationModel(self._fitted(X, *rows.working(family, locations), np.arange(len(noisy))), family, centre, whole)
+        last = self._fitted(X, *rows.working(family, locations), np.arange(len(noisy)))
+        return LocationModel(last, family, centre, _share_of_all(share))
 
-    def refit(self, X: object, noisy: NoisyLabels, model: LocationModel) -> LocationModel:
+    def refit(self, X: object, noisy: NoisyLabels, model: LocationModel, sample_weight: Floats | None = None) -> LocationModel:
         """Learn again from all rows: the model's own locations have followed the noise of those that it has learned from."""
         if model.path is None:
-            return self.fit(X, noisy, None, None)
-        return _Boosting(self.estimator, _Rows(noisy, self.random_state, True), self.random_state).whole(X, model)
+            return self.fit(X, noisy, None, None, sample_weight)
+        X, noisy, counts = counted(X, noisy, sample_weight)
+        return _Boosting(self.estimator, _Rows(noisy, self.random_state, True, counts), self.random_state).whole(X, model)
 
     def _fitted(self, X: object, targets: Floats, weights: Floats, rows: Codes) -> Estimator:
         keyword = weight_keyword(self.estimator)
@@ -273,19 +292,34 @@ class LocationLearner:
         return fitted
 
 
+def counted(X: object, noisy: NoisyLabels, sample_weight: Floats | None) -> tuple[object, NoisyLabels, Floats | None]:
+    """Drop rows that count as none, so that no weight is 0."""
+    if sample_weight is None:
+        return X, noisy, None
+    rows = np.flatnonzero(sample_weight > _NOTHING * sample_weight.max())
+    return take(X, rows), noisy[rows], sample_weight[rows]
+
+
+def _share_of_all(share: float) -> float:
+    """Compute the share of a model of all rows: a fold's learned from fewer, whose noise is so much larger beside the same signal."""
+    return share / (share + (1 - share) * (1 - 1 / FOLDS)) if share > 0 else 0.0
+
+
 class LocationBoosting(RegressorMixin, BaseEstimator):
-    """Histogram boosting of locations: the sum of its pieces.
+    """Histogram boosting of locations: the mean of several boostings, each a sum of pieces.
 
     Attributes
     ----------
     start_ : float
         Location before the first piece.
     pieces_ : list of HistGradientBoostingRegressor
-        Empty if rows that no model had seen spoke against the first one.
+        Of all boostings; empty if rows that no model had seen spoke against the first one.
+    weights_ : list of float
+        Of each piece in the mean.
     share_ : float
-        How much of the pieces is taken.
+        How much of the mean is taken.
     n_iter_ : int
-        Rounds.
+        Rounds of one boosting.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "LocationBoosting":
@@ -297,18 +331,27 @@ class LocationBoosting(RegressorMixin, BaseEstimator):
         y : (n,) float
         sample_weight : (n,) float, optional
         """
-        return self._keep(0.0, [HistGradientBoostingRegressor().fit(X, y, sample_weight)], 1.0)
+        return self._keep(0.0, [[HistGradientBoostingRegressor().fit(X, y, sample_weight)]], 1.0)
 
-    def _keep(self, start: float, pieces: list[HistGradientBoostingRegressor], share: float) -> "LocationBoosting":
+    def _keep(self, start: float, boostings: list[list[HistGradientBoostingRegressor]], share: float) -> "LocationBoosting":
         self.start_, self.share_ = start, share
-        self.pieces_, self.n_iter_ = pieces, sum(int(piece.n_iter_) for piece in pieces)
+        self.pieces_ = [piece for pieces in boostings for piece in pieces]
+        self.weights_ = [1 / len(boostings)] * len(self.pieces_)
+        self.n_iter_ = sum(int(piece.n_iter_) for piece in boostings[0])
         return self
+
+    def _with(self, start: float, pieces: list[HistGradientBoostingRegressor]) -> "LocationBoosting":
+        """Take the mean with another boosting of as many rounds."""
+        found = LocationBoosting()._keep((self.start_ + start) / 2, [pieces], self.share_)
+        found.weights_ = [each / 2 for each in (*self.weights_, *found.weights_)]
+        found.pieces_ = [*self.pieces_, *pieces]
+        return found
 
     def predict(self, X: Any) -> Floats:
         """Predict locations: (n,) float64."""
         found = np.full(X.shape[0], self.start_)
-        for piece in self.pieces_:
-            found += self.share_ * piece.predict(X)
+        for piece, weight in zip(self.pieces_, self.weights_, strict=True):
+            found += self.share_ * weight * piece.predict(X)
         return found
 
 
@@ -333,64 +376,62 @@ class _Boosting:
     random_state: np.random.RandomState
 
     def fit(self, X: object) -> LocationModel:
-        """Choose rounds, scale and share by cross-fitted pieces, then boost on all rows."""
+        """Boost on the rows outside each fold, with the rounds, scale and share that those inside choose; the mean is the model."""
         found: list[LocationModel] = []
 
         def learn(last: Estimator, features: Any, through: Transform) -> Estimator:
             family, centre = self.rows.constant()
             regressor = self._settled(last, family, centre)
-            rounded = rounded_to_bins(features, regressor.max_bins)
-            path, chosen, share = self._path(regressor, rounded, family, centre)
-            # A fold's model learned from fewer rows than the last one will, whose noise is so much smaller beside the same signal.
-            whole = share / (share + (1 - share) * (1 - 1 / FOLDS)) if share > 0 else 0.0
-            found.append(LocationModel(None, chosen, centre, path=path))
-            return LocationBoosting()._keep(centre, self._pieces(regressor, rounded, path, centre), whole)
+            folds, model = self._path(regressor, rounded_to_bins(features, regressor.max_bins), family, centre)
+            found.append(model)
+            return LocationBoosting()._keep(centre, folds, _share_of_all(model.share))
 
         fitted = fit_last(self.estimator, X, learn)
-        return replace(found[0], estimator=fitted)
+        return replace(found[0], estimator=fitted, share=1.0)
 
-    def whole(self, X: object, model: LocationModel) -> LocationModel:
-        """Boost on all rows along the path that was chosen."""
-        share = boosting_in(model.estimator).share_
-        found: list[float] = []
-
-        def learn(last: Estimator, features: Any, through: Transform) -> Estimator:
-            family, centre = self.rows.constant()
-            found.append(centre)
-            regressor = self._settled(last, family, centre)
-            pieces = self._pieces(regressor, rounded_to_bins(features, regressor.max_bins), model.path or (), centre)
-            return LocationBoosting()._keep(centre, pieces, share)
-
-        fitted = fit_last(self.estimator, X, learn)
-        return replace(model, estimator=fitted, centre=found[0])
+    def whole(self, X: Any, model: LocationModel) -> LocationModel:
+        """Boost on all rows along the path that was chosen, and take the mean with the model: each has followed noise of its own."""
+        steps = model.estimator.steps if isinstance(self.estimator, Pipeline) else []
+        last = self.estimator.steps[-1][1] if steps else self.estimator
+        # Transformed by the steps that are fitted, so that both read the same features.
+        features = Pipeline(steps[:-1]).transform(X) if steps[:-1] else X
+        family, centre = self.rows.constant()
+        regressor = self._settled(last, family, centre)
+        pieces = self._pieces(regressor, rounded_to_bins(features, regressor.max_bins), model.path or (), centre)
+        joined = boosting_in(model.estimator)._with(centre, pieces)
+        tell_of_fit()
+        fitted = Pipeline([*steps[:-1], (steps[-1][0], joined)]) if steps else joined
+        return replace(model, estimator=fitted, centre=joined.start_)
 
     def _settled(self, regressor: HistGradientBoostingRegressor, family: Family, centre: float) -> HistGradientBoostingRegressor:
         """Set what holds noise off, where the user has not set it."""
-        told = float(self.rows.working(family, np.full(len(self.rows.answers), centre))[1].mean())
+        told = float(self.rows.working(family, np.full(len(self.rows.answers), centre))[1].sum() / self.rows.total)
         settings = noisy_settings(regressor, "sklearn.ensemble", min(1.0, told))
         return clone(regressor).set_params(**settings, early_stopping=False, warm_start=False)
 
     def _path(
         self, regressor: HistGradientBoostingRegressor, X: Any, family: Family, centre: float
-    ) -> tuple[tuple[Family, ...], Family, float]:
+    ) -> tuple[list[list[HistGradientBoostingRegressor]], LocationModel]:
         """Boost on the rows outside each fold; the likelihood of those inside chooses the family of each piece, and their number."""
         n = len(self.rows.answers)
         fold = self.random_state.permutation(n) % min(FOLDS, n)
         others = [np.flatnonzero(fold != number) for number in range(int(fold.max()) + 1)]
         found = np.full((len(others), n), centre)
         generators = [check_random_state(self.random_state.randint(np.iinfo(np.int32).max)) for _ in others]
-        families = [family]
+        families, pieces = [family], [list[HistGradientBoostingRegressor]() for _ in others]
         best = (*self.rows.chosen(centre, found[0]), 0)
-        for number, size in enumerate(pieces_of(regressor.max_iter), start=1):
-            for own, learned, generator in zip(found, others, generators, strict=True):
-                own += self._piece(regressor, X, families[-1], own, learned, size, generator).predict(X)
+        for number, size in enumerate(pieces_of(regressor.max_iter, _GROWTH), start=1):
+            for own, learned, generator, made in zip(found, others, generators, pieces, strict=True):
+                made.append(self._piece(regressor, X, families[-1], own, learned, size, generator))
+                own += made[-1].predict(X)
             family, share, score = self.rows.chosen(centre, found[fold, np.arange(n)])
             families.append(family)
             if score > best[2]:
                 best = (family, share, score, number)
             elif number - best[3] >= PATIENCE:
                 break
-        return tuple(families[: best[3]]), best[0], best[1]
+        kept = best[3]
+        return [made[:kept] for made in pieces], LocationModel(None, best[0], centre, best[1], path=tuple(families[:kept]))
 
     def _pieces(
         self, regressor: HistGradientBoostingRegressor, X: Any, path: Iterable[Family], centre: float
@@ -399,7 +440,7 @@ class _Boosting:
         rows = np.arange(len(self.rows.answers))
         pieces: list[HistGradientBoostingRegressor] = []
         found, generator = np.full(len(rows), centre), check_random_state(regressor.random_state)
-        for family, size in zip(path, pieces_of(regressor.max_iter), strict=False):
+        for family, size in zip(path, pieces_of(regressor.max_iter, _GROWTH), strict=False):
             pieces.append(self._piece(regressor, X, family, found, rows, size, generator))
             found += pieces[-1].predict(X)
         return pieces
@@ -422,12 +463,14 @@ class _Boosting:
         return piece
 
 
-def smooth_frequencies(likelihood: NDArray[np.floating]) -> Floats:
+def smooth_frequencies(likelihood: NDArray[np.floating], counts: Floats | None = None) -> Floats:
     """Estimate the points' shares by expectation-maximisation, (G,), on a fine grid with smoothing in each step.
 
     Parameters
     ----------
     likelihood : (n, G)
+    counts : (n,) array > 0, optional
+        How often each row counts.
 
     Notes
     -----
@@ -437,22 +480,30 @@ def smooth_frequencies(likelihood: NDArray[np.floating]) -> Floats:
     ----------
     Li et al. 2020, "Estimating numerical distributions under local differential privacy": EMS.
     """
-    if likelihood.shape[1] < _SMOOTHED:
-        return likeliest_frequencies(likelihood[:: max(1, likelihood.size >> 21)].astype(np.float64))
-    table = likelihood[:: max(1, likelihood.size >> 20)].astype(np.float64)
+    smooth = likelihood.shape[1] >= _SMOOTHED
+    some = slice(None, None, max(1, likelihood.size >> (20 if smooth else 21)))
+    table, weights = likelihood[some].astype(np.float64), None if counts is None else counts[some]
+    if not smooth:
+        return likeliest_frequencies(table, weights)
     shares = np.full(table.shape[1], 1 / table.shape[1])
+    given = np.ones(len(table)) if weights is None else weights
     for _ in range(_SMOOTHINGS):
-        shares = shares * (table.T @ (1 / (table @ shares))) / len(table)
+        shares = shares * (table.T @ (given / (table @ shares))) / given.sum()
         around = np.pad(shares, 1, mode="edge")
         shares = (around[:-2] + 2 * around[1:-1] + around[2:]) / 4
         shares /= shares.sum()
     return shares
 
 
-class _Rows:
-    """What was released of n rows, and what their laws can tell of a location."""
+def _quantiles(values: Floats, shares: Floats, counts: Floats | None) -> Floats:
+    return np.asarray(np.quantile(values, shares, weights=counts, method="inverted_cdf"))
 
-    def __init__(self, noisy: NoisyLabels, random_state: np.random.RandomState, weighted: bool) -> None:
+
+class _Rows:
+    """What was released of n rows, and what their laws can tell of a location. A row counts as often as `counts` says, None: once."""
+
+    def __init__(self, noisy: NoisyLabels, random_state: np.random.RandomState, weighted: bool, counts: Floats | None = None) -> None:
+        self.counts, self.total = counts, float(len(noisy) if counts is None else counts.sum())
         self.points = numbers_of(noisy)
         likelihood = noisy.likelihood()
         self.answers = Answers.of(likelihood)
@@ -465,10 +516,13 @@ class _Rows:
         self.one_bit[np.concatenate([*bits, np.empty(0, np.int64)])] = True
         self.one_bit &= draws == 1
         others = np.flatnonzero(~self.one_bit)
-        self.outputs = self.answers[random_state.permutation(others)[:_OUTPUTS]]
+        self.outputs, kind = self.answers[random_state.permutation(others)[:_OUTPUTS]].different()
+        self.often = np.bincount(kind) / max(1, len(kind))
+        self.different, self.kind = self.answers.different()
         # Questions that a model has chosen are no fair sample: who is asked about a high threshold has a high number.
         fair = np.concatenate([block.rows for block in noisy.blocks if not block.law.uses_prior] or [np.arange(len(noisy))])
-        self.reaching = np.clip(1 - np.cumsum(smooth_frequencies(likelihood[fair]))[:-1], _RARE, 1 - _RARE)
+        shares = smooth_frequencies(likelihood[fair], None if counts is None else counts[fair])
+        self.reaching = np.clip(1 - np.cumsum(shares)[:-1], _RARE, 1 - _RARE)
 
     def constant(self) -> tuple[Family, float]:
         """Give the family with all rows at one location, their mean, whose scale is their deviation."""
@@ -497,18 +551,33 @@ class _Rows:
         -------
         family, share, and the log-likelihood of all rows with them
         """
-        some = slice(None, None, max(1, self.answers.place.size // _COMPARED))
-        away, answers, scales = found[some] - centre, self.answers[some], self._scales()
+        away, answers, counts = self._together(found - centre)
+        scales = self._scales()
         # Locations, scale and cuts could grow together, so the scale is chosen with the cuts that make the number of all rows normal.
         anchor = self.constant()[0]
         families = [replace(anchor, scale=float(scale)) for scale in scales]
-        score = np.array([[each.log_likelihood(each.clipped(centre + share * away), answers) for each in families] for share in _SHARES])
+        score = np.array(
+            [[each.log_likelihood(each.clipped(centre + share * away), answers, counts) for each in families] for share in _SHARES]
+        )
         belief = np.exp(score - score.max())
         belief /= belief.sum()
         share = float(belief.sum(axis=1) @ _SHARES)
-        spread = np.quantile(found - centre, (np.arange(_PLACES) + 0.5) / _PLACES)
+        spread = _quantiles(found - centre, (np.arange(_PLACES) + 0.5) / _PLACES, self.counts)
         family = self._calibrated(float(np.exp(belief.sum(axis=0) @ np.log(scales))), centre + share * spread)
-        return family, share, family.log_likelihood(family.clipped(centre + share * (found - centre)), self.answers)
+        return family, share, family.log_likelihood(family.clipped(centre + share * (found - centre)), self.answers, self.counts)
+
+    def _together(self, away: Floats) -> tuple[Floats, Answers, Floats]:
+        """Count rows with one answer and nearly one location together: mean locations, answers, and how often each counts."""
+        counts = np.ones(len(away)) if self.counts is None else self.counts
+        bounds = _quantiles(away, np.arange(1, _BINS) / _BINS, self.counts)
+        cell = self.kind * _BINS + np.searchsorted(bounds, away)
+        size = len(self.different) * _BINS
+        if self.answers.place.shape[0] * size > _COMPARED:  # of laws with many outputs some rows
+            some = slice(None, None, max(1, self.answers.place.size // _COMPARED))
+            return away[some], self.answers[some], counts[some]
+        total = np.bincount(cell, counts, size)
+        held = np.flatnonzero(total)
+        return np.bincount(cell, counts * away, size)[held] / total[held], self.different[held // _BINS], total[held]
 
     def working(self, family: Family, locations: Floats, rows: Codes | None = None) -> tuple[Floats, Floats]:
         """Compute targets and weights of the next fit to these rows (all by default), (n,) each; a label without noise has weight 1."""
@@ -517,8 +586,10 @@ class _Rows:
         information = self._information(family, locations, value, slope, rows)
         if not self.weighted:  # all rows count alike, and their targets need one information for a fit to be a step of Newton's
             information = np.full(len(information), information.mean())
-        information = np.maximum(information, max(_LEAST * float(information.mean()), _SMALLEST))
-        return locations + slope / value / information, information * family.scale**2
+        counts = None if self.counts is None else self.counts if rows is None else self.counts[rows]
+        information = np.maximum(information, max(_LEAST * float(np.average(information, weights=counts)), _SMALLEST))
+        weights = information * family.scale**2 * (1.0 if counts is None else counts)
+        return locations + slope / value / information, weights
 
     def _information(self, family: Family, locations: Floats, value: Floats, slope: Floats, rows: Codes | None = None) -> Floats:
         """Compute the expected square of the score of each row: (n,) float64."""
@@ -534,5 +605,5 @@ class _Rows:
             values, slopes = np.array([each[0] for each in pairs]), np.array([each[1] for each in pairs])
             at = np.interp(locations[~bits], knots, np.arange(_KNOTS))
             overall = np.bincount(np.rint(at).astype(np.intp), minlength=_KNOTS) / len(at) @ values
-            result[~bits] = np.interp(locations[~bits], knots, (slopes**2 / values / overall).mean(axis=1))
+            result[~bits] = np.interp(locations[~bits], knots, (slopes**2 / values / overall) @ self.often)
         return result

@@ -15,7 +15,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.learn._classifier import FEW_ROWS, TabularEstimator, _Training, dry_run
-from labeldp.learn._corrections import DEFAULTS, LearnOptions, require_plain_labels, require_regressor
+from labeldp.learn._corrections import DEFAULTS, LearnOptions, require_plain_labels, require_regressor, require_weights
 from labeldp.learn._data import Floats, explained, features_digest
 from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.ledger._ledger import Ledger
@@ -127,7 +127,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     gives the mean of the number.
 
     Cost of one stage: 9 fits on two thirds of the rows and one on all, 7 plain fits together, and as much again for the final refit; with
-    `LearnOptions(em_rounds=0, refit=False)` 3 plain fits. Histogram boosting: about 3 boostings, and one for the final refit.
+    `LearnOptions(em_rounds=0, refit=False)` 3 plain fits. Histogram boosting: three boostings on two thirds of the rows, whose mean is the
+    model, and one on all rows for the final refit, which enters the mean.
 
     Examples
     --------
@@ -198,6 +199,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training[LocationModel]":
         options = self.options or DEFAULTS
         encoded, estimator, encoder, random_state = self._prepared(inputs, self._base(inputs.shape[0]))
+        if self._weights is not None:
+            require_weights(estimator, "em")
         if isinstance(source, FitPlan):
             rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
 
@@ -214,6 +217,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
             encoder,
             lambda: features_digest(inputs),
             lambda rows: random_state.permutation(rows),
+            self._weights,
         )
 
     def _keep(self, training: Any, noisy: NoisyLabels, model: LocationModel, held_out: Any) -> Any:

@@ -652,8 +652,8 @@ def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray
         warn(
             UnmeasuredWarning(
                 f"No stage of these noisy labels (laws: {laws}) has an unbiased estimator for all of its rows, so no row can be held out "
-                "that would measure the model fairly: there is no estimated accuracy. Add rows drawn without a prior ('rr', 'subset'), or "
-                "pass validation_fraction=0."
+                "that would measure the model fairly: its quality on true labels is not estimated. Add rows drawn without a prior ('rr', "
+                "'subset'; numbers also 'square-wave'), or pass validation_fraction=0."
             )
         )
     # At most half of the measurable rows, so that training keeps some of them.

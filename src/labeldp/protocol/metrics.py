@@ -1297,8 +1297,11 @@ def _weights(sample_weight: ArrayLike | None, n: int) -> Floats:
 
 def checked_weights(sample_weight: ArrayLike, n: int) -> Floats:
     """Check the weights of n rows: (n,) float64, finite, >= 0 and not all 0."""
-    weights = np.asarray(sample_weight, np.float64)
-    if weights.shape != (n,) or not (np.isfinite(weights).all() and weights.min(initial=0.0) >= 0 and weights.sum() > 0):
+    try:
+        weights = np.asarray(sample_weight, np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"Expected sample_weight of {n} numbers >= 0, got something else.") from None
+    if weights.shape != (n,) or not (weights.min(initial=0.0) >= 0 and 0 < weights.sum() < np.inf):
         raise InvalidInput(f"Expected sample_weight of shape ({n},), finite, >= 0 and not all zero; got shape {weights.shape}.")
     return weights
 
