@@ -575,7 +575,7 @@ class _Rows:
         if self.answers.place.shape[0] * size > _COMPARED:  # of laws with many outputs some rows
             some = slice(None, None, max(1, self.answers.place.size // _COMPARED))
             return away[some], self.answers[some], counts[some]
-        total = np.bincount(cell, counts, size)
+        total: Floats = np.bincount(cell, counts, size).astype(np.float64)
         held = np.flatnonzero(total)
         return np.bincount(cell, counts * away, size)[held] / total[held], self.different[held // _BINS], total[held]
 

@@ -77,7 +77,8 @@ def share_right(predicted: NDArray[Any], Y: Any, names: Sequence[str], sample_we
     """Compute the share of rows in which all of L columns are predicted rightly, on public true labels."""
     if isinstance(Y, NoisyLabels):
         raise InvalidInput(
-            "Expected public true labels of all columns, got NoisyLabels: score one column, metrics.accuracy(noisy['name'], predicted[:, 0])."
+            "Expected public true labels of all columns, got NoisyLabels: score one column, "
+            "metrics.accuracy(noisy['name'], predicted[:, 0])."
         )
     right = np.ones(len(predicted), bool)
     for number, column in enumerate(columns_of(Y, names)):
