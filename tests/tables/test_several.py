@@ -195,7 +195,7 @@ def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypat
         (["--split", "weights"], "Expected --weights with --split weights"),
         (["--split", "joint", "--weights", "1,2"], "Expected --weights with --split weights"),
         (["--split", "one", "--weights", "1"], "2 weights"),
-        (["--range", "0:5"], "got a range"),
+        (["--range", "0:5"], "--range NAME=LOW:HIGH"),
         (["--infer-classes"], "--infer-classes"),
         (["--prior", "x,x"], "prior"),
     ):
@@ -207,6 +207,65 @@ def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypat
         "release", "in.csv", "--label", "ill", "--classes", "false,true", "--split", "one", "--epsilon", "1", "--out", "n.csv"
     )
     assert code != 0 and "several label columns" in err
+
+
+def with_numbers(place: Path, ending: str) -> Path:
+    table = data()
+    numbers = np.clip(40 + 10 * np.asarray(table["x"]) + 20 * np.asarray(table["ill"]), -5, 99).round(1)
+    return write(table.append_column("income", pa.array(numbers)), place / f"people.{ending}")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_the_command_line_takes_numbers_among_several_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, flags = with_numbers(tmp_path, ending), "false,true"
+    told = ["--epsilon", 8, "--id", "id", "--ledger", "ledger.db", "--dataset", "d", "--split", "equal"]
+    columns = ["--label", "ill,income", "--classes", flags, "--range", "income=0:100", "--grid", "income=21"]
+    code, _, err = run("release", source, *columns, "--out", f"noisy.{ending}", *told)
+    assert code == 0, err
+    noisy = ldp.read_noisy(f"noisy.{ending}", "income")
+    assert noisy.classes == ldp.Grid(0, 100, points=21)
+    found = ldp.stats.mean(noisy)["mean"]
+    truth = np.clip(np.asarray(pc_csv.read_csv(source)["income"] if ending == "csv" else pq.read_table(source)["income"]), 0, 100).mean()
+    error = (found.high - found.low) / 2 / 1.96
+    assert abs(found.value - truth) < 6 * error < 12  # six standard errors: false alarm 2e-9; fresh noise
+    # The empty place of a number, and one number of points for all ranges, are the same request.
+    same = ["--label", "ill,income", "--classes", f"{flags};", "--range", "income=0:100", "--grid", 21]
+    code, _, err = run("release", source, *same, "--out", f"noisy.{ending}", *told)
+    assert code == 0, err
+    assert ldp.Ledger("ledger.db").spent("d", ["ill", "income"]) == 8.0
+    code, said, err = run("train", f"noisy.{ending}", "--label", "income", "--model", "linear", "--out", "model", "--ledger", "ledger.db")
+    assert code == 0 and "RMSE" in said, err
+    code, _, err = run("predict", "model", source, "--out", "predicted.csv")
+    assert code == 0, err
+    predicted = np.asarray(pc_csv.read_csv("predicted.csv")["prediction"])
+    assert predicted.min() >= 0 and predicted.max() <= 100 and predicted.std() > 3
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (["--classes", "false,true", "--range", "0:100"], "--range NAME=LOW:HIGH"),
+        (["--classes", "false,true", "--range", "incme=0:100"], "Did you mean 'income'"),
+        (["--classes", "false,true", "--range", "income=100:0"], "lower end first"),
+        (["--classes", "false,true", "--range", "income=0"], "range LOW:HIGH"),
+        (["--classes", "false,true", "--range", "income=0:9;income=0:8"], "two of 'income'"),
+        (["--classes", "false,true", "--range", "income=0:100", "--grid", "x"], "whole number of points"),
+        (["--classes", "false,true", "--range", "income=0:100", "--grid", "ill=3"], "column of --grid"),
+        (["--classes", "false,true", "--range", "income=0:100", "--grid", "60000"], "points=60000"),
+        (["--classes", "false,true;a,b", "--range", "income=0:100"], "column 'income', got both"),
+        (["--classes", "false,true;a,b;c,d", "--range", "income=0:100"], "classes of 1 columns"),
+        (["--classes", "a,b", "--range", "income=0:100;ill=0:1"], "ranges of all of them"),
+        (["--classes", "false,true", "--grid", "5"], "Expected --grid beside a range"),
+        (["--range", "income=0:100"], "Expected the classes"),
+    ],
+)
+def test_options_of_numbers_among_several_columns_are_checked(tmp_path: Path, told: list[str], said: str) -> None:
+    source = with_numbers(tmp_path, "csv")
+    more = ["--epsilon", 1, "--id", "id", "--out", tmp_path / "noisy.csv", "--ledger", tmp_path / "ledger.db"]
+    code, _, err = run("release", source, "--label", "ill,income", *told, *more)
+    assert code == 2 and said in " ".join(err.replace("│", " ").split()), err
+    assert not (tmp_path / "ledger.db").exists()
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -25,6 +25,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from labeldp import _validate
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, LabelDPWarning, LedgerError, MissingExtra, ReleaseError
 from labeldp.laws import LAWS, register_law, spellings
 
@@ -314,26 +315,6 @@ class ClassOptions:
         names = split(self.classes) if self.classes_file is None else lines_of(self.classes_file)
         return [*(names or ()), *([None] if null_class else [])]
 
-    def of_columns(self, names: Sequence[str], *, null_class: bool = False, infer: bool = False) -> Any:
-        """Return the classes of several columns: one list for all of them, or one for each, separated by semicolons."""
-        from labeldp.laws import LabelColumns
-
-        if infer:
-            raise typer.BadParameter("Expected declared classes of several columns, got --infer-classes. Write --classes 'A,B;C,D'.")
-        if self.classes is None or self.classes_file is not None:
-            listed = [self.required(null_class=null_class)] * len(names)
-        else:
-            parts = self.classes.split(";")
-            parts = parts * len(names) if len(parts) == 1 else parts
-            listed = [[*(split(part) or ()), *([None] if null_class else [])] for part in parts]
-        if len(listed) != len(names):
-            raise typer.BadParameter(
-                f"Expected classes of {len(names)} columns, got {len(listed)} lists. Write one list for all, or one a column: 'A,B;C,D'."
-            )
-        if len(set(names)) < len(names):
-            raise typer.BadParameter(f"Expected different label columns, got one twice in {', '.join(names)}. Name each one once.")
-        return usage(lambda: LabelColumns(dict(zip(names, listed, strict=True))))
-
     def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:
         """Return the classes; a usage error without any."""
         from labeldp.custody._encode import undeclared
@@ -362,7 +343,9 @@ class NumberOptions(ColumnOptions):
     range: Annotated[
         str | None, typer.Option("--range", help="Public range of a number, instead of classes: LOW:HIGH. Numbers outside are clamped.")
     ] = None
-    grid: Annotated[int | None, typer.Option("--grid", help="Number of evenly spaced points of the range, as classes. Default: 64.")] = None
+    grid: Annotated[
+        str | None, typer.Option("--grid", metavar="INTEGER", help="Number of evenly spaced points of the range, as classes. Default: 64.")
+    ] = None
 
     def points(self, *, infer: bool = False) -> Any:
         """Make the Grid of --range; None without a range."""
@@ -377,7 +360,54 @@ class NumberOptions(ColumnOptions):
         from labeldp.laws import Grid
 
         text = self.range
-        return usage(lambda: Grid(*range_of(text), points=self.grid))
+        return usage(lambda: Grid(*range_of(text), points=points_of(self.grid)))
+
+    def of_columns(self, names: Sequence[str], *, infer: bool = False) -> Any:
+        """Return the classes of several columns: lists of classes in their order, or one for all of them, and ranges by name."""
+        from labeldp.laws import LabelColumns
+
+        if infer:
+            raise typer.BadParameter("Expected declared classes of several columns, got --infer-classes. Write --classes 'A,B;C,D'.")
+        if len(set(names)) < len(names):
+            raise typer.BadParameter(f"Expected different label columns, got one twice in {', '.join(names)}. Name each one once.")
+        found: dict[str, Any] = usage(lambda: self._grids(names))
+        plain = [name for name in names if name not in found]
+        if not plain and (self.classes is not None or self.classes_file is not None):
+            raise typer.BadParameter(
+                "Expected a range or classes of each label column, got ranges of all of them, and classes. Leave one out."
+            )
+        found |= zip(plain, self._lists(names, plain) if plain else (), strict=True)
+        return usage(lambda: LabelColumns({name: found[name] for name in names}))
+
+    def _grids(self, names: Sequence[str]) -> dict[str, Any]:
+        """Make the grids of those of several columns that have a range: --range NAME=LOW:HIGH;NAME=LOW:HIGH."""
+        from labeldp.laws import Grid
+
+        ranges = by_name(names, "--range", "LOW:HIGH", self.range)
+        if self.grid is not None and not ranges:
+            raise InvalidInput(f"Expected --grid beside a range, got none. Add --range {names[-1]}=LOW:HIGH.")
+        alone = self.grid is not None and "=" not in self.grid  # one number of points for all ranges
+        points = {} if alone else by_name(list(ranges), "--grid", "POINTS", self.grid)
+        return {name: Grid(*range_of(text), points=points_of(self.grid if alone else points.get(name))) for name, text in ranges.items()}
+
+    def _lists(self, names: Sequence[str], plain: Sequence[str]) -> list[list[object]]:
+        """Return the lists of classes of the columns without a range, which are `plain`."""
+        more = [None] if self.null_class else []
+        if self.classes is None or self.classes_file is not None:
+            return [[*self.required(null_class=self.null_class)]] * len(plain)
+        parts = self.classes.split(";")
+        if len(parts) == len(names) > len(plain):  # a place for each column, empty where it has a range
+            both = [name for name, part in zip(names, parts, strict=True) if name not in plain and part.strip()]
+            if both:
+                raise typer.BadParameter(f"Expected a range or classes of column {both[0]!r}, got both. Leave one out.")
+            parts = [part for name, part in zip(names, parts, strict=True) if name in plain]
+        parts = parts * len(plain) if len(parts) == 1 else parts
+        if len(parts) != len(plain):
+            raise typer.BadParameter(
+                f"Expected classes of {len(plain)} columns ({', '.join(plain)}), got {len(parts)} lists. Write one list for all, or one a "
+                "column: 'A,B;C,D'. A number has a range instead: --range NAME=LOW:HIGH."
+            )
+        return [[*(split(part) or ()), *more] for part in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,6 +459,28 @@ def lines_of(file: Path) -> list[str]:
 def split(listed: str | None) -> list[str] | None:
     """Split A,B,C into its parts."""
     return None if listed is None else [name.strip() for name in listed.split(",")]
+
+
+def by_name(names: Sequence[str], option: str, what: str, text: str | None) -> dict[str, str]:
+    """Parse NAME=VALUE;NAME=VALUE, whose names are some of these columns, each once."""
+    found: dict[str, str] = {}
+    for part in () if text is None else text.split(";"):
+        name, equals, value = (each.strip() for each in part.rpartition("="))
+        if not equals:
+            raise InvalidInput(f"Expected {option} NAME={what} with several label columns, got {part!r}. For example {names[-1]}={what}.")
+        place = _validate.one_of(names, **{f"column of {option}": name})
+        if place in found:
+            raise InvalidInput(f"Expected one {what} a column in {option}, got two of {name!r}. Leave one out.")
+        found[place] = value
+    return found
+
+
+def points_of(text: str | None) -> int | None:
+    """Parse the number of points of a grid; None if it is not given."""
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        raise InvalidInput(f"Expected --grid as a whole number of points, got {text!r}. For example 64.") from None
 
 
 def range_of(text: str) -> tuple[float, float]:

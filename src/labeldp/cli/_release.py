@@ -55,6 +55,18 @@ class ReleaseOptions(NumberOptions):
     """Columns, cost and law of the release."""
 
     label: Labels
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Values that a label can have: A,B,C. Of several label columns a list each, or one for all: 'A,B;C,D'."),
+    ] = None
+    range: Annotated[
+        str | None,
+        typer.Option(
+            "--range",
+            help="Public range of a number, instead of classes: LOW:HIGH. Numbers outside are clamped. Of several label columns "
+            "NAME=LOW:HIGH, separated by semicolons.",
+        ),
+    ] = None
 
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
     infer_classes: InferClasses = False
@@ -94,9 +106,7 @@ class ReleaseOptions(NumberOptions):
         """Make the ReleaseSpec of several label columns."""
         from labeldp.tables._spec import ReleaseSpec
 
-        if self.range is not None or self.grid is not None:
-            raise typer.BadParameter("Expected classes of several label columns, got a range. Release a number alone, or list its classes.")
-        columns = self.of_columns(names, null_class=self.null_class, infer=self.infer_classes)
+        columns = self.of_columns(names, infer=self.infer_classes)
         weights = None if self.weights is None else usage(lambda: numbers_of(str(self.weights)))
         law = usage(lambda: columns.law(self.epsilon, self.split.value if self.split else "auto", self.law, weights))
         return spec_of(ReleaseSpec, self, label=columns.name, classes=columns, law=law, id=self.id or None, prior=prior.value())
