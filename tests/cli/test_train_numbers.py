@@ -101,6 +101,24 @@ def test_released_numbers_are_learned_at_no_cost_and_are_a_prior(tmp_path: Path,
     assert np.corrcoef(asked, people()["income"])[0, 1] > 0.7
 
 
+def test_a_histogram_of_all_numbers_is_paid_from_the_same_budget(tmp_path: Path) -> None:
+    source, ledger = write(tmp_path / "in.csv", people()), ldp.Ledger(tmp_path / "ledger.db")
+    asked = (*RANGE, "--epsilon", 4, "--id", "person", "--model", "linear", "--law", "unbiased", "--prior", "histogram,eps=0.5")
+    code, said, err = train(source, tmp_path / "model", *asked)
+    assert code == 0 and "Charged epsilon 4." in said, said + err
+    receipts = json.loads((tmp_path / "model" / "model.json").read_text())["receipts"]
+    assert [each["epsilon"] for each in receipts] == [0.5, 3.5] and ledger.spent("in", "income") == 4
+    assert share_left(predicted(tmp_path / "model")) < 0.8
+    assert train(source, tmp_path / "again", *asked)[0] == 0 and ledger.spent("in", "income") == 4
+
+
+def test_a_few_rows_tell_nothing_of_the_errors_and_it_says_so(tmp_path: Path) -> None:
+    """Of 60 rows 20 are held out: at epsilon 0.1 the interval of the mean squared error holds everything from 0 to the range's square."""
+    source = write(tmp_path / "in.csv", people(200))
+    code, said, err = train(source, tmp_path / "model", *RANGE, "--epsilon", 0.1, "--id", "person", "--model", "linear")
+    assert code == 0 and "too few to tell how large its errors are" in said and "RMSE" not in said, said + err
+
+
 def test_a_plan_of_stages_takes_a_range(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.db"
     plan = ("plan", tmp_path / "plan", "--label", "income", "--epsilon", 1, "--id", "person", "--dataset", "d", "--parts", ".5,.5")
@@ -133,7 +151,11 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     "a model of classes": ((*RANGE, "--model", "xgboost"), 2, "Expected a model of numbers"),
     "clusters": ((*RANGE, "--model", "proportions"), 2, "Expected a model of numbers"),
     "a correction": ((*RANGE, "--correction", "debias"), 2, "--correction with classes only"),
-    "a prior of clusters": ((*RANGE, "--prior", "clusters"), 2, "--prior with classes only"),
+    "a prior of clusters": ((*RANGE, "--prior", "clusters"), 2, "--prior clusters with classes only"),
+    "a histogram for all": ((*RANGE, "--prior", "histogram,eps=1"), 2, "less than the total"),
+    "a histogram of clusters": ((*RANGE, "--prior", "histogram,8"), 2, "histogram[,eps=E] with a number E"),
+    "a histogram of classes": (("--classes", "a,b", "--prior", "histogram"), 2, "numbers only"),
+    "a grid too large for a law": (("--range", "0:100", "--grid", 101, "--law", "unbiased"), 4, "at most 100 points"),
     "a recipe of a paper": ((*RANGE, "--recipe", "lp-1st"), 2, "--recipe with classes only"),
     "a filter": ((*RANGE, "--stages", 2, "--filter", 2, "--temperature", 0.5), 2, "--temperature, --filter with classes only"),
     "text": ((*RANGE, "--label", "work"), 4, "finite number in every row"),

@@ -328,6 +328,24 @@ def test_weights_that_are_none_are_refused_before_a_charge(tmp_path: Path, weigh
     assert ledger.spent("d", "label") == 0 and not hasattr(model, "estimator_")
 
 
+@pytest.mark.parametrize("ends", [(-1e308, 1e308), (0, 1e300), (0, 1e-300), (1e150, 2e150)])
+def test_ranges_whose_squares_are_no_floats_are_refused_before_a_charge(tmp_path: Path, ends: tuple[float, float]) -> None:
+    X, y = linear(300)
+    ledger = ldp.Ledger(tmp_path / "l.db")
+    with pytest.raises(ldp.InvalidInput, match="another unit"):
+        ldp.LabelDPRegressor(range=ends, dataset="d", ledger=ledger).fit(X, y)
+    assert not ledger.runs()
+
+
+@pytest.mark.usefixtures("same_noise")
+@pytest.mark.parametrize("estimator", [None, LinearRegression()])
+def test_a_stage_of_one_row_and_constant_features_are_learned_as_a_constant(estimator: Any) -> None:
+    X, y = linear(300)
+    model = ldp.LabelDPRegressor(estimator, range=(0, 10), n_stages=2, random_state=0)
+    assert np.isfinite(model.fit(X[:2], y[:2]).predict(X)).all()
+    assert np.ptp(clone(model).fit(np.ones((300, 2)), y).predict(np.ones((5, 2)))) < 1e-9
+
+
 def test_weights_need_an_estimator_that_takes_them_and_names_of_others_are_refused(tmp_path: Path) -> None:
     X, y = linear(300)
     ledger = ldp.Ledger(tmp_path / "l.db")

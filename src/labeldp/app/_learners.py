@@ -131,13 +131,52 @@ class ClustersSpec:
             raise InvalidInput(f"Expected clusters to cost less than the total epsilon={epsilon!r}, got eps={self.epsilon!r}. Lower it.")
 
 
-def clusters_of(text: str | None) -> ClustersSpec | None:
-    """Parse the option --prior: clusters, clusters:NUMBER, clusters:NUMBER,eps=E or clusters,eps=E. None gives None."""
+@dataclass(frozen=True)
+class HistogramSpec:
+    """A prior of numbers: the noisy histogram of all of them.
+
+    Parameters
+    ----------
+    epsilon : float, optional
+        Its cost, a part of the total. Default: see `labeldp.learn.HistogramPrior`.
+    """
+
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            _validate.epsilon(self.epsilon)
+
+    def require_less_than(self, epsilon: float | None) -> None:
+        """Check that the prior leaves a part of the budget for the rows."""
+        if epsilon is None:
+            raise InvalidInput("Expected no histogram with a released table: its numbers are drawn and paid for. Leave it out.")
+        if self.epsilon is not None and not self.epsilon < epsilon:
+            raise InvalidInput(
+                f"Expected a histogram that costs less than the total epsilon={epsilon!r}, got eps={self.epsilon!r}. Lower it."
+            )
+
+
+def prior_of_text(text: str | None) -> ClustersSpec | HistogramSpec | None:
+    """Parse the option --prior: clusters, clusters:NUMBER, histogram, each with ,eps=E or without it. None gives None."""
     if text is None:
         return None
     name, *settings = text.replace("clusters:", "clusters,", 1).split(",")
-    if name.strip() != "clusters":
-        raise InvalidInput(f"Expected clusters[:NUMBER][,eps=E] as a prior, got {text!r}. For example clusters:100,eps=0.05.")
+    if name.strip() not in ("clusters", "histogram"):
+        raise InvalidInput(
+            f"Expected clusters[:NUMBER][,eps=E] as a prior, or of numbers histogram[,eps=E], got {text!r}. For example "
+            "clusters:100,eps=0.05."
+        )
+    if name.strip() == "histogram":
+        cost = settings[0].strip().removeprefix("eps=") if settings else None
+        try:
+            if len(settings) > 1 or (settings and "=" not in settings[0]):
+                raise ValueError
+            return HistogramSpec(None if cost is None else float(cost))
+        except InvalidInput:
+            raise
+        except ValueError:
+            raise InvalidInput(f"Expected histogram[,eps=E] with a number E, got {text!r}. For example histogram,eps=0.1.") from None
     numbers = [each.strip() for each in settings if "=" not in each]
     options = dict(each.strip().split("=", 1) for each in settings if "=" in each)
     if len(numbers) > 1 or set(options) - {"eps"} or len(numbers) + len(options) < len(settings):
@@ -218,9 +257,11 @@ def paper_of(text: str | None) -> PaperSpec | None:
     return PaperSpec(name.strip(), data.strip() if colon else None)
 
 
-def _prior_for(spec: ClustersSpec | None, embedder: Any) -> Any:
-    from labeldp.learn import ClusterPrior
+def _prior_for(spec: ClustersSpec | HistogramSpec | None, embedder: Any) -> Any:
+    from labeldp.learn import ClusterPrior, HistogramPrior
 
+    if isinstance(spec, HistogramSpec):
+        return HistogramPrior(spec.epsilon)
     return None if spec is None else ClusterPrior(embedder, spec.n_clusters, spec.epsilon)
 
 
@@ -413,7 +454,7 @@ class TabularLearner:
         self._rows, self._width = made.shape
         return made
 
-    def estimator(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
+    def estimator(self, seed: int, progress: Progress, prior: ClustersSpec | HistogramSpec | None = None, **settings: Any) -> Any:
         """Make a LabelDPClassifier."""
         from labeldp.learn import LabelDPClassifier
 
@@ -468,14 +509,13 @@ class NumberLearner(TabularLearner):
     inputs : Inputs
     """
 
-    def estimator(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, **settings: Any) -> Any:
+    def estimator(self, seed: int, progress: Progress, prior: ClustersSpec | HistogramSpec | None = None, **settings: Any) -> Any:
         """Make a LabelDPRegressor; of clusters it knows nothing, and `TrainSpec` refuses them."""
         from labeldp.learn import LabelDPRegressor
 
-        if self._model == LINEAR:
-            return LabelDPRegressor(Ridge(), random_state=seed, **settings)
         codes = list(range(self._encoding.n_codes)) or None
-        return LabelDPRegressor(default_regressor(self._rows, categorical_features=codes), random_state=seed, **settings)
+        base = Ridge() if self._model == LINEAR else default_regressor(self._rows, categorical_features=codes)
+        return LabelDPRegressor(base, random_state=seed, prior=_prior_for(prior, None), **settings)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return a pipeline that predicts locations, and what makes distributions of them."""
@@ -584,7 +624,9 @@ class NetLearner:
         self._parameters = named.parameters_for(self.name, self._n_outputs, None, made.shape[1])
         return made
 
-    def estimator(self, seed: int, progress: Progress, prior: ClustersSpec | None = None, correction: str = AUTO, **settings: Any) -> Any:
+    def estimator(
+        self, seed: int, progress: Progress, prior: ClustersSpec | HistogramSpec | None = None, correction: str = AUTO, **settings: Any
+    ) -> Any:
         """Make a TorchClassifier, or of numbers a TorchRegressor, around the net."""
         from labeldp.deep import TorchClassifier, TorchRegressor
 

@@ -28,6 +28,7 @@ from labeldp.app._learners import (
     MODELS,
     NUMBER_MODELS,
     ClustersSpec,
+    HistogramSpec,
     Learner,
     NetLearner,
     NetOptions,
@@ -194,7 +195,7 @@ class TrainSpec:
     net : NetOptions
     inputs : InputsSpec
         The inputs to learn from.
-    prior : ClustersSpec, optional
+    prior : ClustersSpec, or of numbers HistogramSpec, optional
         Prior from clusters of the inputs, paid from a part of epsilon.
     recipe : PaperSpec, optional
         Recipe of a source paper, which decides law, stages and correction, and trains on all rows, so that no quality is estimated. For
@@ -222,7 +223,7 @@ class TrainSpec:
     model: str = AUTO
     net: NetOptions = field(default_factory=NetOptions)
     inputs: InputsSpec = field(default_factory=InputsSpec)
-    prior: ClustersSpec | None = None
+    prior: ClustersSpec | HistogramSpec | None = None
     recipe: PaperSpec | None = None
     evidence: EvidenceSpec = field(default_factory=EvidenceSpec)
 
@@ -253,6 +254,8 @@ class TrainSpec:
             object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
         if isinstance(self.classes, Grid):
             self.require_for_numbers()
+        elif isinstance(self.prior, HistogramSpec):
+            raise InvalidInput("Expected --prior histogram with numbers only, got classes. Add --range, or take --prior clusters.")
 
     def require_for_numbers(self) -> None:
         """Refuse what is for classes alone, where the labels are numbers of a range."""
@@ -262,7 +265,7 @@ class TrainSpec:
             "--correction": self.correction not in (AUTO, "likelihood"),
             "--temperature": self.prior_temperature != 1.0,
             "--filter": self.top_k_filter is not None,
-            "--prior": self.prior is not None,
+            "--prior clusters": isinstance(self.prior, ClustersSpec),
             "--recipe": self.recipe is not None,
         }
         if given := [name for name, found in unused.items() if found]:
@@ -579,7 +582,7 @@ class _Raw:
             "ledger": self._ledger,
         }
         if self.grid is not None:
-            return shared | {"range": self.grid}
+            return shared | {"range": self.grid, "prior": spec.prior}
         of_paper = {} if spec.recipe is None else spec.recipe.settings(per_row_epsilon(spec.epsilon or 0.0, spec.max_rows_per_unit))
         of_classes = {
             "prior_temperature": spec.prior_temperature,

@@ -192,8 +192,9 @@ class TrainOptions(NoiseOptions, NumberOptions):
         str | None,
         typer.Option(
             "--prior",
-            help="clusters[:NUMBER][,eps=E]: first ask for label counts of clusters of the inputs, at E of the total. A rule sets what you "
-            "leave out.",
+            help="clusters[:NUMBER][,eps=E]: first ask for label counts of clusters of the inputs, at E of the total. Of numbers "
+            "histogram[,eps=E]: first ask for a histogram of all of them, for which --law rr-on-bins or unbiased is made. A rule sets what "
+            "you leave out.",
         ),
     ] = None
     seed: Annotated[int, typer.Option(help="Seed of the training; the noise never depends on it.")] = 0
@@ -202,10 +203,15 @@ class TrainOptions(NoiseOptions, NumberOptions):
 
     def spec(self, inputs: InputOptions, evidence: EvidenceOptions, net: NetSettings) -> Any:
         """Make the TrainSpec."""
-        from labeldp.app._learners import clusters_of
+        from labeldp.app._learners import prior_of_text
         from labeldp.app._train import TrainSpec
 
-        more = {"net": net.value(), "inputs": inputs.value(), "evidence": evidence.value(), "prior": usage(lambda: clusters_of(self.prior))}
+        more = {
+            "net": net.value(),
+            "inputs": inputs.value(),
+            "evidence": evidence.value(),
+            "prior": usage(lambda: prior_of_text(self.prior)),
+        }
         listed = self.points(infer=self.infer_classes) or self.listed(null_class=self.null_class, infer=self.infer_classes)
         return spec_of(TrainSpec, self, classes=listed, id=self.id or None, random_state=self.seed, **self.of_stages(self.law), **more)
 
@@ -274,6 +280,8 @@ def _quality_of_numbers(facts: Mapping[str, Any]) -> str:
     error, constant, share = facts["estimated_rmse"], facts["baseline_rmse"], facts["estimated_r2"]
     if error is None:
         return ""
+    if not error["tells"]:
+        return " At this epsilon the noisy rows that were held out are too few to tell how large its errors are."
     places = max(0, 2 - math.floor(math.log10(max(error["high"], constant["high"], 1e-12))))  # three digits of the largest figure
     rmse = f" Estimated RMSE {_measured(error, places=places)}; always the mean: {_measured(constant, places=places)}."
     if not share["tells"]:

@@ -264,13 +264,12 @@ class LocationLearner:
         if boosted(self.estimator) is not None:
             return _Boosting(self.estimator, rows, self.random_state).fit(X)
         family, centre = rows.constant()
-        fold = self.random_state.permutation(len(noisy)) % min(FOLDS, len(noisy))
+        folds = _folds(len(noisy), self.random_state)
         locations, share = np.full(len(noisy), centre), 1.0
         for _ in range(self.options.em_rounds + 1):
             working = rows.working(family, locations)
             found = np.empty(len(noisy))
-            for number in range(int(fold.max()) + 1):
-                inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+            for inside, outside in folds:
                 model = self._fitted(X, *working, inside)
                 found[outside] = np.asarray(model.predict(take(X, outside)), np.float64).reshape(-1)
             family, share, _ = rows.chosen(centre, found)
@@ -298,6 +297,13 @@ def counted(X: object, noisy: NoisyLabels, sample_weight: Floats | None) -> tupl
         return X, noisy, None
     rows = np.flatnonzero(sample_weight > _NOTHING * sample_weight.max())
     return take(X, rows), noisy[rows], sample_weight[rows]
+
+
+def _folds(n: int, random_state: np.random.RandomState) -> list[tuple[Codes, Codes]]:
+    """Divide n rows into folds at random: the rows outside each fold, which learn, and those inside. A single row is both."""
+    fold = random_state.permutation(n) % min(FOLDS, n)
+    inside = [np.flatnonzero(fold == number) for number in range(min(FOLDS, n))]
+    return [(np.setdiff1d(np.arange(n), rows) if n > 1 else rows, rows) for rows in inside]
 
 
 def _share_of_all(share: float) -> float:
@@ -414,17 +420,17 @@ class _Boosting:
     ) -> tuple[list[list[HistGradientBoostingRegressor]], LocationModel]:
         """Boost on the rows outside each fold; the likelihood of those inside chooses the family of each piece, and their number."""
         n = len(self.rows.answers)
-        fold = self.random_state.permutation(n) % min(FOLDS, n)
-        others = [np.flatnonzero(fold != number) for number in range(int(fold.max()) + 1)]
-        found = np.full((len(others), n), centre)
-        generators = [check_random_state(self.random_state.randint(np.iinfo(np.int32).max)) for _ in others]
-        families, pieces = [family], [list[HistGradientBoostingRegressor]() for _ in others]
+        folds = _folds(n, self.random_state)
+        found, unseen = np.full((len(folds), n), centre), np.empty(n)
+        generators = [check_random_state(self.random_state.randint(np.iinfo(np.int32).max)) for _ in folds]
+        families, pieces = [family], [list[HistGradientBoostingRegressor]() for _ in folds]
         best = (*self.rows.chosen(centre, found[0]), 0)
         for number, size in enumerate(pieces_of(regressor.max_iter, _GROWTH), start=1):
-            for own, learned, generator, made in zip(found, others, generators, pieces, strict=True):
+            for own, (learned, others), generator, made in zip(found, folds, generators, pieces, strict=True):
                 made.append(self._piece(regressor, X, families[-1], own, learned, size, generator))
                 own += made[-1].predict(X)
-            family, share, score = self.rows.chosen(centre, found[fold, np.arange(n)])
+                unseen[others] = own[others]
+            family, share, score = self.rows.chosen(centre, unseen)
             families.append(family)
             if score > best[2]:
                 best = (family, share, score, number)

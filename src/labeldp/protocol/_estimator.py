@@ -304,6 +304,9 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         self.baseline_log_loss_: metrics.Estimate | None = judged.baseline_log_loss if judged else None
 
 
+_LARGE = 1e100  # numbers whose squares, and weights by them, are floats
+
+
 class RegressorEstimator(RegressorMixin, LabelDPEstimator):
     """The part of a regressor: it declares the range of the numbers, predicts means and quantiles, and measures squared errors.
 
@@ -340,6 +343,11 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             raise InvalidInput("Expected a prior of weights, a function of X, or a HistogramPrior, got one of clusters. Drop prior=.")
         if self.classes is None and not isinstance(y, NoisyLabels):
             raise InvalidInput("Expected range=(low, high), the public range of the numbers, got none. Choose it without looking at them.")
+        if (grid := self.classes) is not None and not (grid.high - grid.low > 1 / _LARGE and max(-grid.low, grid.high) < _LARGE):
+            raise InvalidInput(
+                f"Expected a range of {1 / _LARGE:g} or more with ends of at most {_LARGE:g}, got ({grid.low:g}, {grid.high:g}): squares of "
+                "its numbers are no floats. Give the numbers in another unit."
+            )
 
     @abstractmethod
     def predict_distribution(self, X: Any) -> Floats:
