@@ -345,8 +345,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             raise InvalidInput("Expected range=(low, high), the public range of the numbers, got none. Choose it without looking at them.")
         if (grid := self.classes) is not None and not (grid.high - grid.low > 1 / _LARGE and max(-grid.low, grid.high) < _LARGE):
             raise InvalidInput(
-                f"Expected a range of {1 / _LARGE:g} or more with ends of at most {_LARGE:g}, got ({grid.low:g}, {grid.high:g}): squares of "
-                "its numbers are no floats. Give the numbers in another unit."
+                f"Expected a range of {1 / _LARGE:g} or more with ends of at most {_LARGE:g}, got ({grid.low:g}, {grid.high:g}): squares "
+                "of its numbers are no floats. Give the numbers in another unit."
             )
 
     @abstractmethod
