@@ -4,6 +4,7 @@
 Noise is seeded, so each test passes always or never; a correct one is rejected with probability below 1e-6 (SIGMAS).
 """
 
+import datetime as dt
 import math
 import warnings
 
@@ -140,6 +141,8 @@ def test_columns_of_every_library_are_taken_alike():
         np.testing.assert_array_equal(ldp.stats.mean(noisy, column).value, wanted)
     for frame in (pd.DataFrame({"a": by, "b": np.arange(200) % 2}), pa.table({"a": by, "b": np.arange(200) % 2})):
         assert ldp.stats.mean(noisy, frame).groups == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
+    days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2)] * 100
+    assert ldp.stats.mean(noisy, pa.table({"day": days, "b": [0] * 200})).groups == ((days[0], 0), (days[1], 0))
 
 
 def test_rows_are_matched_by_ids():

@@ -107,21 +107,16 @@ def _plain(column: Column, name: str) -> Any:
     if hasattr(column, "iloc") or _categories_of(column) is not None:
         return column
     if hasattr(column, "column_names") and hasattr(column, "to_pydict"):  # an Arrow table
-        column = _side_by_side([column[each].to_numpy() for each in column.column_names])
+        table = np.empty((column.num_rows, column.num_columns), object)  # in which each column keeps its type
+        for j, each in enumerate(column.column_names):
+            table[:, j] = column[each].to_pylist()
+        column = table
     elif hasattr(column, "combine_chunks") or hasattr(column, "dictionary_encode"):  # an Arrow column
         column = np.asarray(column.to_pylist())
     values = np.asarray(column)
     if values.ndim not in (1, 2):
         raise InvalidInput(f"Expected {name} as a column of one value a row, got shape {values.shape}.")
     return values
-
-
-def _side_by_side(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Stack columns as (n, columns), each value with its own type: NumPy would make text of numbers beside text."""
-    table = np.empty((len(columns[0]) if columns else 0, len(columns)), object)
-    for j, column in enumerate(columns):
-        table[:, j] = column
-    return table
 
 
 def require_public(column: object, name: str) -> None:
