@@ -18,6 +18,9 @@ from typer.testing import CliRunner
 
 from labeldp.cli import app
 from labeldp.ledger._ledger import Ledger, default_ledger
+from labeldp.tables import read_noisy
+
+QUOTED = '"yes, daily"'
 
 
 def people(path: Path, n: int = 400, bad: str | None = None) -> Path:
@@ -396,3 +399,19 @@ def test_an_unforeseen_error_is_1_and_quotes_nothing(tmp_path: Path, monkeypatch
     assert result.exit_code == 1
     assert "RuntimeError" in result.output
     assert SENTINEL not in result.output
+
+
+def test_a_comma_in_the_name_of_a_column_is_written_with_a_backslash(tmp_path: Path) -> None:
+    source, years = tmp_path / "in.csv", ",".join(map(str, range(20, 70)))
+    rows = (f"{i},{20 + i % 50},{'no' if i % 3 else QUOTED}\n" for i in range(60))
+    source.write_text('id,"age, years",smokes\n' + "".join(rows))
+    asked = ("--epsilon", 1, "--id", "id", "--ledger", tmp_path / "l.db")
+    one = ("release", source, "--range", "0:100", *asked)
+    code, said, wrong = run(*one, "--label", r"age\, years", "--dataset", "a", "--out", tmp_path / "a.csv")
+    assert code == 0 and "'age, years' is 1-label-DP" in said, wrong
+    code, _, wrong = run(*one, "--label", "age, years", "--dataset", "b", "--out", tmp_path / "b.csv")
+    assert code == 2 and "written \\," in wrong
+    both = ("--label", r"age\, years,smokes", "--classes", rf"{years};no,yes\, daily")
+    code, said, wrong = run("release", source, *both, *asked, "--dataset", "c", "--out", tmp_path / "c.csv")
+    assert code == 0 and "'age, years', 'smokes' together" in said, wrong
+    assert read_noisy(tmp_path / "c.csv", "smokes").classes == ("no", "yes, daily")

@@ -248,7 +248,9 @@ Key = Annotated[
     typer.Option("--key", help="Place of the release secret: file:PATH, env:NAME or hook:package.module:function. Default: LABELDP_KEY."),
 ]
 Label = Annotated[str, typer.Option(help="The private column.")]
-Labels = Annotated[str, typer.Option("--label", help="The private column; or several under one epsilon: A,B,C.")]
+Labels = Annotated[
+    str, typer.Option("--label", help="The private column; or several under one epsilon: A,B,C. A comma in a name is written \\,")
+]
 DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
 Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
 Table = Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.")]
@@ -457,8 +459,13 @@ def lines_of(file: Path) -> list[str]:
 
 
 def split(listed: str | None) -> list[str] | None:
-    """Split A,B,C into its parts."""
-    return None if listed is None else [name.strip() for name in listed.split(",")]
+    """Split A,B,C into its parts; a comma within a part is written with a backslash."""
+    return None if listed is None else [with_commas(name.strip()) for name in re.split(r"(?<!\\),", listed)]
+
+
+def with_commas(name: str) -> str:
+    """Read a comma in a name that was written with a backslash."""
+    return name.replace("\\,", ",")
 
 
 def by_name(names: Sequence[str], option: str, what: str, text: str | None) -> dict[str, str]:
