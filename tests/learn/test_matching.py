@@ -149,3 +149,21 @@ def test_ids_of_several_columns(raw):
     assert fitted.score(raw[FEATURES], raw.y) > 0.95
     with pytest.raises(ldp.InvalidInput, match="Leave unit= out"):
         model().fit(raw[FEATURES], noisy, unit=raw.visit)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_predictions_beside_a_release_in_its_own_order_are_warned_of(raw, tmp_path, named):
+    pub, path = released(raw, tmp_path, **({"id": "visit"} if named else {}))
+    noisy, ids = read_noisy(path), pub["visit"].to_numpy() if named else np.arange(N)
+    in_order = noisy.by_id(ids)
+    trained = model().fit(pub[FEATURES], noisy, ids=ids)
+    proba = trained.predict_proba(pub[FEATURES])
+    for measure, predicted in (
+        (ldp.metrics.balanced_accuracy, proba.argmax(axis=1)),
+        (lambda *rest: ldp.metrics.roc_auc(*rest, positive=0), proba),
+        (ldp.metrics.brier_score, proba),
+        (ldp.metrics.mean_squared_error, proba @ np.arange(K)),
+    ):
+        with pytest.warns(LabelDPWarning, match=r"prediction belongs to which.*noisy\.by_id"):
+            measure(noisy, predicted)
+        measure(in_order, predicted)  # warnings are errors here

@@ -101,7 +101,8 @@ class ReleaseOptions(NumberOptions):
         if self.split is not None or self.weights is not None:
             raise typer.BadParameter("Expected --split and --weights with several label columns, got one. Write --label A,B.")
         listed = self.points(infer=self.infer_classes) or self.required(null_class=self.null_class, infer=self.infer_classes)
-        return spec_of(ReleaseSpec, self, label=with_commas(self.label), classes=listed, id=self.id or None, prior=prior.value())
+        label = with_commas(self.label)
+        return spec_of(ReleaseSpec, self, label=label, classes=listed, id=self.id or None, prior=prior.value())
 
     def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
         """Make the ReleaseSpec of several label columns."""

@@ -30,7 +30,7 @@ from labeldp import _validate
 from labeldp.deep._losses import Shape, evidence_of, require_noisy
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol._matching import matched_by_id, positions_of, require_same_rows, warn_of_order
+from labeldp.protocol._matching import in_order, matched_by_id, positions_of, require_same_rows, warn_of_order
 
 Features = Callable[[Any], Any]
 
@@ -649,7 +649,7 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
             raise InvalidInput("Expected the ids of the rows that X has, got others than the dataset was matched by. Leave ids= out.")
         places, noisy = matched_by_id(ids, len(inputs), noisy)
         same = np.array_equal(places, np.arange(len(inputs)))
-        return (inputs if same else inputs.take(torch.from_numpy(places))), noisy
+        return (inputs if same else inputs.take(torch.from_numpy(places))), in_order(noisy)
     require_same_rows(len(inputs), noisy)
     if known is None:
         warn_of_order(noisy, own=False)  # a Dataset need not be in the order in which the labels were privatized
@@ -657,7 +657,7 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
         raise InvalidInput(
             "Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=."
         )
-    return inputs, noisy
+    return inputs, in_order(noisy)
 
 
 def require_own_order(X: Any, ids: ArrayLike | None) -> None:

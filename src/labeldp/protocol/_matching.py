@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
-from labeldp.evidence._noisy import id_keys
+from labeldp.evidence._noisy import derived, id_keys
 
 
 def row_count(X: Any) -> int:
@@ -149,7 +149,7 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X")
     n_rows = X.shape[0]
     if ids is not None:
         places, noisy = matched_by_id(ids, n_rows, noisy)
-        return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), noisy
+        return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), in_order(noisy)
     require_same_rows(n_rows, noisy, name)
     index = getattr(X, "index", None) if hasattr(X, "iloc") else None
     # Only a named index counts: it was made from a column, while a nameless one numbers rows.
@@ -162,4 +162,9 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X")
             "Expected the rows of X in the order of the noisy labels, got an index that has their ids in another order. Pass ids=X.index, "
             "and they are matched."
         )
-    return X, noisy
+    return X, in_order(noisy)
+
+
+def in_order(noisy: NoisyLabels) -> NoisyLabels:
+    """Note that the order of noisy labels is that of what they were matched with; whoever gets them need not ask again."""
+    return noisy if noisy.order == "labels" else derived(noisy, order="labels")

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import public_hash
 from labeldp.custody._encode import encode
-from labeldp.errors import InvalidInput, RawLabelsWarning, SeenRowsWarning
+from labeldp.errors import InvalidInput, LabelDPWarning, RawLabelsWarning, SeenRowsWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol._statistics import (
     Estimate,
@@ -510,7 +510,7 @@ def r2(noisy: NoisyLabels, predictions: ArrayLike, *, mean: float | None = None,
 
 def _squares(noisy: NoisyLabels, predictions: ArrayLike) -> Floats:
     """Compute the squared error of each row's prediction at each class: (n, K)."""
-    _require_rows(noisy)
+    _require_order(noisy)
     points, values = numbers_of(noisy), np.asarray(predictions, np.float64)
     if values.shape != (len(noisy),) or not np.isfinite(values).all():
         raise InvalidInput(f"Expected predictions of shape ({len(noisy)},), one finite number a row; got shape {values.shape}.")
@@ -1250,7 +1250,7 @@ def _code(noisy: NoisyLabels, positive: object) -> int:
 
 
 def _codes(noisy: NoisyLabels, predictions: ArrayLike) -> NDArray[np.int32]:
-    _require_rows(noisy)
+    _require_order(noisy)
     values = np.asarray(predictions)
     if values.shape != (len(noisy),):
         raise InvalidInput(f"Expected predictions of shape ({len(noisy)},), one class a row; got shape {values.shape}.")
@@ -1263,6 +1263,7 @@ def _codes_of(noisy: NoisyLabels, values: NDArray[Any]) -> NDArray[np.int32]:
 
 def _scores(noisy: NoisyLabels, scores: ArrayLike, code: int) -> Floats:
     """Check scores of the positive class; of (n, K) probabilities take its column."""
+    _require_order(noisy)
     values = np.asarray(scores, np.float64)
     values = values[:, code] if values.ndim == 2 and values.shape[1] == noisy.n_classes else values
     if values.shape != (len(noisy),) or np.isnan(values).any():
@@ -1324,8 +1325,21 @@ def _require_rows(noisy: NoisyLabels) -> None:
         raise InvalidInput("Expected noisy labels of at least one row, got none.")
 
 
-def _probabilities(noisy: NoisyLabels, proba: ArrayLike, *, sums: bool = True) -> Floats:
+def _require_order(noisy: NoisyLabels) -> None:
+    """Refuse what are no noisy labels, or of no row; warn if they are in an order of their own, in which nobody predicts."""
     _require_rows(noisy)
+    if noisy.order == "drawn":
+        by = "the ids of the predicted rows" if noisy.explicit_ids else "range(n), if the predicted rows were read from that very file"
+        warn(
+            LabelDPWarning(
+                "The noisy labels were read from a released table, whose rows are in an order of their own, and nothing says which "
+                f"prediction belongs to which: they are taken one by one. Pass noisy.by_id(ids), with {by}."
+            )
+        )
+
+
+def _probabilities(noisy: NoisyLabels, proba: ArrayLike, *, sums: bool = True) -> Floats:
+    _require_order(noisy)
     table = np.asarray(proba, np.float64)
     if table.shape != (len(noisy), noisy.n_classes):
         raise InvalidInput(f"Expected probabilities of shape {(len(noisy), noisy.n_classes)}, got shape {table.shape}.")
