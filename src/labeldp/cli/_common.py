@@ -474,7 +474,10 @@ def by_name(names: Sequence[str], option: str, what: str, text: str | None) -> d
     for part in () if text is None else text.split(";"):
         name, equals, value = (each.strip() for each in part.rpartition("="))
         if not equals:
-            raise InvalidInput(f"Expected {option} NAME={what} with several label columns, got {part!r}. For example {names[-1]}={what}.")
+            raise InvalidInput(
+                f"Expected {option} NAME={what} with several label columns, {', '.join(map(repr, names))}, got {part!r}. For example "
+                f"{names[-1]}={what}. A comma in the name of one column is written \\, in --label."
+            )
         place = _validate.one_of(names, **{f"column of {option}": name})
         if place in found:
             raise InvalidInput(f"Expected one {what} a column in {option}, got two of {name!r}. Leave one out.")
