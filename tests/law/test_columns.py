@@ -48,6 +48,76 @@ def test_the_ratio_of_any_two_combinations_is_within_epsilon_exactly(split, epsi
         assert law.exact_epsilon(side) <= epsilon
 
 
+@pytest.mark.parametrize("law", ["auto", "rr-with-prior", "rr-top-k:2", "split"])
+@pytest.mark.parametrize("epsilon", [0.3, 2.0])
+def test_the_ratio_is_within_epsilon_exactly_under_any_product_of_priors(law, epsilon):
+    rng = np.random.default_rng(0)
+    weights = {name: rng.dirichlet(np.full(size, 0.3), 12) for name, size in zip(TWO.names, TWO.sizes, strict=True)}
+    weights[TWO.names[0]][0] = [1, 0]  # the prior knows this column, and nothing of the next row's
+    weights[TWO.names[1]][1] = 0
+    prior = TWO.prior(weights, 12)(np.arange(12))
+    for split in ("joint", "equal", "one") if law != "rr-top-k:2" else ("joint",):
+        made = TWO.law(epsilon, split, law)
+        sides = made.prepare(prior)
+        for row in range(12):
+            side = {name: value[row] for name, value in sides.items()}
+            table = made.table(side)
+            values = np.array(table.values, dtype=object)[table.index]
+            assert (values.sum(axis=1) == 1).all()
+            assert all(max(column) <= exp_floor(epsilon) * min(column) for column in values.T)
+
+
+def test_a_prior_of_combinations_is_the_product_of_those_of_the_columns():
+    rng = np.random.default_rng(1)
+    first, second = rng.random((5, 2)), rng.random((5, 3))
+    found = TWO.prior(dict(zip(TWO.names, (first, second), strict=True)))(np.array([3, 1]))
+    wanted = (first[:, :, None] * second[:, None, :]).reshape(5, 6)[[3, 1]]
+    np.testing.assert_allclose(found, wanted / wanted.max(axis=1, keepdims=True))
+    for weights, part in zip((first, second), TWO.marginals(found), strict=True):
+        np.testing.assert_allclose(part / part.sum(axis=1, keepdims=True), (weights / weights.sum(axis=1, keepdims=True))[[3, 1]])
+    one = TWO.prior({TWO.names[1]: [1, 2, 4]})(np.arange(2))  # of all rows; the other column counts as uniform
+    np.testing.assert_allclose(one, [[0.25, 0.5, 1.0] * 2] * 2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({"zz": np.ones((4, 2))}, "one of"),
+        ({TWO.names[0]: np.ones((4, 3))}, r"weights \(n, 2\)"),
+        ({TWO.names[0]: np.ones((5, 2))}, "weights of 4 rows, got 5"),
+        ({TWO.names[0]: np.ones((4, 2)), TWO.names[1]: np.ones((3, 3))}, "rows"),
+        ({TWO.names[0]: [-1, 1]}, ">= 0"),
+        ({TWO.names[0]: [math.nan, 1]}, ">= 0"),
+        ({TWO.names[0]: [math.inf, 1]}, ">= 0"),
+    ],
+)
+def test_priors_of_columns_that_cannot_be_are_refused(weights, said):
+    with pytest.raises(InvalidInput, match=said):
+        TWO.prior(weights, 4)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the seed
+def test_marginals_of_the_posterior_are_bayes_rule_under_the_prior():
+    """Exact, by adding up the table of a law that no column can be read off alone."""
+    weights = {TWO.names[1]: np.array([[0.7, 0.2, 0.1]] * 300)}
+    labels = dict(zip(TWO.names, (["no", "yes", "yes"] * 100, [1, 2, 3] * 100), strict=True))
+    law = TWO.law(2.0, "joint", "rr-with-prior")
+    noisy = ldp.privatize(labels, law, classes=TWO, prior=weights, noise=ldp.SeededNoise(0))
+    prior, block = TWO.prior(weights)(np.arange(300)), noisy.blocks[0]
+    for row in range(0, 300, 37):
+        table = law.table({name: value[row] for name, value in block.side.items()})
+        chances = np.array([float(value) for value in table.values])[table.index][:, list(table.outputs).index(block.outputs[row])]
+        joint = (chances * prior[row]).reshape(2, 3)
+        for axis, part in zip((1, 0), TWO.marginals(noisy.posterior(prior)), strict=True):
+            np.testing.assert_allclose(part[row], joint.sum(axis=axis) / joint.sum(), rtol=1e-6)
+    with pytest.raises(InvalidInput, match="marginals"):
+        noisy[TWO.names[0]]
+    with pytest.raises(InvalidInput, match="of 300 rows"):
+        ldp.privatize(labels, law, classes=TWO, prior={TWO.names[1]: np.ones((301, 3))}, noise=ldp.SeededNoise(0))
+    with pytest.raises(InvalidInput, match="for one"):
+        ldp.privatize([0, 1], ldp.RRWithPrior(2, 1.0), classes=[0, 1], prior={"a": [1, 2]}, noise=ldp.SeededNoise(0))
+
+
 @pytest.mark.parametrize("split", ["equal", "one", "joint"])
 def test_samples_of_the_tuple_fit_its_exact_matrix(split):
     """Chi-square of 30,000 draws for each of 6 combinations, and for each question; false alarm 1e-6 each, 3e-5 in all. Fixed words."""

@@ -43,7 +43,7 @@ def privatize(
     ids: ArrayLike | None = None,
     unit: ArrayLike | None = None,
     max_rows_per_unit: int = 1,
-    prior: Prior = None,
+    prior: Prior | Mapping[str, ArrayLike] = None,
     stage: str | None = None,
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,
@@ -76,7 +76,8 @@ def privatize(
     max_rows_per_unit : int
         Largest number of rows of one unit that are drawn; 1 by default. Further rows, chosen by a secret key, get no evidence.
     prior : (n, K) array, function of row positions, or iterator of batches, optional
-        Public weights of the classes for each row; uniform if None. It must not depend on these raw labels.
+        Public weights of the classes for each row; uniform if None. It must not depend on these raw labels. Of several columns also a
+        mapping of a column's name to its (n, K_l) weights, which are multiplied (`LabelColumns.prior`).
     stage : str, optional
         Name of the stage; "release" by default.
     ledger : Ledger, or its path, optional
@@ -137,11 +138,15 @@ def privatize(
         law.released(declared)  # refused here if the classes are no numbers on which it can be released
     codes = encode(labels, declared)
     del labels  # a traceback with variables prints this frame: `codes` hides its values, the user's array does not
-    check_prior_use(law, prior)
     name = check_stage("release" if stage is None else stage)
     if isinstance(declared, LabelColumns):
         declared.check(law)
         column = declared.name if column == "label" else column
+    if isinstance(prior, Mapping):
+        if not isinstance(declared, LabelColumns):
+            raise InvalidInput("Expected weights by column of several label columns, got them for one. Pass an array (n, K).")
+        prior = declared.prior(prior, len(codes))
+    check_prior_use(law, prior)
     account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
     rows = TableRows(given, len(codes), account.private_column(declared, given))
     used = law_per_row(law, account.max_rows_per_unit)

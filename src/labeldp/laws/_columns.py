@@ -127,7 +127,9 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
             (`SubsetSelection`). "auto" (default) takes the one of "joint", "one" and "equal" that is expected to tell the largest share of
             the entropy of the column that it tells least of.
         law : str or sequence of L str, optional
-            The law of each column, or of the combinations. None (default): "subset", and for a grid "threshold".
+            The law of each column, or of the combinations. None (default): "subset", and for a grid "threshold". Laws that read a prior,
+            such as "auto", read that of each column, and with "joint" that of the combinations (`prior`); a column of such a joint draw is
+            told only together with the others: by a net with heads, or `marginals`.
         weights : sequence of L numbers above 0, or mapping of each column's name to its number, optional
             For "weights" and "one".
 
@@ -179,13 +181,15 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         """Compute the share of each column's entropy that a law is expected to tell, if all combinations are equally likely."""
         return told_of_columns(law, self.sizes)
 
-    def prior(self, weights: Mapping[str, ArrayLike]) -> Callable[[NDArray[np.int64]], Floats]:
+    def prior(self, weights: Mapping[str, ArrayLike], n_rows: int | None = None) -> Callable[[NDArray[np.int64]], Floats]:
         """Make a prior of the combinations from public weights of each column: their products.
 
         Parameters
         ----------
         weights : mapping of a column's name to its (n, K_l) weights, or (K_l,) weights of all rows
             Finite and >= 0, of any scale; they must not depend on these labels. Columns that are left out count as uniform.
+        n_rows : int, optional
+            The number of rows that there will be, which the arrays must have; None (default) does not check it.
 
         Returns
         -------
@@ -208,9 +212,10 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
                 raise InvalidInput(f"Expected finite weights >= 0 of column {name!r}, got other ones. Clip them, or leave the column out.")
             most = table.max(axis=1, keepdims=True)
             tables[place] = np.where(most > 0, table / np.where(most > 0, most, 1.0), 1.0)
-        counts = {len(table) for table in tables.values()} - {1}
-        if len(counts) > 1:
-            raise InvalidInput(f"Expected weights of one number of rows, got {' and '.join(map(str, sorted(counts)))}.")
+        counts = {len(table) for name, table in tables.items() if np.ndim(weights[self.names[name]]) == 2}
+        if len(counts) > 1 or (n_rows is not None and counts - {n_rows}):
+            wanted = "one number of" if n_rows is None else str(n_rows)
+            raise InvalidInput(f"Expected weights of {wanted} rows, got {' and '.join(map(str, sorted(counts)))}.")
 
         def of_rows(rows: NDArray[np.int64]) -> Floats:
             found = np.ones((len(rows), 1))
@@ -829,7 +834,8 @@ def column_of(law: Law, sizes: Sequence[int], number: int, outputs: Array, side:
         return made, np.concatenate(counts), {}, np.ones(len(outputs), bool)
     raise InvalidInput(
         f"Expected combinations that were drawn by the law of LabelColumns.law, got {law.name!r}, whose likelihood of one column depends "
-        "on how the others are distributed. Use the likelihood of the combinations."
+        "on how the others are distributed. Use that of the combinations: columns.marginals(noisy.posterior(prior)) under a prior, or "
+        "a net with a head a column (labeldp.deep.TorchClassifier)."
     )
 
 

@@ -262,7 +262,7 @@ def _known_prior(prior: Any, X: Any, n_rows: int, classes: tuple[object, ...]) -
     """Check a public prior: (n, K) weights; a row of zeros counts as uniform. Of several columns also weights of each by its name."""
     found = prior(X) if callable(prior) else prior
     if isinstance(classes, LabelColumns) and isinstance(found, Mapping):
-        found = classes.prior(found)(np.arange(n_rows))
+        found = classes.prior(found, n_rows)(np.arange(n_rows))
     weights = np.asarray(found, np.float64)
     if weights.shape != (n_rows, len(classes)):
         raise InvalidInput(f"Expected a prior of shape {(n_rows, len(classes))}, got {weights.shape}.")
