@@ -53,6 +53,7 @@ def fitted(library: str, k: int, held_out: bool = False) -> LikelihoodBoosting:
 @pytest.mark.parametrize(("k", "held_out"), [(2, True), (3, True), (3, False)])
 def test_a_booster_predicts_after_reading_as_before_writing(library: str, k: int, held_out: bool) -> None:
     model = fitted(library, k, held_out)
+    model.factor_ = 1.25
     read = booster_from(booster_of(model.estimator_), facts_of(model, 3), "file")
     np.testing.assert_allclose(read.predict_proba(rows()), model.predict_proba(rows()), rtol=1e-5, atol=1e-7)
     with pytest.raises(ldp.InvalidInput, match="Expected 3 columns"):

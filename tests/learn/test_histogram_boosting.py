@@ -145,6 +145,24 @@ def test_the_ridge_grows_where_all_rows_hold_little_information_and_stays_where_
     assert "l2_regularization" not in chosen._settings("sklearn.ensemble", 0.0, False, 1.0)
 
 
+@pytest.mark.parametrize("library", ["histogram", "lightgbm", "xgboost"])
+def test_halves_of_rows_say_how_far_trees_of_little_information_are_trusted(library):
+    """Strong features: the scores, which a large ridge has held back, are enlarged. Features that tell nothing: they are not."""
+    if library == "histogram":
+        trees = HistGradientBoostingClassifier(random_state=0)
+    else:
+        module = pytest.importorskip(library)
+        trees = module.LGBMClassifier(verbose=-1, n_jobs=1) if library == "lightgbm" else module.XGBClassifier(n_jobs=1)
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(6000, 4)), (rng.random(6000) < 0.08).astype(int)
+    strong = X + 4 * y[:, None]
+    table = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(5)).log_likelihood(dtype="float64")
+    factors = [LikelihoodBoosting(trees).fit_likelihood(features, table).factor_ for features in (strong, X)]
+    assert factors[0] > 1.1 and factors[1] < 1.02
+    without_noise = np.where(np.arange(2) == y[:, None], 0.0, -np.inf)
+    assert LikelihoodBoosting(trees).fit_likelihood(strong, without_noise).factor_ == 1.0  # halves would cost time and tell nothing new
+
+
 @pytest.mark.parametrize("k", [2, 4])
 def test_mean_probabilities_stay_within_a_standard_error_of_the_frequencies(k):
     """However far trees have followed the noise: here without a ridge, on 30 columns that tell nothing."""

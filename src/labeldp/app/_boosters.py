@@ -44,11 +44,14 @@ class BoostedModel:
     start : (K,) array
         Logits of the class frequencies, from which the trees start.
     n_features : int
+    factor : float > 0
+        By which the trees' own scores are multiplied.
     """
 
     scores: Callable[[NDArray[np.floating[Any]], NDArray[np.float64]], NDArray[np.floating[Any]]]
     start: NDArray[np.float64]
     n_features: int
+    factor: float = 1.0
 
     @property
     def classes_(self) -> NDArray[np.int64]:
@@ -60,7 +63,8 @@ class BoostedModel:
         rows = np.asarray(X, np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise InvalidInput(f"Expected {self.n_features} columns, as the trees were trained on, got shape {rows.shape}.")
-        return probabilities_of(self.scores(rows, starting_scores(self.start, len(rows))))
+        start = starting_scores(self.start, len(rows))
+        return probabilities_of(start + self.factor * self.scores(rows, np.zeros_like(start)))
 
 
 # Writing ----------------------------------------------------------------------------------------------------------------------------
@@ -69,7 +73,7 @@ class BoostedModel:
 def facts_of(model: LikelihoodBoosting, n_features: int) -> dict[str, object]:
     """Give the facts that a reader needs beside the booster's file."""
     library = SCIKIT_LEARN if isinstance(model.estimator_, HistogramScores) else LIGHTGBM if _is_lightgbm(model.estimator_) else XGBOOST
-    return {"library": library, "start": [float(each) for each in model.start_], "features": n_features}
+    return {"library": library, "start": [float(each) for each in model.start_], "factor": model.factor_, "features": n_features}
 
 
 def _is_lightgbm(fitted: Any) -> bool:
@@ -112,7 +116,7 @@ def booster_from(raw: bytes, facts: Mapping[str, Any], name: str) -> BoostedMode
         raise InvalidInput(
             f"Expected trees of {library} as labeldp writes them in {name}, got others. The file is damaged or was changed."
         ) from None
-    return BoostedModel(scores, start, n_features)
+    return BoostedModel(scores, start, n_features, factor_of(facts))
 
 
 def start_of(facts: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -121,6 +125,14 @@ def start_of(facts: Mapping[str, Any]) -> NDArray[np.float64]:
     if len(start) < 2 or not np.isfinite(start).all():
         raise ValueError("start")
     return start
+
+
+def factor_of(facts: Mapping[str, Any]) -> float:
+    """Read the factor of the trees' scores; models of earlier versions have none."""
+    factor = float(facts.get("factor", 1.0))
+    if not 0 < factor < math.inf:
+        raise ValueError("factor")
+    return factor
 
 
 def _require(fits: object) -> None:

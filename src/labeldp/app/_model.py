@@ -35,7 +35,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 from labeldp._files import give_usual_rights, own_folder, sync, write_new
 from labeldp._hash import digest
-from labeldp.app._boosters import BOOSTERS, SCIKIT_LEARN, BoostedModel, booster_from, booster_of, start_of
+from labeldp.app._boosters import BOOSTERS, SCIKIT_LEARN, BoostedModel, booster_from, booster_of, factor_of, start_of
 from labeldp.deep import _named as named
 from labeldp.deep._named import load_module
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
@@ -306,7 +306,7 @@ def _boosted(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path,
     count = 1 if len(start) == 2 else len(start)
     _require(known and all(_piece_fits(piece, count) for piece in pieces), str(folder / MODEL), "boosted trees")
     scores = HistogramScores(tuple(tuple(piece) for piece in pieces))
-    return BoostedSteps(BoostedModel(lambda X, started: scores.predict(X) + started, start, int(told["features"])), steps)
+    return BoostedSteps(BoostedModel(lambda X, started: scores.predict(X) + started, start, int(told["features"]), factor_of(told)), steps)
 
 
 def _piece_fits(piece: Any, count: int) -> bool:

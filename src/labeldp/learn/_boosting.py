@@ -25,7 +25,12 @@ from labeldp.protocol.metrics import likeliest_frequencies
 # Where a label says next to nothing; without noise the libraries' own settings hold, and between them the square of what it says decides.
 GAIN = 1.0  # least gain of a split, as twice the log-likelihood
 RIDGE = 5.0  # information that a leaf must hold for half of its step to be believed
-ENOUGH, MOST = 240.0, 40.0  # information of all rows on a score, below which scikit-learn's ridge grows; and how large it becomes
+ENOUGH, MOST = 240.0, 40.0  # information of all rows on the scores, below which the ridge grows; and how large it becomes
+_LITTLE = 120.0  # information below which halves of the rows say how far to trust the trees; above, this would cost more than it gains
+_LEAST_ROWS = 500  # that can be halved
+_FACTORS = np.exp(np.linspace(-1.5, 1.5, 25))
+_SPREAD = 0.5  # standard deviation of the factor's logarithm beforehand
+_WHOLE = 2 / 3  # of this logarithm, for all rows: trees of half of them are shrunk more, and are noisier
 LEAVES, DEPTH = 8, 3  # of a tree: of many splits that could be made, noise chooses
 COLUMNS = 0.5  # share of the columns that a tree sees, so that trees do not all follow the same noise
 PATIENCE = 10  # rounds against which held-out rows speak, where the user names no number
@@ -103,10 +108,12 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     classes_ : (K,) array
         The codes 0..K-1.
     estimator_ : fitted clone, HistogramScores, or None
-        Its raw scores, with the start added, are the logits; None if LightGBM finds no column that can be split. Of scikit-learn's
-        classifier these are sums of its regressors.
+        Its raw scores, times the factor and with the start added, are the logits; None if LightGBM finds no column that can be split.
+        Of scikit-learn's classifier these are sums of its regressors.
     start_ : (K,) float64
         Logits of the class frequencies.
+    factor_ : float
+        By which the trees' scores are multiplied.
     n_iter_ : int
         Rounds that predict.
 
@@ -128,16 +135,19 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
     Where a class is rare, even many rows hold little information in all, and trees follow noise, which raises rare probabilities above
     their mean, since it cannot lower them below 0. So at the end the logits are shifted until the mean probability of each class over the
-    rows is within one standard error of its frequency. And scikit-learn's ridge, which has no least gain beside it, grows from RIDGE as the
-    information I of all rows on a score (the mean over classes) falls below ENOUGH, as ENOUGH / I, up to MOST.
+    rows is within one standard error of its frequency. And the ridge grows from RIDGE as the information I of all rows on all K - 1 free
+    scores falls below ENOUGH, as ENOUGH / I, up to MOST; with several classes only scikit-learn's, which has no least gain beside it.
+    That is right for weak features, but too much for strong ones, which few rows can show. So with two classes and I below _LITTLE trees
+    are fitted to each half of the rows, too, and the noisy labels of the other half say by which factor to multiply the trees' scores: the
+    posterior mean of its logarithm, normal around 0 beforehand, and _WHOLE of it, since trees of all rows need less of it.
 
     scikit-learn's classifier takes neither an objective nor a start, but its regressor of squares does the same: fitted to -gradient /
     curvature with the curvature as weight, its leaves take the same Newton steps. One regressor a score adds some rounds at a time, each
     time half as many as there are, since near the end the gradient changes slowly; then gradient and curvature are computed again. A
     regressor starts from its rows' mean, so the steps are shifted until that mean is a leaf's step.
 
-    Cost: one fit of the library, with O(n K) more a round; of scikit-learn's, some 13 short fits a score. Memory: the table of likelihoods
-    (float32), gradients and curvatures.
+    Cost: one fit of the library (two, where halves of the rows are asked), with O(n K) more a round; of scikit-learn's, some 13 short fits
+    a score. Memory: the table of likelihoods (float32), gradients and curvatures.
 
     References
     ----------
@@ -189,32 +199,51 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         shares = likeliest_frequencies(table.T.astype(np.float64), sample_weight)
         self.start_: Floats = np.log((n * shares + 1) / (n + k))  # a class that no output speaks for stays possible
         rows = np.arange(max(n, k)) % n  # both libraries find the number of classes in the labels, so each must occur
-        loss = _Loss(table if n >= k else table[:, rows], sample_weight if sample_weight is None or n >= k else sample_weight[rows])
+        known = _Rows(X, table, sample_weight) if n >= k else _Rows(X, table, sample_weight).at(rows)
+        loss = known.loss()
         frequencies = np.exp(self.start_)
         share, held = loss.told(frequencies)
-        settings = self._settings(library, share, early=held_out is not None, information=float(held.mean()))
+        information = float(held.sum() * (k - 1) / k)  # K classes have K - 1 free scores
+        # a ridge beside a least gain is too much for many classes, whose trees nothing corrects
+        counted = information if k == 2 or library == "sklearn.ensemble" else np.inf
+        settings = self._settings(library, share, early=held_out is not None, information=counted)
         if self.categorical is not None and library != "lightgbm":
             raise InvalidInput(
                 f"Expected categorical=None with {type(self.estimator).__name__}, which has a setting for them, got columns."
             )
         fit = _FITS[library] if self.categorical is None else partial(_FITS[library], categorical=list(self.categorical))
-        judges = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1]), *held_out[2:]))
-        self.estimator_ = fit(clone(self.estimator).set_params(**settings), take(X, rows) if n < k else X, loss, judges, self._scores)
+
+        def trees(X: Any, loss: _Loss) -> Any:
+            judges = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1]), *held_out[2:]))
+            return fit(clone(self.estimator).set_params(**settings), X, loss, judges, self._scores)
+
+        self.estimator_ = trees(known.X, loss)
         error = frequencies * (1 - frequencies) / np.sqrt(held)  # standard error of a frequency
-        self.start_ = self.start_ + self._back(X, frequencies - error, frequencies + error, sample_weight)
+        bounds = frequencies - error, frequencies + error
+        little = k == 2 and information < _LITTLE and n >= _LEAST_ROWS
+        self.factor_ = self._factor(known, trees, bounds) if little else 1.0
+        some = np.arange(0, n, max(1, n // _ENOUGH_ROWS))
+        p = self.predict_proba(take(X, some))
+        self.start_ = self.start_ + _into(p, None if sample_weight is None else sample_weight[some], *bounds)
         self.classes_: NDArray[np.int64] = np.arange(k)
         self.n_iter_ = self._rounds(library, held_out is not None)
         return self
 
-    def _back(self, X: Any, least: Floats, most: Floats, sample_weight: Floats | None) -> Floats:
-        """Compute the shift of the logits, (K,), that brings each class's mean probability into these bounds."""
-        rows = np.arange(0, X.shape[0], max(1, X.shape[0] // _ENOUGH_ROWS))
-        p, weights = self.predict_proba(take(X, rows)), np.ones(len(rows)) if sample_weight is None else sample_weight[rows]
-        mean = weights @ p / weights.sum() if weights.any() else p.mean(axis=0)
-        wanted = np.clip(mean, least, most)
-        if np.array_equal(wanted, mean):
-            return np.zeros(len(mean))
-        return towards(wanted / wanted.sum(), np.log(np.maximum(p, _SMALLEST)), weights)
+    def _factor(self, known: "_Rows", trees: Callable[[Any, "_Loss"], Any], bounds: tuple[Floats, Floats]) -> float:
+        """Compute the factor of the trees' scores that rows speak for which the trees have not seen."""
+        half = np.random.RandomState(0).permutation(known.n) % 2  # rows that belong together are often neighbours
+        evidence = -(np.log(_FACTORS) ** 2) / (2 * _SPREAD**2)
+        for side in (0, 1):
+            learned, others = (known.at(np.flatnonzero((half == side) == mine)) for mine in (True, False))
+            raw = self._raw(trees(learned.X, learned.loss()), others.X)
+            for place, factor in enumerate(_FACTORS):
+                p = probabilities_of(self._scores(others.n) + factor * raw)
+                p = p * np.exp(_into(p, others.weights, *bounds))
+                p /= p.sum(axis=1, keepdims=True)
+                found = np.log(np.maximum((p.T * others.likelihoods).sum(axis=0), _SMALLEST))
+                evidence[place] += found.sum() if others.weights is None else others.weights @ found
+        belief = np.exp(evidence - evidence.max())
+        return float(np.exp(_WHOLE * (belief @ np.log(_FACTORS)) / belief.sum()))
 
     def _rounds(self, library: str, early: bool) -> int:
         if self.estimator_ is None or isinstance(self.estimator_, HistogramScores):
@@ -247,16 +276,18 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, rows sum to 1."""
-        start = self._scores(X.shape[0])
-        if self.estimator_ is None:
-            scores = start
-        elif isinstance(self.estimator_, HistogramScores):
-            scores = self.estimator_.predict(X) + start
-        elif library_of(self.estimator) == "lightgbm":
-            scores = self.estimator_.predict(X, raw_score=True) + start
-        else:
-            scores = self.estimator_.predict(X, output_margin=True, base_margin=start)
-        return probabilities_of(scores)
+        return probabilities_of(self._scores(X.shape[0]) + self.factor_ * self._raw(self.estimator_, X))
+
+    def _raw(self, fitted: Any, X: Any) -> Floats:
+        """Compute the sum of the trees: (n,) of two classes, else (n, K)."""
+        nothing = np.zeros_like(self._scores(X.shape[0]))
+        if fitted is None:
+            return nothing
+        if isinstance(fitted, HistogramScores):
+            return fitted.predict(X)
+        if library_of(self.estimator) == "lightgbm":
+            return np.asarray(fitted.predict(X, raw_score=True))
+        return np.asarray(fitted.predict(X, output_margin=True, base_margin=nothing))
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Predict the likeliest code, (n,) int64."""
@@ -274,13 +305,13 @@ def noisy_settings(estimator: Any, library: str, told: float, information: float
     told : float in [0, 1]
         Share of a label's information that the noise leaves.
     information : float > 0
-        What all rows hold on a score.
+        What all rows hold on the scores.
     """
     params, held_back = estimator.get_params(), min(max(1.0, ENOUGH / information), MOST / RIDGE)
     settings: dict[str, Any] = {}
     for name, (default, own, noisy) in _LIBRARIES[library][2].items():
         if params.get(name) == default:
-            noisy *= held_back if name == "l2_regularization" else 1  # the others have a least gain
+            noisy *= held_back if name in ("l2_regularization", "reg_lambda") else 1
             found = noisy + (own - noisy) * told**2
             settings[name] = round(found) if isinstance(noisy, int) else found
     return settings
@@ -313,6 +344,38 @@ def information(p: Floats, own: Floats, other: Floats) -> Floats:
     inside *= 1 - inside
     told /= np.maximum(inside, _LEAST, out=inside)
     return np.maximum(told, _LEAST, out=told)
+
+
+def _into(p: Floats, weights: Floats | None, least: Floats, most: Floats) -> Floats:
+    """Compute the shift of the logits, (K,), that brings each class's mean probability, of (n, K), into these bounds."""
+    weights = np.ones(len(p)) if weights is None or not weights.any() else weights
+    mean = weights @ p / weights.sum()
+    wanted = np.clip(mean, least, most)
+    if np.array_equal(wanted, mean):
+        return np.zeros(len(mean))
+    return towards(wanted / wanted.sum(), np.log(np.maximum(p, _SMALLEST)), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows of features with their likelihoods, (K, n), and weights, (n,) or None."""
+
+    X: Any
+    likelihoods: NDArray[np.float32]
+    weights: Floats | None
+
+    @property
+    def n(self) -> int:
+        """How many rows."""
+        return int(self.likelihoods.shape[1])
+
+    def at(self, rows: NDArray[np.int64]) -> "_Rows":
+        """The rows at these positions."""
+        return _Rows(take(self.X, rows), self.likelihoods[:, rows], None if self.weights is None else self.weights[rows])
+
+    def loss(self) -> "_Loss":
+        """Their loss."""
+        return _Loss(self.likelihoods, self.weights)
 
 
 class _Loss:
