@@ -104,3 +104,12 @@ def test_it_is_cloned_and_tagged_as_scikit_learn_expects():
         fitted = copy.set_params(noise=ldp.SeededNoise(0)).fit(X, Y)
         fitted.score(X, fitted.noisy_labels_)
     assert fitted.estimators_[0].score(X, Y["clicked"]) > 0.8
+
+
+def test_a_score_of_other_rows_or_without_weight_is_refused_in_words():
+    fitted = model().set_params(noise=ldp.SeededNoise(0)).fit(X, Y)
+    with pytest.raises(InvalidInput, match="as many as X has"):
+        fitted.score(X, Y[:5])
+    with pytest.raises(InvalidInput, match="not all zero"):
+        fitted.score(X, Y, sample_weight=np.zeros(len(X)))
+    assert fitted.score(X, Y, sample_weight=np.ones(len(X))) == fitted.score(X, Y)

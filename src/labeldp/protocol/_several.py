@@ -14,6 +14,7 @@ from labeldp.evidence._noisy import derived
 from labeldp.laws import Grid, LabelColumns, Law, OneColumn, SubsetSelection
 from labeldp.laws._columns import laws_of_columns
 from labeldp.protocol._matching import check_count
+from labeldp.protocol.metrics import checked_weights
 
 
 def is_several(classes: object, y: object) -> bool:
@@ -81,6 +82,8 @@ def share_right(predicted: NDArray[Any], Y: Any, names: Sequence[str], sample_we
             "metrics.accuracy(noisy['name'], predicted[:, 0])."
         )
     right = np.ones(len(predicted), bool)
-    for number, column in enumerate(columns_of(Y, names)):
-        right &= np.asarray(column) == predicted[:, number]
-    return float(np.average(right, weights=sample_weight))
+    for number, column in enumerate(map(np.asarray, columns_of(Y, names))):
+        if column.shape != right.shape:
+            raise InvalidInput(f"Expected labels of {len(right)} rows, as many as X has, got shape {column.shape} of {names[number]!r}.")
+        right &= column == predicted[:, number]
+    return float(np.average(right, weights=None if sample_weight is None else checked_weights(sample_weight, len(right))))
