@@ -5,14 +5,17 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from labeldp.app.plan import advantage, count_rows_per_unit, plan
+import labeldp as ldp
+from labeldp.app.plan import advantage, count_rows_per_unit, plan, plan_numbers
 from labeldp.cli import app
+from labeldp.laws import law_named
 
 
 @pytest.mark.parametrize(("epsilon", "expected"), [(0.5, 0.1225), (1, 0.2428), (2, 0.4612), (4, 0.7614), (8, 0.9640)])
@@ -48,6 +51,55 @@ def test_laws_at_one_budget() -> None:
 def test_binary_labels_get_rr_and_units_share() -> None:
     made = plan(2, [2.0], max_rows_per_unit=4)
     assert [(line.law, line.epsilon_per_row) for line in made.laws if line.recommended] == [("rr", 0.5)]
+
+
+def test_errors_of_numbers_are_those_that_releases_have() -> None:
+    """Of 20,000 rows the mean and its stated error: 5 standard errors; and the released numbers' errors, within a tenth of them."""
+    grid, y = ldp.Grid(0, 10, points=21), np.tile(np.linspace(0, 10, 21), 1000)
+    made = {line.law: line for line in plan_numbers(grid, [1.0], rows=len(y)).laws}
+    for name in ("square-wave", "threshold", "unbiased", "rr"):
+        noisy = ldp.privatize(y, law_named(name, 21, 1.0), classes=grid, noise=ldp.SeededNoise(0))
+        stated, found = made[name].mean_error, ldp.stats.mean(noisy)["mean"]
+        assert stated == pytest.approx(made[name].row_error / math.sqrt(len(y)))
+        assert found.stderr == pytest.approx(stated, rel=0.05) and abs(found.value - 5) < 5 * stated
+        if name != "rr":
+            assert made[name].row_error < made["rr"].row_error
+        if made[name].released_error is not None:
+            error = np.sqrt(np.mean((np.asarray(noisy.released(), float) - y) ** 2))
+            assert made[name].released_error == pytest.approx(error, rel=0.1)
+    assert made["rr-on-bins"].row_error is None and made["square-wave"].released_error is None
+    assert made["rr-on-bins"].released_error < y.std() < made["unbiased"].released_error
+    half = {line.law: line for line in plan_numbers(grid, [2.0], max_rows_per_unit=2).laws}
+    assert half["rr"].row_error == pytest.approx(made["rr"].row_error) and half["rr"].epsilon_per_row == 1.0
+
+
+def test_a_range_is_planned_on_the_command_line() -> None:
+    code, said = planned("--range", "0:100", "--grid", "11", "--epsilon", "1,4", "--rows", "900")
+    assert (
+        code == 0
+        and "labeldp train, in two stages" in said
+        and "mean_error" in said
+        and "28.9" not in said
+        and "31.6 off its middle" in said
+    )
+    code, said = planned("--range", "0:100", "--grid", "11", "--epsilon", "1", "--json")
+    found = json.loads(said)
+    assert code == 0 and found["grid"] == {"low": 0, "high": 100, "points": 11} and len(found["laws"]) == 6
+    for wrong in (
+        ("--epsilon", "1"),
+        ("--epsilon", "1", "--classes", "2", "--range", "0:1"),
+        ("--epsilon", "1", "--range", "1:0"),
+        ("--epsilon", "1", "--classes", "2", "--grid", "8"),
+        ("--epsilon", "nan", "--range", "0:1"),
+        ("--epsilon", "1", "--range", "0:1", "--rows-per-unit", "1:5"),
+        ("--epsilon", "1", "--range", "0:1", "--rows", "0"),
+    ):
+        assert planned(*wrong)[0] == 2
+
+
+def planned(*asked: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["plan", *asked])
+    return done.exit_code, done.output
 
 
 UNITS = {1: 4000, 2: 1000, 5: 300}  # 7,500 rows of 5,300 people

@@ -13,7 +13,7 @@ from scipy.stats import chi2, norm
 
 import labeldp as ldp
 from labeldp.laws import WORD, BoundedLaplace, RROnBins, SquareWave, UnbiasedRandomizer, exp_floor, law_from_dict, law_named
-from labeldp.laws._exact import unpack_sets
+from labeldp.laws._exact import pack_sets, unpack_sets
 from labeldp.laws._numbers import laplace_words
 from labeldp.laws._optimal import optimal_bins, unbiased_staircase
 from labeldp.laws._square_wave import window_words
@@ -110,6 +110,13 @@ def test_one_answer_is_an_unbiased_estimate_of_any_function_of_the_number(epsilo
     assert (np.abs(noisy.debias(losses) - centre) <= ranges / 2 * (1 + 1e-9)).all()
     flat = ranges[: n // 2]
     assert np.allclose(flat, np.abs(np.diff(losses[: n // 2], axis=1)).max(axis=1) * (k - 1) / np.tanh(epsilon / 2), rtol=1e-6)
+
+
+def test_the_range_of_a_loss_by_intervals_is_that_over_all_outputs() -> None:
+    law, losses = SquareWave(21, 1.0), np.random.default_rng(0).uniform(-5, 5, (30, 21))
+    outputs = pack_sets(law.outputs())
+    every = losses @ law.weights(outputs, {}).T
+    assert np.allclose(law.loss_range(losses, outputs[:1].repeat(30, axis=0), {}), np.ptp(every, axis=1))
 
 
 def test_squared_errors_vary_less_by_thresholds_than_by_sets() -> None:

@@ -174,7 +174,7 @@ def test_rows_are_held_out_of_stages_that_can_be_inverted_throughout_and_else_no
     assert [str(block.law) for block in twice.measurable.blocks if len(block.rows)] == [
         str(ldp.RandomizedResponse(K, 1.0))
     ]  # what the second draw adds in hard rows alone is left out
-    with pytest.warns(UnmeasuredWarning, match="estimated accuracy"):
+    with pytest.warns(UnmeasuredWarning, match="quality on true labels is not estimated"):
         assert len(hold_out(noisy[600:], 0.3, np.random.default_rng(0).permutation)) == 0
     with pytest.raises(ldp.InvalidInput, match="biased"):
         metrics.accuracy(noisy[600:], [0] * 600)

@@ -10,7 +10,7 @@ from scipy.special import expit
 import labeldp as ldp
 from labeldp.errors import InvalidInput
 from labeldp.laws import BoundedLaplace, RROnBins, SquareWave, UnbiasedRandomizer
-from labeldp.stats._power import _mean_variance, _share_variance
+from labeldp.stats._power import _share_variance, mean_variance
 
 SIGMAS = 4.9  # two-sided normal quantile of 1e-6
 RUNS = 300
@@ -32,7 +32,7 @@ def by_matrix(law, values, shares):
 def test_variances_are_those_of_the_matrix(law):
     rng = np.random.default_rng(0)
     values, shares = rng.normal(size=law.n_classes), rng.dirichlet(np.ones(law.n_classes))
-    assert _mean_variance(law, values, shares) == pytest.approx(by_matrix(law, values, shares), rel=1e-9)
+    assert mean_variance(law, values, shares) == pytest.approx(by_matrix(law, values, shares), rel=1e-9)
     assert _share_variance(law, shares[1]) == pytest.approx(by_matrix(law, np.eye(law.n_classes)[1], shares), rel=1e-9)
 
 
@@ -94,7 +94,7 @@ def test_the_variance_of_a_mean_of_numbers_is_that_of_a_release(law):
     rng = np.random.default_rng(0)
     values, shares = np.arange(9.0), rng.dirichlet(np.full(9, 2.0))
     noisy = ldp.privatize(rng.choice(9, p=shares, size=100_000), law, noise=SEED)
-    assert _mean_variance(law, values, shares) == pytest.approx(ldp.stats.mean(noisy)["mean"].stderr ** 2 * 100_000, rel=0.03)
+    assert mean_variance(law, values, shares) == pytest.approx(ldp.stats.mean(noisy)["mean"].stderr ** 2 * 100_000, rel=0.03)
 
 
 def test_labels_that_are_certain_need_a_row_of_each_group():

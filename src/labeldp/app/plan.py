@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.app._ledger import table_text
 from labeldp.custody._draw import check_contract
 from labeldp.errors import InvalidInput
-from labeldp.laws import Alibi, Law, RandomizedResponse, SubsetSelection, law_named
+from labeldp.laws import Alibi, Grid, Law, RandomizedResponse, SubsetSelection, law_named
 from labeldp.ledger._database import per_row_epsilon
+from labeldp.stats._power import mean_variance
 from labeldp.tables.formats._parquet import open_table
 from labeldp.tables.formats._table import check_columns
 
@@ -136,6 +138,9 @@ _MEANING = {
     "set_size": "labels in the output",
     "bits_per_row": "what an output tells of the label",
     "noisy_accuracy": "that the likeliest label given the output is the true one",
+    "released_error": "root mean squared distance of a released number from the true one; none where an interval or a bit is released",
+    "row_error": "standard error of the mean of all numbers (labeldp.stats.mean), times the root of the number of rows",
+    "mean_error": "that standard error",
     "attacker_advantage": "by how much an output helps to guess one label, at most, whatever is known of it",
     "rows_worth": "rows with true labels that tell as much as all noisy ones",
 }
@@ -214,6 +219,140 @@ def plan(
         reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
     return Plan(
         n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(_learner(epsilon) for epsilon in epsilons), tuple(caps)
+    )
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------------------------
+
+OF_NUMBERS = ("square-wave", "threshold", "unbiased", "rr-on-bins", "laplace", "rr")
+_SOLVED = 32  # points of laws that are found by a linear program, whose errors hardly change with more
+
+
+@dataclass(frozen=True)
+class NumbersAtBudget:
+    """The utility of one law of numbers, if all points of the range are equally frequent; errors are in the number's own unit.
+
+    Attributes
+    ----------
+    law : str
+    epsilon : float
+        Total budget of one unit.
+    epsilon_per_row : float
+    released_error : float or None
+        Root mean squared distance of a released number from the true one; None if the law releases an interval or a bit.
+    row_error : float or None
+        Standard error of the mean, as `labeldp.stats.mean` estimates it, times the root of the number of rows; None if the law has no
+        unbiased estimate.
+    mean_error : float or None
+        That standard error; None if the number of rows is not known.
+    """
+
+    law: str
+    epsilon: float
+    epsilon_per_row: float
+    released_error: float | None
+    row_error: float | None
+    mean_error: float | None
+
+
+@dataclass(frozen=True)
+class NumberPlan:
+    """A comparison of laws of numbers, with what to use."""
+
+    grid: Grid
+    rows: int | None
+    laws: tuple[NumbersAtBudget, ...]
+    reasons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the plan as JSON-ready data."""
+        grid = {"low": self.grid.low, "high": self.grid.high, "points": len(self.grid)}
+        return {"grid": grid, "rows": self.rows, "laws": [asdict(law) for law in self.laws], "reasons": list(self.reasons)}
+
+    def to_text(self) -> str:
+        """Format the plan as text for people."""
+        columns = ("epsilon", "law", "released_error", "row_error", *(("mean_error",) if self.rows else ()))
+        lines = [{name: "" if value is None else value for name, value in asdict(law).items()} for law in self.laws]
+        explained = "\n".join(f"  {name}: {_MEANING[name]}" for name in columns if name in _MEANING)
+        away = _short(float(np.std(np.linspace(self.grid.low, self.grid.high, len(self.grid)))))
+        return "\n\n".join(
+            [
+                table_text(columns, lines),
+                "\n".join(self.reasons),
+                f"Of numbers spread evenly over the range, which are {away} off its middle:\n{explained}",
+            ]
+        )
+
+
+def plan_numbers(
+    grid: Grid, epsilons: Sequence[float], *, laws: Sequence[str] = (), rows: int | None = None, max_rows_per_unit: int | None = None
+) -> NumberPlan:
+    """Compare the laws of numbers of a public range; no number is read.
+
+    Parameters
+    ----------
+    grid : Grid
+    epsilons : sequence of float > 0
+        Total budgets of a unit.
+    laws : sequence of str, default=()
+        Further laws to compare, by name.
+    rows : int >= 1, optional
+        Number of rows, to compute the error of their mean.
+    max_rows_per_unit : int >= 1, optional
+        Each row's law has epsilon divided by it. Default: 1.
+
+    Returns
+    -------
+    NumberPlan
+
+    Notes
+    -----
+    Errors of `UnbiasedRandomizer` and `RROnBins` are those of at most 32 points, which takes a second or two an epsilon.
+    """
+    if rows is not None:
+        _validate.integer(rows=rows, low=1)
+    cap = 1 if max_rows_per_unit is None else _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+    lines, reasons = [], []
+    for epsilon in epsilons:
+        per_row = per_row_epsilon(_validate.epsilon(epsilon), cap)
+        made = [_line_of_numbers(name, grid, epsilon, per_row, rows) for name in dict.fromkeys((*OF_NUMBERS, *laws))]
+        lines += made
+        reasons.append(_reason_of_numbers(epsilon, {line.law: line for line in made}))
+    return NumberPlan(grid, rows, tuple(lines), tuple(reasons))
+
+
+def _line_of_numbers(name: str, grid: Grid, epsilon: float, per_row: float, rows: int | None) -> NumbersAtBudget:
+    points = np.linspace(grid.low, grid.high, min(len(grid), _SOLVED) if name in ("unbiased", "rr-on-bins") else len(grid))
+    law = law_named(name, len(points), per_row)
+    check_contract(law)
+    shares = np.full(len(points), 1 / len(points))
+    try:
+        row = math.sqrt(mean_variance(law, points, shares))
+    except InvalidInput:  # as of bins, whose numbers are drawn to the middle
+        row = None
+    return NumbersAtBudget(
+        name, epsilon, per_row, _released_error(law, points), row, None if row is None or rows is None else row / math.sqrt(rows)
+    )
+
+
+def _released_error(law: Law, points: NDArray[np.float64]) -> float | None:
+    if law.kind not in ("label", "number"):
+        return None
+    released = np.asarray(law.released(Grid(points[0], points[-1], points=len(points))), np.float64) if law.kind == "number" else points
+    squares = (released - points[:, None]) ** 2
+    return float(np.sqrt((law.matrix() * squares).sum(axis=1).mean()))
+
+
+def _short(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
+def _reason_of_numbers(epsilon: float, lines: Mapping[str, NumbersAtBudget]) -> str:
+    stages = ", in two stages (--stages 2)" if epsilon <= _STAGES_UP_TO else ""
+    bins, plain = (_short(lines[name].released_error or 0.0) for name in ("rr-on-bins", "unbiased"))
+    return (
+        f"epsilon {epsilon:g}: learn by intervals (labeldp train{stages}; release --law square-wave). For others, who use the column as it "
+        f"is: unbiased (each number {plain} off, right on average), or rr-on-bins (each {bins} off, drawn to the middle)."
     )
 
 
@@ -330,6 +469,7 @@ def _enumerated_chances(law: Law) -> tuple[float, float, float]:
 
 
 _ROWS_FROM = 0.5  # below, counts of clusters are ahead on tables, too
+_STAGES_UP_TO = 1.0  # two stages are ahead of one: docs/numbers.md
 _COUNTS_UP_TO = 1.0  # above, single rows say more of images and embeddings than counts of their clusters: benchmarks/README.md
 
 

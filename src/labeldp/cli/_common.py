@@ -354,15 +354,10 @@ class NumberOptions(ColumnOptions):
         others = {"--classes": self.classes, "--classes-file": self.classes_file, "--infer-classes": infer or None}
         others |= {"--null-class": self.null_class or None}
         if self.range is None:
-            if self.grid is not None:
-                raise typer.BadParameter("Expected --grid beside a range, got none. Add --range LOW:HIGH.")
-            return None
+            return number_grid(None, self.grid)
         if given := [name for name, there in others.items() if there is not None]:
             raise typer.BadParameter(f"Expected a range or classes, got --range and {' and '.join(given)}. Leave one out.")
-        from labeldp.laws import Grid
-
-        text = self.range
-        return usage(lambda: Grid(*range_of(text), points=points_of(self.grid)))
+        return number_grid(self.range, self.grid)
 
     def of_columns(self, names: Sequence[str], *, infer: bool = False) -> Any:
         """Return the classes of several columns: lists of classes in their order, or one for all of them, and ranges by name."""
@@ -503,6 +498,17 @@ def range_of(text: str) -> tuple[float, float]:
     if not colon or len(ends) != 2:
         raise InvalidInput(f"Expected a range LOW:HIGH, got {text!r}. For example 0:500000.")
     return ends[0], ends[1]
+
+
+def number_grid(ends: str | None, points: str | None) -> Any:
+    """Make the Grid of --range and --grid; None without a range."""
+    from labeldp.laws import Grid
+
+    if ends is None:
+        if points is not None:
+            raise typer.BadParameter("Expected --grid beside a range, got none. Add --range LOW:HIGH.")
+        return None
+    return usage(lambda: Grid(*range_of(ends), points=points_of(points)))
 
 
 def count_of(text: str) -> int:

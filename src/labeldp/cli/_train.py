@@ -27,6 +27,7 @@ from labeldp.cli._common import (
     grouped,
     law_of_text,
     laws_of_texts,
+    number_grid,
     numbers_of,
     print_json,
     progress_bars,
@@ -354,11 +355,29 @@ class UnitCounts:
         return None if text is None else usage(lambda: parse_rows_per_unit(text))
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedLabel:
+    """The classes of a label, or the range of a number."""
+
+    classes: Annotated[str | None, typer.Option(help="Number of classes, or their names: A,B,C.")] = None
+    range: Annotated[str | None, typer.Option("--range", help="Public range of a number, instead of classes: LOW:HIGH.")] = None
+    grid: Annotated[
+        str | None, typer.Option("--grid", metavar="INTEGER", help="Number of evenly spaced points of the range. Default: 64.")
+    ] = None
+
+    def points(self) -> Any:
+        """Make the Grid of a number; None of classes."""
+        found = number_grid(self.range, self.grid)
+        if (self.classes is None) == (found is None):
+            raise typer.BadParameter("Expected classes or a range, got both or none. Give --classes K, or --range LOW:HIGH of a number.")
+        return found
+
+
 @app.command()
 @grouped
 def plan(
-    classes: Annotated[str, typer.Option(help="Number of classes, or their names: A,B,C.")],
     epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
+    label: PlannedLabel,
     counts: UnitCounts,
     law: Annotated[
         list[str] | None,
@@ -371,10 +390,17 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What each law gives at each budget, before anything is spent; and which cap on the rows of a unit."""
-    from labeldp.app.plan import plan as make
+    from labeldp.app import plan as plans
 
-    n_classes, budgets, found = usage(lambda: count_of(classes)), usage(lambda: numbers_of(epsilon)), counts.value()
-    made = usage(lambda: make(n_classes, budgets, laws=law or (), rows=rows, max_rows_per_unit=max_rows_per_unit, rows_per_unit=found))
+    made: plans.Plan | plans.NumberPlan
+    budgets, found, points = usage(lambda: numbers_of(epsilon)), counts.value(), label.points()
+    if points is not None:
+        if found is not None:
+            raise typer.BadParameter("Expected no counts of rows per unit with a range, got some. Give --max-rows-per-unit M.")
+        made = usage(lambda: plans.plan_numbers(points, budgets, laws=law or (), rows=rows, max_rows_per_unit=max_rows_per_unit))
+    else:
+        more: dict[str, Any] = {"laws": law or (), "rows": rows, "max_rows_per_unit": max_rows_per_unit, "rows_per_unit": found}
+        made = usage(lambda: plans.plan(count_of(label.classes or ""), budgets, **more))
     if as_json:
         print_json(made.to_dict())
     else:

@@ -77,6 +77,15 @@ class Table:
     index: NDArray[np.unsignedinteger[Any]]
 
 
+def range_over(weights: Floats, losses: Floats) -> Floats:
+    """Compute the range of each row's debiased loss, (n,), over m outputs with these weights, (m, K)."""
+    high, low = np.full(len(losses), -np.inf), np.full(len(losses), np.inf)
+    for each in weights:  # one output at a time: no (n, m) table
+        found = losses @ each
+        high, low = np.maximum(high, found), np.minimum(low, found)
+    return np.asarray(high - low)
+
+
 @dataclass(frozen=True)
 class Law(ABC):
     """A label-DP mechanism as a value.

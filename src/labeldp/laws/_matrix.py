@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from labeldp.laws._base import Cell, Law, Side, Table
+from labeldp.laws._base import Cell, Law, Side, Table, range_over
 from labeldp.laws._exact import Array, Floats, Words, as_prior
 
 Rows = tuple[tuple[int | Fraction, ...], ...]
@@ -46,11 +46,7 @@ class OfMatrix(WithoutSide):
         return inverse_of(self._rows, self._whole)[np.asarray(outputs, dtype=np.intp)]
 
     def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
-        high, low = np.full(len(losses), -np.inf), np.full(len(losses), np.inf)
-        for weights in inverse_of(self._rows, self._whole):  # one output at a time: no (n, m) table
-            found = losses @ weights
-            high, low = np.maximum(high, found), np.minimum(low, found)
-        return np.asarray(high - low)
+        return range_over(inverse_of(self._rows, self._whole), losses)
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         cells = ((y, j, share) for y, row in enumerate(self._rows) for j, share in enumerate(row))

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, proper_size
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, proper_size, range_over
 from labeldp.laws._exact import (
     WORD,
     Array,
@@ -170,6 +170,11 @@ class SquareWave(Law):
         first, count = inside.argmax(axis=1), inside.sum(axis=1)
         start = np.where(first == 0, count - self.width, first)
         return np.asarray(_inverse(self)[start + self.width - 1])
+
+    def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
+        if self.n_classes * self._starts > MAX_CELLS:
+            return np.full(len(losses), _NAN)
+        return range_over(_inverse(self), losses)
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         b, m = window_words(self.epsilon, self.n_classes, self.width)

@@ -99,7 +99,7 @@ class MeanDifference:
 
     def variance(self, law: Law | None) -> float:
         shares = np.asarray(self.shares, np.float64)
-        one = _mean_variance(law, np.asarray(self.values, np.float64), shares / shares.sum())
+        one = mean_variance(law, np.asarray(self.values, np.float64), shares / shares.sum())
         return one / (1 - self.share) + one / self.share
 
 
@@ -270,7 +270,7 @@ def _share_variance(law: Law | None, share: float) -> float:
     return seen * (1 - seen) / (own - other) ** 2
 
 
-def _mean_variance(law: Law | None, values: Floats, shares: Floats) -> float:
+def mean_variance(law: Law | None, values: Floats, shares: Floats) -> float:
     """Compute the variance of a row's unbiased estimate of the mean of class values."""
     if law is None:
         return float(shares @ values**2 - (shares @ values) ** 2)
