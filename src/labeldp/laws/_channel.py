@@ -129,9 +129,10 @@ def _probabilities(matrix: Any) -> Rows:
             f"got shape {shape}."
         )
     rows = [[_fraction(p) for p in row] for row in np.asarray(matrix, dtype=object).tolist()]
-    for y, row in enumerate(rows):
-        if abs(sum(row, -Fraction(1))) > _SLACK:
-            raise InvalidInput(f"Expected rows that sum to 1, each over the outputs of one class, got {float(sum(row)):.6g} in row {y}.")
+    totals = [sum(row, Fraction(0)) for row in rows]
+    for y, total in enumerate(totals):
+        if abs(total - 1) > _SLACK:
+            raise InvalidInput(f"Expected rows that sum to 1, each over the outputs of one class, got {float(total):.6g} in row {y}.")
     for j, column in enumerate(zip(*rows, strict=True)):
         if min(column) == 0:
             raise InvalidInput(
@@ -139,7 +140,7 @@ def _probabilities(matrix: Any) -> Rows:
                 + ("no label gives this output. Leave it out." if max(column) == 0 else "such an output excludes a label for certain, ")
                 + ("" if max(column) == 0 else "and no finite epsilon holds for it.")
             )
-    return tuple(tuple(p / sum(row) for p in row) for row in rows)
+    return tuple(tuple(p / total for p in row) for row, total in zip(rows, totals, strict=True))
 
 
 def _fraction(value: object) -> Fraction:
