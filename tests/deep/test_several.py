@@ -17,6 +17,7 @@ from labeldp.deep import (
     Heads,
     Recipe,
     TorchClassifier,
+    TorchRegressor,
     column_evidence,
     cross_entropy,
     debiased_loss,
@@ -25,7 +26,7 @@ from labeldp.deep import (
     mixup_loss,
 )
 from labeldp.deep.models import Mlp
-from labeldp.errors import InvalidInput, RepeatWarning
+from labeldp.errors import InvalidInput, RepeatWarning, UntrainedWarning
 
 N = 1500
 RNG = np.random.default_rng(0)
@@ -250,6 +251,13 @@ def test_faults_are_found_before_the_charge(ledger, changes, y, said):
     with pytest.raises(InvalidInput, match=said):
         model(**{"ledger": ledger, "dataset": "d"} | changes).fit(X, y)
     assert not ledger.exists() or ledger.runs() == []
+
+
+def test_a_head_that_learned_nothing_is_named():
+    with pytest.warns(UntrainedWarning, match="asked about clicked"):
+        model(law=COLUMNS.law(4.0, "one", weights=[1, 1e12]), noise=ldp.SeededNoise(0)).fit(X, Y)
+    with pytest.raises(InvalidInput, match="one label column with TorchRegressor"):
+        TorchRegressor(net).fit(X, noisy())
 
 
 def test_noisy_labels_of_other_columns_are_refused():

@@ -83,6 +83,7 @@ def test_units_share_the_bill(ledger):
         ({}, Y["clicked"], "2 columns"),
         ({}, Y[:-1], "inconsistent"),
         ({}, Y.drop(columns="rating"), "'rating'"),
+        ({}, Y.rename(columns={"rating": "ratings"}), "Did you mean 'ratings'"),
         ({}, Y.assign(rating=np.where(np.arange(N) == 3, 7, Y["rating"])), "Column 'rating'.*row 3"),
         ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
         ({"column": "clicked"}, Y, "under their own names"),
@@ -93,6 +94,22 @@ def test_faults_are_found_before_the_charge(ledger, changes, y, said):
     with pytest.raises((InvalidInput, TypeError), match=said):
         model(**{"ledger": ledger, "dataset": "d"} | changes).fit(X, y)
     assert not ledger.exists() or ledger.runs() == []
+
+
+def test_a_column_that_no_row_was_asked_about_is_named():
+    law = COLUMNS.law(4.0, "one", weights=[1, 1e12])
+    with pytest.raises(InvalidInput, match="got none about clicked"):
+        model(law=law, noise=ldp.SeededNoise(0)).fit(X[:50], Y[:50])
+
+
+@pytest.mark.parametrize("kind", [ldp.learn.ProportionClassifier, ldp.learn.NoiseCluster, ldp.learn.PATEClassifier])
+def test_learners_of_one_column_say_so(kind, ledger):
+    with pytest.raises(InvalidInput, match=f"one label column with {kind.__name__}"):
+        kind(epsilon=1.0, classes=COLUMNS, ledger=ledger, dataset="d").fit(X, Y)
+    assert not ledger.exists() or ledger.runs() == []
+    noisy = ldp.privatize(Y, COLUMNS.law(1.0), classes=COLUMNS, noise=ldp.SeededNoise(0))
+    with pytest.raises(InvalidInput, match="one label column"):
+        ldp.LabelDPRegressor(epsilon=1.0).fit(X, noisy)
 
 
 def test_it_is_cloned_and_tagged_as_scikit_learn_expects():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp._validate import joined
+from labeldp._validate import joined, suggest
 from labeldp.errors import DomainLeakWarning, InvalidInput, warn
 from labeldp.laws._columns import LabelColumns
 from labeldp.laws._grid import Grid, as_numbers
@@ -288,7 +288,9 @@ def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
     if own is not None:
         lacking = [name for name in names if own.count(name) != 1]
         if lacking:
-            raise InvalidInput(f"Expected each declared label column once, got {own.count(lacking[0])} of the name {lacking[0]!r}.")
+            # The names of columns are public, and only those of text are shown.
+            near = suggest(lacking[0], [name for name in own if isinstance(name, str)]) if lacking[0] not in own else ""
+            raise InvalidInput(f"Expected each declared label column once, got {own.count(lacking[0])} of the name {lacking[0]!r}.{near}")
         return [labels[name] for name in names]
     array = None
     with contextlib.suppress(ValueError, TypeError):

@@ -55,14 +55,14 @@ from labeldp.deep._stages import (
     softmax,
     weights_given,
 )
-from labeldp.errors import InvalidInput, LabelDPError
+from labeldp.errors import InvalidInput, LabelDPError, UntrainedWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LabelColumns, Law
 from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, judged, not_fitted, undisturbed
 from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classes
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
-from labeldp.protocol._several import check_rows, columns_told, share_right, stacked
+from labeldp.protocol._several import check_rows, columns_told, share_right, stacked, untold
 
 if TYPE_CHECKING:
     from labeldp.ledger._ledger import Ledger
@@ -146,6 +146,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             labels that were drawn, and the same fit, or another recipe in another folder, resumes from them.
         """
         self._require_settings()
+        self._require_one_column(y)
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
         inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
         if not isinstance(y, NoisyLabels):
@@ -414,6 +415,8 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     True
     """
 
+    takes_columns = True
+
     def __init__(
         self,
         module: nn.Module | Callable[[int], nn.Module],
@@ -540,6 +543,12 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         if columns is None:
             super()._measure(noisy, held_out, proba)
             return
+        if lacking := untold(noisy):
+            warn(
+                UntrainedWarning(
+                    f"No row was asked about {', '.join(lacking)}, so that these heads have learned nothing. Predict the others."
+                )
+            )
         found: dict[str, list[Any]] = {name: [] for name in ("classes_", *_ESTIMATES)}
         heads = columns.separated(proba(held_out)) if len(held_out) else []
         for number, each in enumerate(columns_told(noisy)):

@@ -322,6 +322,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     True
     """
 
+    takes_columns = True
+
     def __init__(
         self,
         estimator: Any = None,

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.custody._encode import RowIds
+from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws._columns import LabelColumns
 from labeldp.protocol._fit import FitSettings, Floats
-from labeldp.protocol._several import law_of, share_right, stacked
+from labeldp.protocol._several import law_of, share_right, stacked, untold
 
 STAGE = "fit"
 """The name of the only stage of the draw."""
@@ -35,6 +36,11 @@ class SeveralModels:
     def fit(cls, X: Any, noisy: NoisyLabels, make: Callable[[], Any]) -> "SeveralModels":
         """Fit a classifier, from `make`, to the noisy labels of each column; `noisy` has the rows of X in their order."""
         columns = columns_in(noisy)
+        if lacking := untold(noisy):
+            raise InvalidInput(
+                f"Expected rows that were asked about every label column, got none about {', '.join(lacking)}. Learn each of the others "
+                "from noisy[name], or draw by another rule: law=columns.law(epsilon, 'joint')."
+            )
         return cls(columns.names, tuple(make().fit(X, noisy.column(name)) for name in columns.names))
 
     def predict_proba(self, X: Any) -> list[Floats]:

@@ -47,7 +47,7 @@ from labeldp.protocol._fit import (
     run_stages,
 )
 from labeldp.protocol._matching import row_count
-from labeldp.protocol._several import columns_told
+from labeldp.protocol._several import columns_told, is_several
 from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -92,6 +92,9 @@ class LabelDPEstimator(BaseEstimator, ABC):
 
     takes_raw_labels: ClassVar[bool] = True
     """`fit` privatizes its labels, so a wrapping estimator must not pass labels that it made itself."""
+
+    takes_columns: ClassVar[bool] = False
+    """`fit` takes several label columns (`labeldp.LabelColumns`)."""
 
     epsilon: float
     classes: Any
@@ -179,8 +182,16 @@ class LabelDPEstimator(BaseEstimator, ABC):
             order) are the same.
             Whatever is raised, the estimator stays as it was before the call: not fitted, or fitted by an earlier one.
         """
+        self._require_one_column(y)
         with self._whole():
             return self._fit(X, self._inputs(X, y), y, ids, unit, (id_name, unit_name))
+
+    def _require_one_column(self, y: Any) -> None:
+        if is_several(self.classes, y) and not self.takes_columns:
+            raise InvalidInput(
+                f"Expected one label column with {type(self).__name__}, got several. Release them together (labeldp.privatize) and learn "
+                "each from noisy[name], or take LabelDPClassifier or deep.TorchClassifier."
+            )
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):

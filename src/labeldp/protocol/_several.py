@@ -68,6 +68,14 @@ def columns_told(noisy: NoisyLabels) -> list[NoisyLabels]:
     return [alone.column(name) for name in columns.names]
 
 
+def untold(noisy: NoisyLabels) -> list[str]:
+    """List the columns of which no row tells, alone or together with others: by the rule "one", that no row was asked about."""
+    columns = noisy.classes
+    if not isinstance(columns, LabelColumns) or not all(laws_of_columns(block.law, columns.sizes) for block in noisy.blocks):
+        return []
+    return [name for name, each in zip(columns.names, columns_told(noisy), strict=True) if not each.evidenced.any()]
+
+
 def stacked(found: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Put the predictions of L columns side by side: (n, L), of objects if their classes are of several types."""
     kinds = {each.dtype.kind for each in found}
