@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Are probabilities of rare classes worth more than the class frequencies alone?
 
-    python -m benchmarks rare [--data made,adult,tail] [--seeds 6] [--report]
+    python -m benchmarks rare [--data made,adult,tail] [--seeds 6] [--report] [--known]
 
 Conversions, fraud, illness: one row in a hundred, and few noisy labels. Each run learns from 20,000 rows with one of four methods at the
 same epsilon, and is scored by the log-loss of its probabilities and by their mean:
@@ -16,6 +16,8 @@ same epsilon, and is scored by the log-loss of its probabilities and by their me
 the bound ("truth") is known. `tail`: the same with ten classes whose frequencies fall as 1 / k^2. `adult`: its rows, of one class so many
 left out that the other has the rate; scored on true test labels. Results are kept run by run in results/rare.json; labels are public, the
 noise is seeded, differences are paired over seeds.
+
+`--known` prints what a known rate adds (`class_prior`), at 1 % of made and Adult, and keeps nothing.
 """
 
 import time
@@ -171,6 +173,29 @@ def run_all(seeds: int, names: Sequence[str]) -> None:
     print()
 
 
+def known_rates(seeds: int, names: Sequence[str]) -> None:
+    """Print the log-loss with the rate estimated and given: of labeldp, and of the rate alone."""
+    warnings.simplefilter("ignore")
+    print("| data | learner | eps | labeldp | rate given | gain | constant | rate alone |\n|" + "---|" * 8)
+    for data in names:
+        for learner, estimator in LEARNERS.items():
+            for epsilon in EPSILONS:
+                losses = np.array([_with_rates(data, None if learner == "trees" else estimator(), epsilon, seed) for seed in range(seeds)])
+                gain = losses[:, 0] - losses[:, 1]
+                means, error = [f"{loss:.4f}" for loss in losses.mean(axis=0)], gain.std(ddof=1) / np.sqrt(seeds)
+                told = [data, learner, f"{epsilon:g}", *means[:2], f"{gain.mean():+.4f} ± {error:.4f}", *means[2:]]
+                print(f"| {' | '.join(told)} |", flush=True)
+
+
+def _with_rates(data: str, estimator: Any, epsilon: float, seed: int) -> list[float]:
+    X, y, X_test, truth = DATA[data](0.01, seed)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, epsilon), classes=range(2), noise=ldp.SeededNoise(seed))
+    rates, said = truth.mean(axis=0), ldp.metrics.likeliest_frequencies(noisy.likelihood())
+    models = [ldp.LabelDPClassifier(estimator, class_prior=given, random_state=seed).fit(X, noisy) for given in (None, rates)]
+    found = [model.predict_proba(X_test) for model in models] + [np.tile(each, (len(X_test), 1)) for each in (said, rates)]
+    return [_loss(p, truth) for p in found]
+
+
 def cells(runs: Sequence[Run]) -> dict[tuple[Any, ...], list[Run]]:
     """The runs of each cell, in the order they are wanted."""
     found: dict[tuple[Any, ...], list[Run]] = {}
@@ -221,7 +246,11 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--data", default=",".join(DATA))
     options.add_argument("--seeds", type=int, default=SEEDS)
     options.add_argument("--report", action="store_true", help="only print the table, and where labeldp is worse (p < 0.01)")
+    options.add_argument("--known", action="store_true", help="only print what a known rate adds")
     args = options.parse_args(arguments)
+    if args.known:
+        known_rates(args.seeds, [name for name in args.data.split(",") if name != "tail"])
+        return
     if not args.report:
         run_all(args.seeds, args.data.split(","))
     runs = load_runs(RESULT)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_classification
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.naive_bayes import GaussianNB
@@ -344,6 +345,39 @@ def test_faults_of_features_are_named_with_what_to_do_and_cost_nothing(kind, tmp
     for wrong, advice in ((X[["a", "b"]], "feature_names_in_"), (X.mask(X > 2), "SimpleImputer"), (text, "types that the fit had")):
         with pytest.raises(ldp.InvalidInput, match=advice):
             model.predict(wrong)
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression(), HistGradientBoostingClassifier(max_iter=20)])
+def test_mean_probabilities_are_the_known_rates(estimator) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 3))
+    y = np.where(X[:, 0] + 0.3 * rng.normal(size=4000) > 1.7, "yes", "no")
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), classes=["no", "yes"], noise=ldp.SeededNoise(0))
+    means = [
+        ldp.LabelDPClassifier(estimator, class_prior=rates, random_state=0).fit(X, noisy).predict_proba(X)[:, 1].mean()
+        for rates in (None, {"yes": 0.05, "no": 0.95}, [0.95, 0.05])
+    ]
+    assert abs(means[0] - 0.05) > 3e-3 and means[1:] == pytest.approx([0.05, 0.05], abs=2e-3)
+    frequencies = ldp.LabelDPClassifier(GaussianNB(), class_prior=[0.95, 0.05], random_state=0).fit(X, noisy)._model.frequencies
+    assert frequencies.tolist() == pytest.approx([0.95, 0.05])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"class_prior": [0.5, 0.6]}, "sum is 1"),
+        ({"class_prior": [1.0, 0.0]}, "above 0"),
+        ({"class_prior": [float("nan"), 0.5]}, "above 0"),
+        ({"class_prior": {0: 0.5, 2: 0.5}}, "other names"),
+        ({"class_prior": [0.9, 0.1], "correction": "none"}, "correction='none'"),
+    ],
+)
+def test_rates_that_cannot_be_are_refused_before_the_charge(settings, words, tmp_path: Path) -> None:
+    ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
+    model = ldp.LabelDPClassifier(GaussianNB(), classes=[0, 1], ledger=ledger, dataset="d", **settings)
+    with pytest.raises(ldp.InvalidInput, match=words):
+        model.fit(np.random.default_rng(0).normal(size=(100, 2)), np.arange(100) % 2)
+    assert ledger.runs() == []
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5])

@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state, get_tags
 
 from labeldp.errors import InvalidInput
 from labeldp.learn._data import Floats
-from labeldp.learn._softmax import towards
+from labeldp.learn._softmax import class_rates, towards
 from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import likeliest_frequencies
 
@@ -102,6 +102,9 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     categorical : sequence of int, default=None
         Columns of category codes, for LightGBM, whose classifier takes them in `fit`. The others take them as settings, and all of them
         find pandas categories.
+    class_prior : (K,) floats above 0, sum 1, default=None
+        Known frequencies of the classes: trees start from them, and the mean probabilities are shifted to them. None: they are estimated,
+        and the mean probabilities lie within a standard error of them.
 
     Attributes
     ----------
@@ -154,9 +157,10 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     Friedman, Hastie and Tibshirani (2000), "Additive logistic regression"; Patrini et al. (2017) for the loss.
     """
 
-    def __init__(self, estimator: Any, categorical: Sequence[int] | None = None) -> None:
+    def __init__(self, estimator: Any, categorical: Sequence[int] | None = None, class_prior: Sequence[float] | None = None) -> None:
         self.estimator = estimator
         self.categorical = categorical
+        self.class_prior = class_prior
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Fit on known labels, codes 0..K-1.
@@ -196,8 +200,12 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             )
         table = _likelihoods(log_likelihood)
         k, n = table.shape
-        shares = likeliest_frequencies(table.T.astype(np.float64), sample_weight)
-        self.start_: Floats = np.log((n * shares + 1) / (n + k))  # a class that no output speaks for stays possible
+        if self.class_prior is None:
+            shares = likeliest_frequencies(table.T.astype(np.float64), sample_weight)
+            shares = (n * shares + 1) / (n + k)  # a class that no output speaks for stays possible
+        else:
+            shares = class_rates(self.class_prior, range(k))
+        self.start_: Floats = np.log(shares)
         rows = np.arange(max(n, k)) % n  # both libraries find the number of classes in the labels, so each must occur
         known = _Rows(X, table, sample_weight) if n >= k else _Rows(X, table, sample_weight).at(rows)
         loss = known.loss()
@@ -218,7 +226,8 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             return fit(clone(self.estimator).set_params(**settings), X, loss, judges, self._scores)
 
         self.estimator_ = trees(known.X, loss)
-        error = frequencies * (1 - frequencies) / np.sqrt(held)  # standard error of a frequency
+        # standard error of a frequency
+        error = frequencies * (1 - frequencies) / np.sqrt(held) if self.class_prior is None else np.zeros(k)
         bounds = frequencies - error, frequencies + error
         little = k == 2 and information < _LITTLE and n >= _LEAST_ROWS
         self.factor_ = self._factor(known, trees, bounds) if little else 1.0

@@ -40,6 +40,7 @@ from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
 from labeldp.learn._several import SeveralModels, drawn
+from labeldp.learn._softmax import class_rates
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import (
@@ -248,6 +249,11 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
         scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
         identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
+    class_prior : (K,) floats above 0, or mapping of classes to them, default=None
+        Known rates of the classes: public, or released before, never counted from these labels without noise. Models are held to them
+        where they are else held to rates that the noisy labels speak for: the mean probability of each class is its rate (likelihood), or
+        what unseen rows do not believe of the model falls back on the rates (em). It changes neither the draw nor its cost. Not with
+        correction="none" or "debias". `prior` is what rows are asked by; this is what is learned from the answers.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -335,6 +341,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         correction: str = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | None = None,
         prior_weight: float = 0.0,
+        class_prior: ArrayLike | Mapping[object, float] | None = None,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         classes: Sequence[object] | None = None,
@@ -355,6 +362,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         self.correction = correction
         self.prior = prior
         self.prior_weight = prior_weight
+        self.class_prior = class_prior
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
         self.classes = classes
@@ -388,9 +396,11 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         if self._weights is not None:
             require_weights(estimator, correction)
 
+        rates = None if self.class_prior is None else class_rates(self.class_prior, list(source.classes))
+        settings: dict[str, Any] = {"linear": not isinstance(self.prior, ClusterPrior), "class_prior": rates}
+
         def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
-            linear = not isinstance(self.prior, ClusterPrior)
-            return make_learner(copy, correction, options, generator, linear=linear, top_k_filter=self.top_k_filter)
+            return make_learner(copy, correction, options, generator, top_k_filter=self.top_k_filter, **settings)
 
         learner = learner_of(estimator, random_state)
         if isinstance(source, FitPlan):
@@ -429,6 +439,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         if not is_several(self.classes, y):
             return super()._fit(X, inputs, y, ids, unit, names)
         check_settings(self.get_params(deep=False))
+        if self.class_prior is not None:
+            raise InvalidInput("Expected class_prior=None with several targets, got rates. Fit one column at a time: noisy.column(name).")
         if self._weights is not None:
             raise InvalidInput("Expected no sample_weight with several targets, got weights. Fit one column at a time: noisy.column(name).")
         if isinstance(y, NoisyLabels):

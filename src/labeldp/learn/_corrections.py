@@ -274,6 +274,7 @@ def make_learner(
     *,
     linear: bool = True,
     top_k_filter: TopK | None = None,
+    class_prior: Floats | None = None,
 ) -> Learner:
     """Make the learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em".
 
@@ -287,6 +288,8 @@ def make_learner(
         False: "em" starts from the model that it is given even where a linear round is possible.
     top_k_filter : int, "mean" or None
         Leave out rows of earlier stages whose output misses the model's k likeliest classes.
+    class_prior : (K,) float64 or None
+        Known frequencies of the classes.
     """
     _require_known_labels(estimator, correction, options)
     inner: Learner
@@ -294,11 +297,18 @@ def make_learner(
     if parameter is not None:
         # The loss of weighted classes is not that of any likelihood: learn without them first, and weight the posterior at the end.
         plain = clone(estimator).set_params(**{parameter: None})
-        settings = {"linear": linear, "top_k_filter": top_k_filter}
+        settings = {"linear": linear, "top_k_filter": top_k_filter, "class_prior": class_prior}
         inner = make_learner(plain, correction, options, random_state, **settings)  # type: ignore[arg-type]
         return ClassWeightedLearner(inner, plain, estimator.get_params()[parameter], options, random_state)
     exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
+    if class_prior is not None and (correction in ("none", "debias") or (exact is not None and not _takes_prior(exact))):
+        raise InvalidInput(
+            "Expected class_prior=None with correction='none' or 'debias', or with an estimator of your own whose fit_likelihood is used, "
+            f"got rates with {type(last_step(estimator)).__name__} and correction={correction!r}. Use correction='em'."
+        )
     if exact is not None:
+        if class_prior is not None:
+            last_step(exact).set_params(class_prior=tuple(class_prior.tolist()))
         inner = ExactLearner(exact)
     elif correction == "likelihood":
         raise InvalidInput(
@@ -311,8 +321,12 @@ def make_learner(
     elif correction == "debias":
         inner = DebiasLearner(estimator, options, random_state)
     else:
-        inner = EMLearner(estimator, options, random_state, linear)
+        inner = EMLearner(estimator, options, random_state, linear, class_prior)
     return FilteringLearner(inner, estimator, options, top_k_filter) if top_k_filter or options.consensus_rounds else inner
+
+
+def _takes_prior(exact: Estimator) -> bool:
+    return isinstance(last_step(exact), (SoftmaxRegression, LikelihoodBoosting))
 
 
 def takes_raw_labels(estimator: Estimator) -> bool:
@@ -669,6 +683,8 @@ class EMLearner:
     random_state : numpy RandomState
     linear : bool
         False: no linear round where there is a start, which knows more than these outputs say.
+    class_prior : (K,) array or None
+        Frequencies of the classes, where they are known; else they are estimated.
 
     Notes
     -----
@@ -684,6 +700,7 @@ class EMLearner:
     options: LearnOptions
     random_state: np.random.RandomState
     linear: bool = True
+    class_prior: Floats | None = None
 
     def fit(
         self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
@@ -700,7 +717,7 @@ class EMLearner:
             Used only where no row allows a linear round: every other one then chooses the rounds, and the model says so (`chose`).
         """
         likelihood = noisy.likelihood(dtype="float64")
-        frequencies = _frequencies(X, noisy, likelihood, start, sample_weight)
+        frequencies = self._frequencies(X, noisy, likelihood, start, sample_weight)
         able = _able(noisy) if self.linear or start is None else np.empty(0, np.int64)  # rows that a linear round can take
         known = _Known(X, noisy, likelihood, frequencies, sample_weight)
         if len(able) < MIN_ROWS:
@@ -715,13 +732,23 @@ class EMLearner:
     def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
         """Fit the model again to all rows: as many rounds after a linear round where all rows allow one, else one more round."""
         likelihood = noisy.likelihood(dtype="float64")
-        frequencies = _frequencies(X, noisy, likelihood, model, sample_weight)
+        frequencies = self._frequencies(X, noisy, likelihood, model, sample_weight)
         known = _Known(X, noisy, likelihood, frequencies, sample_weight)
         if self.linear and common_channel(noisy):
             found = self._rounds(known, self._begin(known, np.arange(len(noisy))), model.rounds)
         else:
             found = self._round(known, model, model.rounds + 1)
         return replace(found, frequencies=frequencies, share=model.share)
+
+    def _frequencies(
+        self, X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], model: Model | None, sample_weight: Floats | None
+    ) -> Floats:
+        """Give the class frequencies; beside the model's predictions if some rows were asked by a prior, which may have been its own."""
+        if self.class_prior is not None:
+            return self.class_prior
+        if model is None or not any(block.law.uses_prior for block in noisy.blocks):
+            return likeliest_frequencies(likelihood, sample_weight)
+        return frequencies_beside(likelihood, model.predict_proba(X))
 
     def _begin(self, known: "_Known", able: Codes) -> Model:
         """Make the linear round, of the rows that allow it."""
@@ -783,15 +810,6 @@ class EMLearner:
             model = candidate
         assert model is not None
         return replace(model, chose=choosing is not None and most > 0)
-
-
-def _frequencies(
-    X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], model: Model | None, sample_weight: Floats | None
-) -> Floats:
-    """Estimate the class frequencies; beside the model's predictions if some rows were asked by a prior, which may have been its own."""
-    if model is None or not any(block.law.uses_prior for block in noisy.blocks):
-        return likeliest_frequencies(likelihood, sample_weight)
-    return frequencies_beside(likelihood, model.predict_proba(X))
 
 
 @dataclass(frozen=True, eq=False)

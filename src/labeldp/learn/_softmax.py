@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multinomial logistic regression on the exact likelihood of noisy labels, noisy counts or both, by L-BFGS."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -53,6 +53,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         that the mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`).
     fit_intercept : bool, default=True
         Whether to fit a constant for each class.
+    class_prior : (K,) floats above 0, sum 1, default=None
+        Known frequencies of the classes: the intercepts are shifted so that these are the mean probabilities.
     max_iter : int >= 1, default=200
         Maximal number of L-BFGS iterations.
     tol : float > 0, default=1e-05
@@ -87,6 +89,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         C: float | Sequence[float] = 1.0,
         intercept_C: float = np.inf,
         fit_intercept: bool = True,
+        class_prior: Sequence[float] | None = None,
         max_iter: int = 200,
         tol: float = 1e-5,
         warm_start: bool = False,
@@ -95,6 +98,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         self.C = C
         self.intercept_C = intercept_C
         self.fit_intercept = fit_intercept
+        self.class_prior = class_prior
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start
@@ -208,13 +212,21 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         start = np.zeros((len(classes), X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
             start = np.column_stack([self.coef_, self.intercept_])
-        shares = evidence.frequencies() if self.fit_intercept and np.isfinite(self.intercept_C) else np.full(len(classes), 1 / len(classes))
+        known = None if self.class_prior is None else class_rates(self.class_prior, classes.tolist())
+        if known is not None:
+            shares = known
+        elif self.fit_intercept and np.isfinite(self.intercept_C):
+            shares = evidence.frequencies()
+        else:
+            shares = np.full(len(classes), 1 / len(classes))
         self._centre: Floats = np.log(shares) - np.log(shares).mean()
         self.C_ = strengths[-1] if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
         for strength in (c for c in strengths if c < self.C_):  # the path of warm starts by which C was judged
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
         start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
-        if self.fit_intercept and np.isfinite(self.intercept_C):  # the penalties have biased the mean probabilities: shift them back
+        if self.fit_intercept and known is not None:
+            start[:, -1] += towards(known, _logits(X, start), evidence.row_weights)
+        elif self.fit_intercept and np.isfinite(self.intercept_C):  # the penalties have biased the mean probabilities: shift them back
             start[:, -1] += evidence.shift(shares, _logits(X, start))
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
@@ -727,6 +739,30 @@ def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, c
         return float(0.5 * np.sum(penalty * away**2) + loss) / total, gradient.ravel() / total
 
     return value_and_gradient
+
+
+def class_rates(given: Any, classes: Sequence[object]) -> Floats:
+    """Check known frequencies of the classes: numbers in the order of the classes, or a mapping of the classes to them.
+
+    Returns
+    -------
+    (K,) float64
+        Above 0, their sum 1.
+    """
+    if isinstance(given, Mapping):
+        if set(given) != set(classes):
+            raise InvalidInput(f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got other names.")
+        given = [given[each] for each in classes]
+    try:
+        rates = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        rates = np.empty(0)
+    if rates.shape != (len(classes),) or not (rates > 0).all() or not abs(rates.sum() - 1) < 1e-6:
+        raise InvalidInput(
+            f"Expected class_prior of {len(classes)} rates above 0 whose sum is 1, in the order of the classes, got "
+            f"{_validate.shown(given)}."
+        )
+    return np.asarray(rates / rates.sum())
 
 
 def towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
