@@ -149,3 +149,9 @@ def test_nothing_is_charged_for_what_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput):
             ldp.aggregate(Y, QUERY, features, classes=range(K), dataset="d", ledger=ledger)
     assert ledger.spent("d", "label") == 0
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_row_whose_square_is_no_float_is_shortened_like_any_other() -> None:
+    units = FeatureSums(2, 1.0, 2, delta=1e-6).units(np.array([[3e200, 4e200], [3.0, 4.0], [0.0, 0.0]]))
+    assert abs(units[0] - units[1]).max() <= 1 and abs(units[1] / UNITS - [0.6, 0.8]).max() < 1e-5 and not units[2].any()

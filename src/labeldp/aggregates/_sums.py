@@ -19,6 +19,8 @@ from labeldp.laws._exact import Words
 UNITS = 1 << 20
 """The bound on a row's norm in units of the sums: features are cut to whole units, which moves a row by less than 2^-20 sqrt(d) of it."""
 
+_HUGE = 2.0**100  # far longer than any bound
+
 
 @dataclass(frozen=True)
 class FeatureSums(Query):
@@ -93,6 +95,8 @@ class FeatureSums(Query):
         if not np.isfinite(scaled).all():
             raise InvalidInput(f"Expected finite features, got another value in row {np.flatnonzero(~np.isfinite(scaled).all(axis=1))[0]}.")
         # Lengths first, by doubles; then towards 0, which shortens. Whoever is still too long by a rounding is shortened once more.
+        largest = np.abs(scaled).max(axis=1, keepdims=True, initial=0.0)
+        scaled = np.where(largest > _HUGE, scaled * (_HUGE / np.maximum(largest, _HUGE)), scaled)  # squares that are no floats
         lengths = np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
         whole: NDArray[np.int64] = np.trunc(scaled * np.minimum(1.0, UNITS / np.maximum(lengths, 1.0))).astype(np.int64)
         while (long := np.square(whole).sum(axis=1) > UNITS**2).any():
