@@ -202,6 +202,8 @@ class LocationModel:
         False: no held-out row has chosen anything.
     path : tuple of Family
         The families under which each piece of boosting was learned; None for other estimators.
+    folds : LocationBoosting
+        The mean of the boostings that have chosen the path, without one on all rows; None for other estimators.
     """
 
     estimator: Estimator
@@ -210,6 +212,7 @@ class LocationModel:
     share: float = 1.0
     chose: bool = False
     path: tuple[Family, ...] | None = None
+    folds: "LocationBoosting | None" = None
 
     def locations(self, X: object) -> Floats:
         """Predict locations: (n,) float64."""
@@ -235,6 +238,9 @@ class LocationLearner:
     options : LearnOptions
         `em_rounds` + 1 is the number of rounds.
     random_state : numpy RandomState
+    whole : bool
+        Whether the model of boosting has one boosting on all rows in its mean. False by default, since `refit` adds it; a model that is the
+        prior of a later stage, or is not refitted, should have it.
 
     Notes
     -----
@@ -254,6 +260,7 @@ class LocationLearner:
     estimator: Estimator
     options: LearnOptions
     random_state: np.random.RandomState
+    whole: bool = False
 
     def fit(
         self, X: object, noisy: NoisyLabels, start: LocationModel | None, held_out: object, sample_weight: Floats | None = None
@@ -262,7 +269,8 @@ class LocationLearner:
         X, noisy, counts = counted(X, noisy, sample_weight)
         rows = _Rows(noisy, self.random_state, weight_keyword(self.estimator) is not None, counts)
         if boosted(self.estimator) is not None:
-            return _Boosting(self.estimator, rows, self.random_state).fit(X)
+            boosting = _Boosting(self.estimator, rows, self.random_state)
+            return boosting.whole(X, boosting.fit(X)) if self.whole else boosting.fit(X)
         family, centre = rows.constant()
         folds = _folds(len(noisy), self.random_state)
         locations, share = np.full(len(noisy), centre), 1.0
@@ -367,12 +375,6 @@ def boosted(estimator: Estimator) -> HistGradientBoostingRegressor | None:
     return last if type(last) is HistGradientBoostingRegressor and last.loss == "squared_error" else None
 
 
-def boosting_in(estimator: Estimator) -> LocationBoosting:
-    """Return the boosting that a fitted pipeline ends in, or that it is."""
-    found: LocationBoosting = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
-    return found
-
-
 @dataclass(frozen=True, eq=False)
 class _Boosting:
     """Boosting of locations in pieces of some rounds; before each one targets and weights are computed again."""
@@ -389,8 +391,9 @@ class _Boosting:
             family, centre = self.rows.constant()
             regressor = self._settled(last, family, centre)
             folds, model = self._path(regressor, rounded_to_bins(features, regressor.max_bins), family, centre)
-            found.append(model)
-            return LocationBoosting()._keep(centre, folds, _share_of_all(model.share))
+            mean = LocationBoosting()._keep(centre, folds, _share_of_all(model.share))
+            found.append(replace(model, folds=mean))
+            return mean
 
         fitted = fit_last(self.estimator, X, learn)
         return replace(found[0], estimator=fitted, share=1.0)
@@ -404,7 +407,8 @@ class _Boosting:
         family, centre = self.rows.constant()
         regressor = self._settled(last, family, centre)
         pieces = self._pieces(regressor, rounded_to_bins(features, regressor.max_bins), model.path or (), centre)
-        joined = boosting_in(model.estimator)._with(centre, pieces)
+        assert model.folds is not None
+        joined = model.folds._with(centre, pieces)
         tell_of_fit()
         fitted = Pipeline([*steps[:-1], (steps[-1][0], joined)]) if steps else joined
         return replace(model, estimator=fitted, centre=joined.start_)

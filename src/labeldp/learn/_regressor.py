@@ -128,7 +128,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
     Cost of one stage: 9 fits on two thirds of the rows and one on all, 7 plain fits together, and as much again for the final refit; with
     `LearnOptions(em_rounds=0, refit=False)` 3 plain fits. Histogram boosting: three boostings on two thirds of the rows, whose mean is the
-    model, and one on all rows for the final refit, which enters the mean.
+    model, and one on all rows for the final refit, which enters the mean; with several stages one more on all rows of each.
 
     Examples
     --------
@@ -211,7 +211,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
             dry_run(estimator, encoded, len(source.classes), rows, fit)
         return _Training(
             encoded,
-            LocationLearner(estimator, options, random_state),
+            LocationLearner(estimator, options, random_state, whole=self.n_stages > 1 or not options.refit),
             options.refit,
             1.0,
             encoder,
