@@ -535,17 +535,8 @@ class ClusterPrior(BaseEstimator):
         self.linear = linear
 
     def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
-        """Cluster the rows of X and divide the budget; nothing is charged, and faults are refused here.
-
-        Parameters
-        ----------
-        X : (n, ...) features
-        n_rows, n_classes, max_rows_per_unit : int
-        epsilon : float
-            Budget of the histogram and the law together.
-        law : str or Law
-        """
-        share = _share(epsilon) if self.epsilon is None else _validate.epsilon(self.epsilon)
+        """Cluster the rows of X and divide the budget, as `labeldp.protocol._fit.GroupPrior` says; nothing is charged."""
+        share = _three_digits(epsilon / (1 + epsilon)) if self.epsilon is None else _validate.epsilon(self.epsilon)
         rest = left_of(epsilon, share, "the prior (its own epsilon)")
         count = clusters_for(n_rows, n_classes, share / max_rows_per_unit) if self.n_clusters is None else self.n_clusters
         mechanism = "gaussian" if self.delta else "laplace"
@@ -563,8 +554,7 @@ class ClusterPrior(BaseEstimator):
         budget = split_budget(epsilon, np.bincount(plan.groups, minlength=plan.query.n_groups), n_classes).budget
         if not budget.histogram_epsilon:
             return plan
-        # Three digits, so that ledger and messages show the same number that was spent.
-        share = float(f"{budget.histogram_epsilon:.3g}")
+        share = _three_digits(budget.histogram_epsilon)
         rest = left_of(epsilon, share)
         return replace(plan, query=replace(plan.query, epsilon=share), epsilon=rest, law=ClusterRR(n_classes, rest, budget.floor))
 
@@ -610,22 +600,13 @@ class HistogramPrior(BaseEstimator):
         self.epsilon = epsilon
 
     def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
-        """Put all rows into one group and divide the budget; nothing is charged, and faults are refused here.
-
-        Parameters
-        ----------
-        X : (n, ...) features
-        n_rows, n_classes, max_rows_per_unit : int
-        epsilon : float
-            Budget of the histogram and the law together.
-        law : str or Law
-        """
+        """Put all rows into one group and divide the budget, as `labeldp.protocol._fit.GroupPrior` says; nothing is charged."""
         rule = min(epsilon / 2, (4 * n_classes / n_rows) ** 0.5)
-        share = float(f"{rule:.3g}") if self.epsilon is None else _validate.epsilon(self.epsilon)
+        share = _three_digits(rule) if self.epsilon is None else _validate.epsilon(self.epsilon)
         rest = left_of(epsilon, share, "the prior (its own epsilon)")
         return GroupPlan(np.zeros(n_rows, np.int64), Histogram(n_classes, share, 1), rest)
 
 
-def _share(epsilon: float) -> float:
-    # Three digits, so that ledger and messages show the number that was spent.
-    return float(f"{epsilon / (1 + epsilon):.3g}")
+def _three_digits(share: float) -> float:
+    """Round a share of epsilon, so that ledger and messages show the number that was spent."""
+    return float(f"{share:.3g}")
