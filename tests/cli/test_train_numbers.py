@@ -241,3 +241,9 @@ def test_figures_have_as_many_digits_as_they_need() -> None:
     facts = {"estimated_rmse": found(0.81234, 0.7, 0.9), "baseline_rmse": found(1.12, 1.0, 1.25)}
     text = quality_text(facts | {"estimated_r2": found(0.47, 0.4, 0.55)})
     assert "RMSE 0.81 (0.70 to 0.90); always the mean: 1.12 (1.00 to 1.25). Estimated R^2 0.470 (0.400 to 0.550)." in text
+
+
+def test_an_error_that_noise_carried_to_zero_is_not_shown_as_perfect() -> None:
+    none = {"value": 0.0, "low": 0.0, "high": 33.0, "tells": True}
+    facts = {"estimated_rmse": none, "baseline_rmse": none | {"value": 28.0}, "estimated_r2": {"tells": False}}
+    assert "Estimated RMSE at most 33.0; always the mean: 28.0 (0.0 to 33.0)." in quality_text(facts)

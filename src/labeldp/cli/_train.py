@@ -284,10 +284,15 @@ def _quality_of_numbers(facts: Mapping[str, Any]) -> str:
     if not error["tells"]:
         return " At this epsilon the noisy rows that were held out are too few to tell how large its errors are."
     places = max(0, 2 - math.floor(math.log10(max(error["high"], constant["high"], 1e-12))))  # three digits of the largest figure
-    rmse = f" Estimated RMSE {_measured(error, places=places)}; always the mean: {_measured(constant, places=places)}."
+    rmse = f" Estimated RMSE {_error_of_numbers(error, places)}; always the mean: {_error_of_numbers(constant, places)}."
     if not share["tells"]:
         return f"{rmse} At this epsilon the noisy rows that were held out are too few to tell R^2."
     return f"{rmse} Estimated R^2 {_measured(share)}."
+
+
+def _error_of_numbers(found: Mapping[str, Any], places: int) -> str:
+    """Format a root mean squared error; 0 would look perfect where noise has carried the estimate of the square below 0."""
+    return _measured(found, places=places) if found["value"] > 0 else f"at most {found['high']:,.{places}f}"
 
 
 def _measured(found: Mapping[str, Any], interval: bool = True, places: int = 3) -> str:
