@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several label columns of one table, released together: one charge, one table with all noisy columns, evidence of each."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,29 @@ def test_columns_of_a_joint_release_are_private_one_by_one(tmp_path: Path, ledge
     release(source, tmp_path / "out.parquet", spec(dataset="d"), ledger)
     with pytest.raises(InvalidInput, match="got ward, stars, which"):
         release(source, tmp_path / "ill.parquet", one("ill", [False, True]), ledger)
+
+
+@pytest.mark.parametrize(("ending", "law"), [("csv", "rr"), ("parquet", "subset")])
+def test_a_column_of_an_earlier_or_later_release_is_no_feature(tmp_path: Path, ledger: Ledger, ending: str, law: str) -> None:
+    """Predictions of a table with the raw column would tell about it, so no model may read it."""
+    source, wards, both = write(data(300), tmp_path / f"in.{ending}"), tmp_path / f"wards.{ending}", tmp_path / f"both.{ending}"
+    release(source, wards, one("ward", ["a", "b"], law=law), ledger)
+    with pytest.warns(RawLabelsWarning, match="holds the private column stars"):
+        release(wards, both, one("stars", [1, 2, 3] if ending == "parquet" else ["1", "2", "3"], law=law), ledger)
+    at, manifest = ("--ledger", ledger.location, "--model", "linear"), manifest_path(wards)
+    for label, other, more in (("stars", "ward", ()), ("ward", "stars", ("--manifest", manifest))):
+        released = ("train", both, "--label", label, *more, *at)
+        code, said, told = run(*released, "--out", tmp_path / f"{label}-model")
+        assert code == 0 and f"No features, since they hold released labels: {other}" in said, told
+        model = tmp_path / f"{label}-model"
+        assert {each["name"] for each in json.loads((model / "model.json").read_text())["features"]["columns"]} == {"x", "ill"}
+        code, _, told = run(*released, "--features", f"x,{other}", "--out", tmp_path / "refused")
+        assert code == 4 and f"got {other}, which a release drew from a private column" in " ".join(told.split())
+    code, said, told = run("train", wards, "--label", "stars", "--classes", "1,2,3", "--epsilon", "1", *at, "--out", tmp_path / "raw")
+    assert code == 0 and "No features, since they hold released labels: ward" in said, told
+    code, _, told = run("train", both, "--label", "ward", *at, "--out", tmp_path / "refused")
+    if law == "rr":  # evidence beside the column says by itself that a manifest is missing
+        assert code == 4 and "are public" not in told and "'ward' was released by itself" in told and manifest.name in told
 
 
 def test_a_private_column_is_no_feature_and_no_group(tmp_path: Path) -> None:

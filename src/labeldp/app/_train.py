@@ -56,7 +56,7 @@ from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.protocol._estimator import TopK, quantiles_of
 from labeldp.protocol._fit import stage_shares
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables._evidence import ProvenLabels, check_unchanged, matched, of_others, proven, unknown
+from labeldp.tables._evidence import ProvenLabels, check_unchanged, matched, of_others, proven, released_columns, unknown
 from labeldp.tables._place import Place, manifest_path, workplace
 from labeldp.tables._release import check_raw
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
@@ -160,7 +160,7 @@ class EvidenceSpec:
         original = source if self.released is None else open_table(self.released)
         found = proven(original, label, self.manifest, ledger)
         if found is None and self.released is not None:
-            raise unknown(original, label)
+            raise unknown(original, label, ledger)
         if found is not None and self.declared:
             raise InvalidInput(f"Expected declared labels of another mechanism, got proven ones in {label!r}. Leave it out (--noisy).")
         if found is not None and self.released is not None:
@@ -300,10 +300,11 @@ class TrainSpec:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The result of a training: its folder, and the facts in its model.json."""
+    """The result of a training: its folder, the facts in its model.json, and the released private columns, which were left out."""
 
     path: Path
     facts: Mapping[str, Any]
+    noisy_columns: tuple[str, ...] = ()
 
     @property
     def guarantee(self) -> str:
@@ -344,7 +345,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     # Evidence decides what the labels are: proven noisy, declared noisy, or else raw. No option can turn raw labels into proven ones.
     kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
     labels: _Raw = kind(data, spec, path, known)
-    inputs = data.learn_inputs()
+    inputs = data.learn_inputs(labels.dataset)
     labels.check_features(inputs.names)
     learner = learner_for(spec.model, inputs, labels.codec.classes, spec.net, spec.recipe)
     rows = data.read(inputs, labels.codec, progress)
@@ -356,7 +357,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     stored, more = learner.result(model)
     facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]} | more
     save_model(target, stored, facts)
-    return TrainedModel(target, facts)
+    return TrainedModel(target, facts, data.noisy_columns)
 
 
 def _check_apart(out: Path, folder: Path | None) -> None:
@@ -420,10 +421,13 @@ class TrainingData:
     table : Source or ArrayTable
     released : ProvenLabels or None
         The proven noisy labels of a released table; None if its labels are raw or declared.
+    noisy_columns : tuple of str
+        Columns that are no inputs, since they hold noisy labels of another column or their evidence; known with the inputs.
     """
 
     def __init__(self, path: Path, where: InputsSpec, columns: Columns, evidence: EvidenceSpec, ledger: Ledger):
-        self._path, self._where, self._columns = path, where, columns
+        self._path, self._where, self._columns, self._ledger = path, where, columns, ledger
+        self.noisy_columns: tuple[str, ...] = ()
         self.table = where.open(path, columns.label)
         if isinstance(self.table, ArrayTable):
             self.released = None
@@ -441,33 +445,41 @@ class TrainingData:
             if where.image in (columns.label, columns.unit):
                 raise InvalidInput(f"Expected a column of images, got {where.image!r}, which is the label or the unit. Name another.")
 
-    def learn_inputs(self) -> Inputs:
-        """Decide from public columns alone how to read the inputs."""
+    def learn_inputs(self, dataset: str) -> Inputs:
+        """Decide from public columns alone how to read the inputs; the ledger knows the private ones of this data set."""
         if isinstance(self.table, ArrayTable):
             if self.table.key in self._columns.names:
                 raise InvalidInput(f"Expected inputs besides label, ids and unit, got {self.table.key!r} as both. Name them (--inputs).")
             # Shape and type of the inputs follow from public columns, so the same model is made whatever the labels are.
             return learn_array(self.table)
         if self._where.image is None:
-            return learn_columns(self.table, self._feature_names())
+            return learn_columns(self.table, self._feature_names(self.table, dataset))
         return learn_images(self.table, self._where.image, self._where.images or self._path.parent)
 
-    def _feature_names(self) -> list[str]:
-        """Return the feature columns: all or the chosen ones, except label, ids, unit, and columns that the release added."""
+    def _feature_names(self, table: Source, dataset: str) -> list[str]:
+        """Return the feature columns: all or the chosen ones, except label, ids, unit, and what releases drew or added."""
         known: Mapping[str, Any] = {} if self.released is None else self.released.facts
         ids, receipt = known.get("id"), known.get("receipt")
-        # The other columns of a joint release are noisy labels, which no row to be predicted has.
         evidence = known.get("evidence") or self._columns.label + EVIDENCE
-        out = {*self._columns.names, str(evidence), *(known.get("columns") or ()), *(ids if isinstance(ids, (list, tuple)) else ())}
+        out = {*self._columns.names, str(evidence), *(ids if isinstance(ids, (list, tuple)) else ())}
         if isinstance(receipt, Mapping):
             out.add(receipt["unit"])
         chosen, exclude = self._where.features, self._where.exclude
-        check_columns(self.table, [*(chosen or ()), *exclude])
+        check_columns(table, [*(chosen or ()), *exclude])
         if found := sorted(out & set(chosen or ())):
             raise InvalidInput(
                 f"Expected features besides label, ids and unit, got {', '.join(found)} among them. Leave it out (--features)."
             )
-        return [name for name in (self.table.names if chosen is None else chosen) if name not in out and name not in exclude]
+        names = [name for name in (table.names if chosen is None else chosen) if name not in out and name not in exclude]
+        # No row to be predicted has noisy labels: it lacks the column, or holds raw ones, and its prediction would tell about them.
+        noisy = released_columns(table, names, dataset, self._ledger) | set(known.get("columns") or ())
+        self.noisy_columns = tuple(name for name in names if name in noisy)
+        if self.noisy_columns and chosen is not None:
+            raise InvalidInput(
+                f"Expected public features, got {', '.join(self.noisy_columns)}, which a release drew from a private column: rows to be "
+                "predicted hold it raw or not at all, and predictions from raw values would tell about them. Leave it out (--features)."
+            )
+        return [name for name in names if name not in noisy]
 
     def read(self, inputs: Inputs, codec: LabelCodec, progress: Progress) -> TrainingRows:
         """Read all rows; labels of a released table are not read here, since their evidence has them."""
@@ -541,7 +553,7 @@ class _Raw:
             check_raw(open_table(self._path), self._spec.label, self._ledger)
             manifest = f"If it was released, put its manifest ({manifest_path(self._path).name}) beside it again, or name it (--manifest). "
         if self._spec.epsilon is None:
-            other = None if isinstance(self._data.table, ArrayTable) else of_others(self._data.table, self._spec.label)
+            other = None if isinstance(self._data.table, ArrayTable) else of_others(self._data.table, self._spec.label, None, self._ledger)
             raise other or InvalidInput(
                 f"Expected a released table, or epsilon for raw labels, got neither: nothing says that {self._path.name} was released. "
                 f"{manifest}If its labels are raw, pass the total budget (--epsilon)."
@@ -554,8 +566,7 @@ class _Raw:
 
     def check_features(self, names: Sequence[str]) -> None:
         """Refuse features that are private in this data set: a model of them would not be covered by their charge."""
-        table = self._data.table
-        check_unchanged(names, self.dataset, self._ledger, None if isinstance(table, ArrayTable) else table)
+        check_unchanged(names, self.dataset, self._ledger)  # what is proven to be noisy is no feature
 
     @cached_property
     def codec(self) -> LabelCodec:

@@ -241,7 +241,11 @@ def train(
     said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
     how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
     text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
-    answer(as_json, {"path": str(done.path)} | dict(done.facts), f"{text}\n{charge_text(done.facts, str(record.location))}")
+    told = {"path": str(done.path)} | dict(done.facts)
+    if done.noisy_columns:
+        text += f"\nNo features, since they hold released labels: {', '.join(done.noisy_columns)}."
+        told["noisy_columns"] = list(done.noisy_columns)
+    answer(as_json, told, f"{text}\n{charge_text(done.facts, str(record.location))}")
 
 
 def left_out_text(facts: Mapping[str, Any]) -> str:

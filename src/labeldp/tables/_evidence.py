@@ -22,7 +22,7 @@ from labeldp.laws._columns import LabelColumns, classes_of
 from labeldp.ledger._ledger import Ledger, RunRecord, as_ledger
 from labeldp.ledger._run_store import RunStore
 from labeldp.receipt import Receipt
-from labeldp.tables._place import URI, Place, manifest_place
+from labeldp.tables._place import URI, Place, manifest_name, manifest_place
 from labeldp.tables._release import (
     KEPT_MANIFEST,
     KEPT_PLACE,
@@ -130,7 +130,7 @@ def read_noisy(
     original = source if released is None else open_table(released)
     found = proven(original, label, manifest, as_ledger(ledger))
     if found is None:
-        raise unknown(original, label)
+        raise unknown(original, label, as_ledger(ledger))
     return found.noisy if released is None else matched(source, found)
 
 
@@ -139,25 +139,36 @@ def _released_labels(source: Source) -> tuple[str, ...]:
     return () if facts is None else (str(facts["label"]), *labels_of(facts))
 
 
-def unknown(source: Source, label: str | None) -> InvalidInput:
+def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> InvalidInput:
     """Make the error for a table that should be a release of this column, but has neither manifest nor metadata, or those of others."""
-    return of_others(source, label) or InvalidInput(
+    return of_others(source, label, None, ledger) or InvalidInput(
         f"Expected a released table, got {source.path.name} without manifest or metadata of labeldp. Name its manifest (manifest=, "
         "--manifest), or, for some of its rows, the released table (released=, --released). Labels that another mechanism drew are "
         "declared by its law (law= and classes=; --noisy, --law, --epsilon and --classes)."
     )
 
 
-def of_others(source: Source, label: str | None, manifest: Any = None) -> InvalidInput | None:
+def of_others(source: Source, label: str | None, manifest: Any = None, ledger: Ledger | None = None) -> InvalidInput | None:
     """Make the error for a column that a table was not released with; None for one that was, or a table that is no release."""
     facts = released_facts(source, manifest)
     if facts is None or label is None or label in (facts["label"], *labels_of(facts)):
         return None
-    names = labels_of(facts)
+    names, earlier = labels_of(facts), () if ledger is None else _manifests(label, Receipt.from_dict(facts["receipt"]).dataset, ledger)
+    if earlier:
+        way = f"{label!r} was released by itself: name that release's manifest (manifest=, --manifest): {' or '.join(earlier)}."
+    else:
+        way = f"If {label!r} was released by itself, name that release's manifest (manifest=, --manifest)."
     return InvalidInput(
         f"Expected a released column, got {label!r}: {source.path.name} was released with the label column{'s' * (len(names) > 1)} "
-        f"{', '.join(names)}.{_validate.suggest(label, list(names))} Its other columns are public."
+        f"{', '.join(names)}.{_validate.suggest(label, list(names))} {way}"
     )
+
+
+def _manifests(label: str, dataset: str, ledger: Ledger) -> tuple[str, ...]:
+    """List the places of the manifests of a data set's releases of one column, as far as the runs' folders name them."""
+    stores = [(RunStore(ledger.run_dir(run.run_id)), stage) for run in ledger.runs(dataset) if label in run.columns for stage in run.drawn]
+    places = ((store.read(kept_name(KEPT_PLACE, stage)) or b"").decode() for store, stage in stores)
+    return tuple(dict.fromkeys(manifest_name(place) for place in places if place))
 
 
 def proven(source: Source, label: str | None = None, manifest: Any = None, ledger: Ledger | None = None) -> ProvenLabels | None:
@@ -177,7 +188,7 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
             f"{source.path.name} again, or name it (manifest=, --manifest)."
         )
     if label is not None and label not in (facts["label"], *labels_of(facts)):
-        other = None if manifest is None else of_others(source, label, manifest)
+        other = None if manifest is None else of_others(source, label, manifest, ledger)
         if other is None:
             return None
         raise other
@@ -318,6 +329,24 @@ def _held_raw(place: str, names: Collection[str], ledger: Ledger, runs: Sequence
         return found - _noisy_columns(source, found, ledger, runs) if found else set()
     except (LabelDPError, OSError):
         return set()
+
+
+def released_columns(source: Source, names: Collection[str], dataset: str, ledger: Ledger) -> set[str]:
+    """List those of a table's columns that hold noisy labels or their evidence.
+
+    The table's own facts, evidence beside a column, or the ledger show it. A private column of which none of them shows that it is noisy is
+    not listed: `check_unchanged` refuses it.
+    """
+    facts, found = released_facts(source), set[str]()
+    if facts is not None:
+        found |= {*labels_of(facts), *([str(facts["evidence"])] if facts.get("evidence") else ())}
+    for evidence in (name for name in source.names if name.endswith(EVIDENCE)):
+        label = evidence.removesuffix(EVIDENCE)
+        columns = {label, *label.split(",")}.intersection(source.names)  # a joint release is named by all its columns
+        found |= {evidence, *columns} if columns else set()
+    runs = ledger.runs(dataset)
+    private = {name for run in runs for name in run.columns}.intersection(names) - found
+    return (found | (_noisy_columns(source, private, ledger, runs) if private else set())).intersection(names)
 
 
 def _noisy_columns(source: Source, names: Collection[str], ledger: Ledger, runs: Sequence[RunRecord]) -> set[str]:
