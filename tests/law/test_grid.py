@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import labeldp as ldp
 from labeldp.custody._encode import declare, encode
+from labeldp.errors import InvalidInput
 
 ENDS = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -174,3 +175,11 @@ def test_groups_of_numbers_are_counted_on_the_grid() -> None:
     query = ldp.aggregates.Histogram(n_groups=1, n_classes=4, epsilon=50.0)
     found = ldp.aggregate([0, 0.4, 1.2, 7, -5], query, [0] * 5, classes=ldp.Grid(0, 3, 4), noise=ldp.SeededNoise(0))
     assert found.values.tolist() == [[3, 1, 0, 1]]
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1e308, 1e308), (0, 1e-320), (0, 1e101), (1e-101, 2e-101)])
+def test_a_range_whose_squares_are_no_floats_is_refused(low, high):
+    with pytest.raises(InvalidInput, match="another unit"):
+        ldp.Grid(low, high, points=3)
+    assert ldp.Grid(-1e100, 1e100, points=3).high == 1e100
+    assert ldp.Grid(0, 1e-100, points=3).high == 1e-100

@@ -28,7 +28,7 @@ from labeldp.laws import (
     Threshold,
     exact_epsilon,
 )
-from labeldp.laws._exact import WORD, exp_floor
+from labeldp.laws._exact import WORD, exp_floor, pack_sets
 from labeldp.laws._response import respond, respond_to_all, response_words
 from labeldp.laws._subset import best_size, uniform_information
 from labeldp.testing import CounterWords
@@ -297,3 +297,16 @@ def test_an_epsilon_at_which_outputs_tell_nothing_is_refused(cls: type[Law], k: 
         cls(k, 1e-300)
     least = cls(k, 1e-8)
     assert least.uses_prior or 0 < least.exact_epsilon() <= 1e-8
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-8, 1e-12, 1e-15])
+@pytest.mark.parametrize(("n_classes", "size"), [(4, None), (64, None), (64, 1), (64, 63)])
+def test_the_weights_of_intervals_are_unbiased_at_a_tiny_epsilon(epsilon, n_classes, size):
+    law = SquareWave(n_classes, epsilon, size=size)
+    table = law.table({})
+    weights = law.weights(pack_sets(table.outputs), {})
+    words = [[int(table.values[i] * 2**64) for i in row] for row in table.index]
+    # Differences of rows are exact whole numbers; in floats of the rows themselves they would be lost.
+    steps = np.array([[a - b for a, b in zip(upper, words[0], strict=True)] for upper in words[1:]], float) / 2.0**64
+    np.testing.assert_allclose(steps @ weights, np.eye(n_classes)[1:] - np.eye(n_classes)[0], atol=1e-6)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-12 * np.abs(weights).max())

@@ -470,3 +470,13 @@ def test_priors_that_a_law_of_numbers_refuses(law: str, prior: Any, message: str
         model.fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="epsilon"):
         HistogramPrior(-1.0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-12])
+def test_a_tiny_epsilon_gives_a_model(epsilon):
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    model = ldp.LabelDPRegressor(LinearRegression(), epsilon=epsilon, range=(0, 100), noise=ldp.SeededNoise(0), random_state=0)
+    found = model.fit(X, np.clip(50 + 10 * X[:, 0], 0, 100))
+    assert np.isfinite(found.predict(X)).all()
+    with pytest.raises(ldp.InvalidInput, match="Expected q in"):
+        found.predict_quantile(X, "x")

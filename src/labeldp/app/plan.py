@@ -327,7 +327,8 @@ def _line_of_numbers(name: str, grid: Grid, epsilon: float, per_row: float, rows
     check_contract(law)
     shares = np.full(len(points), 1 / len(points))
     try:
-        row = math.sqrt(mean_variance(law, points, shares))
+        variance = mean_variance(law, points, shares)
+        row = math.sqrt(variance) if variance >= 0 else None  # below 0: lost in rounding, at a tiny epsilon
     except InvalidInput:  # as of bins, whose numbers are drawn to the middle
         row = None
     return NumbersAtBudget(

@@ -19,6 +19,7 @@ from labeldp.errors import InvalidInput
 POINTS = 64
 MOST_POINTS = 10_000
 _WHOLE = 2**53  # up to here every whole number is a float
+_LARGE = 1e100  # numbers whose squares, and weights by them, are floats
 
 
 class Grid(tuple[float, ...]):
@@ -27,7 +28,7 @@ class Grid(tuple[float, ...]):
     Parameters
     ----------
     low, high : float
-        The public range, low < high, both finite. Choose it without looking at the labels.
+        The public range, low < high: 1e-100 or wider, with ends within -1e100 and 1e100. Choose it without looking at the labels.
     points : int, optional
         K, the number of evenly spaced points, `low` and `high` among them: 2 to 10,000. 64 by default.
     resolution : float, optional
@@ -36,8 +37,8 @@ class Grid(tuple[float, ...]):
     Raises
     ------
     InvalidInput
-        The range is reversed, empty or infinite, the points are too few, too many or not all different floats, or both `points` and
-        `resolution` are given.
+        The range is reversed, empty, infinite, or too large or narrow for squares of its numbers to be floats; the points are
+        too few, too many or not all different floats; or both `points` and `resolution` are given.
 
     Notes
     -----
@@ -65,6 +66,11 @@ class Grid(tuple[float, ...]):
         start, end = _bound(low=low), _bound(high=high)
         if not start < end:
             raise InvalidInput(f"Expected a range with low < high, got low={low!r} and high={high!r}. Give the lower end first.")
+        if max(-start, end) > _LARGE or (end - start) * Fraction(_LARGE) < 1:
+            raise InvalidInput(
+                f"Expected a range of {1 / _LARGE:g} or more with ends of at most {_LARGE:g}, got ({float(start):g}, {float(end):g}): "
+                "squares of its numbers are no floats. Give the numbers in another unit."
+            )
         if points is not None and resolution is not None:
             raise InvalidInput("Expected points= or resolution=, got both. Leave one out.")
         return super().__new__(cls, _points(start, end, _number_of_points(start, end, points, resolution)))

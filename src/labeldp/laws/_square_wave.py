@@ -37,6 +37,7 @@ from labeldp.laws._exact import (
     unpack_sets,
     whole_above,
 )
+from labeldp.laws._matrix import inverse_of
 
 _NAN = float("nan")
 
@@ -201,6 +202,7 @@ class SquareWave(Law):
 @lru_cache(maxsize=8)
 def _inverse(law: SquareWave) -> Floats:
     """Compute the weights of each output: W with matrix @ W = 1, and least variance under uniform labels."""
-    matrix = law.matrix().astype(np.float64)
-    scaled = matrix / matrix.mean(axis=0)
-    return np.asarray(np.linalg.solve(scaled @ matrix.T, scaled).T)
+    cells, d = law._cells(), law.width
+    inside, b = cells[:d][::-1], cells[-1]  # from the lowest window with the label to the one that starts at it
+    rows = tuple((b,) * y + tuple(inside) + (b,) * (law.n_classes - 1 - y) for y in range(law.n_classes))
+    return inverse_of(rows, WORD)

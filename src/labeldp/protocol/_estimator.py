@@ -315,9 +315,6 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         self.baseline_log_loss_: metrics.Estimate | None = judged.baseline_log_loss if judged else None
 
 
-_LARGE = 1e100  # numbers whose squares, and weights by them, are floats
-
-
 class RegressorEstimator(RegressorMixin, LabelDPEstimator):
     """The part of a regressor: it declares the range of the numbers, predicts means and quantiles, and measures squared errors.
 
@@ -354,11 +351,6 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             raise InvalidInput("Expected a prior of weights, a function of X, or a HistogramPrior, got one of clusters. Drop prior=.")
         if self.classes is None and not isinstance(y, NoisyLabels):
             raise InvalidInput("Expected range=(low, high), the public range of the numbers, got none. Choose it without looking at them.")
-        if (grid := self.classes) is not None and not (grid.high - grid.low > 1 / _LARGE and max(-grid.low, grid.high) < _LARGE):
-            raise InvalidInput(
-                f"Expected a range of {1 / _LARGE:g} or more with ends of at most {_LARGE:g}, got ({grid.low:g}, {grid.high:g}): squares "
-                "of its numbers are no floats. Give the numbers in another unit."
-            )
 
     @abstractmethod
     def predict_distribution(self, X: Any) -> Floats:
@@ -434,7 +426,10 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 
 def quantiles_of(q: float | ArrayLike) -> Floats:
     """Check shares in (0, 1): one, or a list of them."""
-    wanted = np.asarray(q, np.float64)
+    try:
+        wanted = np.asarray(q, np.float64)
+    except (TypeError, ValueError):
+        wanted = np.empty(0)
     wrong = wanted[~((wanted > 0) & (wanted < 1))]
     if wanted.ndim > 1 or not wanted.size or len(wrong):
         got = _validate.shown(float(wrong[0]) if len(wrong) else q)
