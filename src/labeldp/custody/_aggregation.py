@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import array_digest, digest
-from labeldp._validate import exact
+from labeldp._validate import DEFAULT_COLUMN, exact
 from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals, Query
 from labeldp.aggregates._base import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
@@ -56,7 +56,7 @@ def aggregate(
     *,
     classes: Sequence[object] | None = None,
     dataset: str | None = None,
-    column: str = "label",
+    column: str = DEFAULT_COLUMN,
     ids: ArrayLike | None = None,
     unit: ArrayLike | None = None,
     max_rows_per_unit: int = 1,
@@ -254,7 +254,7 @@ def aggregate_best(
     score_name: str = "",
     classes: Sequence[object] | None = None,
     dataset: str | None = None,
-    column: str = "label",
+    column: str = DEFAULT_COLUMN,
     ids: ArrayLike | None = None,
     ledger: Ledger | None = None,
     noise: SeededNoise | None = None,

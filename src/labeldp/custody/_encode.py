@@ -9,7 +9,7 @@ import contextlib
 import math
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -425,6 +425,8 @@ class RowIds:
         "row" without units.
     columns : tuple of str
         The names of all columns of both.
+    label : str
+        The name that the labels beside them carry; "" if they have none.
     """
 
     ids: ArrayLike | None = None
@@ -432,6 +434,7 @@ class RowIds:
     id_name: str = ""
     unit_name: str = ROW
     columns: tuple[str, ...] = ()
+    label: str = ""
 
     @classmethod
     def of(
@@ -446,14 +449,14 @@ class RowIds:
         return cls(ids, unit, joined(id_names), unit_of(joined(unit_names)) if unit_names else ROW, (*id_names, *unit_names))
 
     def beside(self, labels: Any) -> "RowIds":
-        """Refuse the labels, or a column of their name, as ids or units."""
+        """Refuse the labels, or a column of their name, as ids or units; keep the labels' own name."""
         own = _own_name(labels)
         # Ids and units enter public, unkeyed digests: labels among them could be guessed from these. `require_public` knows only the name
         # that `column=` gives; here the object and its own name are compared.
         same = any(values is not None and values is labels for values in (self.ids, self.unit))
         if same or (isinstance(own, str) and own and own in self.columns):
             raise InvalidInput("Expected ids and units of public columns, got the labels themselves among them. Leave them out.")
-        return self
+        return replace(self, label=own if isinstance(own, str) else "")
 
     def require_public(self, column: str) -> None:
         """Refuse the private column among ids and units, which enter public digests and row sets."""

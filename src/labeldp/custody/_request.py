@@ -45,6 +45,7 @@ LARGE_EPSILON = 8.0
 _QUESTION, _IDENTITIES = "question", "identities"
 """Files of a run whose rows have no ids: the digest of its request without the public columns, and the identities of the requests that
 resumed it."""
+_LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
 REDRAW = (
@@ -151,7 +152,7 @@ class Account:
     """
 
     dataset: str = ""
-    column: str = "label"
+    column: str = _validate.DEFAULT_COLUMN
     max_rows_per_unit: int = 1
     ledger: Ledger | None = None
     noise: SeededNoise | None = None
@@ -168,8 +169,37 @@ class Account:
             )
 
     def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
-        """Return the public facts of the column, with its declared classes and the unit of these rows."""
-        return PrivateColumn(self.dataset, self.column, rows.unit_name, self.max_rows_per_unit, as_classes(classes))
+        """Return the public facts of the column, with its declared classes and the unit of these rows.
+
+        Raises
+        ------
+        InvalidInput
+            The caller named no column, and the labels may be those of a column that this data set was charged for by its name.
+        """
+        if isinstance(self.column, _validate.DefaultColumn):
+            self._check_unnamed(rows.label)
+        return PrivateColumn(self.dataset, str(self.column), rows.unit_name, self.max_rows_per_unit, as_classes(classes))
+
+    def _check_unnamed(self, own: str) -> None:
+        """Refuse labels without a column's name that may have been charged under one; `own` is the name that they carry, or ""."""
+        # Charged again in the account of the default name, they would get a second budget, and neither account would show the sum.
+        if self.ledger is None or not self.dataset:
+            return
+        charged = sorted({name for run in self.ledger.runs(self.dataset) for name in run.columns})
+        carried = own in charged and own != self.column
+        if not carried and (not charged or self.column in charged):
+            return
+        listed = (
+            f"{len(charged)} columns, among them " if len(charged) > _LISTED else "the column " if len(charged) == 1 else "the columns "
+        )
+        shown = [own] * carried + [name for name in charged if not (carried and name == own)]
+        raise InvalidInput(
+            f"Expected the name of the label column: data set {self.dataset!r} has charges for {listed}"
+            f"{', '.join(map(repr, shown[:_LISTED]))}"
+            + (f", and these labels carry the name {own!r}" if carried else "")
+            + f". Which column are these labels? Pass column={shown[0]!r} if they are that one's, "
+            f"column={str(self.column)!r} if they are of another column. Nothing was charged."
+        )
 
     def check(self) -> None:
         """Refuse a ledger without the name of a data set; warn of seeded noise, or, once, that nothing is recorded."""

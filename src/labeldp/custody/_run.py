@@ -39,7 +39,7 @@ def privatize(
     *,
     classes: Sequence[object] | None = None,
     dataset: str | None = None,
-    column: str = "label",
+    column: str = _validate.DEFAULT_COLUMN,
     ids: ArrayLike | None = None,
     unit: ArrayLike | None = None,
     max_rows_per_unit: int = 1,

@@ -434,7 +434,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.0,
         dataset: str | None = None,
-        column: str = "label",
+        column: str = _validate.DEFAULT_COLUMN,
         max_rows_per_unit: int = 1,
         ledger: "Ledger | None" = None,
         noise: "SeededNoise | None" = None,

@@ -347,7 +347,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.1,
         dataset: str | None = None,
-        column: str = "label",
+        column: str = _validate.DEFAULT_COLUMN,
         max_rows_per_unit: int = 1,
         ledger: Ledger | None = None,
         noise: SeededNoise | None = None,

@@ -183,7 +183,7 @@ class PATEClassifier(CuratorEstimator):
         semi_supervised: bool = False,
         classes: Sequence[object] | None = None,
         dataset: str | None = None,
-        column: str = "label",
+        column: str = _validate.DEFAULT_COLUMN,
         max_rows_per_unit: int = 1,
         ledger: Ledger | None = None,
         noise: SeededNoise | None = None,

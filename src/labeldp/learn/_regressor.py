@@ -11,6 +11,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from labeldp._validate import DEFAULT_COLUMN
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
@@ -154,7 +155,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
         validation_fraction: float = 0.1,
         dataset: str | None = None,
-        column: str = "label",
+        column: str = DEFAULT_COLUMN,
         max_rows_per_unit: int = 1,
         ledger: Ledger | None = None,
         noise: SeededNoise | None = None,

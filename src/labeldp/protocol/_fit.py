@@ -72,7 +72,7 @@ class FitSettings:
     epsilon: float
     classes: Sequence[object] | None = None
     dataset: str | None = None
-    column: str = "label"
+    column: str = _validate.DEFAULT_COLUMN
     max_rows_per_unit: int = 1
     ledger: "Ledger | None" = None
     noise: "SeededNoise | None" = None
