@@ -20,6 +20,7 @@ from labeldp.app._ledger import accounts, history_text
 from labeldp.custody._aggregation import aggregate_best
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RepeatWarning, RowsOverlap
 from labeldp.evidence import NoisyLabels
+from labeldp.learn import ClusterPrior
 from labeldp.ledger._database import Spending
 from labeldp.ledger._run_store import CHARGE
 from labeldp.noise._secrets import new_run_id
@@ -324,6 +325,8 @@ UNNAMED = {
         y, [(HISTOGRAM, np.arange(FEW) % 2)] * 2, lambda found: 0.0, tuning=RepeatAndSelect(2), **facts
     ),
     "classifier": lambda y, facts: fitted(ldp.LabelDPClassifier, y, classes=[0, 1], **facts),
+    "prior of groups": lambda y, facts: fitted(ldp.LabelDPClassifier, y, classes=[0, 1], prior=ClusterPrior("standard"), **facts),
+    "regressor": lambda y, facts: fitted(ldp.LabelDPRegressor, y, range=(0, 1), **facts),
     "clone": lambda y, facts: fitted(lambda **given: clone(ldp.LabelDPClassifier(**given)), y, classes=[0, 1], **facts),
 }
 

@@ -11,7 +11,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NoReturn
 
@@ -70,6 +70,8 @@ class PrivateColumn:
     max_rows_per_unit : int
     values : tuple of K values
         The declared classes, in the order of their codes; `LabelColumns` for several columns.
+    carried : str or None
+        If the caller named no column, the name that the labels carry, "" for none. It enters no key.
     """
 
     dataset: str
@@ -77,6 +79,7 @@ class PrivateColumn:
     unit: str
     max_rows_per_unit: int
     values: tuple[object, ...]
+    carried: str | None = field(default=None, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         # Charged under another name, several columns would be missing in the accounts of each of them.
@@ -169,37 +172,9 @@ class Account:
             )
 
     def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
-        """Return the public facts of the column, with its declared classes and the unit of these rows.
-
-        Raises
-        ------
-        InvalidInput
-            The caller named no column, and the labels may be those of a column that this data set was charged for by its name.
-        """
-        if isinstance(self.column, _validate.DefaultColumn):
-            self._check_unnamed(rows.label)
-        return PrivateColumn(self.dataset, str(self.column), rows.unit_name, self.max_rows_per_unit, as_classes(classes))
-
-    def _check_unnamed(self, own: str) -> None:
-        """Refuse labels without a column's name that may have been charged under one; `own` is the name that they carry, or ""."""
-        # Charged again in the account of the default name, they would get a second budget, and neither account would show the sum.
-        if self.ledger is None or not self.dataset:
-            return
-        charged = sorted({name for run in self.ledger.runs(self.dataset) for name in run.columns})
-        carried = own in charged and own != self.column
-        if not carried and (not charged or self.column in charged):
-            return
-        listed = (
-            f"{len(charged)} columns, among them " if len(charged) > _LISTED else "the column " if len(charged) == 1 else "the columns "
-        )
-        shown = [own] * carried + [name for name in charged if not (carried and name == own)]
-        raise InvalidInput(
-            f"Expected the name of the label column: data set {self.dataset!r} has charges for {listed}"
-            f"{', '.join(map(repr, shown[:_LISTED]))}"
-            + (f", and these labels carry the name {own!r}" if carried else "")
-            + f". Which column are these labels? Pass column={shown[0]!r} if they are that one's, "
-            f"column={str(self.column)!r} if they are of another column. Nothing was charged."
-        )
+        """Return the public facts of the column, with its declared classes and the unit of these rows."""
+        own = rows.label if isinstance(self.column, _validate.DefaultColumn) else None
+        return PrivateColumn(self.dataset, str(self.column), rows.unit_name, self.max_rows_per_unit, as_classes(classes), carried=own)
 
     def check(self) -> None:
         """Refuse a ledger without the name of a data set; warn of seeded noise, or, once, that nothing is recorded."""
@@ -703,7 +678,30 @@ def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunReco
         raise InvalidInput(
             "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
         )
-    return ledger.runs(request.column.dataset, request.column.columns[0])  # a charge on several columns is in the account of each
+    column = request.column
+    if column.carried is None:
+        return ledger.runs(column.dataset, column.columns[0])  # a charge on several columns is in the account of each
+    runs = ledger.runs(column.dataset)
+    _check_unnamed(column, column.carried, runs)
+    return [run for run in runs if column.column in run.columns]
+
+
+def _check_unnamed(column: PrivateColumn, carried: str, runs: Sequence[RunRecord]) -> None:
+    """Refuse labels whose column the caller did not name, if they may be those of a column that the data set was charged for by its name.
+
+    Charged again in the account of the default name, they would get a second budget, and neither account would show the sum.
+    """
+    charged = sorted({name for run in runs for name in run.columns})
+    known = carried in charged and carried != column.column
+    if not known and (not charged or column.column in charged):
+        return
+    listed = f"{len(charged)} columns, among them" if len(charged) > _LISTED else "the columns" if charged[1:] else "the column"
+    shown = sorted(charged, key=lambda name: name != carried)[:_LISTED]
+    raise InvalidInput(
+        f"Expected the name of the label column: data set {column.dataset!r} has charges for {listed} {', '.join(map(repr, shown))}"
+        f"{f', and these labels carry the name {carried!r}' if known else ''}. Which column are these labels? Pass column={shown[0]!r} if "
+        f"they are that one's, column={column.column!r} if they are of another column. Nothing was charged."
+    )
 
 
 def _known(request: Request, account: Account, runs: Sequence[RunRecord]) -> frozenset[str] | None:
