@@ -720,3 +720,19 @@ def test_faulty_stages_and_corrections_are_refused_before_the_charge(tmp_path: P
     code, _, err = train(write(tmp_path / "in.csv", shop()), tmp_path / "m", "--id", "id", "--ledger", ledger, *options)
     assert code in (2, 4) and said in " ".join(err.replace("│", " ").split()), err
     assert not ledger.exists() or not Ledger(ledger).runs()
+
+
+def test_a_column_of_several_is_named_as_in_the_release_and_its_asked_rows_are_counted(tmp_path: Path) -> None:
+    source, out, ledger = tmp_path / "in.csv", tmp_path / "out.csv", ("--ledger", tmp_path / "l.db")
+    source.write_text('id,x,"clicked, once",bought\n' + "".join(f"{i},{i % 7},{i % 2},{i % 3 // 2}\n" for i in range(600)))
+    asked = ("--label", r"clicked\, once,bought", "--classes", "0,1", "--epsilon", 4, "--split", "one", "--id", "id", "--dataset", "d")
+    assert run("release", source, *asked, *ledger, "--out", out)[0] == 0
+    n_asked = int(ldp.read_noisy(out, "clicked, once").evidenced.sum())
+    assert 0 < n_asked < 600
+    for number, name in enumerate((r"clicked\, once", "clicked, once")):
+        code, said, wrong = run("train", out, "--label", name, "--model", "linear", *ledger, "--out", tmp_path / f"model{number}")
+        assert code == 0 and f"a model of 600 rows ({n_asked} of them asked about this column)" in said, wrong
+        assert run("ledger", "budget", "--dataset", "d", "--label", name, *ledger)[1].strip() == "4"
+        assert "clicked, once" in run("ledger", "spent", "--label", name, *ledger)[1]
+    code, _, wrong = run("train", out, "--label", "clicked", *ledger, "--out", tmp_path / "model")
+    assert code == 4 and "columns: id, x, 'clicked, once', bought, " in " ".join(wrong.split())

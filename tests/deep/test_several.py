@@ -264,3 +264,13 @@ def test_noisy_labels_of_other_columns_are_refused():
     other = ldp.LabelColumns({"a": ["no", "yes"], "rating": [1, 2, 3]})
     with pytest.raises(InvalidInput, match="declared classes"):
         model(classes=other).fit(X, noisy())
+
+
+def test_a_true_number_is_scored_by_its_nearest_point():
+    columns = ldp.LabelColumns({"clicked": ["no", "yes"], "paid": ldp.Grid(0, 60, 3)})
+    truth = Y[["clicked"]].assign(paid=np.clip(30 + 28 * X[:, 2], -5, 65))
+    points = np.array([0, 30, 60])[np.digitize(truth["paid"], [15, 45])]
+    fitted = model(classes=columns, epsilon=8.0, noise=ldp.SeededNoise(0)).fit(X, truth)
+    predicted = fitted.predict(X)
+    right = (predicted[:, 0] == truth["clicked"]) & (predicted[:, 1] == points)
+    assert fitted.score(X, truth) == right.mean() > 0.3

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LabelDPClassifier on several targets: one charge for all of them, scikit-learn's conventions for what comes out."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -130,3 +132,43 @@ def test_a_score_of_other_rows_or_without_weight_is_refused_in_words():
     with pytest.raises(InvalidInput, match="not all zero"):
         fitted.score(X, Y, sample_weight=np.zeros(len(X)))
     assert fitted.score(X, Y, sample_weight=np.ones(len(X))) == fitted.score(X, Y)
+
+
+SPREAD = ldp.LabelColumns({"clicked": ["no", "yes"], "paid": ldp.Grid(0, 60, 3)})
+PAID = Y[["clicked"]].assign(paid=np.clip(30 + 28 * X[:, 2], -5, 65))
+POINTS = np.array([0, 30, 60])[np.digitize(PAID["paid"], [15, 45])]
+
+
+def test_a_true_number_is_scored_by_its_nearest_point():
+    given = {"epsilon": 8.0, "noise": ldp.SeededNoise(0)}
+    several = model(classes=SPREAD, **given).fit(X, PAID)
+    predicted = several.predict(X)
+    right = (predicted[:, 0] == PAID["clicked"]) & (predicted[:, 1] == POINTS)
+    assert several.score(X, PAID) == several.score(X, PAID.assign(paid=POINTS)) == right.mean() > 0.5
+    assert several.score(X, PAID.to_numpy(object)) == right.mean()
+    with pytest.raises(InvalidInput, match="row 3"):
+        several.score(X, PAID.assign(paid=np.where(np.arange(N) == 3, np.nan, PAID["paid"])))
+    one = model(classes=SPREAD.lists[1], **given).fit(X, PAID["paid"])
+    assert one.score(X, PAID["paid"]) == (one.predict(X) == POINTS).mean() > 0.5
+    codes = one.set_params(classes=[0, 1]).fit(X, (X[:, 0] > 0).astype(int))  # a fit on classes forgets the grid
+    assert codes.score(X, np.full(N, 0.4)) == 0
+
+
+def test_clusters_score_numbers_by_their_nearest_points():
+    one = ldp.learn.ProportionClassifier(
+        LogisticRegression(), epsilon=8.0, classes=SPREAD.lists[1], noise=ldp.SeededNoise(0), random_state=0
+    )
+    one.fit(X, PAID["paid"])
+    assert one.score(X, PAID["paid"]) == (one.predict(X) == POINTS).mean() > 0.3
+
+
+def test_a_repeat_in_another_order_is_matched_without_a_warning(ledger):
+    ids, order = np.arange(N) + 1000, np.random.default_rng(1).permutation(N)
+    first = model(ledger=ledger, dataset="d").fit(X, Y, ids=ids)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        again = model(ledger=ledger, dataset="d").fit(X[order], Y.iloc[order], ids=ids[order])
+        model(classes=None).fit(X[order], again.noisy_labels_)  # in the order of X
+    assert [each.category for each in said] == [RepeatWarning]
+    np.testing.assert_array_equal(again.noisy_labels_.ids, ids[order])
+    np.testing.assert_array_equal(again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood()[order])

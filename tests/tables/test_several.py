@@ -191,7 +191,7 @@ def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypat
     assert code == 0, err
     assert "2-label-DP" in out
     code, out, err = run("train", "noisy.csv", "--label", "ill,stars", "--out", "both")
-    assert code != 0 and "one of the released columns ill, stars" in err
+    assert code != 0 and "one of the released columns 'ill', 'stars'" in err
     for wrong, said in (
         (["--split", "weights"], "Expected --weights with --split weights"),
         (["--split", "joint", "--weights", "1,2"], "Expected --weights with --split weights"),
@@ -277,8 +277,8 @@ def test_a_column_that_was_not_released_is_named_beside_those_that_were(tmp_path
     release(source, out, spec(columns), ledger)
     release(source, one, ReleaseSpec("ward", ["a", "b"], 2.0, id="id", dataset="other"), ledger)
     for path, label, said in [
-        (out, "il", "columns ill, stars, ward. Did you mean 'ill'?"),
-        (one, "war", "column ward. Did you mean 'ward'?"),
+        (out, "il", "columns 'ill', 'stars', 'ward'. Did you mean 'ill'?"),
+        (one, "war", "column 'ward'. Did you mean 'ward'?"),
     ]:
         for more in ({}, {"manifest": manifest_path(path)}, {"released": path}):
             with pytest.raises(InvalidInput, match=re.escape(f"got '{label}': {path.name} was released with the label {said}")):

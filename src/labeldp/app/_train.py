@@ -437,7 +437,7 @@ class TrainingData:
             # Before the label column is required: a released table's labels come from its evidence, wherever the column lies in this copy.
             self.released = evidence.read(self.table, columns.label, ledger)
             if self.released is not None and isinstance(self.released.noisy.classes, LabelColumns):
-                listed = ", ".join(self.released.noisy.classes.names)
+                listed = ", ".join(map(repr, self.released.noisy.classes.names))
                 raise InvalidInput(f"Expected one of the released columns {listed} to train for, got all of them. Name one (--label).")
         check_columns(self.table, columns.names if self.released is None else columns.names[1:])
         if where.image is not None:
@@ -722,6 +722,11 @@ class _Released(_Noisy):
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
         """Return the labels of the release."""
         return self._proven.noisy
+
+    def facts(self, model: Any, n_rows: int) -> dict[str, object]:
+        """Return model.json's facts, with the number of rows that were asked about this column, if others were asked about others."""
+        asked = int(self._proven.noisy.evidenced.sum())
+        return super().facts(model, n_rows) | ({"rows_asked": asked} if asked < n_rows else {})
 
     def _check(self) -> None:
         """Compare the specification with the release: a contradiction is an error, since ignoring it would mislead."""

@@ -247,7 +247,14 @@ Key = Annotated[
     str | None,
     typer.Option("--key", help="Place of the release secret: file:PATH, env:NAME or hook:package.module:function. Default: LABELDP_KEY."),
 ]
-Label = Annotated[str, typer.Option(help="The private column.")]
+
+
+def label_of_text(text: str | None) -> str | None:
+    """Read the name of one column as --label of several is written, if all of its commas have a backslash; else take it as it is."""
+    return text if text is None or re.search(r"(?<!\\),", text) else with_commas(text)
+
+
+Label = Annotated[str, typer.Option(help="The private column.", callback=label_of_text)]
 Labels = Annotated[
     str, typer.Option("--label", help="The private column; or several under one epsilon: A,B,C. A comma in a name is written \\,")
 ]
@@ -366,7 +373,9 @@ class NumberOptions(ColumnOptions):
         if infer:
             raise typer.BadParameter("Expected declared classes of several columns, got --infer-classes. Write --classes 'A,B;C,D'.")
         if len(set(names)) < len(names):
-            raise typer.BadParameter(f"Expected different label columns, got one twice in {', '.join(names)}. Name each one once.")
+            raise typer.BadParameter(
+                f"Expected different label columns, got one twice in {', '.join(map(repr, names))}. Name each one once."
+            )
         found: dict[str, Any] = usage(lambda: self._grids(names))
         plain = [name for name in names if name not in found]
         if not plain and (self.classes is not None or self.classes_file is not None):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from labeldp.cli._common import CHECK_FAILED, Commands, DatasetName, Json, Label, LedgerPath, answer, usage
+from labeldp.cli._common import CHECK_FAILED, Commands, DatasetName, Json, Label, LedgerPath, answer, label_of_text, usage
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Show and check what was spent: history, budgets, integrity.")
 
@@ -33,7 +33,7 @@ def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
 @app.command("spent")
 def ledger_spent(
     dataset: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
-    label: Annotated[str | None, typer.Option(help="Only this column.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only this column.", callback=label_of_text)] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:

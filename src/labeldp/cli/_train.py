@@ -240,7 +240,8 @@ def train(
         done = run(source, out, spec, record, progress)
     said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
     how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
-    text = f"{done.path}: a model of {done.facts['rows']:,} rows, {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
+    asked_of = f" ({done.facts['rows_asked']:,} of them asked about this column)" if "rows_asked" in done.facts else ""
+    text = f"{done.path}: a model of {done.facts['rows']:,} rows{asked_of}, {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
     told = {"path": str(done.path)} | dict(done.facts)
     if done.noisy_columns:
         text += f"\nNo features, since they hold released labels: {', '.join(done.noisy_columns)}."

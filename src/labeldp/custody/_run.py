@@ -445,7 +445,7 @@ class Run:
             return None
         self._drawn[rows] = True
         # The stored receipt is of the first call. This call's receipt also says that it is a repeat.
-        noisy = derived(noisy, blocks=tuple(replace(block, receipt=self.receipt) for block in noisy.blocks))
+        noisy = derived(noisy, blocks=tuple(replace(block, receipt=self.receipt) for block in noisy.blocks), order="labels")
         return _reorder(noisy, self._rows.ids[rows])
 
     def _within_cap(self) -> NDArray[np.bool_]:

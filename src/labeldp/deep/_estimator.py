@@ -378,7 +378,8 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
         Estimated true-label accuracy, on held-out noisy rows that chose no epoch. None if there are fewer than 20 such rows (by default
-        there are none), or the law has no unbiased estimator.
+        there are none), or the law has no unbiased estimator. Where the classes are a `Grid`, the share of rows whose point is predicted
+        exactly, however near the others are.
     estimated_log_loss_ : Estimate or None
         Estimated log-loss on the same rows.
     baseline_accuracy_, baseline_log_loss_ : Estimate or None
@@ -490,7 +491,8 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
             trainer = self._trainer(inputs, range(table.values.shape[1]), recipes, Checkpoint(None), dict)
             model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
             self._keep_net(trainer, model)
-        self.classes_, self._columns = np.arange(table.values.shape[1]), None
+        self._set_classes(range(table.values.shape[1]))
+        self._columns = None
         for name in _OF_LABELS:  # drop an earlier fit's guarantee: nothing is known about the origin of these likelihoods
             self.__dict__.pop(name, None)
         self._learned, self._raw_rows = None, 0
@@ -529,13 +531,14 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         ----------
         X : as in `fit`
         y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several columns
+            Where a column's classes are a `Grid`, a true number counts as its nearest point.
         sample_weight, ids
             As of every classifier.
         """
         columns = self._columns
         if columns is None:
             return super().score(X, y, sample_weight, ids=ids)
-        return share_right(self.predict(X), y, columns.names, None if sample_weight is None else np.asarray(sample_weight, np.float64))
+        return share_right(self.predict(X), y, columns, None if sample_weight is None else np.asarray(sample_weight, np.float64))
 
     def _measure(self, noisy: NoisyLabels, held_out: Positions, proba: Callable[[Positions], NDArray[np.floating]]) -> None:
         columns = noisy.classes if isinstance(noisy.classes, LabelColumns) else None

@@ -296,7 +296,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         The clusters and their noisy histograms, with a ClusterPrior.
     estimated_accuracy_ : Estimate or None
         Estimated true-label accuracy, on held-out noisy rows that chose nothing, before the final refit. None if there are fewer than 20
-        such rows, or the law has no unbiased estimator.
+        such rows, or the law has no unbiased estimator. Where the classes are a `Grid`, the share of rows whose point is predicted exactly,
+        however near the others are.
     estimated_log_loss_ : Estimate or None
         Estimated log-loss on the same rows.
     baseline_accuracy_, baseline_log_loss_ : Estimate or None
@@ -518,7 +519,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         X : (n, n_features) array, sparse matrix or data frame
         y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several targets
             With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
-            learned from them.
+            learned from them. Where the classes are a `Grid`, a true number counts as its nearest point.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows.
         ids : (n,) or (n, columns) array, optional

@@ -134,7 +134,8 @@ class ClusterEstimator(CuratorEstimator):
         # Before `ask_groups`, which charges.
         self._dry_run(inputs, len(classes))
         asked = ask_groups(asked_for, plan, labels, classes, inferred=inferred, rows=rows)
-        self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), asked.answer, asked.answer.privacy
+        self._set_classes(classes)
+        self.aggregate_, self.privacy_ = asked.answer, asked.answer.privacy
         self.receipts_, self._learned = (asked.answer.receipt,), None
         # A repeat gets the stored centres, since clusters found again may differ by rounding from those that were asked about.
         found = plan.as_asked(asked).found

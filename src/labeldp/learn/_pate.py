@@ -233,7 +233,8 @@ class PATEClassifier(CuratorEstimator):
         question = TeacherQuestion(query, teach, lambda order: self._named(inputs, order), seed)
         asked = answer_teachers(labels, question, classes, settings.account(), rows, inferred=inferred)
         answer = asked.answer
-        self.classes_, self.aggregate_, self.privacy_ = np.asarray(classes), answer, answer.privacy
+        self._set_classes(classes)
+        self.aggregate_, self.privacy_ = answer, answer.privacy
         self.receipts_, self._learned, self.queries_ = (answer.receipt,), None, asked.queries
         codes, answered = answer.codes(), answer.answered
         if not answered.any():  # that there are none is a part of the answer, as its noise made it

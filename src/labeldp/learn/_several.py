@@ -25,11 +25,11 @@ class SeveralModels:
 
     Attributes
     ----------
-    names : tuple of L str
+    columns : LabelColumns of L columns
     parts : tuple of L fitted LabelDPClassifier
     """
 
-    names: tuple[str, ...]
+    columns: LabelColumns
     parts: tuple[Any, ...]
 
     @classmethod
@@ -41,7 +41,7 @@ class SeveralModels:
                 f"Expected rows that were asked about every label column, got none about {', '.join(lacking)}. Learn each of the others "
                 "from noisy[name], or draw by another rule: law=columns.law(epsilon, 'joint')."
             )
-        return cls(columns.names, tuple(make().fit(X, noisy.column(name)) for name in columns.names))
+        return cls(columns, tuple(make().fit(X, noisy.column(name)) for name in columns.names))
 
     def predict_proba(self, X: Any) -> list[Floats]:
         """Predict probabilities for each column: L arrays (n, K_l)."""
@@ -53,7 +53,7 @@ class SeveralModels:
 
     def score(self, X: Any, Y: Any, sample_weight: NDArray[np.float64] | None) -> float:
         """Compute the share of rows in which all columns are predicted rightly, on public true labels."""
-        return share_right(self.predict(X), Y, self.names, sample_weight)
+        return share_right(self.predict(X), Y, self.columns, sample_weight)
 
 
 def columns_in(noisy: NoisyLabels) -> LabelColumns:

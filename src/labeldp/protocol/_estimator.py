@@ -47,7 +47,7 @@ from labeldp.protocol._fit import (
     run_stages,
 )
 from labeldp.protocol._matching import row_count
-from labeldp.protocol._several import columns_told, is_several
+from labeldp.protocol._several import columns_told, equals, is_several
 from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -240,7 +240,13 @@ class LabelDPEstimator(BaseEstimator, ABC):
 
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
         """Set what was learned about the labels: their classes, and estimates from held-out noisy rows, None without such rows."""
-        self.classes_ = np.asarray(noisy.classes)
+        self._set_classes(noisy.classes)
+
+    _grid: Grid | None = None  # whose points are the classes of the last fit
+
+    def _set_classes(self, classes: Sequence[object]) -> None:
+        """Set `classes_`, and keep a `Grid`, by which `score` reads numbers."""
+        self.classes_, self._grid = np.asarray(classes), classes if isinstance(classes, Grid) else None
 
     def _to_score(
         self, X: Any, y: Any, sample_weight: ArrayLike | None, ids: ArrayLike | None
@@ -290,7 +296,8 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         X : (n, ...) features, as in the fit
         y : NoisyLabels of n rows, or (n,) public true labels
             With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
-            learned from them. With public labels it is the share of equal ones.
+            learned from them. With public labels it is the share of equal ones. Where the classes are a `Grid`, a true number counts as
+            its nearest point.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows.
         ids : (n,) or (n, columns) array, optional
@@ -304,7 +311,7 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
             return metrics.accuracy(truth, predicted, sample_weight=weights).value
-        return float(np.average(truth == predicted, weights=weights))
+        return float(np.average(equals(predicted, truth, self._grid), weights=weights))
 
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
         super()._describe(noisy, found)

@@ -13,6 +13,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
 from labeldp.laws import Grid, LabelColumns, Law, OneColumn, SubsetSelection
 from labeldp.laws._columns import laws_of_columns
+from labeldp.laws._grid import as_numbers
 from labeldp.protocol._matching import check_count
 from labeldp.protocol.metrics import checked_weights
 
@@ -82,7 +83,19 @@ def stacked(found: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.stack(found if len(kinds) == 1 else [each.astype(object) for each in found], axis=1)
 
 
-def share_right(predicted: NDArray[Any], Y: Any, names: Sequence[str], sample_weight: NDArray[np.float64] | None) -> float:
+def equals(predicted: NDArray[Any], truth: NDArray[Any], classes: object) -> NDArray[np.bool_]:
+    """Compare predicted classes with public true labels, row by row: (n,) bool; of a `Grid` a number counts as its nearest point."""
+    if not isinstance(classes, Grid):
+        return np.asarray(predicted == truth)
+    points = classes.codes(as_numbers(truth))
+    if (points < 0).any():
+        raise InvalidInput(
+            f"Expected a finite number as every true label, but row {points.argmin()} (the first is row 0) has none. Drop it."
+        )
+    return np.asarray(classes.codes(as_numbers(predicted)) == points)
+
+
+def share_right(predicted: NDArray[Any], Y: Any, columns: LabelColumns, sample_weight: NDArray[np.float64] | None) -> float:
     """Compute the share of rows in which all of L columns are predicted rightly, on public true labels."""
     if isinstance(Y, NoisyLabels):
         raise InvalidInput(
@@ -90,8 +103,10 @@ def share_right(predicted: NDArray[Any], Y: Any, names: Sequence[str], sample_we
             "metrics.accuracy(noisy['name'], predicted[:, 0])."
         )
     right = np.ones(len(predicted), bool)
-    for number, column in enumerate(map(np.asarray, columns_of(Y, names))):
+    for number, column in enumerate(map(np.asarray, columns_of(Y, columns.names))):
         if column.shape != right.shape:
-            raise InvalidInput(f"Expected labels of {len(right)} rows, as many as X has, got shape {column.shape} of {names[number]!r}.")
-        right &= column == predicted[:, number]
+            raise InvalidInput(
+                f"Expected labels of {len(right)} rows, as many as X has, got shape {column.shape} of {columns.names[number]!r}."
+            )
+        right &= equals(predicted[:, number], column, columns.lists[number])
     return float(np.average(right, weights=None if sample_weight is None else checked_weights(sample_weight, len(right))))

@@ -160,7 +160,7 @@ def of_others(source: Source, label: str | None, manifest: Any = None, ledger: L
         way = f"If {label!r} was released by itself, name that release's manifest (manifest=, --manifest)."
     return InvalidInput(
         f"Expected a released column, got {label!r}: {source.path.name} was released with the label column{'s' * (len(names) > 1)} "
-        f"{', '.join(names)}.{_validate.suggest(label, list(names))} {way}"
+        f"{', '.join(map(repr, names))}.{_validate.suggest(label, list(names))} {way}"
     )
 
 

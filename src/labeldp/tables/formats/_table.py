@@ -205,7 +205,8 @@ def check_columns(source: Readable, names: Sequence[str]) -> None:
     """Refuse names that are no columns of a table, and suggest the nearest ones."""
     for name in names:
         if name not in source.names:
-            listed = ", ".join(source.names[:20]) + (" ..." if len(source.names) > 20 else "")
+            shown = [repr(each) if "," in each else each for each in source.names[:20]]
+            listed = ", ".join(shown) + (" ..." if len(source.names) > 20 else "")
             raise InvalidInput(
                 f"Expected a column that {source.path.name} has, got {name!r}."
                 f"{_validate.suggest(name, source.names)} Its columns: {listed}."
