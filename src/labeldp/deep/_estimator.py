@@ -344,8 +344,8 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         trained twice, so it would lose them, and the default is 0. Pass 0.1 for the estimates below.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
-    column : str, default="label"
-        The name of the label column in the ledger.
+    column : str, default=None
+        The name of the label column in the ledger; None is "label", where its data set has no other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
@@ -435,7 +435,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.0,
         dataset: str | None = None,
-        column: str = _validate.DEFAULT_COLUMN,
+        column: str | None = None,
         max_rows_per_unit: int = 1,
         ledger: "Ledger | None" = None,
         noise: "SeededNoise | None" = None,

@@ -200,7 +200,7 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         warm_start: bool = True,
         validation_fraction: float = 0.0,
         dataset: str | None = None,
-        column: str = _validate.DEFAULT_COLUMN,
+        column: str | None = None,
         max_rows_per_unit: int = 1,
         ledger: "Ledger | None" = None,
         noise: "SeededNoise | None" = None,

@@ -268,8 +268,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
-    column : str, default="label"
-        The name of the label column in the ledger.
+    column : str, default=None
+        The name of the label column in the ledger; None is "label", where its data set has no other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
@@ -348,7 +348,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.1,
         dataset: str | None = None,
-        column: str = _validate.DEFAULT_COLUMN,
+        column: str | None = None,
         max_rows_per_unit: int = 1,
         ledger: Ledger | None = None,
         noise: SeededNoise | None = None,

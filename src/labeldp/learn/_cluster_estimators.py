@@ -79,7 +79,7 @@ class ClusterEstimator(CuratorEstimator):
         algorithm: str = "auto",
         classes: Sequence[object] | None = None,
         dataset: str | None = None,
-        column: str = _validate.DEFAULT_COLUMN,
+        column: str | None = None,
         max_rows_per_unit: int = 1,
         ledger: Ledger | None = None,
         noise: SeededNoise | None = None,
@@ -180,8 +180,8 @@ class NoiseCluster(ClusterEstimator):
         `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
-    column : str, default="label"
-        The name of the label column in the ledger.
+    column : str, default=None
+        The name of the label column in the ledger; None is "label", where its data set has no other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are counted, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
@@ -318,8 +318,8 @@ class ProportionClassifier(ClusterEstimator):
         `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
-    column : str, default="label"
-        The name of the label column in the ledger.
+    column : str, default=None
+        The name of the label column in the ledger; None is "label", where its data set has no other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are counted, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None

@@ -99,8 +99,8 @@ class PATEClassifier(CuratorEstimator):
         `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
-    column : str, default="label"
-        The name of the label column in the ledger.
+    column : str, default=None
+        The name of the label column in the ledger; None is "label", where its data set has no other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`. All of a unit's rows are with one teacher, so that more of them cost no
         more noise.
@@ -183,7 +183,7 @@ class PATEClassifier(CuratorEstimator):
         semi_supervised: bool = False,
         classes: Sequence[object] | None = None,
         dataset: str | None = None,
-        column: str = _validate.DEFAULT_COLUMN,
+        column: str | None = None,
         max_rows_per_unit: int = 1,
         ledger: Ledger | None = None,
         noise: SeededNoise | None = None,

@@ -11,7 +11,6 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from labeldp._validate import DEFAULT_COLUMN
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
@@ -74,8 +73,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         final refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
-    column : str, default="label"
-        The name of the label column in the ledger.
+    column : str, default=None
+        The name of the label column in the ledger; None is "label", where its data set has no other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
@@ -155,7 +154,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
         validation_fraction: float = 0.1,
         dataset: str | None = None,
-        column: str = DEFAULT_COLUMN,
+        column: str | None = None,
         max_rows_per_unit: int = 1,
         ledger: Ledger | None = None,
         noise: SeededNoise | None = None,

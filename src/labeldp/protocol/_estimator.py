@@ -99,7 +99,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
     epsilon: float
     classes: Any
     dataset: str | None
-    column: str
+    column: str | None
     max_rows_per_unit: int
     ledger: "Ledger | None"
     noise: "SeededNoise | None"
@@ -203,8 +203,9 @@ class LabelDPEstimator(BaseEstimator, ABC):
             self._fit_noisy(inputs, noisy)
             return self
         rows = RowIds.of(ids, unit, *names).beside(y)
-        require_own_labels(self._settings())  # looks at the callers of `fit`, two frames up
-        for name in self.classes.names if isinstance(self.classes, LabelColumns) else (self.column,):
+        settings = self._settings()
+        require_own_labels(settings)  # looks at the callers of `fit`, two frames up
+        for name in self.classes.names if isinstance(self.classes, LabelColumns) else (settings.column,):
             rows.require_public(name)  # ids or units that are a copy of a label column would publish it in digests
         self._fit_raw(X, inputs, y, rows)
         self._raw_rows = row_count(inputs)
@@ -224,8 +225,10 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _settings(self) -> FitSettings:
         """Collect the parameters that decide how labels are charged and drawn."""
         given = self.get_params(deep=False) | {"classes": self.classes}
-        if isinstance(self.classes, LabelColumns) and self.column == "label":
+        if isinstance(self.classes, LabelColumns) and self.column in (None, _validate.DEFAULT_COLUMN):
             given["column"] = self.classes.name
+        elif self.column is None:
+            given["column"] = _validate.DEFAULT_COLUMN  # known as not given, by its type
         return FitSettings(**{field.name: given[field.name] for field in fields(FitSettings) if field.name in given})
 
     def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
