@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import labeldp as ldp
+from labeldp.errors import InvalidInput
 from labeldp.laws import SquareWave
 from labeldp.learn import HistogramPrior, LearnOptions
 from labeldp.learn._location import Answers, Family, LocationBoosting, _Rows
@@ -259,6 +260,16 @@ def test_faults_are_refused_before_any_charge(settings: dict[str, Any], y: Any, 
     model = ldp.LabelDPRegressor(**({"estimator": LinearRegression(), "range": (0, 10), "dataset": "d", "ledger": ledger} | settings))
     with pytest.raises(ValueError, match=message):
         model.fit(X, truth if y is None else y)
+    assert ledger.runs() == []
+
+
+@pytest.mark.parametrize("kind", [ldp.LabelDPRegressor, ldp.LabelDPClassifier])
+@pytest.mark.parametrize("y", [np.ones((100, 2), int), [[0, 1]] * 100])
+def test_two_columns_where_one_is_taken_are_the_librarys_error_before_any_charge(kind: Any, y: Any, tmp_path: Path) -> None:
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    declared = {"range": (0, 10)} if kind is ldp.LabelDPRegressor else {"classes": [0, 1]}
+    with pytest.raises(InvalidInput, match=r"one column of labels, got an array of shape \(100, 2\)\..*LabelColumns"):
+        kind(dataset="d", ledger=ledger, **declared).fit(linear(100)[0], y)
     assert ledger.runs() == []
 
 

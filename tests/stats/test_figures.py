@@ -265,7 +265,7 @@ def test_a_split_says_what_it_assumes():
     with pytest.warns(PriorQuestionsWarning, match=r"split.*noisy\.measurable"):
         ldp.stats.frequencies(noisy)
     one = noisy[:1]
-    assert np.isnan(ldp.stats.frequencies(one).value).all()  # one row has no maximum of the likelihood
+    assert np.isnan(ldp.stats.frequencies(one).value).all()  # a row that decides its own fit has no variance
 
 
 @pytest.mark.parametrize("law", [ldp.Threshold(16, 2.0), ldp.laws.SquareWave(16, 2.0)], ids=lambda law: law.name)
@@ -284,6 +284,24 @@ def test_a_draw_of_numbers_without_a_prior_is_not_warned_of(law):
             found = ldp.stats.mean(noisy)["mean"]
             assert found.low < 15 < found.high and found.tells
             assert ldp.stats.quantiles(noisy)[0.5].tells
+
+
+@pytest.mark.parametrize(("points", "n"), [(21, 1000), (64, 200)])
+def test_means_of_thresholds_are_told_where_all_answers_to_some_question_are_alike(points, n):
+    """400 releases at epsilon 4: few rows a threshold (16 or more, then 3, where unbiased weights must help), all of them cover."""
+    law = ldp.Threshold(points, 4.0)
+    labels = np.random.default_rng(3).binomial(points - 1, 0.4, 400 * n)
+    noisy = ldp.privatize(labels, law, classes=range(points), noise=ldp.SeededNoise(9))
+    parts = [noisy[i * n : (i + 1) * n] for i in range(400)]
+    found = [ldp.stats.mean(part)["mean"] for part in parts]
+    truth = 0.4 * (points - 1)
+    assert all(one.tells and one.high - one.low < points - 1 for one in found)
+    assert_coverage([one.low <= truth <= one.high for one in found])
+    values, stderr = (np.array([getattr(one, part) for one in found]) for part in ("value", "stderr"))
+    assert abs(values.mean() - truth) < SIGMAS * values.std() / 20
+    if n == 1000:  # more precise than the weights
+        weighed = np.array([(part.class_weights() @ np.arange(points)).mean() for part in parts])
+        assert stderr.mean() < 0.8 * weighed.std()
 
 
 def test_thresholds_near_a_prior_are_warned_of():

@@ -207,6 +207,23 @@ def advice(what: str) -> str:
 # Labels -----------------------------------------------------------------------------------------------------------------------------------
 
 
+def one_column(y: Any) -> NDArray[Any]:
+    """Return raw labels as an array (n_rows,), with scikit-learn's warning for a column of a table; InvalidInput for anything else."""
+    labels, shape = None, np.shape(y) if hasattr(y, "shape") else ()
+    # Not chained to the errors below: messages of NumPy quote a raw label.
+    with contextlib.suppress(TypeError, ValueError):
+        shape = shape or np.shape(y)
+        labels = np.asarray(column_or_1d(y, warn=True))
+    if labels is not None:
+        return labels
+    if len(shape) > 1:
+        raise InvalidInput(
+            f"Expected one column of labels, got an array of shape {shape}. Nothing was charged or drawn. Fit one column at a time; "
+            "several that share a charge are declared by LabelColumns, LabelDPClassifier(classes=...) or privatize(..., classes=...)."
+        )
+    raise not_plain()
+
+
 def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
     """Check raw labels: one per row, of a type that can be classes. Return them and (classes, whether these were inferred from them).
 
@@ -216,11 +233,7 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
     y : (n_rows,) raw labels
     n_rows : int
     """
-    labels = None
-    with contextlib.suppress(UnicodeError):  # not chained to the error below: its message quotes a raw label
-        labels = column_or_1d(y, warn=True)
-    if labels is None:
-        raise not_plain()
+    labels = one_column(y)
     check_count(len(labels), n_rows)
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")

@@ -5,18 +5,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.learn._classifier import FEW_ROWS, TabularEstimator, _Training, dry_run
 from labeldp.learn._corrections import DEFAULTS, LearnOptions, require_plain_labels, require_regressor, require_weights
-from labeldp.learn._data import Floats, explained, features_digest
+from labeldp.learn._data import Floats, explained, features_digest, one_column
 from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
@@ -280,4 +279,4 @@ def numbers_in(y: Any) -> NDArray[Any]:
     """Check that raw labels are one column; whether they are finite numbers is seen when they are encoded, before the charge."""
     if hasattr(y, "dtype") and getattr(y.dtype, "kind", "") == "c":
         raise InvalidInput("Complex data not supported: expected real numbers as labels.")
-    return np.asarray(column_or_1d(y, warn=True))
+    return one_column(y)

@@ -15,7 +15,8 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
-from labeldp.laws import Independent, Law, OneColumn, Threshold
+from labeldp.laws import Independent, Law, OneColumn, PriorSplit, Threshold
+from labeldp.protocol._statistics import typical_length
 from labeldp.protocol.metrics import Estimate, mean_interval
 from labeldp.stats._columns import (
     Codes,
@@ -36,6 +37,7 @@ from labeldp.stats._columns import (
 _SAMPLE = 4096  # rows from which the ranges of estimates are averaged
 _STEPS = 60  # of Newton's method on class frequencies, which takes about six
 _ROUNDING = 1e-9
+_GUESSES = 50  # rounds of EM towards the frequencies that weigh rows of one bit
 
 
 # What each row tells of the class frequencies -----------------------------------------------------------------------------------------
@@ -49,35 +51,43 @@ class Contributions:
     ----------
     noisy : NoisyLabels of n rows, all with evidence
     table : (n, K) float64
-        Rows sum to 1. Unbiased weights of the law; or the influence of each row on the maximum-likelihood estimate.
+        Rows sum to 1. Unbiased weights of the law; or the estimate plus the influence of each row on it.
     unbiased : bool
         True for weights of the law: then rows may be asked different questions, whatever these depend on.
     known : (K, K) float64
         Projection on the differences of frequencies that the evidence tells.
+    spans : (n, K) float64, optional
+        Of rows that answer by one bit: the difference between their vectors of either answer.
     """
 
     noisy: NoisyLabels
     table: Floats
     unbiased: bool
     known: Floats
+    spans: Floats | None = None
 
     def ranges(self, numbers: Floats) -> float:
         """Compute the typical range of a row's estimate of the mean of these numbers (K,), over the outputs of its law."""
+        if self.spans is not None:
+            return float(typical_length(np.abs(self.spans @ numbers)))
         if not self.unbiased:
             return float(np.ptp(self.table @ numbers)) if len(self.table) else 0.0
         sample = self.noisy[:: max(1, len(self.noisy) // _SAMPLE)]
-        found = sample.loss_range(np.tile(numbers, (len(sample), 1)))
-        squares = float((found**2).sum())
-        return float((found**3).sum()) / squares if squares else 0.0
+        return float(typical_length(sample.loss_range(np.tile(numbers, (len(sample), 1)))))
 
     def tells(self, numbers: Floats) -> bool:
         """Return whether the evidence tells the mean of these numbers (K,)."""
         centred = numbers - numbers.mean()
         return bool(np.abs(centred - self.known @ centred).max(initial=0.0) <= 1e-6 * max(float(np.abs(centred).max(initial=0.0)), 1e-300))
 
+    @property
+    def tells_all(self) -> bool:
+        """Whether the evidence tells all class frequencies."""
+        return bool(np.abs(_contrasts(len(self.known)) - self.known).max() <= 1e-6)
+
 
 def contributions_of(noisy: NoisyLabels) -> Contributions:
-    """Compute what each row tells: the law's unbiased weights if every row has them for its own question, else by maximum likelihood.
+    """Compute what each row tells: the law's unbiased weights if every row has them for its own question, else by its questions together.
 
     Parameters
     ----------
@@ -87,19 +97,23 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
     -----
     Unbiased weights need no model: each row's expectation over its law is the indicator of its label.
 
-    Weights that are unbiased over the drawn questions only (Threshold) vary more than the likelihood's estimates, and are not taken.
-    Without weights (PriorSplit, RRTopK with k < K, later stages of an automatic law) the frequencies p maximise sum_i ln L_i p over all
-    vectors that sum to 1 and leave every row a positive probability, L_i p > 0. That set is larger than the simplex (a component may be
-    negative), so the estimate is regular also where a true frequency is 0, and its covariance is the inverse of the observed information
-    sum_i L_i L_i' / (L_i p)^2 on the differences of classes. The objective is concave. It is the likelihood of labels that do not depend on
-    the rows' questions. Cost O(n K^2) a step, about six steps.
+    Weights that are unbiased over the drawn questions only (Threshold) vary more than estimates that take the questions as given. So these
+    come first (`_of_bits`, `_likeliest`; they take it that labels do not depend on the rows' questions), and the weights are taken where
+    rows are too few for them.
     """
-    if noisy.invertible.all() and all(type(block.law).questions is Law.questions for block in noisy.blocks):
-        return Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes))
+    own = bool(noisy.invertible.all())
+    weights = Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes)) if own else None
+    if weights and all(type(block.law).questions is Law.questions for block in noisy.blocks):
+        return weights
+    one_bit = all(isinstance(block.law, PriorSplit | Threshold) for block in noisy.blocks)
+    once = sum(len(block.rows) for block in noisy.blocks) == len(noisy)
+    found = _of_bits(noisy) if one_bit and once else _likeliest(noisy)
+    if weights and not found.tells_all:
+        return weights
     asked = [block for block in noisy.blocks if _by_prior(block)]
     if asked:
         warn_of_questions(asked)
-    return _likeliest(noisy)
+    return found
 
 
 def _by_prior(block: Block) -> bool:
@@ -129,7 +143,55 @@ def _contrasts(k: int) -> Floats:
     return np.asarray(np.eye(k) - 1 / k)
 
 
+def _of_bits(noisy: NoisyLabels) -> Contributions:
+    """Estimate from rows that each answer one question by one bit.
+
+    The likelihood has no maximum as soon as all answers to one question are alike, which a large epsilon makes likely. But the indicator
+    of the given answer, 1, has the expectation L_i p, linear in the frequencies p: they are found by least squares, weighted by the inverse
+    of its variance L_i p (1 - L_i p) at a guess of p. Given the questions the estimate is linear in the bits, and unbiased for a fixed
+    guess; where questions are as many as unknowns (thresholds), no guess matters. Each residual is divided by the root of one minus its
+    leverage (HC2), without which few rows a question would make the variance too small. If a row decides more than half of its own fit,
+    rows are too few for a variance. Cost O(n K^2).
+
+    References
+    ----------
+    MacKinnon and White 1985, "Some heteroskedasticity-consistent covariance matrix estimators with improved finite sample properties".
+    """
+    likelihood = noisy.likelihood(dtype="float64")
+    likelihood /= (likelihood.max(axis=1) + likelihood.min(axis=1))[:, None]  # the probability of the answer; the other has the rest
+    k = noisy.n_classes
+    p = np.full(k, 1 / k)
+    for _ in range(_GUESSES):
+        p = p * (1 / (likelihood @ p) @ likelihood) / len(likelihood)
+    p = 0.99 * p + 0.01 / k  # no answer is impossible
+    guessed = likelihood @ p
+    weights = 1 / (guessed * (1 - guessed))
+    centred = likelihood @ _contrasts(k)
+    information = (centred * weights[:, None]).T @ centred
+    inverse = np.linalg.pinv(information, rcond=_ROUNDING, hermitian=True)
+    pull = (centred * weights[:, None]) @ inverse
+    p = p + (1 - guessed) @ pull
+    leverage = (pull * centred).sum(axis=1)
+    if leverage.max() > 0.5 + 1e-6:
+        return _nothing(noisy)
+    spans = pull * (len(likelihood) / np.sqrt(1 - leverage))[:, None]
+    influence = spans * (1 - likelihood @ p)[:, None]
+    return Contributions(noisy, p + influence - influence.mean(axis=0), False, inverse @ information, spans)
+
+
+def _nothing(noisy: NoisyLabels) -> Contributions:
+    k = noisy.n_classes
+    return Contributions(noisy, np.full((len(noisy), k), 1 / k), False, np.zeros((k, k)))
+
+
 def _likeliest(noisy: NoisyLabels) -> Contributions:
+    """Estimate by maximum likelihood.
+
+    The frequencies p maximise sum_i ln L_i p over all vectors that sum to 1 and leave every row a positive probability, L_i p > 0. That
+    set is larger than the simplex (a component may be negative), so the estimate is regular also where a true frequency is 0, and its
+    covariance is the inverse of the observed information sum_i L_i L_i' / (L_i p)^2 on the differences of classes. The objective is
+    concave. Cost O(n K^2) a step, about six steps.
+    """
     likelihood = noisy.likelihood(dtype="float64")
     k = noisy.n_classes
     centre = _contrasts(k)
@@ -151,7 +213,7 @@ def _likeliest(noisy: NoisyLabels) -> Contributions:
             moved = likelihood @ (p + length * step)
         p, total = p + length * step, moved
         if np.abs(p).max() > 1e3:  # too few rows: the likelihood has no maximum
-            return Contributions(noisy, np.tile(np.full(k, 1 / k), (len(likelihood), 1)), False, np.zeros((k, k)))
+            return _nothing(noisy)
     scores = likelihood / total[:, None]
     information = centre @ (scores.T @ scores) @ centre / len(likelihood)
     inverse = np.linalg.pinv(information, rcond=_ROUNDING, hermitian=True)
@@ -309,7 +371,9 @@ def frequencies(
     Intervals are about the population from which the rows are drawn, so they contain sampling error and noise. They are those of
     `labeldp.protocol.metrics.mean_interval`, with sums over units in place of rows if units are given. With m intervals each has confidence
     c^(1/m): exact for groups without common units, and never too little (in the normal limit) for any dependence. Where a law has no
-    unbiased estimator, estimates are maximum-likelihood ones (and a warning says what that assumes).
+    unbiased estimator for each question, estimates are weighted least squares of bits (PriorSplit, Threshold) or maximum-likelihood ones
+    (and a warning says what that assumes if a prior asked). Where rows are too few for these, unbiased weights are taken, if the law has
+    some over its questions (Threshold); else the value is NaN.
 
     Cost: O(n K) for laws with unbiased weights, O(n K^2) otherwise.
 
