@@ -209,13 +209,12 @@ def advice(what: str) -> str:
 
 def one_column(y: Any) -> NDArray[Any]:
     """Return raw labels as an array (n_rows,), with scikit-learn's warning for a column of a table; InvalidInput for anything else."""
-    labels, shape = None, np.shape(y) if hasattr(y, "shape") else ()
-    # Not chained to the errors below: messages of NumPy quote a raw label.
+    # The errors below are not chained to those of NumPy, whose messages quote a raw label.
     with contextlib.suppress(TypeError, ValueError):
-        shape = shape or np.shape(y)
-        labels = np.asarray(column_or_1d(y, warn=True))
-    if labels is not None:
-        return labels
+        return np.asarray(column_or_1d(y, warn=True))
+    shape: tuple[int, ...] = ()
+    with contextlib.suppress(TypeError, ValueError):
+        shape = np.shape(y)
     if len(shape) > 1:
         raise InvalidInput(
             f"Expected one column of labels, got an array of shape {shape}. Nothing was charged or drawn. Fit one column at a time; "
