@@ -13,7 +13,7 @@ from tests.cli.commands import run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-DEEP = {"deep.md": ("torch", "lightning_fabric"), "numbers.md": ("torch",), "preferences.md": ("torch",)}
+DEEP = {"deep.md": ("torch", "lightning_fabric"), "numbers.md": ("torch",), "preferences.md": ("torch",), "several.md": ("torch",)}
 """Pages of nets, and what their examples need."""
 RUN = [pytest.param(page, marks=pytest.mark.deep) if page.name in DEEP else page for page in PAGES]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

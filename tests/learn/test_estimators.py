@@ -24,7 +24,7 @@ SHARED = {
     "epsilon": 1.0,
     "classes": None,
     "dataset": None,
-    "column": "label",
+    "column": None,
     "max_rows_per_unit": 1,
     "ledger": None,
     "noise": None,
