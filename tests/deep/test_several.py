@@ -5,7 +5,6 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch.nn import functional
@@ -32,7 +31,7 @@ N = 1500
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((N, 4)).astype(np.float32)
 COLUMNS = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3]})
-Y = pd.DataFrame({"clicked": np.where(X[:, 0] > 0, "yes", "no"), "rating": np.digitize(X[:, 1], [-0.7, 0.7]) + 1})
+Y = {"clicked": np.where(X[:, 0] > 0, "yes", "no"), "rating": np.digitize(X[:, 1], [-0.7, 0.7]) + 1}
 RECIPE = Recipe(epochs=8, batch_size=64, precision="float32")
 
 
@@ -138,7 +137,7 @@ def test_each_target_is_predicted_by_its_head(split, law):
         estimate = fitted.estimated_accuracy_[number]
         assert estimate is None or estimate.low - 0.1 < right < estimate.high + 0.1
     assert any(each is not None for each in fitted.estimated_accuracy_)
-    assert fitted.score(X, Y) == (predicted == Y.to_numpy(object)).all(axis=1).mean()
+    assert fitted.score(X, Y) == (predicted == np.column_stack([column.astype(object) for column in Y.values()])).all(axis=1).mean()
     with pytest.raises(InvalidInput, match="one column"):
         fitted.score(X, fitted.noisy_labels_)
     assert sum(len(weights) for weights in (list(fitted.module_.parameters())[-1],)) == 5
@@ -181,7 +180,7 @@ def test_the_ledger_has_one_charge_and_noisy_labels_cost_nothing(ledger):
     assert len(ledger.runs()) == 1 and ledger.verify() == []
     assert first.privacy_ == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
     with pytest.warns(RepeatWarning):
-        again = model(**given).fit(X, {name: Y[name].to_numpy() for name in COLUMNS.names})
+        again = model(**given).fit(X, np.column_stack([Y[name].astype(object) for name in COLUMNS.names]))
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
     other = model(ledger=ledger, classes=None, validation_fraction=0.1).fit(X, first.noisy_labels_)
     assert other.privacy_.evidence == "proven" and other.predict(X).shape == (N, 2)
@@ -239,12 +238,12 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
         ({"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")}, Y, "does not read it"),
         ({"prior": ldp.learn.ClusterPrior()}, Y, "prior of weights"),
         ({}, Y["clicked"], "2 columns"),
-        ({}, Y[:-1], "inconsistent"),
-        ({}, Y.drop(columns="rating"), "'rating'"),
-        ({}, Y.assign(rating=np.where(np.arange(N) == 3, 7, Y["rating"])), "Column 'rating'.*row 3"),
-        ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
+        ({}, {name: column[:-1] for name, column in Y.items()}, "inconsistent"),
+        ({}, {"clicked": Y["clicked"]}, "'rating'"),
+        ({}, Y | {"rating": np.where(np.arange(N) == 3, 7, Y["rating"])}, "Column 'rating'.*row 3"),
+        ({}, Y | {"rating": np.where(np.arange(N) == 3, np.nan, Y["rating"])}, "Column 'rating'"),
         ({"column": "clicked"}, Y, "under their own names"),
-        ({"classes": None}, Y, "classes=labeldp.LabelColumns"),
+        ({"classes": None}, np.column_stack([column.astype(object) for column in Y.values()]), "classes=labeldp.LabelColumns"),
     ],
 )
 def test_faults_are_found_before_the_charge(ledger, changes, y, said):
@@ -268,7 +267,7 @@ def test_noisy_labels_of_other_columns_are_refused():
 
 def test_a_true_number_is_scored_by_its_nearest_point():
     columns = ldp.LabelColumns({"clicked": ["no", "yes"], "paid": ldp.Grid(0, 60, 3)})
-    truth = Y[["clicked"]].assign(paid=np.clip(30 + 28 * X[:, 2], -5, 65))
+    truth = {"clicked": Y["clicked"], "paid": np.clip(30 + 28 * X[:, 2], -5, 65)}
     points = np.array([0, 30, 60])[np.digitize(truth["paid"], [15, 45])]
     fitted = model(classes=columns, epsilon=8.0, noise=ldp.SeededNoise(0)).fit(X, truth)
     predicted = fitted.predict(X)
