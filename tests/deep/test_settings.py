@@ -198,7 +198,7 @@ def test_a_step_that_is_tried_leaves_no_trace(fields):
     torch.manual_seed(3)
     few = torch.rand(2, 1, 8, 8)
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    dry_run(net, few, K, [Recipe(**QUICK | fields)], torch.device("cpu"), rows=2)
+    dry_run(net, few, (K,), [Recipe(**QUICK | fields)], torch.device("cpu"), rows=2)
     assert all(torch.equal(w, before[name]) for name, w in net.state_dict().items())
     assert torch.equal(states[0], torch.get_rng_state()) and np.array_equal(states[1], np.random.get_state()[1])
     assert states[2] == random.getstate()
@@ -207,7 +207,7 @@ def test_a_step_that_is_tried_leaves_no_trace(fields):
 def test_a_step_that_is_tried_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        dry_run(Mlp(K, K), torch.zeros(2, K), K, [Recipe(schedule=lambda t: 0.0)], torch.device("cpu"), rows=2)
+        dry_run(Mlp(K, K), torch.zeros(2, K), (K,), [Recipe(schedule=lambda t: 0.0)], torch.device("cpu"), rows=2)
 
 
 def test_the_smallest_batch_is_foreseen():
