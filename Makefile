@@ -31,7 +31,7 @@ LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
 
 help:
 	@echo 'make demo         train on two real data sets at eps = 1, 2, 4 and compare with what people do today (writes demo-out/)'
-	@echo 'make test         run the tests (at most 10 minutes on 2 cores)'
+	@echo 'make test         run the tests (about 10 minutes on 2 cores)'
 	@echo 'make test-deep    the tests that need torch, in .venv-deep (installs torch for the CPU; a few minutes)'
 	@echo 'make lint         ruff, and mypy in .venv-deep, where PyTorch has its types'
 	@echo 'make format       let ruff sort imports and format'
