@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from labeldp.app._release import release
-from labeldp.laws import Grid
+from labeldp.laws import Grid, LabelColumns
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables import read_noisy
 from labeldp.tables._release import Publication
@@ -170,3 +170,26 @@ def test_numbers_of_a_range(tmp_path: Path, spark: Any, ray: Any, column: str, g
         # at epsilon 30 some of the 6,000 answers is wrong with a probability of 1e-8 at most
         codes = grid.codes(rows[column].to_numpy())
         assert (noisy.likelihood()[np.arange(6000), codes] == 1).all()
+
+
+@pytest.mark.parametrize("split", ["joint", "one", "equal"])
+def test_several_label_columns(tmp_path: Path, spark: Any, ray: Any, split: str) -> None:
+    columns = LabelColumns({"flag": ["a", "b"], "label": list(CLASSES), "number": Grid(0, 12, points=5)})
+    rows = table(2000)
+    rng = np.random.default_rng(5)
+    rows = rows.append_column("flag", pa.array(rng.choice(["a", "b"], 2000))).append_column("number", pa.array(rng.normal(6, 3, 2000)))
+    check(
+        tmp_path,
+        rows,
+        spark,
+        ray,
+        label=columns.name,
+        classes=columns,
+        law=columns.law(1.0, split),
+        id="name",
+        unit="who",
+        max_rows_per_unit=1,
+    )
+    for name in ("local", "spark", "ray"):
+        noisy = read_noisy(tmp_path / name / "out")
+        assert noisy.classes == columns and noisy["number"].classes == columns.lists[2]

@@ -169,12 +169,6 @@ def test_without_a_law_a_spec_takes_what_tells_most() -> None:
     assert ReleaseSpec(COLUMNS.name, COLUMNS, 1.0, "rr").law_name == "one-column"
 
 
-@pytest.mark.parametrize("engine", ["spark", "ray"])
-def test_a_cluster_takes_one_column(tmp_path: Path, ledger: Ledger, engine: str) -> None:
-    with pytest.raises(InvalidInput, match="one label column"):
-        release(write(data(), tmp_path / "in.parquet"), tmp_path / "out", spec(), ledger, engine=engine)
-
-
 def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELDP_LEDGER", str(tmp_path / "ledger.db"))
     monkeypatch.chdir(tmp_path)

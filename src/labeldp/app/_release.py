@@ -144,7 +144,8 @@ def _release_on_cluster(
     check_columns(table, spec.columns)
     check_raw(table, spec.labels)
     check_apart(table.path, Place.of(out))
-    check_layout(table, given_parts(source), spec.label, spec.classes, public=spec.order == "keep")
+    for label, classes in zip(spec.labels, spec.lists, strict=True):
+        check_layout(table, given_parts(source), label, classes, public=spec.order == "keep")
     place = Place.of(source)
     if engine == "spark":
         from labeldp.tables import spark

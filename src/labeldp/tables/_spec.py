@@ -164,6 +164,11 @@ class ReleaseSpec:
         return self.classes.names if isinstance(self.classes, LabelColumns) else (self.label,)
 
     @cached_property
+    def lists(self) -> tuple[Sequence[object], ...]:
+        """The declared classes of each of `labels`."""
+        return self.classes.lists if isinstance(self.classes, LabelColumns) else (self.classes,)
+
+    @cached_property
     def infers_classes(self) -> bool:
         """True if `classes` is "infer", by which the classes are read from the private column."""
         return infers(self.classes)

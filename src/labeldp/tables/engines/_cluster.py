@@ -29,6 +29,7 @@ from labeldp.custody._draw import BatchDraw, FirstPass, PassSums, RunFacts, Seco
 from labeldp.custody._request import RunSecret
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
+from labeldp.laws._columns import LabelColumns
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
@@ -51,6 +52,7 @@ from labeldp.tables.formats._table import (
     as_binary,
     check_own,
     check_type,
+    columns_codec,
     draw_salt,
     evidence_width,
     label_codec,
@@ -268,10 +270,13 @@ class ClusterEngine:
         """Return the codec of the declared classes, and check the table's columns."""
         self._schema = self._cluster.schema(self._table).remove_metadata()
         self.names = self._schema.names
-        _check_columns(self._schema, spec.label, spec.columns)
-        kind = self._schema.field(spec.label).type
-        check_type(spec.label, kind)
-        return label_codec(spec.classes, spec.label, kind, text_table=False)
+        _check_columns(self._schema, [spec.label, *spec.labels], spec.columns)
+        kinds = {label: self._schema.field(label).type for label in spec.labels}
+        for label, kind in kinds.items():
+            check_type(label, kind)
+        if isinstance(spec.classes, LabelColumns):
+            return columns_codec(spec.classes, kinds.__getitem__, text_table=False)
+        return label_codec(spec.classes, spec.label, kinds[spec.label], text_table=False)
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table proves them."""
@@ -400,8 +405,6 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
             f"Expected a column that names each row, got none. {engine} tries again and moves rows about, so only an id says which "
             "row is which: id='COLUMN' (--id COLUMN)."
         )
-    if len(spec.labels) > 1:
-        raise InvalidInput(f"Expected one label column with {engine}, got {len(spec.labels)}. Take the local engine for several.")
     if spec.infers_classes:
         text = f"Expected declared classes with {engine}, which reads none off the private labels. "
         raise InvalidInput(text + "Pass classes=['no', 'yes'] with yours.", cli=text + "Declare yours: --classes no,yes.")
@@ -410,7 +413,7 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
     return spec.dataset
 
 
-def _check_columns(schema: pa.Schema, label: str, names: Sequence[str]) -> None:
+def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str]) -> None:
     for name in names:
         if name not in schema.names:
             raise InvalidInput(
@@ -421,8 +424,9 @@ def _check_columns(schema: pa.Schema, label: str, names: Sequence[str]) -> None:
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
     # A cluster's table has no manifest beside it. Only this column shows that it was released already.
-    if label + EVIDENCE in schema.names:
-        raise released_already(label)
+    for label in labels:
+        if label + EVIDENCE in schema.names:
+            raise released_already(label)
 
 
 def _settings(shape: Shape) -> WriterSettings:

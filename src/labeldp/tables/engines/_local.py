@@ -251,7 +251,7 @@ class LocalEngine:
 def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
     """Make the codec of the declared classes, or with "infer" of those in the column."""
     if isinstance(classes, LabelColumns):
-        return columns_codec(classes, table, partial(row_name, table))
+        return columns_codec(classes, table.type_of, partial(row_name, table), text_table=table.text)
     kind = table.type_of(label)
     known = declared_or_infer(classes)
     if infers(known):

@@ -463,11 +463,12 @@ def label_codec(
     return LabelCodec(parse_classes(classes, column, column_type, text_table=text_table), column, column_type, name_row)
 
 
-def columns_codec(classes: LabelColumns, table: Readable, name_row: Callable[[int], str] | None = None) -> ColumnsCodec:
-    """Make the codec of several declared label columns of a table."""
-    kinds = map(table.type_of, classes.names)
-    listed = zip(classes.names, classes.lists, kinds, strict=True)
-    return ColumnsCodec([label_codec(values, name, kind, name_row, text_table=table.text) for name, values, kind in listed])
+def columns_codec(
+    classes: LabelColumns, type_of: Callable[[str], pa.DataType], name_row: Callable[[int], str] | None = None, *, text_table: bool
+) -> ColumnsCodec:
+    """Make the codec of several declared label columns, whose types a function returns by name."""
+    listed = zip(classes.names, classes.lists, map(type_of, classes.names), strict=True)
+    return ColumnsCodec([label_codec(values, name, kind, name_row, text_table=text_table) for name, values, kind in listed])
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
