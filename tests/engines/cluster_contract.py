@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.adversarial.test_keys_never_show import Watch, variables, watch
+from tests.cli.commands import run
 from tests.engines.faults import ONCE, SENTINEL, injected
-from tests.engines.test_engines_agree import CLASSES, crashed, read, spec_of, table, write
+from tests.engines.test_engines_agree import CLASSES, crashed, read, spec_of, table, with_columns, write
 
 from labeldp.app._release import release
 from labeldp.custody._stream import TablePin
@@ -31,7 +32,7 @@ ROWS = 4000
 class Cluster(Protocol):
     """An engine and how the tests speak to it."""
 
-    engine: type
+    engine: Any
 
     def release(self, source: Path, out: Path, spec: ReleaseSpec, ledger: Ledger) -> Any:
         """Release the files of a folder, a partition for each file."""
@@ -93,18 +94,28 @@ class Contract:
     ) -> None:
         if target == "PinJob" and mode not in ("kill-after", "raise-before"):
             pytest.skip("two ways are enough for the first pass")
-        spec = spec_of(order=order)
-        kept = crashed(source, spec, tmp_path / "crashed")
-        first = Ledger(Path(shutil.copytree(kept, tmp_path / "first")) / "ledger.db")
-        release(source, tmp_path / "first" / "out", spec, first)
-        ledger, marker = Ledger(kept / "ledger.db"), tmp_path / "marker"
-        with injected(cluster.engine, target, mode, marker):
-            cluster.release(source, kept / "out", spec, ledger)
-        assert marker.exists()
-        assert read(kept / "out").sort_by("id").equals(read(tmp_path / "first" / "out").sort_by("id"))
-        assert [run.state for run in ledger.runs()] == ["settled"] and ledger.spent("d", "label") == 1.0
-        assert [path.name for path in kept.iterdir() if path.name.startswith(".out")] == []
-        assert orphans(ledger, minutes=0.0001) == []
+        ledger = same_after_a_fault(cluster, tmp_path, source, spec_of(order=order), target, mode)
+        assert ledger.spent("d", "label") == 1.0
+
+    @pytest.mark.parametrize("mode", ["kill-after", "twice"])
+    def test_several_columns_are_drawn_and_charged_once(self, cluster: Cluster, tmp_path: Path, mode: str) -> None:
+        rows, columns = with_columns(table(ROWS))
+        spec = spec_of(label=columns.name, classes=columns, law=columns.law(1.0, "joint"))
+        ledger = same_after_a_fault(cluster, tmp_path, write(rows, tmp_path / "in", 3), spec, "DrawJob", mode)
+        assert [ledger.spent("d", name) for name in columns.names] == [1.0] * 3
+
+    def test_several_columns_on_the_command_line(self, cluster: Cluster, tmp_path: Path) -> None:
+        source, name = write(with_columns(table(1000))[0], tmp_path / "visits", 2), cluster.engine.name.lower()
+        facts = ("--label", "flag,number", "--classes", "a,b", "--range", "number=0:12", "--grid", 5, "--epsilon", 1, "--id", "id")
+        code, said, error = run("release", source, *facts, "--engine", name, "--out", tmp_path / "out", "--ledger", tmp_path / "ledger.db")
+        assert code == 0, error
+        assert "columns 'flag', 'number' together are 1-label-DP for each row" in said
+        released = read(tmp_path / "out")
+        assert released.num_rows == 1000 and set(released["number"].to_pylist()) <= {0, 3, 6, 9, 12}
+        # that a column was released is seen by its name in that of the evidence of both
+        again = spec_of(label="flag", classes=["a", "b"], dataset="other")
+        with pytest.raises(InvalidInput, match="column 'flag' was released already"):
+            cluster.release(tmp_path / "out", tmp_path / "again", again, Ledger(tmp_path / "ledger.db"))
 
     def test_a_table_that_changes_between_the_passes_is_not_published(
         self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
@@ -172,6 +183,22 @@ class Contract:
             assert watch.shown_in(secret) != []
         assert [path for path, content in files.items() if watch.shown_in(content)] == []
         assert watch.check(tmp_path, private=("ledger.db.runs",)) > 3
+
+
+def same_after_a_fault(cluster: Cluster, tmp_path: Path, source: Path, spec: ReleaseSpec, target: str, mode: str) -> Ledger:
+    """Release with a job that goes wrong, and compare with one machine; return the ledger, with one settled run."""
+    kept = crashed(source, spec, tmp_path / "crashed")
+    first = Ledger(Path(shutil.copytree(kept, tmp_path / "first")) / "ledger.db")
+    release(source, tmp_path / "first" / "out", spec, first)
+    ledger, marker = Ledger(kept / "ledger.db"), tmp_path / "marker"
+    with injected(cluster.engine, target, mode, marker):
+        cluster.release(source, kept / "out", spec, ledger)
+    assert marker.exists()
+    assert read(kept / "out").sort_by("id").equals(read(tmp_path / "first" / "out").sort_by("id"))
+    assert [run.state for run in ledger.runs()] == ["settled"]
+    assert [path.name for path in kept.iterdir() if path.name.startswith(".out")] == []
+    assert orphans(ledger, minutes=0.0001) == []
+    return ledger
 
 
 def found_in(files: list[Path], words: list[bytes]) -> list[Path]:

@@ -91,6 +91,7 @@ def ray() -> Iterator[Any]:
     pytest.importorskip("ray.data", reason="needs labeldp[ray]")
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns
+    patch.setenv("RAY_worker_niceness", "0")  # of 15 by default, beside another full load a worker's imports take minutes
     patch.setenv("PYTHONPATH", WORKERS_PATH)
     found.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     found.data.DataContext.get_current().enable_progress_bars = False

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One charged run, picked up on every engine: the same rows, and in the keyed order the same order, whatever the partitions."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -172,24 +173,26 @@ def test_numbers_of_a_range(tmp_path: Path, spark: Any, ray: Any, column: str, g
         assert (noisy.likelihood()[np.arange(6000), codes] == 1).all()
 
 
+def with_columns(rows: pa.Table) -> tuple[pa.Table, LabelColumns]:
+    """Further private columns, of text and numbers, and the declared classes of all."""
+    rng, n = np.random.default_rng(5), len(rows)
+    rows = rows.append_column("flag", pa.array(rng.choice(["a", "b"], n))).append_column("number", pa.array(rng.normal(6, 3, n)))
+    return rows, LabelColumns({"flag": ["a", "b"], "label": list(CLASSES), "number": Grid(0, 12, points=5)})
+
+
 @pytest.mark.parametrize("split", ["joint", "one", "equal"])
 def test_several_label_columns(tmp_path: Path, spark: Any, ray: Any, split: str) -> None:
-    columns = LabelColumns({"flag": ["a", "b"], "label": list(CLASSES), "number": Grid(0, 12, points=5)})
-    rows = table(2000)
-    rng = np.random.default_rng(5)
-    rows = rows.append_column("flag", pa.array(rng.choice(["a", "b"], 2000))).append_column("number", pa.array(rng.normal(6, 3, 2000)))
-    check(
-        tmp_path,
-        rows,
-        spark,
-        ray,
-        label=columns.name,
-        classes=columns,
-        law=columns.law(1.0, split),
-        id="name",
-        unit="who",
-        max_rows_per_unit=1,
-    )
-    for name in ("local", "spark", "ray"):
-        noisy = read_noisy(tmp_path / name / "out")
+    rows, columns = with_columns(table(2000))
+    named = {"label": columns.name, "classes": columns, "law": columns.law(1.0, split), "id": "name", "unit": "who"}
+    first = check(tmp_path, rows, spark, ray, **named, max_rows_per_unit=1)
+    assert first.schema.names[-3:] == ["flag", "number", f"{columns.name}__evidence"]
+    facts = []
+    for engine in ("local", "spark", "ray"):
+        noisy = read_noisy(tmp_path / engine / "out")
         assert noisy.classes == columns and noisy["number"].classes == columns.lists[2]
+        ledger = Ledger(tmp_path / engine / "ledger.db")
+        assert [ledger.spent("d", name) for name in columns.names] == [1.0] * 3
+        facts.append(json.loads((tmp_path / engine / "out.manifest.json").read_text()))
+    # the files are of each engine, the rest is the same
+    own = {name for each in facts for name in each if each[name] != facts[0][name]}
+    assert own <= {"files"}, own

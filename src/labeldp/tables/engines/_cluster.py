@@ -270,7 +270,7 @@ class ClusterEngine:
         """Return the codec of the declared classes, and check the table's columns."""
         self._schema = self._cluster.schema(self._table).remove_metadata()
         self.names = self._schema.names
-        _check_columns(self._schema, [spec.label, *spec.labels], spec.columns)
+        _check_columns(self._schema, spec.labels, spec.columns)
         kinds = {label: self._schema.field(label).type for label in spec.labels}
         for label, kind in kinds.items():
             check_type(label, kind)
@@ -423,9 +423,10 @@ def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str
     check_own(schema.names)
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
-    # A cluster's table has no manifest beside it. Only this column shows that it was released already.
+    # A cluster's table has no manifest beside it. Only the evidence, named after all columns of a release, shows that it was released.
+    drawn = [name.removesuffix(EVIDENCE) for name in schema.names if name.endswith(EVIDENCE)]
     for label in labels:
-        if label + EVIDENCE in schema.names:
+        if any(label in (name, *name.split(",")) for name in drawn):
             raise released_already(label)
 
 
