@@ -472,7 +472,8 @@ class TrainingData:
             )
         names = [name for name in (table.names if chosen is None else chosen) if name not in out and name not in exclude]
         # No row to be predicted has noisy labels: it lacks the column, or holds raw ones, and its prediction would tell about them.
-        noisy = released_columns(table, names, dataset, self._ledger) | set(known.get("columns") or ())
+        noisy = released_columns(table, names, dataset, self._ledger)
+        noisy |= frozenset() if self.released is None else self.released.columns
         self.noisy_columns = tuple(name for name in names if name in noisy)
         if self.noisy_columns and chosen is not None:
             raise InvalidInput(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release`, `aggregate`, `peer` and `stage`: read private labels of a table; write noisy labels, or answers about groups."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -135,7 +136,7 @@ def release(
     if as_json:
         print_json(
             {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
-            | {"unchanged": list(done.unchanged)}
+            | {"unchanged": list(done.unchanged), "earlier": done.manifest.get("earlier", [])}
         )
         return
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
@@ -146,7 +147,19 @@ def release(
     if done.unchanged:
         more = f" and {len(done.unchanged) - _SHOWN:,} more" if len(done.unchanged) > _SHOWN else ""
         typer.echo(f"Unchanged, as they were: {', '.join(done.unchanged[:_SHOWN])}{more}.")
+    if noisy := _noisy_text(done.manifest):
+        typer.echo(f"Noisy already, by earlier releases: {noisy}.")
     typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
+
+
+def _noisy_text(manifest: Mapping[str, Any]) -> str:
+    """List the noisy columns of earlier releases, each with what it cost."""
+    from labeldp.tables._release import earlier_of, labels_of
+
+    return "; ".join(
+        f"{', '.join(labels_of(each))} (epsilon {each['receipt']['epsilon']:g} in data set {each['receipt']['dataset']!r})"
+        for each in earlier_of(manifest)
+    )
 
 
 # Aggregate -------------------------------------------------------------------------------------------------------------------------

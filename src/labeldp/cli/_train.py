@@ -244,7 +244,7 @@ def train(
     text = f"{done.path}: a model of {done.facts['rows']:,} rows{asked_of}, {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
     told = {"path": str(done.path)} | dict(done.facts)
     if done.noisy_columns:
-        text += f"\nNo features, since they hold released labels: {', '.join(done.noisy_columns)}."
+        text += f"\nNo features, since releases drew them from private columns: {', '.join(done.noisy_columns)}."
         told["noisy_columns"] = list(done.noisy_columns)
     answer(as_json, told, f"{text}\n{charge_text(done.facts, str(record.location))}")
 

@@ -27,14 +27,17 @@ from labeldp.tables._release import (
     KEPT_MANIFEST,
     KEPT_PLACE,
     Manifest,
+    all_facts,
     charged_law,
     embedded_facts,
+    facts_of,
     file_digests,
     holds,
+    is_of,
     kept_name,
     labels_of,
+    noisy_names,
     read_manifest,
-    released_facts,
 )
 from labeldp.tables.formats._parquet import DatasetSource, open_table, row_name
 from labeldp.tables.formats._table import (
@@ -60,11 +63,23 @@ from labeldp.tables.formats._table import (
 
 @dataclass(frozen=True)
 class ProvenLabels:
-    """Noisy labels that were read and proven, with the facts of their release and the codec of their label column."""
+    """Noisy labels that were read and proven.
+
+    Attributes
+    ----------
+    noisy : NoisyLabels
+    facts : mapping
+        The facts of their release.
+    codec : LabelCodec
+        The codec of their column.
+    columns : frozenset of str
+        All columns that their table, or the named manifest, says were drawn, and their evidence.
+    """
 
     noisy: NoisyLabels
     facts: Manifest
     codec: LabelCodec
+    columns: frozenset[str]
 
 
 def read_noisy(
@@ -87,7 +102,7 @@ def read_noisy(
         the facts themselves); or a copy of it in another format or order, or with other columns.
     label : str, optional
         The released column; by default the one that the manifest names. Of several columns that were released together, one of them, or
-        (None) the combinations, of which `noisy[name]` reads one column.
+        (None) the combinations, of which `noisy[name]` reads one column. Or the column of an earlier release, which the manifest lists.
     manifest : str, Path, Place or (file system, path), optional
         The release's manifest, if it is not beside the table.
     released : str, Path, Place or (file system, path), optional
@@ -121,7 +136,7 @@ def read_noisy(
     source = open_table(path)
     # A declaration is believed without proof, so a release, which can be proven, is never read by a declaration.
     if law is not None:
-        if manifest is not None or released is not None or (label is not None and label in _released_labels(source)):
+        if manifest is not None or released is not None or (label is not None and any(is_of(facts, label) for facts in all_facts(source))):
             raise InvalidInput(
                 f"Expected labels of another mechanism with law=, got a release in {source.path.name}, or what proves one. Leave law= out: "
                 "a draw that was released is proven, and never declared beside itself as another one."
@@ -132,11 +147,6 @@ def read_noisy(
     if found is None:
         raise unknown(original, label, as_ledger(ledger))
     return found.noisy if released is None else matched(source, found)
-
-
-def _released_labels(source: Source) -> tuple[str, ...]:
-    facts = released_facts(source)
-    return () if facts is None else (str(facts["label"]), *labels_of(facts))
 
 
 def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> InvalidInput:
@@ -150,17 +160,18 @@ def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> 
 
 def of_others(source: Source, label: str | None, manifest: Any = None, ledger: Ledger | None = None) -> InvalidInput | None:
     """Make the error for a column that a table was not released with; None for one that was, or a table that is no release."""
-    facts = released_facts(source, manifest)
-    if facts is None or label is None or label in (facts["label"], *labels_of(facts)):
+    facts = facts_of(source, label, manifest)
+    if facts is None or label is None or is_of(facts, label):
         return None
-    names, earlier = labels_of(facts), () if ledger is None else _manifests(label, Receipt.from_dict(facts["receipt"]).dataset, ledger)
+    names = [name for each in all_facts(source, manifest) for name in labels_of(each)]
+    earlier = () if ledger is None else _manifests(label, Receipt.from_dict(facts["receipt"]).dataset, ledger)
     if earlier:
         way = f"{label!r} was released by itself: name that release's manifest (manifest=, --manifest): {' or '.join(earlier)}."
     else:
         way = f"If {label!r} was released by itself, name that release's manifest (manifest=, --manifest)."
     return InvalidInput(
         f"Expected a released column, got {label!r}: {source.path.name} was released with the label column{'s' * (len(names) > 1)} "
-        f"{', '.join(map(repr, names))}.{_validate.suggest(label, list(names))} {way}"
+        f"{', '.join(map(repr, names))}.{_validate.suggest(label, names)} {way}"
     )
 
 
@@ -179,7 +190,7 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
     InvalidInput
         It claims to be one but was changed or cannot be proven, or the ledger contradicts it.
     """
-    facts = released_facts(source, manifest)
+    facts = facts_of(source, label, manifest)
     if facts is None:
         if label is None or label + EVIDENCE not in source.names:
             return None
@@ -187,7 +198,7 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
             f"Expected the manifest of a released table, got none: {manifest_place(source.path).name}. Put it beside "
             f"{source.path.name} again, or name it (manifest=, --manifest)."
         )
-    if label is not None and label not in (facts["label"], *labels_of(facts)):
+    if label is not None and not is_of(facts, label):
         other = None if manifest is None else of_others(source, label, manifest, ledger)
         if other is None:
             return None
@@ -198,10 +209,10 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
     parts = [_noisy(piece, facts, receipt) for piece in pieces if piece.outputs]
     if not parts:
         raise InvalidInput("Expected rows in the released table, got none.")
-    noisy, codec = concat(parts), _codec_of(facts, source)
+    noisy, codec, columns = concat(parts), _codec_of(facts, source), frozenset(noisy_names(all_facts(source, manifest)))
     if isinstance(codec, ColumnsCodec) and label in codec.columns:
-        return ProvenLabels(noisy.column(str(label)), facts, codec.codecs[codec.columns.index(str(label))])
-    return ProvenLabels(noisy, facts, codec)
+        return ProvenLabels(noisy.column(str(label)), facts, codec.codecs[codec.columns.index(str(label))], columns)
+    return ProvenLabels(noisy, facts, codec, columns)
 
 
 def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
@@ -285,7 +296,8 @@ def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source
     Raises
     ------
     InvalidInput
-        A column is private and is not proven to be noisy. Nothing was charged.
+        A column is private and is not proven to be noisy, or the table says that it was drawn, but it holds something else. Nothing was
+        charged.
     """
     runs = ledger.runs(dataset)
     private = {name for run in runs for name in run.columns}.intersection(names)
@@ -301,6 +313,25 @@ def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source
         raise InvalidInput(
             text.format("labeldp.LabelColumns", found, "exclude="), cli=text.format("labeldp release --label A,B", found, "--exclude")
         )
+    if source is not None:
+        _check_claims(source, names, ledger)
+
+
+def _check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None:
+    """Refuse a table that says that releases drew these columns, but holds something else there: its next manifest would say so, too."""
+    said = [facts for facts in all_facts(source) if not set(names).isdisjoint(labels_of(facts))]
+    manifest: Manifest = (read_manifest(source.path) if said else None) or {}
+    # A table that is as it was published was proven then, though it may lack rows that the earlier release had.
+    if "digests" in manifest and holds(source.path, manifest["digests"].get("output"), manifest):
+        return
+    for facts in said:
+        if _recorded(source, facts, ledger) is None:
+            found, run_id = ", ".join(name for name in names if name in labels_of(facts)), Receipt.from_dict(facts["receipt"]).run_id
+            raise InvalidInput(
+                f"Expected in column {found} what run {run_id} has drawn, as the manifest or metadata of {source.path.name} says, got "
+                f"something else, or not all of its rows: raw values may stand there. Start from the released table as it was, or take "
+                f"{found} out of the table."
+            )
 
 
 def warn_of_copies(labels: Collection[str], dataset: str, ledger: Ledger) -> None:
@@ -337,9 +368,7 @@ def released_columns(source: Source, names: Collection[str], dataset: str, ledge
     The table's own facts, evidence beside a column, or the ledger show it. A private column of which none of them shows that it is noisy is
     not listed: `check_unchanged` refuses it.
     """
-    facts, found = released_facts(source), set[str]()
-    if facts is not None:
-        found |= {*labels_of(facts), *([str(facts["evidence"])] if facts.get("evidence") else ())}
+    found = noisy_names(all_facts(source))
     for evidence in (name for name in source.names if name.endswith(EVIDENCE)):
         label = evidence.removesuffix(EVIDENCE)
         columns = {label, *label.split(",")}.intersection(source.names)  # a joint release is named by all its columns
@@ -354,29 +383,27 @@ def _noisy_columns(source: Source, names: Collection[str], ledger: Ledger, runs:
     known, noisy = {run.run_id: run for run in runs}, set[str]()
     for facts in _claims(source, ledger, [run for run in runs if not set(run.columns).isdisjoint(names)]):
         columns = set(labels_of(facts))
-        if (set(names) - noisy) & columns and Receipt.from_dict(facts["receipt"]).run_id in known and _holds_drawn(source, facts, ledger):
+        if (set(names) - noisy) & columns and Receipt.from_dict(facts["receipt"]).run_id in known and _recorded(source, facts, ledger):
             noisy |= columns
     return noisy
 
 
 def _claims(source: Source, ledger: Ledger, runs: Sequence[RunRecord]) -> Iterator[Manifest]:
-    """List the facts of releases that a table may hold: its own, and those that the runs' folders have kept."""
-    own = released_facts(source)
-    if own is not None:
-        yield own
+    """List the facts of releases that a table may hold: those that it names, and those that the runs' folders have kept."""
+    yield from all_facts(source)
     for run in runs:
         texts = (RunStore(ledger.run_dir(run.run_id)).read(kept_name(KEPT_MANIFEST, stage)) for stage in run.drawn)
         yield from (json.loads(text) for text in texts if text is not None)
 
 
-def _holds_drawn(source: Source, facts: Manifest, ledger: Ledger) -> bool:
-    """Tell whether a table holds the rows that a run has drawn, according to its facts and the ledger."""
+def _recorded(source: Source, facts: Manifest, ledger: Ledger) -> bool | None:
+    """Tell whether the ledger knows the rows that a table holds; None if the facts or the ledger say that they were not drawn."""
     try:
         _check_facts(source, facts)
         _, drawn = _read(source, facts, in_files="digests" not in facts, keep=False)
         return _on_record(ledger, source, facts, drawn).recorded is True
     except InvalidInput:
-        return False
+        return None
 
 
 @dataclass

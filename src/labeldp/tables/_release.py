@@ -8,7 +8,7 @@ the manifest, and settle. An engine reads the table, asks a prior for its rows, 
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -53,6 +53,10 @@ from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in
 KEPT_PLACE, KEPT_MANIFEST = "output", "manifest.json"
 """Files in a run's private folder by which a repeat finds the release: the place of the table, and the manifest's text."""
 Manifest = Mapping[str, Any]
+EARLIER = "earlier"
+"""The list, in the facts of a release, of earlier releases whose noisy columns passed through."""
+_PASSED_ON = ("label", "columns", "classes", "grid", "evidence", "id", "law", "receipt", "stage", "rows_over_the_cap")
+"""The facts of an earlier release by which its column is read and proven; besides them the digest of what it drew."""
 
 
 class Passes(Protocol):
@@ -85,11 +89,14 @@ class Engine(Protocol):
         True if the output is a folder of files.
     source : Place or None
         The input's place, if the output could overwrite it.
+    earlier : sequence of mappings
+        The facts of earlier releases whose noisy columns pass unchanged (`passed_on`); set by `codec`.
     """
 
     names: Sequence[str]
     many: bool
     source: Place | None
+    earlier: Sequence[Manifest]
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
         """Return the data set's name in the ledger; refuse a spec that this engine cannot release."""
@@ -172,7 +179,8 @@ class _Release:
         if isinstance(run, RunRecord):
             return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run), self._unchanged)
         prior_facts = None if prior is None else prior.facts
-        facts = ReleaseFacts(self._spec, str(self._account.dataset), self._codec.classes, run.facts.law, run.receipt, prior_facts)
+        drawn = self._codec.classes, run.facts.law, run.receipt
+        facts = ReleaseFacts(self._spec, str(self._account.dataset), *drawn, prior_facts, tuple(self._engine.earlier))
         # From here on the charge stays. After any error the same request resumes the run and draws the same outputs.
         with self._out.staging(run.receipt.run_id) as staging:
             written = passes.draw(run, facts, staging, folder, () if model is None else model.files)
@@ -439,6 +447,7 @@ class ReleaseFacts:
     law: Law
     receipt: Receipt
     prior: Mapping[str, object] | None = None
+    earlier: tuple[Manifest, ...] = ()
 
     @cached_property
     def evidence_bytes(self) -> int:
@@ -458,6 +467,7 @@ class ReleaseFacts:
             "law": self.law.to_dict(),
             "receipt": self.receipt.to_dict(),
             "stage": self.spec.stage_name,
+            **({EARLIER: list(self.earlier)} if self.earlier else {}),
         }
 
 
@@ -597,6 +607,64 @@ def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
     return found or embedded
 
 
+def facts_of(source: Source, label: str | None, manifest: Any = None) -> Manifest | None:
+    """Read the facts of the release that drew a column: the table's own (`released_facts`), or those of an earlier one that it lists."""
+    own = released_facts(source, manifest)
+    if own is None or label is None or is_of(own, label):
+        return own
+    # The rows are in the order of the last release, whatever that of the earlier one was.
+    return next(({**each, "order": own.get("order")} for each in earlier_of(own) if is_of(each, label)), own)
+
+
+def all_facts(source: Source, manifest: Any = None) -> list[Manifest]:
+    """List the facts of all releases of whose columns a table says (or the named manifest) that it has them: its own and earlier ones."""
+    own = released_facts(source, manifest)
+    files = () if manifest is not None else source.files if isinstance(source, DatasetSource) else (source,)
+    found: dict[tuple[str, str], Manifest] = {}
+    for facts in filter(None, (own, *map(embedded_facts, files))):
+        for each in (facts, *earlier_of(facts)):
+            found.setdefault(_draw_of(each), each)
+    return list(found.values())
+
+
+def earlier_of(facts: Manifest) -> Sequence[Manifest]:
+    listed = facts.get(EARLIER) or []
+    needed = {"label", "classes", "law", "receipt", "stage", "digests"}
+    if not (isinstance(listed, list) and all(isinstance(each, Mapping) and needed <= each.keys() for each in listed)):
+        raise InvalidInput("Expected earlier releases in a manifest as labeldp wrote them, got something else. Restore the manifest.")
+    return listed
+
+
+def _draw_of(facts: Manifest) -> tuple[str, str]:
+    return Receipt.from_dict(facts["receipt"]).run_id, str(facts["stage"])
+
+
+def is_of(facts: Manifest, label: str) -> bool:
+    """Tell whether a release drew this column, alone or with others; `label` may be the name of all of them."""
+    return label in (facts["label"], *labels_of(facts))
+
+
+def noisy_names(found: Iterable[Manifest]) -> set[str]:
+    """List the columns that releases drew or added, by their facts."""
+    return {name for facts in found for name in (*labels_of(facts), facts.get("evidence")) if name}
+
+
+def passed_on(source: Source, labels: Collection[str]) -> tuple[Manifest, ...]:
+    """Make the facts of those earlier releases whose columns a table has beside the label, as the next manifest lists them."""
+    beside = set(source.names).difference(labels)
+    return tuple(_passed(source, facts) for facts in all_facts(source) if not beside.isdisjoint(labels_of(facts)))
+
+
+def _passed(source: Source, facts: Manifest) -> Manifest:
+    if "digests" in facts:
+        drawn = facts["digests"].get("drawn")
+    else:  # the metadata of a file has the digest of its own rows
+        files = source.files if isinstance(source, DatasetSource) else (source,)
+        said = [each for each in map(embedded_facts, files) if each is not None and _draw_of(each) == _draw_of(facts)]
+        drawn = drawn_in_all(str(each["drawn"]) for each in said) if all("drawn" in each for each in said) else None
+    return {name: facts[name] for name in _PASSED_ON if name in facts} | {"digests": {"drawn": drawn}}
+
+
 def check_raw(table: Source, labels: str | Sequence[str], ledger: Ledger | None = None, except_dataset: str | None = None) -> None:
     """Refuse a table whose labels are noisy already, according to its manifest, its metadata, or a ledger that knows the file.
 
@@ -605,10 +673,10 @@ def check_raw(table: Source, labels: str | Sequence[str], ledger: Ledger | None 
     """
     names = (labels,) if isinstance(labels, str) else tuple(labels)
     marks = [name + EVIDENCE for name in (*names, joined(names))]
-    facts: Mapping[str, Any] = {} if set(marks) & set(table.names) else released_facts(table) or {}
-    found_already = set(names) & set(labels_of(facts)) if facts else set(marks) & set(table.names)
-    if found_already:
-        raise released_already(", ".join(sorted(set(names) & set(labels_of(facts)))) if facts else ", ".join(names))
+    if set(marks) & set(table.names):
+        raise released_already(", ".join(names))
+    if found_already := set(names) & {name for facts in all_facts(table) for name in labels_of(facts)}:
+        raise released_already(", ".join(sorted(found_already)))
     if ledger is None:
         return
     # Compared by content, since the file may have been renamed, too.

@@ -23,7 +23,7 @@ import pyarrow as pa
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.tables._place import Place
-from labeldp.tables._release import TableRelease, release_table
+from labeldp.tables._release import Manifest, TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import SUMMARY, ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
@@ -78,11 +78,20 @@ def release(
 
 
 def release_frame(
-    df: "DataFrame", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
+    df: "DataFrame",
+    out: object,
+    spec: ReleaseSpec,
+    ledger: Ledger | None = None,
+    *,
+    redraw: bool = False,
+    progress: Progress = silent,
+    earlier: Sequence[Manifest] = (),
 ) -> TableRelease:
     """Release a DataFrame as `release` does; return receipt and manifest instead of a DataFrame."""
     with _quiet(), _plain_errors():
-        return release_table(ClusterEngine(_Spark(_spark_of(df)), df, progress), Place.of(out), spec, ledger_of(ledger), redraw=redraw)
+        return release_table(
+            ClusterEngine(_Spark(_spark_of(df)), df, progress, earlier), Place.of(out), spec, ledger_of(ledger), redraw=redraw
+        )
 
 
 def start(master: str | None = None) -> "SparkSession":

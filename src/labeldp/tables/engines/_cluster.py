@@ -37,7 +37,7 @@ from labeldp.receipt import Receipt
 from labeldp.tables._evidence import check_unchanged, warn_of_copies
 from labeldp.tables._place import Part, Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
-from labeldp.tables._release import OutputFacts, ReleaseFacts, released_already, to_json, unchanged
+from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, released_already, to_json, unchanged
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, Reader, published, silent
 from labeldp.tables.formats._parquet import WriterSettings, released_sink
@@ -253,13 +253,15 @@ class ClusterEngine:
     cluster : Cluster
     table : DataFrame of Spark or Dataset of Ray
     progress : function
+    earlier : sequence of mappings
+        The facts of earlier releases, by the manifest of the files that the table was read from.
     """
 
     many = True
     source: Place | None = None
 
-    def __init__(self, cluster: Cluster, table: Table, progress: Progress = silent):
-        self._cluster, self._table, self._progress = cluster, table, progress
+    def __init__(self, cluster: Cluster, table: Table, progress: Progress = silent, earlier: Sequence[Manifest] = ()):
+        self._cluster, self._table, self._progress, self.earlier = cluster, table, progress, earlier
         self.names: Sequence[str] = ()
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:

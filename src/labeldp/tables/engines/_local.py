@@ -31,7 +31,7 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import check_unchanged, warn_of_copies
 from labeldp.tables._place import Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, Floats, OpenPrior, OpenTable, kept_weights, weights_of, write_answers
-from labeldp.tables._release import OutputFacts, ReleaseFacts, check_raw, to_json, unchanged
+from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, check_raw, passed_on, to_json, unchanged
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer
 from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_layout, check_same_format, row_name, table_name
 from labeldp.tables.formats._table import (
@@ -218,6 +218,7 @@ class LocalEngine:
         self.names: Sequence[str] = table.names
         self.many = isinstance(table, DatasetSource)
         self.source: Place | None = table.path
+        self.earlier: Sequence[Manifest] = ()
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
         """Return the data set's name: the given one, or the table's."""
@@ -232,6 +233,7 @@ class LocalEngine:
         check_raw(self._table, spec.labels, ledger if self._table.text else None, except_dataset=spec.dataset or table_name(self._table))
         for label in spec.labels:
             check_type(label, self._table.type_of(label))
+        self.earlier = passed_on(self._table, spec.labels)
         codec = declared_codec(self._table, spec.label, spec.classes)
         listed = codec.classes.lists if isinstance(codec.classes, LabelColumns) else (codec.classes,)
         for label, classes in zip(spec.labels, listed, strict=True):
