@@ -39,6 +39,7 @@ _ENOUGH_ROWS = 1 << 15  # to compute a model's mean probabilities by
 _CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
 _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
+_CERTAIN = 80.0  # logit beyond which nothing changes: its probability's inverse still fits into 32 bits
 
 # What the libraries name differently: the class, the rounds of early stopping, and what is set here unless the user has: its default, as
 # the library's parameters say and in effect, and its value under much noise. scikit-learn has no least gain of a split, but smaller trees.
@@ -399,8 +400,8 @@ class _Loss:
         # could have come. Then P[class in the output | it is the label] is their share of the row's likelihoods. Exact for randomized
         # response and subset selection; other laws get a curvature, not a gradient, that is somewhat off.
         inside = (likelihoods == 1).sum(axis=0)
-        self.own: Floats = inside / likelihoods.sum(axis=0, dtype=np.float64)
-        self.other: Floats = (inside - self.own) / (len(likelihoods) - 1)
+        own = inside / likelihoods.sum(axis=0, dtype=np.float64)
+        self.own, self.other = own.astype(np.float32), ((inside - own) / (len(likelihoods) - 1)).astype(np.float32)
 
     @property
     def n(self) -> int:
@@ -434,23 +435,41 @@ class _Loss:
     def __call__(self, y_true: object, y_pred: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Compute gradient and curvature of each score, in the scores' shape."""
         gradient, curvature = (np.empty(y_pred.shape, np.float32, order="F") for _ in range(2))
-        for rows, p, q, _ in self._posteriors(y_pred):
-            found, bent = p - q, information(p, self.own[rows], self.other[rows])
+        steps = self._of_two if y_pred.ndim == 1 else self._of_several
+        for rows in self._pieces():
+            found, bent = steps(y_pred[rows], rows)
             if self.weights is not None:
                 found, bent = found * self.weights[rows], np.maximum(bent * self.weights[rows], _LEAST)
-            gradient[rows], curvature[rows] = (found.T, bent.T) if y_pred.ndim == 2 else (found[1], bent[1])
+            gradient[rows], curvature[rows] = found.T, bent.T
         return gradient, curvature
 
-    def _posteriors(self, scores: Floats) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
-        """Yield rows, P[label | x], P[label | x, released], both (K, rows), and P[released | x] up to a factor a row."""
+    def _of_several(self, scores: Floats, rows: slice) -> tuple[Floats, Floats]:
+        p = _shares(scores)
+        q = p * self.likelihoods[:, rows]
+        q /= np.maximum(q.sum(axis=0), _SMALLEST)
+        return p - q, information(p, self.own[rows], self.other[rows])
+
+    def _of_two(self, scores: Floats, rows: slice) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Do the same for the second of two classes, without differences of almost equal numbers, so that 32 bits are enough."""
+        (first, second), (none, p) = self.likelihoods[:, rows], _of_second(scores)
+        own, other = self.own[rows], self.other[rows]
+        both = none * p
+        found = both * (first - second) / (none * first + p * second)
+        both *= own - other
+        both *= both
+        both /= np.maximum((p * own + none * other) * (p * (1 - own) + none * (1 - other)), _LEAST)
+        return found, np.maximum(both, _LEAST, out=both)
+
+    def log_evidence(self, scores: Floats) -> Floats:
+        """Compute ln P[released | x] of each row, up to a constant a row: (n,) float64."""
+        found = np.empty(self.n)
+        for rows in self._pieces():
+            found[rows] = (_shares(scores[rows]) * self.likelihoods[:, rows]).sum(axis=0)
+        return np.log(np.maximum(found, _SMALLEST, out=found), out=found)
+
+    def _pieces(self) -> Iterator[slice]:
         step = max(1, _CELLS // len(self.likelihoods))
-        for rows in (slice(first, first + step) for first in range(0, self.n, step)):
-            p = np.exp(_centred(np.asarray(scores[rows], np.float64)))
-            p /= p.sum(axis=0)
-            q: Floats = p * self.likelihoods[:, rows]
-            evidence = np.maximum(q.sum(axis=0), _SMALLEST)
-            q /= evidence
-            yield rows, p, q, evidence
+        return (slice(first, first + step) for first in range(0, self.n, step))
 
 
 class _HeldOut(_Loss):
@@ -467,7 +486,7 @@ class _HeldOut(_Loss):
     def standing(self, y_true: object, y_pred: Floats) -> float:
         """Return minus the round's number while the rows do not speak against it, else 1."""
         self.round += 1
-        found = np.concatenate([np.log(evidence) for *_, evidence in self._posteriors(y_pred)])
+        found = self.log_evidence(y_pred)
         found = found if self.weights is None else found * self.weights
         if found.mean() > self.best.mean():
             self.best = found
@@ -475,10 +494,22 @@ class _HeldOut(_Loss):
         return 1.0 if worse.mean() > _DOUBT * worse.std() / np.sqrt(self.n) else -float(self.round)
 
 
-def _centred(scores: Floats) -> Floats:
-    """Give logits (K, n) of which each row's largest is 0, from a library's scores, which are one a row for two classes."""
-    logits = scores.T if scores.ndim == 2 else np.stack([np.zeros_like(scores), scores])
-    return np.asarray(logits - logits.max(axis=0))
+def _shares(scores: Floats) -> Floats:
+    """Compute probabilities (K, n) from a library's scores, (n, K), or (n,) of the second of two classes."""
+    given = np.asarray(scores, np.float64)
+    logits = given.T if given.ndim == 2 else np.stack([np.zeros_like(given), given])
+    p = np.exp(logits - logits.max(axis=0))
+    p /= p.sum(axis=0)
+    return p
+
+
+def _of_second(scores: Floats) -> NDArray[np.float32]:
+    """Compute probabilities (2, n) float32 of two classes, exact to the last digits however small, from scores of the second, (n,)."""
+    odds = np.exp(np.clip(scores, -_CERTAIN, _CERTAIN, dtype=np.float32, casting="same_kind"))
+    p = np.empty((2, len(odds)), np.float32)
+    np.divide(1, 1 + odds, out=p[0])
+    np.multiply(odds, p[0], out=p[1])
+    return p
 
 
 def starting_scores(start: Floats, n: int) -> Floats:
@@ -488,8 +519,7 @@ def starting_scores(start: Floats, n: int) -> Floats:
 
 def probabilities_of(scores: ArrayLike) -> Floats:
     """Compute probabilities (n, K) from a library's raw scores, (n,) or (n, K)."""
-    p = np.exp(_centred(np.asarray(scores, np.float64)))
-    return np.asarray((p / p.sum(axis=0)).T, order="C")
+    return np.asarray(_shares(np.asarray(scores)).T, order="C")
 
 
 def _fit_lightgbm(
@@ -518,17 +548,39 @@ def _fit_lightgbm(
 
 
 def _fit_xgboost(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> Any:
-    told: dict[str, Any] = {}
+    kept = model.get_params()
     if held is not None:
-        told = {"eval_set": [(held[0], held[1].labels)], "base_margin_eval_set": [start(held[1].n)]}
-        model.set_params(eval_metric=held[1].standing)
-    kept = model.get_params()["objective"]
+        model.set_params(callbacks=[*(kept["callbacks"] or ()), _xgboost_ending(model, *held, start)], early_stopping_rounds=None)
     # Else XGBoost would measure a loss of its own in each round, on labels that say nothing.
     model.set_params(disable_default_eval_metric=True)
-    model.set_params(objective=loss).fit(X, loss.labels, base_margin=start(loss.n), verbose=False, **told)
+    model.set_params(objective=loss).fit(X, loss.labels, base_margin=start(loss.n), verbose=False)
     loss.forget()
     del model.kwargs["disable_default_eval_metric"]
-    return model.set_params(objective=kept, eval_metric=None)
+    return model.set_params(**{name: kept[name] for name in ("objective", "callbacks", "early_stopping_rounds")})
+
+
+def _xgboost_ending(model: Any, X: Any, rows: _HeldOut, start: Callable[[int], Floats]) -> Any:
+    """Make the callback that ends a training: XGBoost's own way from an `eval_set` to a function takes longer than a round's trees."""
+    from xgboost import DMatrix
+    from xgboost.callback import TrainingCallback
+
+    patience = model.early_stopping_rounds
+    given = {name: getattr(model, name) for name in ("missing", "feature_types", "enable_categorical")}
+    matrix = DMatrix(X, base_margin=start(rows.n), nthread=model.n_jobs, **given)  # remembers its scores, so that each tree is asked once
+
+    class Ending(TrainingCallback):
+        best = 0
+
+        def after_iteration(self, model: Any, epoch: int, evals_log: object) -> bool:
+            if rows.standing(None, model.predict(matrix, output_margin=True)) < 0:
+                self.best = epoch
+            return bool(epoch - self.best >= patience)
+
+        def after_training(self, model: Any) -> Any:
+            model.set_attr(best_iteration=str(self.best))
+            return model
+
+    return Ending()
 
 
 # scikit-learn --------------------------------------------------------------------------------------------------------------------------

@@ -767,7 +767,7 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
 
 def towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
     """Compute the shift of the scores (n, K) that makes each class's mean probability its share: (K,)."""
-    shift = np.zeros(len(shares))
+    shift, scores = np.zeros(len(shares)), np.asfortranarray(scores)  # as `_to_softmax` is fast
     for _ in range(100):
         p = scores + shift
         _to_softmax(p)
