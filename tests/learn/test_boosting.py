@@ -112,12 +112,26 @@ def test_rows_are_taken_in_pieces_without_a_difference(monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("epsilon", [1e-6, 60.0, 700.0])
-def test_extreme_epsilons_give_finite_steps(epsilon):
-    noisy = ldp.privatize(np.arange(60) % 3, ldp.RandomizedResponse(3, epsilon), noise=ldp.SeededNoise(0))
+def test_extreme_epsilons_give_finite_steps(k, epsilon):
+    noisy = ldp.privatize(np.arange(60) % k, ldp.RandomizedResponse(k, epsilon), noise=ldp.SeededNoise(0))
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
-    for scores in (np.zeros((60, 3)), np.tile([800.0, 0.0, -800.0], (60, 1))):
-        assert all(np.isfinite(part).all() for part in loss(None, scores))
+    for scores in ((np.zeros(60), np.tile([800.0, -800.0], 30)), (np.zeros((60, 3)), np.tile([800.0, 0.0, -800.0], (60, 1))))[k - 2]:
+        assert all(np.isfinite(part).all() for part in (*loss(None, scores), loss.log_evidence(scores)))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0, 60.0])
+def test_steps_of_two_classes_are_exact_however_sure_the_model(epsilon):
+    noisy = ldp.privatize(np.arange(80) % 2, ldp.RandomizedResponse(2, epsilon), noise=ldp.SeededNoise(0))
+    loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
+    scores = np.linspace(-30, 30, 80)
+    p, table = 1 / (1 + np.exp(-scores)), np.exp(noisy.log_likelihood(dtype="float64"))
+    gradient = p * (1 - p) * (table[:, 0] - table[:, 1]) / ((1 - p) * table[:, 0] + p * table[:, 1])
+    own, other = loss.own.astype(np.float64), loss.other.astype(np.float64)
+    curvature = _boosting.information(np.stack([1 - p, p]), own, other)[1]
+    for found, exact in zip(loss(None, scores), (gradient, curvature), strict=True):
+        np.testing.assert_allclose(found, exact, rtol=2e-5, atol=1e-12)
 
 
 # Fits ---------------------------------------------------------------------------------------------------------------------------------
@@ -218,6 +232,20 @@ def test_the_users_settings_stay():
     fitted = exact_learner(chosen).fit_likelihood(np.random.default_rng(0).normal(size=(400, 3)), noisy.log_likelihood())
     assert chosen.get_params() == LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75).get_params()
     assert fitted.estimator_.get_params()["reg_lambda"] == 0.75
+
+
+def test_held_out_rows_end_xgboosts_training_and_its_settings_stay():
+    X, y, _, _ = table(2)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
+    heard = []
+    told = type("Told", (xgboost.callback.TrainingCallback,), {"after_iteration": lambda self, model, epoch, log: heard.append(epoch)})()
+    settings = {"gamma": 1e-9, "reg_lambda": 1e-9, "n_estimators": 200, "callbacks": [told], "early_stopping_rounds": 4}
+    learner = exact_learner(xgboost.XGBClassifier(n_jobs=1, **settings))
+    held_out = X[:500], noisy[:500].log_likelihood()
+    fitted = learner.fit_likelihood(X[500:], noisy[500:].log_likelihood(), held_out=held_out)
+    assert fitted.n_iter_ + 4 == len(heard) < 200  # four rounds more, against which the rows spoke
+    kept = fitted.estimator_.get_params()
+    assert [type(each) for each in kept["callbacks"]] == [type(told)] and kept["early_stopping_rounds"] == 4
 
 
 @pytest.mark.parametrize(
