@@ -220,6 +220,24 @@ def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
     assert [run.state for run in ledger.runs()] == ["settled"]
 
 
+def test_mean_probabilities_are_the_known_rates(data, tmp_path):
+    X, y = data
+    rates = [0.4, 0.3, 0.2, 0.1]
+    recipe = Recipe(epochs=4, batch_size=64, precision="float32", average=0.9)
+    staged = {"n_stages": 2, "validation_fraction": 0.1, "folder": tmp_path / "fit", "recipe": recipe}
+    model = classifier(class_prior=rates, **staged).fit(X, y)
+    assert model.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
+    assert model.score(X, y) > 0.6 and model.estimated_accuracy_ is not None
+    again = classifier(class_prior=rates, **staged).fit(X, y)  # from the folder
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    with pytest.raises(ldp.InvalidInput, match=r"module.*rates=\(0\.4"):
+        classifier(class_prior=rates[::-1], **staged).fit(X, y)
+    inside = ldp.LabelDPClassifier(classifier(), class_prior=dict(zip(range(K), rates, strict=True)), random_state=0).fit(X, noisy_of(y))
+    assert inside.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
+    with pytest.raises(ldp.InvalidInput, match="one column at a time"):
+        classifier(class_prior=rates, classes=ldp.LabelColumns({"a": range(K), "b": [0, 1]})).fit(X, {"a": y, "b": y % 2})
+
+
 def test_a_unit_is_capped_and_rows_beyond_it_are_not_learned_from(data):
     X, y = data
     model = classifier(max_rows_per_unit=2, epsilon=8.0, validation_fraction=0.1).fit(X, y, unit=np.arange(N) // 3)
@@ -413,6 +431,9 @@ REFUSED = {
     "items of text": ({}, {"X": ["a"] * N}, "numbers"),
     "a Dataset whose order changes": ({}, {"X": "swapped"}, "order or content"),
     "ids that repeat": ({}, {"ids": np.zeros(N, int)}, "different ids"),
+    "rates that are none": ({"class_prior": [0.4, 0.4, 0.1, 0.2]}, {}, "sum is 1"),
+    "rates of other classes": ({"class_prior": {"a": 0.5, "b": 0.5}}, {}, "other names"),
+    "rates beside labels taken for true": ({"class_prior": [0.25] * K, "recipe": Recipe(loss=cross_entropy)}, {}, "hard labels"),
 }
 
 

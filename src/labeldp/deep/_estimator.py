@@ -8,7 +8,7 @@ inputs and settings are checked, and one training step is tried, before anything
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from labeldp.deep._loop import (
 from labeldp.deep._losses import Dense, Heads, debiased_loss
 from labeldp.deep._stages import (
     Checkpoint,
+    RatedNet,
     SharedRun,
     StageSettings,
     TrainedNet,
@@ -63,6 +64,7 @@ from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classe
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
 from labeldp.protocol._several import check_rows, columns_told, share_right, stacked, untold
+from labeldp.protocol.metrics import class_rates
 
 if TYPE_CHECKING:
     from labeldp.ledger._ledger import Ledger
@@ -78,6 +80,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     module: Any
     recipe: Any
     warm_start: bool
+    class_prior: Any = None
     random_state: Any
     device: Any
     folder: str | Path | None
@@ -235,6 +238,8 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
             require_several(recipes, self.top_k_filter)
+        if self.class_prior is not None:
+            require_one_likelihood(recipes, columns)
         template = self._template(classes, seed, few)
         fabric = self._fabric
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
@@ -327,6 +332,11 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
         scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
         identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
+    class_prior : (K,) floats above 0, or mapping of classes to them, default=None
+        Known rates of the classes: public, or released before, never counted from these labels without noise. After each stage the logits
+        are shifted until the mean probability of each class over the rows of X is its rate, at the cost of a prediction of some of them. It
+        costs no budget. Not with losses on hard labels, or several label columns. `prior` is what rows are asked by; this is what is
+        learned from the answers.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -368,7 +378,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     classes_ : (K,) array
         With several label columns a list of L, as are the estimates below.
     module_ : nn.Module
-        Trained, in evaluation mode; output k is classes_[k].
+        Trained, in evaluation mode; output k is classes_[k]. With `class_prior` your net is its `net`, and lacks the shift.
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     prior_ : ClusterModel or None
@@ -429,6 +439,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         law: str | Law = "auto",
         prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,
         prior_weight: float = 0.0,
+        class_prior: "ArrayLike | Mapping[object, float] | None" = None,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         warm_start: bool = True,
@@ -452,6 +463,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         self.law = law
         self.prior = prior
         self.prior_weight = prior_weight
+        self.class_prior = class_prior
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
         self.warm_start = warm_start
@@ -466,6 +478,11 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         self.device = device
         self.folder = folder
         self.progress = progress
+
+    def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
+        rates = None if self.class_prior is None else class_rates(self.class_prior, list(classes))
+        net = super()._template(classes, seed, few)
+        return net if rates is None else RatedNet(net, rates)
 
     def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
         """Learn in one stage from likelihoods, as `LabelDPClassifier` asks for; the classes are 0..K-1. Nothing is charged or stored.
@@ -604,6 +621,17 @@ def require_several(recipes: Sequence[Recipe], top_k_filter: TopK | None) -> Non
                 f"Expected a loss on log-likelihoods with several label columns, got {name}: a row may not tell of each column, and has no "
                 "label there. Use likelihood_loss."
             )
+
+
+def require_one_likelihood(recipes: Sequence[Recipe], columns: LabelColumns | None) -> None:
+    """Refuse, before anything is charged, known rates of classes where a net's probabilities are not those of one column's labels."""
+    if columns is not None:
+        raise InvalidInput("Expected class_prior=None with several label columns, got rates. Fit one column at a time: noisy.column(name).")
+    if any(takes_labels(recipe.loss) for recipe in recipes):
+        raise InvalidInput(
+            "Expected class_prior=None with a loss on hard labels, which takes noisy labels as if they were true, got rates. Use "
+            "likelihood_loss."
+        )
 
 
 def recipes_for(recipe: Any, n_stages: int, used: int, classes: Sequence[object]) -> tuple[Recipe, ...]:

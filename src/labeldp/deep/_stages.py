@@ -53,7 +53,7 @@ from labeldp.protocol._estimator import TopK, evidenced, in_top_k
 from labeldp.protocol._fit import MIN_VALIDATION_ROWS, FitPlan, HeldOut
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._several import columns_told
-from labeldp.protocol.metrics import lost_classes
+from labeldp.protocol.metrics import lost_classes, towards
 from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -74,7 +74,38 @@ _MANY = 64  # a longer tuple counts as data, not as settings
 _SHOWN = 60  # characters of a value in a message
 _PLAIN = (bool, int, float, str, type(None))
 
-_LOOKED_AT, _LOOKED_AT_CELLS = 10_000, 1 << 23
+_LOOKED_AT, _RATED, _CELLS = 10_000, 1 << 15, 1 << 23  # rows, for lost classes and for mean probabilities, and their probabilities
+
+
+class RatedNet(nn.Module):
+    """A net whose logits are shifted until the mean probability of each class is its known rate.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Returns logits (m, K), which stay as they are until `hold`.
+    rates : (K,) float64
+    """
+
+    shift: Tensor
+
+    def __init__(self, net: nn.Module, rates: Floats) -> None:
+        super().__init__()
+        self.net, self.rates = net, tuple(rates.tolist())
+        self.register_buffer("shift", torch.zeros(len(rates)))  # stored and copied with the weights
+
+    def extra_repr(self) -> str:
+        """Show the rates, by which a folder's fit is recognised."""
+        return f"rates={self.rates}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute logits (m, K)."""
+        return torch.as_tensor(self.net(x) + self.shift)
+
+    def hold(self, logits: Tensor) -> None:
+        """Shift the logits (n, K) that it gives now to the rates."""
+        scores = logits.cpu().numpy()
+        self.shift += torch.from_numpy(towards(np.array(self.rates), scores, np.ones(len(scores)))).to(self.shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +249,9 @@ class Trainer:
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients
+        if isinstance(done, RatedNet):
+            some = _spread(len(self.inputs), len(done.rates), _RATED)
+            done.hold(logits_of(done, self.inputs, some, recipe.precision, self.fabric))
         return TrainedNet(done, number, (*before, tuple(history)))
 
     def _first(self, model: TrainedNet | None, rows: Positions) -> torch.Tensor | None:
@@ -230,9 +264,7 @@ class Trainer:
         """Warn of classes to which the net gives no probability."""
         if not is_first() or isinstance(noisy.classes, Grid):  # of a range's points many may be near no number
             return
-        # A sample of rows is enough, and with very many classes all rows would not fit into memory.
-        looked_at = min(_LOOKED_AT, max(1, _LOOKED_AT_CELLS // noisy.n_classes))
-        some = np.arange(0, len(rows), -(-len(rows) // looked_at))
+        some = _spread(len(rows), noisy.n_classes, _LOOKED_AT)
         proba = self.proba(trained, rows[some])
         read = [noisy[some]] if self.columns is None else columns_told(noisy[some])
         heads = [proba] if self.columns is None else self.columns.separated(proba)
@@ -262,6 +294,11 @@ class Trainer:
         precision = self.settings.recipes[model.number - 1].precision
         logits = logits_of(model.module, self.inputs, rows, precision, self.fabric) / temperature
         return softmax(logits, () if self.columns is None else self.columns.sizes)
+
+
+def _spread(n_rows: int, n_classes: int, most: int) -> Positions:
+    """Choose rows evenly: a sample is enough, and with very many classes the probabilities of all rows would not fit into memory."""
+    return np.arange(0, n_rows, -(-n_rows // min(most, max(1, _CELLS // n_classes))))
 
 
 def softmax(logits: Tensor, sizes: Sequence[int] = ()) -> Floats:

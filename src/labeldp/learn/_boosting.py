@@ -18,9 +18,8 @@ from sklearn.utils import check_random_state, get_tags
 
 from labeldp.errors import InvalidInput
 from labeldp.learn._data import Floats
-from labeldp.learn._softmax import class_rates, towards
 from labeldp.protocol._matching import take
-from labeldp.protocol.metrics import likeliest_frequencies
+from labeldp.protocol.metrics import class_rates, likeliest_frequencies, towards
 
 # Where a label says next to nothing; without noise the libraries' own settings hold, and between them the square of what it says decides.
 GAIN = 1.0  # least gain of a split, as twice the log-likelihood
@@ -498,7 +497,7 @@ def _shares(scores: Floats) -> Floats:
     """Compute probabilities (K, n) from a library's scores, (n, K), or (n,) of the second of two classes."""
     given = np.asarray(scores, np.float64)
     logits = given.T if given.ndim == 2 else np.stack([np.zeros_like(given), given])
-    p = np.exp(logits - logits.max(axis=0))
+    p: Floats = np.exp(logits - logits.max(axis=0))
     p /= p.sum(axis=0)
     return p
 

@@ -40,7 +40,6 @@ from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
 from labeldp.learn._several import SeveralModels, drawn
-from labeldp.learn._softmax import class_rates
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import (
@@ -55,7 +54,7 @@ from labeldp.protocol._estimator import (
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
 from labeldp.protocol._several import check_rows, check_settings, is_several
-from labeldp.protocol.metrics import checked_weights
+from labeldp.protocol.metrics import checked_weights, class_rates
 
 FEW_ROWS = 2000
 

@@ -303,7 +303,7 @@ def make_learner(
     exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
     if class_prior is not None and (correction in ("none", "debias") or (exact is not None and not _takes_prior(exact))):
         raise InvalidInput(
-            "Expected class_prior=None with correction='none' or 'debias', or with an estimator of your own whose fit_likelihood is used, "
+            "Expected class_prior=None with correction='none' or 'debias', or with an estimator of your own that has a fit_likelihood, "
             f"got rates with {type(last_step(estimator)).__name__} and correction={correction!r}. Use correction='em'."
         )
     if exact is not None:
@@ -326,7 +326,7 @@ def make_learner(
 
 
 def _takes_prior(exact: Estimator) -> bool:
-    return isinstance(last_step(exact), (SoftmaxRegression, LikelihoodBoosting))
+    return "class_prior" in last_step(exact).get_params(deep=False)
 
 
 def takes_raw_labels(estimator: Estimator) -> bool:

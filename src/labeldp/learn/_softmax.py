@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multinomial logistic regression on the exact likelihood of noisy labels, noisy counts or both, by L-BFGS."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.protocol.metrics import drawn_to_equal, likeliest_frequencies
+from labeldp.protocol.metrics import class_rates, drawn_to_equal, likeliest_frequencies, towards
 
 Floats = NDArray[np.float64]
 Order = NDArray[np.intp]
@@ -739,43 +739,6 @@ def objective(X: Floats, evidence: Evidence, penalty: Floats, intercept: bool, c
         return float(0.5 * np.sum(penalty * away**2) + loss) / total, gradient.ravel() / total
 
     return value_and_gradient
-
-
-def class_rates(given: Any, classes: Sequence[object]) -> Floats:
-    """Check known frequencies of the classes: numbers in the order of the classes, or a mapping of the classes to them.
-
-    Returns
-    -------
-    (K,) float64
-        Above 0, their sum 1.
-    """
-    if isinstance(given, Mapping):
-        if set(given) != set(classes):
-            raise InvalidInput(f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got other names.")
-        given = [given[each] for each in classes]
-    try:
-        rates = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        rates = np.empty(0)
-    if rates.shape != (len(classes),) or not (rates > 0).all() or not abs(rates.sum() - 1) < 1e-6:
-        raise InvalidInput(
-            f"Expected class_prior of {len(classes)} rates above 0 whose sum is 1, in the order of the classes, got "
-            f"{_validate.shown(given)}."
-        )
-    return np.asarray(rates / rates.sum())
-
-
-def towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
-    """Compute the shift of the scores (n, K) that makes each class's mean probability its share: (K,)."""
-    shift, scores = np.zeros(len(shares)), np.asfortranarray(scores)  # as `_to_softmax` is fast
-    for _ in range(100):
-        p = scores + shift
-        _to_softmax(p)
-        step = np.log(shares) - np.log(np.maximum(weights @ p / weights.sum(), 1e-300))
-        shift += step
-        if np.abs(step).max() < 1e-6:
-            break
-    return np.asarray(shift - shift.mean())
 
 
 def _likeliest_shift(evidence: Evidence, scores: Floats) -> Floats:

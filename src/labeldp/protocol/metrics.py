@@ -406,6 +406,45 @@ def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np
     return np.asarray(tilted(_kept(len(tilt) - 1, 2 * (value - start)) * tilt)[1].mean(axis=0))
 
 
+def class_rates(given: Any, classes: Sequence[object]) -> Floats:
+    """Check known frequencies of the classes: numbers in the order of the classes, or a mapping of the classes to them.
+
+    Returns
+    -------
+    (K,) float64
+        Above 0, their sum 1.
+    """
+    if isinstance(given, Mapping):
+        if set(given) != set(classes):
+            raise InvalidInput(f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got other names.")
+        given = [given[each] for each in classes]
+    try:
+        rates = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        rates = np.empty(0)
+    if rates.shape != (len(classes),) or not (rates > 0).all() or not abs(rates.sum() - 1) < 1e-6:
+        raise InvalidInput(
+            f"Expected class_prior of {len(classes)} rates above 0 whose sum is 1, in the order of the classes, got "
+            f"{_validate.shown(given)}."
+        )
+    return np.asarray(rates / rates.sum())
+
+
+def towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
+    """Compute the shift of the scores (n, K) that makes each class's mean probability its share: (K,)."""
+    shift, scores = np.zeros(len(shares)), np.asfortranarray(scores)  # sums over a few classes are some times faster
+    for _ in range(100):
+        p = scores + shift
+        p -= p.max(axis=1)[:, None]
+        np.exp(p, out=p)
+        mean = (weights / p.sum(axis=1)) @ p / weights.sum()
+        step = np.log(shares) - np.log(np.maximum(mean, 1e-300))
+        shift += step
+        if np.abs(step).max() < 1e-6:
+            break
+    return np.asarray(shift - shift.mean())
+
+
 # Numbers ------------------------------------------------------------------------------------------------------------------------------
 
 
