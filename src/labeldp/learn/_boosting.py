@@ -33,6 +33,7 @@ _WHOLE = 2 / 3  # of this logarithm, for all rows: trees of half of them are shr
 LEAVES, DEPTH = 8, 3  # of a tree: of many splits that could be made, noise chooses
 COLUMNS = 0.5  # share of the columns that a tree sees, so that trees do not all follow the same noise
 PATIENCE = 10  # rounds against which held-out rows speak, where the user names no number
+_EVERY = 2  # rounds after which held-out rows are asked, by XGBoost: to ask takes almost as long as its own round of small trees
 _DOUBT = 1.0  # standard errors
 _ENOUGH_ROWS = 1 << 15  # to compute a model's mean probabilities by
 _CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
@@ -72,21 +73,24 @@ _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float
 _OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob", "multi:softmax")
 
 
-def library_of(estimator: object) -> str | None:
+def _maker(estimator: object) -> str | None:
+    """Name the library whose boosting classifier this is, or None."""
+    modules = ((library, sys.modules.get(library)) for library in _LIBRARIES)  # who has an instance has imported it
+    return next((library for library, module in modules if module and isinstance(estimator, getattr(module, _LIBRARIES[library][0]))), None)
+
+
+def library_of(estimator: Any) -> str | None:
     """Name the library of a classifier that can be boosted on likelihoods; None for all others, and where its settings forbid it."""
-    for library, (name, *_) in _LIBRARIES.items():
-        module = sys.modules.get(library)  # who has an instance has imported it
-        if module is None or not isinstance(estimator, getattr(module, name)):
-            continue
-        if library == "sklearn.ensemble" and type(estimator) is not HistGradientBoostingClassifier:
-            return None  # the `fit` of a class of the user's own would not be called
-        params = estimator.get_params()
-        # weights of classes count the labels that `fit` gets, which say nothing here; forests and DART take no objective, or no early stop
-        unweighted = not params.get("class_weight") and not params.get("is_unbalance") and params.get("scale_pos_weight") in (None, 1)
-        trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (None, "gbtree")
-        measured = params.get("eval_metric") is None and params.get("scoring") in (None, "loss")
-        return library if params.get("objective") in _OBJECTIVES and unweighted and trees and measured else None
-    return None
+    library = _maker(estimator)
+    # the `fit` of a class of the user's own would not be called
+    if library is None or (library == "sklearn.ensemble" and type(estimator) is not HistGradientBoostingClassifier):
+        return None
+    params = estimator.get_params()
+    # weights of classes count the labels that `fit` gets, which say nothing here; forests and DART take no objective, or no early stop
+    unweighted = not params.get("class_weight") and not params.get("is_unbalance") and params.get("scale_pos_weight") in (None, 1)
+    trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (None, "gbtree")
+    measured = params.get("eval_metric") is None and params.get("scoring") in (None, "loss")
+    return library if params.get("objective") in _OBJECTIVES and unweighted and trees and measured else None
 
 
 class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
@@ -294,7 +298,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             return nothing
         if isinstance(fitted, HistogramScores):
             return fitted.predict(X)
-        if library_of(self.estimator) == "lightgbm":
+        if _maker(fitted) == "lightgbm":
             return np.asarray(fitted.predict(X, raw_score=True))
         return np.asarray(fitted.predict(X, output_margin=True, base_margin=nothing))
 
@@ -456,8 +460,9 @@ class _Loss:
         found = both * (first - second) / (none * first + p * second)
         both *= own - other
         both *= both
-        both /= np.maximum((p * own + none * other) * (p * (1 - own) + none * (1 - other)), _LEAST)
-        return found, np.maximum(both, _LEAST, out=both)
+        both /= (p * own + none * other) * (p * (1 - own) + none * (1 - other)) + _LEAST
+        both += _LEAST
+        return found, both
 
     def log_evidence(self, scores: Floats) -> Floats:
         """Compute ln P[released | x] of each row, up to a constant a row: (n,) float64."""
@@ -571,7 +576,8 @@ def _xgboost_ending(model: Any, X: Any, rows: _HeldOut, start: Callable[[int], F
         best = 0
 
         def after_iteration(self, model: Any, epoch: int, evals_log: object) -> bool:
-            if rows.standing(None, model.predict(matrix, output_margin=True)) < 0:
+            asked = epoch % _EVERY == _EVERY - 1
+            if asked and rows.standing(None, model.predict(matrix, output_margin=True, validate_features=False)) < 0:
                 self.best = epoch
             return bool(epoch - self.best >= patience)
 

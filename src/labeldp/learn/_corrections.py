@@ -563,7 +563,7 @@ def exact_learner(estimator: Estimator) -> Estimator | None:
     if hasattr(estimator, "fit_likelihood"):
         return clone(estimator)
     if library_of(estimator):
-        return LikelihoodBoosting(clone(estimator))
+        return LikelihoodBoosting(estimator)  # which it clones itself
     found = softmax_of(estimator)
     return None if found is None else found.set_params(C=tuple(share * estimator.C for share in PENALTIES))
 
