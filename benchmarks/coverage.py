@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does every 95 % interval of `labeldp.stats` and `labeldp.metrics` cover the truth in 95 % of releases, with every law?
 
-    python -m benchmarks coverage [--releases 2000] [--parts figures,effects,regressions,metrics] [--report]
+    python -m benchmarks coverage [--releases 2000] [--parts figures,numbers,effects,regressions,metrics] [--report]
 
 Each release draws new labels from a known population and releases them by the law with new, seeded noise; the interval covers if the
 population's figure is in it. A cell is the share of releases in which it does, with its distance from 95 % in binomial standard errors.
@@ -20,6 +20,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_json, machine, parser, print_result, save_json
+from labeldp.evidence import concat
+from labeldp.laws import UnbiasedRandomizer
 
 RESULT = RESULTS / "coverage.json"
 RELEASES, LEVEL = 2000, 0.95
@@ -67,6 +69,26 @@ def figure_cells(releases: int) -> Iterator[Run]:
     for name, law in laws(4).items():
         noisy = ldp.privatize(labels, law, noise=ldp.SeededNoise(1))
         yield from counted(name, (figures(noisy[i * n : (i + 1) * n], by) for i in range(releases)))
+
+
+def number_cells(releases: int) -> Iterator[Run]:
+    """Cells of the mean of a skewed number on 64 points: 1,000 rows; "mixed" is half of them by thresholds and half by subset selection."""
+    n, rng = 1000, np.random.default_rng(8)
+    points = np.arange(64)
+    shares = np.exp(-points / 12) / np.exp(-points / 12).sum()
+    labels = rng.choice(64, p=shares, size=releases * n)
+    for epsilon in (1.0, 4.0):
+        asked: dict[str, ldp.Law] = {"threshold": ldp.Threshold(64, epsilon), "split": ldp.PriorSplit(64, epsilon, ordered=True)}
+        asked |= {"subset": ldp.SubsetSelection(64, epsilon), "unbiased": UnbiasedRandomizer(64, epsilon)}
+        drawn = {name: ldp.privatize(labels, law, classes=range(64), noise=ldp.SeededNoise(9)) for name, law in asked.items()}
+
+        def released(name: str, i: int, drawn: dict[str, ldp.NoisyLabels] = drawn) -> ldp.NoisyLabels:
+            start, middle, end = i * n, i * n + n // 2, (i + 1) * n
+            return concat([drawn["threshold"][start:middle], drawn["subset"][middle:end]]) if name == "mixed" else drawn[name][start:end]
+
+        for name in (*drawn, "mixed"):
+            means = (ldp.stats.mean(released(name, i))["mean"] for i in range(releases))
+            yield from counted(name, ({f"mean of a number, eps {epsilon:g}": inside(mean, float(shares @ points))} for mean in means))
 
 
 def effect_cells(releases: int) -> Iterator[Run]:
@@ -205,6 +227,7 @@ def distance(cell: Run) -> float:
 
 PARTS: dict[str, Callable[[int], Iterator[Run]]] = {
     "figures": figure_cells,
+    "numbers": number_cells,
     "effects": effect_cells,
     "regressions": lambda releases: chain.from_iterable(regression_cells(releases, model) for model in MODELS),
     "metrics": metric_cells,

@@ -12,8 +12,8 @@ Or half of the rows, at random, are counted, and the labels of the others are dr
 Steps 3 and 4 are post-processing. How the budget is divided (all of it to counts, instead of half of it, or of the rows, to single labels)
 and how the net is taught were chosen on true labels of the 10,000 images of KMNIST's test part, 8,000 of them to learn from, at epsilon 1;
 so a run on KMNIST would be no fair one. The trials are in results/deep_counts_trials.jsonl, as they were printed. Five stages in place of
-two (6 and 4 x 4 epochs) were tried once, on Fashion-MNIST at epsilon 1, a run in results/deep.json: the net learns by heart what the counts
-tell of the training images (90.2 % of them were right after the first stage, 91.0 after the last), and is no better on others. Gradient
+two (6 and 4 x 4 epochs) were tried once, on Fashion-MNIST at epsilon 1, and were no better on test images: a run in results/deep.json has
+89.71 %. Gradient
 histograms and the rule for the number of clusters were once chosen on true labels of 10,000 rows each of MNIST and Fashion-MNIST (see
 `benchmarks.small_epsilon.command`).
 """

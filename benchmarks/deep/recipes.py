@@ -29,8 +29,8 @@ from labeldp.deep._loop import Recipe
 
 METHODS = (
     *("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3"),
-    *("counts", "counts-rows", "dp-sgd"),
-    "non-private",
+    *("ours-1-of-4", "ours-3-of-6", "counts", "counts-rows", "dp-sgd"),
+    *("non-private-of-4", "non-private-of-6", "non-private"),
 )
 SIZES = ("cpu", "gpu")
 
@@ -130,6 +130,8 @@ class Method:
     warm_start : bool
     views : "one", "flip", "shift 1" or "flip, shift 1"
         Images that a prediction averages over: the image, with its mirror image, with moves by a pixel, or all ten; no label is used.
+    members : int
+        Nets of a `models.Ensemble`, which learn from the same labels.
     """
 
     net: str
@@ -141,10 +143,12 @@ class Method:
     top_k_filter: bool = False
     warm_start: bool = True
     views: str = "one"
+    members: int = 1
 
     def described(self) -> dict[str, object]:
-        """Return JSON-ready data, which is part of a run's identity."""
-        return asdict(self) | {"stages": [stage.described() for stage in self.stages], "sizes": list(self.sizes)}
+        """Return JSON-ready data, which is part of a run's identity; members are included where there are several."""
+        found = asdict(self) | {"stages": [stage.described() for stage in self.stages], "sizes": list(self.sizes)}
+        return found if self.members > 1 else {name: value for name, value in found.items() if name != "members"}
 
     def shortened(self, epochs: int = 1) -> "Method":
         """So many epochs a stage: one to try a command out."""
@@ -216,7 +220,10 @@ class Frozen:
     above: tuple[float, "Frozen"] | None = None
 
     def method(self, name: str, epsilon: float | None) -> Method:
-        """The recipe of one row."""
+        """The recipe of one row; "NAME-of-4" is the mean of four nets that learn as NAME does."""
+        name, _, members = name.partition("-of-")
+        if members:
+            return replace(self.method(name, epsilon), members=int(members))
         kind, _, number = name.partition("-")
         if self.above is not None and (epsilon is None or epsilon >= self.above[0]) and kind in ("ours", "tuned", "alibi", "non"):
             return self.above[1].method(name, epsilon)

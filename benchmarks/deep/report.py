@@ -24,9 +24,13 @@ NAMES = {
     "ours-1": "labeldp, 1 stage",
     "ours-2": "labeldp, 2 stages",
     "ours-3": "labeldp, 3 stages",
+    "ours-1-of-4": "labeldp, 1 stage, mean of 4 nets",
+    "ours-3-of-6": "labeldp, 3 stages, mean of 6 nets",
     "counts": "labeldp, counts, then the net",
     "counts-rows": "labeldp, half counted, half drawn",
     "dp-sgd": "DP-SGD, delta 1e-5",
+    "non-private-of-4": "no privacy, mean of 4 nets",
+    "non-private-of-6": "no privacy, mean of 6 nets",
     "non-private": "no privacy",
 }
 
@@ -72,14 +76,18 @@ def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = F
     lines.append("|---" * (len(epsilons) + 3) + "|")
     lines.append("| label equivalents | " + " | ".join(_worth(table, found, e) for e in epsilons) + " | | |")
     for name in METHODS:
-        if name == "non-private":
+        if name.startswith("non-private"):
             continue
         row = [_cell(table, found.get((name, float(e)), []), published.beside(name, e), digits) for e in epsilons]
         runs = [run for e in epsilons for run in found.get((name, float(e)), [])]
+        if "-of-" in name and not runs:
+            continue  # only one data set has it
         lines.append(f"| {NAMES[name]} | " + " | ".join(row) + f" | {_seeds(runs)} | {_minutes(runs)} |")
-    runs = found.get(("non-private", None), [])
-    bound = _cell(table, runs, published.beside("non-private", None), digits)
-    lines.append(f"| {NAMES['non-private']} | {bound}" + " |" * len(epsilons) + f" {_seeds(runs)} | {_minutes(runs)} |")
+    for name in METHODS:
+        if name == "non-private" or (name, None) in found:
+            runs = found.get((name, None), [])
+            bound = _cell(table, runs, published.beside(name, None), digits)
+            lines.append(f"| {NAMES[name]} | {bound}" + " |" * len(epsilons) + f" {_seeds(runs)} | {_minutes(runs)} |")
     for label, numbers in published.others.items():
         text = ", ".join(f"{value:g} at " + ("no privacy" if e is None else f"eps {e:g}") for e, value in numbers.items())
         lines.append(f"\nPublished: {label}: {text}.")
@@ -150,26 +158,27 @@ def tables() -> str:
     return "\n\n".join(blocks)
 
 
-SUMMED_UP = ("tuned-2st", "counts", "counts-rows", "ours-1", "ours-2", "non-private")
-
-
-OURS = ("counts", "counts-rows", "ours-1", "ours-2")
+OURS = ("counts", "ours-1", "ours-2")
+SEVERAL = ("ours-1-of-4", "ours-3-of-6")  # of a data set one of them was run
 
 
 def summary() -> str:
     """One line for each table, size and epsilon at which ours was run: the README's. Seeds in brackets; epochs are ours."""
-    titles = ("data, net, weights, precision", "eps", "LP-2ST, published", *(NAMES[name] for name in SUMMED_UP), "epochs", "minutes a run")
+    columns = {NAMES[name]: (name,) for name in ("tuned-2st", *OURS)} | {"labeldp, several nets": SEVERAL}
+    titles = ("data, net, weights, precision", "eps", "LP-2ST, published", *columns, NAMES["non-private"], "epochs", "minutes a run")
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for table, size in sorted({(run["table"], run["size"]) for run in load_runs(results_file(False))}):
         if table in GRIDS:
             continue
         found, digits = cells(table, size), 3 if rates(table) else 2
         for epsilon in sorted({epsilon for name, epsilon in found if name in OURS and epsilon is not None}):
-            at = {name: found.get((name, None if name == "non-private" else epsilon), []) for name in SUMMED_UP}
-            published = PUBLISHED[table].beside("paper-2st", epsilon)
-            ours = [run for name in OURS for run in at[name]]
-            row = [_what(table, size, ours), f"{epsilon:g}", "" if published is None else f"{published:.{digits}f}"]
-            row += [shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "") for runs in at.values()]
+            at = {name: found.get((name, epsilon), []) for name in OURS}
+            cited = PUBLISHED[table].beside("paper-2st", epsilon)
+            ours = [run for runs in at.values() for run in runs]
+            row = [_what(table, size, ours), f"{epsilon:g}", "" if cited is None else f"{cited:.{digits}f}"]
+            shown_runs = [[run for name in names for run in found.get((name, epsilon), [])] for names in columns.values()]
+            shown_runs.append(found.get(("non-private", None), []))
+            row += [shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "") for runs in shown_runs]
             lines.append("| " + " | ".join([*row, _epochs(at), _minutes(ours)]) + " |")
     return "\n".join(lines)
 

@@ -56,7 +56,7 @@ def wanted(table: str, size: str, methods: Sequence[str], epsilons: Sequence[flo
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         for number, epsilon in enumerate(epsilons):
             for method in methods:
-                private = method != "non-private"
+                private = not method.startswith("non-private")
                 if not private and number:
                     continue
                 at = float(epsilon) if private else None

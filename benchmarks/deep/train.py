@@ -23,6 +23,7 @@ from labeldp.custody._request import Account
 from labeldp.custody._run import Run, open_run
 from labeldp.deep import Form, debias_weights, evidence_of, likelihood_loss
 from labeldp.deep._loop import Epoch, Placement, predict, train
+from labeldp.deep.models import Ensemble
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior
@@ -98,7 +99,7 @@ class Stages:
         torch.manual_seed(seed)
         self.data, self.method, self.device, self.progress = data, method, device, progress
         self.generator = torch.Generator().manual_seed(seed)
-        self.found = Fitted(build(method.net, data))
+        self.found = Fitted(self.built())
         self.run: Watched | None = None
         self._proba: list[Floats] = []  # the model's, of the rows that are drawn next
 
@@ -107,17 +108,20 @@ class Stages:
         training = self.method.stages[len(self.found.stages)]
         kept = self._in_top_k(model, rows, noisy) if model is not None and self.method.top_k_filter else np.arange(len(rows))
         self.found.stages.append(self._drawn() | {"learned_from": len(kept)})
-        if model is None or not self.method.warm_start:
-            net = build(self.method.net, self.data)
-        else:
-            net = copy.deepcopy(model).requires_grad_(True)  # an averaged net needs no gradient
+        warm = model if self.method.warm_start else None
+        net = self.built() if warm is None else copy.deepcopy(warm).requires_grad_(True)  # an averaged net needs no gradient
         return self.learn(net, rows[kept], target_of(training.loss, noisy[kept]), training)
+
+    def built(self) -> nn.Module:
+        """Make the method's net, or its nets, with new weights."""
+        nets = [build(self.method.net, self.data) for _ in range(self.method.members)]
+        return nets[0] if len(nets) == 1 else Ensemble(nets)
 
     def learn(self, net: nn.Module, rows: Rows, target: Tensor | Form, training: Training) -> nn.Module:
         """Train a net on these rows."""
-        inputs = self.data.X[torch.from_numpy(rows)]
-        recipe = training.recipe()
-        return train(net, inputs, target, recipe, generator=self.generator, device=self.device, progress=self._progress, watch=self._watch)
+        inputs, recipe = self.data.X[torch.from_numpy(rows)], training.recipe()
+        watch = self._watch if self.method.members == 1 else None  # an epoch of one net is none of their mean
+        return train(net, inputs, target, recipe, generator=self.generator, device=self.device, progress=self._progress, watch=watch)
 
     def prior_of(self, model: nn.Module, rows: Rows) -> Floats:
         """Return the law's prior for rows whose labels the model has not seen."""

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks: their sizes against published counts, and that they run, learn and are what their docstrings say."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from labeldp import InvalidInput
-from labeldp.deep import likelihood_loss
+from labeldp.deep import Dense, Recipe, likelihood_loss, train
 from labeldp.deep.models import (
     CifarResNet18,
+    Ensemble,
     InceptionBlock,
     Mlp,
     SmallConvNet,
@@ -154,3 +157,38 @@ def test_impossible_shapes_are_refused():
         WideResNet(10, 27)
     with pytest.raises(InvalidInput, match="hidden"):
         NeuralCollaborativeFiltering(hidden=(63, 8))
+
+
+def test_an_ensemble_predicts_the_mean_of_probabilities():
+    """Of all classes; and with sizes of each column's by itself."""
+    torch.manual_seed(0)
+    nets, x = [Mlp(4, 5, (8,)).eval() for _ in range(3)], torch.randn(6, 4)
+    mean = sum(torch.softmax(net(x), 1) for net in nets) / 3
+    torch.testing.assert_close(torch.softmax(Ensemble(nets)(x), 1), mean)
+    torch.testing.assert_close(Ensemble(nets)(x).exp(), mean)
+    heads = Ensemble(nets, sizes=(2, 3))(x)
+    for columns in (slice(0, 2), slice(2, 5)):
+        torch.testing.assert_close(heads[:, columns].exp(), sum(torch.softmax(net(x)[:, columns], 1) for net in nets) / 3)
+
+
+def test_the_nets_of_an_ensemble_learn_by_themselves():
+    """As two trainings one after another with the same generator; the second net has another order of rows."""
+    torch.manual_seed(0)
+    nets, x = [nn.Linear(4, 3) for _ in range(2)], torch.randn(200, 4)  # without dropout, which has a generator of its own
+    evidence = Dense(torch.log_softmax(torch.randn(200, 3), 1))
+    alone, epochs = [copy.deepcopy(net) for net in nets], []
+    recipe = Recipe(epochs=2, batch_size=32, precision="float32")
+    both = train(Ensemble(nets), x, evidence, recipe, generator=torch.Generator().manual_seed(1), progress=epochs.append)
+    generator = torch.Generator().manual_seed(1)
+    alone = [train(net, x, evidence, recipe, generator=generator) for net in alone]
+    assert not both.training
+    assert [epoch.number for epoch in epochs] == [1, 2, 1, 2]
+    for net, other in zip(both.nets, alone, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def test_an_ensemble_is_of_different_nets():
+    net = Mlp(4, 3, (8,))
+    for nets in ([], [net, net], [net, "net"]):
+        with pytest.raises(InvalidInput, match=r"nets|nn\.Module"):
+            Ensemble(nets)

@@ -15,7 +15,7 @@ from torch.nn import functional
 import labeldp as ldp
 from labeldp.deep import LocationHead, Recipe, TorchRegressor, debiased_loss
 from labeldp.deep import _regressor as module
-from labeldp.deep.models import Mlp
+from labeldp.deep.models import Ensemble, Mlp
 from labeldp.learn import ClusterPrior
 from labeldp.learn._location import Answers, Family
 
@@ -100,6 +100,15 @@ def test_numbers_are_predicted_far_better_than_by_their_mean(head):
     assert np.all((low <= median) & (median <= high)) and 0.6 < np.mean((low <= truth) & (truth <= high)) < 1
     assert {block.law.name for block in model.noisy_labels_.blocks} == {"square-wave"}
     assert model.estimated_rmse_ is None
+
+
+def test_several_nets_have_a_head_each():
+    X, y = friedman(1200)
+    X_test, truth = friedman(1200, seed=1, noise=0.0)
+    several = regressor(lambda k: Ensemble([Mlp(10, k, (32,)) for _ in range(3)])).fit(X, y)
+    heads = [torch.softmax(net(torch.from_numpy(X_test)), 1).detach().numpy() for net in several.module_.nets]
+    np.testing.assert_allclose(several.predict_distribution(X_test), np.mean(heads, axis=0), atol=1e-5)
+    assert several.score(X_test, truth) > 0.5
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, generalised_cross_entropy, likelihood_loss, schedules
 from labeldp.deep._stages import architecture, described, differences, opened
-from labeldp.deep.models import Mlp
+from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import LabelDPWarning
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -485,3 +485,20 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
         "print(json.dumps(described(Recipe(schedule=schedules.triangular(0.3)))))",
     )
     assert told.strip() == texts[4]
+
+
+def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path):
+    """Two stages of two nets, stopped in the second one: the same as without the stop, with one charge."""
+    X, y = data
+    shared = {"recipe": RECIPE, "epsilon": 3.0, "n_stages": 2, "classes": range(K), "random_state": 0, "dataset": "a", "device": "cpu"}
+    make = lambda: TorchClassifier(lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), **shared)  # noqa: E731
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    with pytest.raises(Stopped):
+        make().set_params(ledger=ledger, folder=tmp_path / "state", progress=Stop(6)).fit(X, y)
+    found = make().set_params(ledger=ledger, folder=tmp_path / "state").fit(X, y)
+    assert ledger.spent("a", "label") == 3.0
+    assert [len(stage) for stage in found.history_] == [4, 4]
+    whole = make().set_params(ledger=ledger, folder=tmp_path / "other").fit(X, y)  # the same stored labels
+    assert ledger.spent("a", "label") == 3.0
+    np.testing.assert_allclose(found.predict_proba(X), whole.predict_proba(X), rtol=1e-5)
+    assert found.score(X, y) > 0.5

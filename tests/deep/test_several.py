@@ -24,7 +24,7 @@ from labeldp.deep import (
     likelihood_loss,
     mixup_loss,
 )
-from labeldp.deep.models import Mlp
+from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import InvalidInput, RepeatWarning, UntrainedWarning
 
 N = 1500
@@ -273,3 +273,14 @@ def test_a_true_number_is_scored_by_its_nearest_point():
     predicted = fitted.predict(X)
     right = (predicted[:, 0] == truth["clicked"]) & (predicted[:, 1] == points)
     assert fitted.score(X, truth) == right.mean() > 0.3
+
+
+def test_an_ensemble_averages_each_column_by_itself():
+    """With sizes as many heads; without, or with others, nothing is charged."""
+    several = lambda sizes: lambda k: Ensemble([net(k) for _ in range(2)], sizes)  # noqa: E731
+    found = model(module=several((2, 3)), noise=ldp.SeededNoise(0)).fit(X, Y)
+    for part in found.predict_proba(X):
+        np.testing.assert_allclose(part.sum(axis=1), 1, rtol=1e-6)
+    assert found.score(X, Y) > 0.5
+    with pytest.raises(InvalidInput, match=r"sizes=\(2, 3\)"):
+        model(module=several(()), noise=ldp.SeededNoise(0)).fit(X, Y)

@@ -236,6 +236,23 @@ def test_a_matrix_beside_its_labels(tmp_path: Path) -> None:
     assert accuracy_of(tmp_path / "p.csv", codes) > 0.8
 
 
+def test_several_nets_predict_together(tmp_path: Path) -> None:
+    """Stored and read as one, of classes and of numbers."""
+    pq.write_table(pa.table(shop(1200)), tmp_path / "in.parquet")
+    pq.write_table(pa.table(shop(300, 1)), tmp_path / "new.parquet")
+    short = ("--model", "mlp", "--nets", 3, "--id", "id", *FAST, "--epochs", 8)
+    code, said, _ = train(tmp_path / "in.parquet", tmp_path / "m", *short, "--json")
+    assert code == 0
+    assert json.loads(said)["net"]["parameters"] == {"n_features": 7, "n_classes": 3, "n_nets": 3}
+    assert run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.csv")[0] == 0
+    assert accuracy_of(tmp_path / "p.csv", np.array([CLASSES.index(c) for c in shop(300, 1)["what"]])) > 0.8
+    numbers = ("train", tmp_path / "in.parquet", "--label", "one", "--range", "0:2", "--grid", 5, "--epsilon", 4, "--dataset", "numbers")
+    assert run(*numbers, *short, "--exclude", "what", "--out", tmp_path / "n")[0] == 0
+    assert run("predict", tmp_path / "n", tmp_path / "new.parquet", "--out", tmp_path / "q.csv")[0] == 0
+    assert abs(np.mean(pa.csv.read_csv(tmp_path / "q.csv")["prediction"].to_numpy()) - 1) < 0.5
+    assert train(tmp_path / "in.parquet", tmp_path / "o", "--model", "mlp", "--nets", 1000, "--id", "id")[0] == 2
+
+
 def test_every_net_is_stored_as_plain_numbers(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, net in named.NETS.items():
@@ -250,6 +267,8 @@ def test_every_net_is_stored_as_plain_numbers(tmp_path: Path) -> None:
             named.restored(name, parameters | {"n_classes": 6}, raw, "weights.pt")
         with pytest.raises(InvalidInput, match="parameters"):
             named.restored(name, parameters | {"nonsense": 6}, raw, "weights.pt")
+        with pytest.raises(InvalidInput, match="n_nets"):
+            named.restored(name, parameters | {"n_nets": 10**9}, raw, "weights.pt")
 
 
 def test_no_code_of_a_models_file_is_run(tmp_path: Path) -> None:

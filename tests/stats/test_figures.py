@@ -17,6 +17,8 @@ from scipy.stats import chi2_contingency
 import labeldp as ldp
 from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
 from labeldp.protocol import metrics
+from labeldp.stats import _crosstab
+from labeldp.stats._figures import contributions_of
 
 SIGMAS = 4.9  # two-sided normal quantile of 1e-6
 SEED = ldp.SeededNoise(0)
@@ -176,6 +178,16 @@ def test_the_test_of_independence_has_its_level_and_power(law):
     pvalues = np.array([ldp.stats.crosstab(noisy[i * 900 : (i + 1) * 900], by).pvalue for i in range(400)])
     assert_coverage(pvalues > 0.05, slack=0.01)
     assert ldp.stats.crosstab(noisy[:9000], labels[:9000] % 2).pvalue < 1e-6
+
+
+def test_the_known_variance_of_bits_is_that_of_many_rows():
+    """Thresholds of 200,000 rows: the covariance that the test takes for known, against the one that it would estimate: within 5 %."""
+    _, noisy = drawn(ldp.Threshold(4, 3.0), 200_000, seed=6)
+    part = contributions_of(noisy)
+    basis = np.linalg.qr(np.column_stack([np.ones(4), np.eye(4)[:, 1:]]))[0][:, 1:]
+    known = _crosstab._of_bits(part, basis, [np.arange(len(noisy))])
+    estimated = _crosstab._blocks(noisy, part.table @ basis, [np.arange(len(noisy))])
+    np.testing.assert_allclose(known, estimated, atol=0.05 * estimated.max())
 
 
 def test_units_keep_the_level_of_the_test():

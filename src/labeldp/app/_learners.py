@@ -69,6 +69,8 @@ class NetOptions:
     epochs, batch_size : int, optional
     rate : float, optional
         The learning rate's peak.
+    nets : int, optional
+        Number of nets of an Ensemble.
     device : str
         "auto": the GPU if there is one.
     folder : Path, optional
@@ -78,6 +80,7 @@ class NetOptions:
     epochs: int | None = None
     batch_size: int | None = None
     rate: float | None = None
+    nets: int | None = None
     device: str = AUTO
     folder: Path | None = None
 
@@ -88,6 +91,8 @@ class NetOptions:
             _validate.integer(batch_size=self.batch_size, low=1)
         if self.rate is not None:
             _validate.positive(rate=self.rate)
+        if self.nets is not None:
+            _validate.integer(nets=self.nets, low=1, high=named.MOST_NETS)
 
     @property
     def given(self) -> list[str]:
@@ -96,6 +101,7 @@ class NetOptions:
             "--epochs": self.epochs,
             "--batch-size": self.batch_size,
             "--rate": self.rate,
+            "--nets": self.nets,
             "--device": None if self.device == AUTO else self.device,
             "--folder": self.folder,
         }
@@ -614,14 +620,15 @@ class NetLearner:
         self._device = device_of(options.device)
         width = math.prod(inputs.shape) if isinstance(inputs, ArrayInputs) else len(inputs.names)
         # Here, to refuse faults before all rows are read.
-        self._parameters = named.parameters_for(name, self._n_outputs, inputs.image, width)
+        self._several = {"n_nets": options.nets} if options.nets not in (None, 1) else {}
+        self._parameters = named.parameters_for(name, self._n_outputs, inputs.image, width) | self._several
 
     def prepared(self, X: Any) -> Any:
         """Return images unchanged, and rows of numbers standardised."""
         if self._inputs.image is not None:
             return X
         made = named.as_floats(self._encoding.one_hot(X))
-        self._parameters = named.parameters_for(self.name, self._n_outputs, None, made.shape[1])
+        self._parameters = named.parameters_for(self.name, self._n_outputs, None, made.shape[1]) | self._several
         return made
 
     def estimator(
@@ -642,15 +649,17 @@ class NetLearner:
             random_state=seed,
             device=self._device,
             folder=options.folder,
-            progress=_Epochs(progress),
+            progress=_Epochs(progress, options.nets or 1),
             prior=_prior_for(prior, "pca"),
             **{"validation_fraction": 0.1} | settings,
         )
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return the net with its preprocessing, and the parameters that rebuild it."""
+        from labeldp.deep._regressor import without_location
+
         recipe = self._recipe
-        module, head = (model.module_.net, {"head": model.head}) if self._numbers else (model.module_, {})
+        module, head = (without_location(model.module_), {"head": model.head}) if self._numbers else (model.module_, {})
         return (module, self._encoding.transformer), {
             "net": {"name": self.name, "parameters": self._parameters} | head,
             "recipe": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "rate": recipe.rate, "stages": len(model.history_)},
@@ -660,9 +669,11 @@ class NetLearner:
 class _Epochs:
     """Reports the epochs of each stage as progress."""
 
-    def __init__(self, progress: Progress):
-        self._progress, self._stage = progress, 0
+    def __init__(self, progress: Progress, nets: int):
+        self._progress, self._nets, self._begun = progress, nets, 0
 
     def __call__(self, epoch: Any) -> None:
-        self._stage += epoch.number == 1
-        self._progress(f"stage {self._stage}", epoch.number, epoch.epochs)
+        self._begun += epoch.number == 1
+        stage, net = divmod(self._begun - 1, self._nets)
+        which = f"stage {stage + 1}" + (f", net {net + 1}" if self._nets > 1 else "")
+        self._progress(which, epoch.number, epoch.epochs)

@@ -157,6 +157,7 @@ class NetSettings:
     epochs: Annotated[int | None, typer.Option("--epochs", help="Epochs of a net in each stage.")] = None
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Batch size of a net.")] = None
     rate: Annotated[float | None, typer.Option("--rate", help="Largest learning rate of a net.")] = None
+    nets: Annotated[int | None, typer.Option("--nets", help="Number of nets whose mean probabilities predict. Default: 1.")] = None
     device: Device = "auto"
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Folder for the state of a net's training, which resumes it after a kill.")

@@ -56,6 +56,7 @@ from labeldp.deep._stages import (
     softmax,
     weights_given,
 )
+from labeldp.deep.models import Ensemble
 from labeldp.errors import InvalidInput, LabelDPError, UntrainedWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LabelColumns, Law
@@ -222,7 +223,13 @@ class NetEstimator(StagedEstimator[TrainedNet]):
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
         """Make the net with its initial weights, from inputs to logits (m, K), and try it on a few inputs."""
-        return template_of(self.module, sum(sizes_of(classes)), seed, few)
+        sizes = sizes_of(classes)
+        made = template_of(self.module, sum(sizes), seed, few)
+        if isinstance(made, Ensemble) and (made.sizes or (sum(sizes),)) != sizes:
+            raise InvalidInput(
+                f"Expected an Ensemble with sizes={sizes} for these classes, got {made.sizes}. Give it the columns' numbers."
+            )
+        return made
 
     def _trainer(
         self,

@@ -30,6 +30,7 @@ from labeldp.deep._consistency import Consistency, Targets
 from labeldp.deep._inputs import Inputs, as_inputs
 from labeldp.deep._losses import Dense, Form, cross_entropy, debiased_loss, generalised_cross_entropy, likelihood_loss, mixup_loss
 from labeldp.deep.augment import Augmentation, mixup
+from labeldp.deep.models import Ensemble
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
 from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning
 
@@ -238,7 +239,7 @@ def train(
     Parameters
     ----------
     module : nn.Module
-        Returns logits (m, K); moved to the device.
+        Returns logits (m, K); moved to the device. The nets of a `models.Ensemble` are trained one after another.
     inputs : (n, ...) tensor or array, Inputs, or anything that `as_inputs` takes
         Kept on the device if they fit, otherwise sent batch by batch. uint8 with three or more axes (the rows' included) counts as images
         and is scaled to [0, 1] batch by batch; floats are cast to the net's type; other numbers are passed unchanged.
@@ -284,6 +285,10 @@ def train(
     Guarantee: post-processing of noisy labels, at no further budget. Cost: `recipe.epochs` passes over the rows, and a prediction of the
     held-out rows per epoch.
     """
+    if isinstance(module, Ensemble):
+        shared: dict[str, Any] = {"device": device, "held_out": held_out, "progress": progress, "watch": watch, "fabric": fabric}
+        done = [train(net, inputs, evidence, recipe, generator=generator, first=first, **shared) for net in module.nets]
+        return Ensemble(done, module.sizes).eval()
     require_generator(generator)
     if recipe.patience is not None and held_out is None:
         raise InvalidInput(f"Expected held-out rows with patience={recipe.patience}, got none. Pass held_out=, or leave out patience.")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 ROWS = 1 << 13  # rows that a module predicts at a time
+MOST_NETS = 100  # of an Ensemble: a changed file could name a billion
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,15 @@ def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> "nn.Module":
-    """Make the net with new weights. Name and numbers come from a model's file, which can therefore build nothing but these nets."""
+    """Make the net, or an Ensemble of `n_nets`, with new weights. A model's file names it, which can so build nothing but these nets."""
     require_torch()
     from labeldp.deep import models
 
     maker = getattr(models, net_named(name).maker)
+    several = parameters.get("n_nets", 1)
+    if several != 1:
+        one = {key: value for key, value in parameters.items() if key != "n_nets"}
+        return models.Ensemble([build(name, one) for _ in range(_validate.integer(n_nets=several, low=1, high=MOST_NETS))])
     try:
         made: nn.Module = maker(**{key: _validate.integer(low=1, **{key: value}) for key, value in parameters.items()})
     except (TypeError, RuntimeError):  # unknown parameters, or more weights than there is memory for
@@ -185,9 +190,9 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
 
 def with_head(module: "nn.Module", points: Sequence[object], head: str) -> "nn.Module":
     """Turn a net of two outputs into one of log-probabilities of a range's points (see `LocationHead`), in evaluation mode."""
-    from labeldp.deep._regressor import LocationHead
+    from labeldp.deep._regressor import with_location
 
-    return LocationHead(module, np.asarray(points, np.float64), head).eval()  # type: ignore[arg-type]  # it checks the name
+    return with_location(module, np.asarray(points, np.float64), head).eval()
 
 
 def as_floats(X: Any) -> NDArray[np.float32]:

@@ -20,6 +20,7 @@ from torch.nn import functional
 from labeldp import _validate
 from labeldp.deep._estimator import NetEstimator, template_of
 from labeldp.deep._loop import Epoch, Recipe
+from labeldp.deep.models import Ensemble
 from labeldp.laws import Law
 from labeldp.protocol._estimator import RegressorEstimator
 from labeldp.protocol._fit import FitSettings
@@ -103,6 +104,21 @@ def _log_normal(z: Tensor) -> Tensor:
     below, above = z.clamp(max=0), z.clamp(min=0)
     tail = torch.log(torch.special.erfcx(-below / math.sqrt(2)) / 2) - below * below / 2
     return torch.where(z < 0, tail, torch.log1p(-torch.special.erfc(above / math.sqrt(2)) / 2))
+
+
+def with_location(net: nn.Module, points: ArrayLike, family: str) -> nn.Module:
+    """Put a `LocationHead` on a net, or on each net of an Ensemble."""
+    if isinstance(net, Ensemble):
+        return Ensemble([with_location(each, points, family) for each in net.nets])
+    return LocationHead(net, points, family)  # type: ignore[arg-type]  # it checks the name
+
+
+def without_location(module: nn.Module) -> nn.Module:
+    """Return what `with_location` was given."""
+    if isinstance(module, Ensemble):
+        return Ensemble([without_location(each) for each in module.nets])
+    assert isinstance(module, LocationHead)
+    return module.net
 
 
 class TorchRegressor(RegressorEstimator, NetEstimator):
@@ -243,7 +259,7 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         points = points_of(classes)
         if self.head == "grid":
             return super()._template(classes, seed, few)
-        return LocationHead(template_of(self.module, 2, seed, few, _WHAT), points, self.head)
+        return with_location(template_of(self.module, 2, seed, few, _WHAT), points, self.head)
 
     def predict_distribution(self, X: Any) -> Floats:
         """Predict probabilities of the true number's grid point: (n, G) float64, columns in the order of `grid_`.

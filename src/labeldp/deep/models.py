@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nets that return logits (n, K): a small convnet, a perceptron for tables, and ResNets, Inception and VGG for images."""
+"""Nets that return logits (n, K): a perceptron for tables; a small convnet, ResNets, Inception and VGG for images; several nets as one."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 from labeldp.errors import InvalidInput
 
-__all__ = ["CifarResNet18", "Mlp", "SmallConvNet", "SmallInception", "Vgg16", "WideResNet"]
+__all__ = ["CifarResNet18", "Ensemble", "Mlp", "SmallConvNet", "SmallInception", "Vgg16", "WideResNet"]
 
 POOL = 0
 
@@ -26,6 +27,51 @@ def plain_layers(n_in: int, widths: Sequence[int], *, bias: bool) -> nn.Sequenti
             layers += [nn.Conv2d(n_in, width, 3, padding=1, bias=bias), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
             n_in = width
     return nn.Sequential(*layers)
+
+
+class Ensemble(nn.Module):
+    """Several nets as one: each learns by itself from the same evidence, and the mean of their probabilities predicts.
+
+    Parameters
+    ----------
+    nets : sequence of nn.Module
+        Each returns logits (n, K), and has initial weights of its own.
+    sizes : sequence of int, optional
+        With several label columns: the number of classes of each. The probabilities of each column are averaged by themselves.
+
+    Notes
+    -----
+    Guarantee: no cost in privacy; all nets learn from labels that were drawn once. `train` trains one net after another, with one
+    generator, so that each has an order of rows and augmentations of its own; `progress` and `watch` are called for each net in turn.
+    Cost: that of the nets together. Input as for the nets; the output, (n, K), is the logarithm of the mean probabilities.
+
+    References
+    ----------
+    Lakshminarayanan, Pritzel and Blundell 2017, "Simple and scalable predictive uncertainty estimation using deep ensembles".
+
+    Examples
+    --------
+    >>> nets = Ensemble([Mlp(4, 3, (8,)) for _ in range(5)])
+    >>> torch.softmax(nets(torch.zeros(2, 4)), dim=1).sum(dim=1).allclose(torch.ones(2))
+    True
+    """
+
+    def __init__(self, nets: Sequence[nn.Module], sizes: Sequence[int] = ()) -> None:
+        super().__init__()
+        if not len(nets) or not all(isinstance(net, nn.Module) for net in nets):
+            raise InvalidInput("Expected at least one nn.Module for an Ensemble, got none, or something else.")
+        shared = {id(weight) for weight in nets[0].parameters()}.intersection(*({id(each) for each in net.parameters()} for net in nets))
+        if shared and len(nets) > 1:
+            raise InvalidInput(
+                "Expected nets with weights of their own, got the same net several times. Make each: [Mlp(4, 3) for _ in range(5)]."
+            )
+        self.nets = nn.ModuleList(nets)
+        self.sizes = tuple(sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = torch.stack([net(x).float() for net in self.nets])
+        heads = each.split(self.sizes, dim=2) if self.sizes else (each,)
+        return torch.cat([torch.log_softmax(head, dim=2).logsumexp(dim=0) for head in heads], dim=1) - math.log(len(self.nets))
 
 
 class SmallConvNet(nn.Module):

@@ -58,6 +58,8 @@ class Contributions:
         Projection on the differences of frequencies that the evidence tells.
     spans : (n, K) float64, optional
         Of rows that answer by one bit: the difference between their vectors of either answer.
+    answered : (n,) float64, optional
+        Of rows that answer by one bit: the probability of the given answer at the estimated frequencies.
     """
 
     noisy: NoisyLabels
@@ -65,6 +67,7 @@ class Contributions:
     unbiased: bool
     known: Floats
     spans: Floats | None = None
+    answered: Floats | None = None
 
     def ranges(self, numbers: Floats) -> float:
         """Compute the typical range of a row's estimate of the mean of these numbers (K,), over the outputs of its law."""
@@ -175,8 +178,9 @@ def _of_bits(noisy: NoisyLabels) -> Contributions:
     if leverage.max() > 0.5 + 1e-6:
         return _nothing(noisy)
     spans = pull * (len(likelihood) / np.sqrt(1 - leverage))[:, None]
-    influence = spans * (1 - likelihood @ p)[:, None]
-    return Contributions(noisy, p + influence - influence.mean(axis=0), False, inverse @ information, spans)
+    answered = likelihood @ p
+    influence = spans * (1 - answered)[:, None]
+    return Contributions(noisy, p + influence - influence.mean(axis=0), False, inverse @ information, spans, answered.clip(0, 1))
 
 
 def _nothing(noisy: NoisyLabels) -> Contributions:
