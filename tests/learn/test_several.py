@@ -11,8 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils import get_tags
 
 import labeldp as ldp
-from labeldp.errors import BudgetExceeded, InvalidInput, RepeatWarning
+from labeldp.errors import BudgetExceeded, InvalidInput, LeftOutWarning, RepeatWarning, SeededNoiseWarning
 from labeldp.learn import LabelDPClassifier
+from labeldp.learn._several import told
 
 N = 1500
 RNG = np.random.default_rng(0)
@@ -67,6 +68,84 @@ def test_the_ledger_has_one_charge_and_a_repeat_is_free(ledger):
     np.testing.assert_array_equal(alone.predict(X), first.predict(X)[:, 1])
 
 
+@pytest.mark.parametrize("split", ["joint", "one", "equal"])
+def test_later_stages_are_drawn_by_what_the_models_before_predict(ledger, split):
+    """The second stage's rows hold exactly what its law makes of the product of the first models' probabilities, at one charge."""
+    law = COLUMNS.law(3.0, split, "auto")
+    given = {"epsilon": 3.0, "law": law, "n_stages": 2, "prior_temperature": 0.8}
+    fitted = model(**given, ledger=ledger, dataset="d").fit(X, Y)
+    assert [(stage.name, stage.law) for stage in fitted.stages_] == [("stage-1", law), ("stage-2", law)]
+    assert [ledger.spent("d", name) for name in COLUMNS.names] == [3.0, 3.0] and len(ledger.runs()) == 1
+    assert fitted.privacy_ == ldp.PrivacySpent(3.0, 0.0, "row", recorded=True, secure=True)
+    blocks = {block.stage: block for block in fitted.noisy_labels_.blocks}
+    assert set(blocks) == {"stage-1", "stage-2", "validation"} and sum(len(block.rows) for block in blocks.values()) == N
+    first, second = blocks["stage-1"].rows, blocks["stage-2"].rows
+    before = model(validation_fraction=0.0).fit(X[first], fitted.noisy_labels_[first])
+    weights = {name: each ** (1 / 0.8) for name, each in zip(COLUMNS.names, before.predict_proba(X[second]), strict=True)}
+    prior = COLUMNS.prior(weights)(np.arange(len(second)))
+    drawn = {name: values for name, values in blocks["stage-2"].side.items() if name != "column"}  # the column is asked at random
+    assert drawn
+    for name, values in drawn.items():
+        np.testing.assert_array_equal(law.prepare(prior)[name], values)
+    with pytest.warns(RepeatWarning):
+        again = model(**given, ledger=ledger, dataset="d").fit(X, Y)
+    np.testing.assert_array_equal(again.predict_proba(X)[1], fitted.predict_proba(X)[1])
+    assert ledger.spent("d", "rating") == 3.0
+    assert fitted.score(X, Y) > 0.3  # a quarter is the share of the commonest combination
+    assert all(0 < each.value < 1.6 for each in fitted.estimated_accuracy_)  # by held-out rows, drawn without a prior
+
+
+def test_a_public_prior_is_taken_by_column_as_a_whole_or_as_a_function(ledger):
+    weights = np.where((X[:, 0] > 0)[:, None], [0.2, 0.8], [0.8, 0.2])
+    whole = COLUMNS.prior({"clicked": weights})(np.arange(N))
+    found = [
+        model(prior=prior, law=COLUMNS.law(4.0, "joint", "auto"), noise=ldp.SeededNoise(0)).fit(X, Y)
+        for prior in ({"clicked": weights}, whole, lambda inputs: {"clicked": np.where((inputs[:, :1] > 0), [0.2, 0.8], [0.8, 0.2])})
+    ]
+    for each in found[1:]:
+        np.testing.assert_array_equal(each.predict(X), found[0].predict(X))
+    assert found[0].score(X, Y) > 0.5
+    flat = model(prior=np.ones((N, 6)), law=COLUMNS.law(4.0, "joint", "auto"), noise=ldp.SeededNoise(0)).fit(X, Y)
+    assert flat.noisy_labels_.blocks[-1].side.keys() == found[0].noisy_labels_.blocks[-1].side.keys()
+    charged = model(prior={"clicked": weights}, ledger=ledger, dataset="d", prior_weight=0.5, n_stages=2).fit(X, Y)
+    assert ledger.spent("d", "clicked") == ledger.spent("d", "rating") == 4.0 and charged.privacy_.epsilon == 4.0
+    with pytest.raises(InvalidInput, match="as they were drawn"):
+        found[0].estimators_[0].noisy_labels_.to_table()
+
+
+def test_stages_take_frames_the_default_estimator_and_units():
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(kind=np.where(X[:, 0] > 0, "x", "y"))
+    given = {"law": COLUMNS.law(4.0, "joint", "auto"), "n_stages": 3, "max_rows_per_unit": 1, "noise": ldp.SeededNoise(0)}
+    weights = np.ones((N, 6))
+    weights[0], weights[1] = 0.0, 1e308  # a row of zeros counts as uniform
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = model(estimator=None, prior=weights, prior_weight=0.2, **given).fit(frame, Y, unit=np.arange(N) // 2)
+    assert {each.category for each in caught} == {SeededNoiseWarning, LeftOutWarning}
+    assert [stage.name for stage in fitted.stages_] == ["stage-1", "stage-2", "stage-3"]
+    assert fitted.noisy_labels_.left_out == N // 2
+    assert (fitted.predict(frame)[:, 0] == Y["clicked"]).mean() > 0.7
+
+
+def test_what_a_draw_of_all_columns_tells_of_one_is_the_exact_sum_over_the_others():
+    columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1, 2], "c": [0, 1]})
+    rng = np.random.default_rng(1)
+    labels = {name: rng.integers(len(values), size=40) for name, values in zip(columns.names, columns.lists, strict=True)}
+    belief = [rng.dirichlet(np.ones(size), 40) for size in columns.sizes]
+    noisy = ldp.privatize(labels, columns.law(1.0, "joint", "auto"), classes=columns, prior=rng.random((40, 12)), noise=ldp.SeededNoise(0))
+    whole = noisy.likelihood(dtype="float64").reshape(40, 2, 3, 2)
+    for number, sum_over in enumerate(("nabc,nb,nc->na", "nabc,na,nc->nb", "nabc,na,nb->nc")):
+        found = told(noisy, number, belief)
+        expected = np.einsum(sum_over, whole, *(each for m, each in enumerate(belief) if m != number))
+        np.testing.assert_allclose(found.likelihood(dtype="float64"), expected / expected.max(axis=1, keepdims=True), rtol=1e-9)
+        assert found.privacy == noisy.privacy and not found.invertible.any()
+    flat = ldp.privatize(labels, columns.law(1.0, "joint", "auto"), classes=columns, noise=ldp.SeededNoise(0))
+    apart = ldp.privatize(labels, columns.law(1.0, "joint"), classes=columns, noise=ldp.SeededNoise(0))
+    uniform = [np.ones((40, size)) for size in columns.sizes]
+    assert np.ptp(told(flat, 1, uniform).likelihood(), axis=1).max() > 0
+    np.testing.assert_array_equal(told(apart, 1, belief).likelihood(), apart["b"].likelihood())  # counts need no others
+
+
 def test_units_share_the_bill(ledger):
     fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(X, Y, unit=np.arange(N) // 3)
     assert fitted.privacy_.epsilon == 2.0
@@ -76,8 +155,13 @@ def test_units_share_the_bill(ledger):
 @pytest.mark.parametrize(
     ("changes", "y", "said"),
     [
-        ({"n_stages": 2}, Y, "n_stages=1"),
-        ({"prior": np.ones((N, 6))}, Y, "prior=None"),
+        ({"n_stages": 2, "correction": "debias"}, Y, "one invertible law"),
+        ({"n_stages": 2, "stage_sizes": [1]}, Y, "stage_sizes"),
+        ({"prior": np.ones((N, 5))}, Y, "prior of shape"),
+        ({"prior": {"cliked": np.ones((N, 2))}}, Y, "'clicked'"),
+        ({"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")}, Y, "does not read it"),
+        ({"prior": ldp.learn.ClusterPrior()}, Y, "prior of weights"),
+        ({"n_stages": 2, "estimator": "trees"}, Y, "classifier"),
         ({"top_k_filter": 2}, Y, "top_k_filter=None"),
         ({"law": ldp.RandomizedResponse(5, 4.0)}, Y, "6 combinations"),
         ({"law": COLUMNS.law(1.0)}, Y, "epsilon=4.0"),

@@ -4,6 +4,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -39,7 +40,7 @@ from labeldp.learn._corrections import (
 from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
-from labeldp.learn._several import SeveralModels, drawn
+from labeldp.learn._several import Belief, SeveralModels, drawn, in_stages
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import (
@@ -51,9 +52,9 @@ from labeldp.protocol._estimator import (
     require_own_labels,
     undisturbed,
 )
-from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows
+from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows, Stage, plan_fit
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
-from labeldp.protocol._several import check_rows, check_settings, is_several
+from labeldp.protocol._several import check_rows, is_several
 from labeldp.protocol.metrics import checked_weights, class_rates
 
 FEW_ROWS = 2000
@@ -132,7 +133,8 @@ class TabularEstimator(StagedEstimator[Fitted]):
             With `classes=LabelColumns(...)`, which LabelDPClassifier takes, raw labels of several targets: an (n, L) array, or a data frame
             or mapping with these columns. They are drawn together: `epsilon` is the total for all of them, `law` is "auto", the name of
             each column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts in the account of each column. A
-            copy of this estimator is trained on each column; `predict` returns (n, L), `predict_proba` a list of L arrays.
+            copy of this estimator is trained on each column; `predict` returns (n, L), `predict_proba` a list of L arrays. Later stages are
+            drawn by the product of the columns' predicted probabilities.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows, for learning alone: a row of weight 2 counts as two. They must not depend on these labels. Which
             labels are drawn, at what cost, and the estimates from held-out rows do not change. Not with several targets.
@@ -146,8 +148,8 @@ class TabularEstimator(StagedEstimator[Fitted]):
         Raises
         ------
         InvalidInput
-            For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for several stages,
-            a prior or a filter.
+            For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for a filter, or a
+            prior that asks about groups.
         """
         _require_own_arguments(others)
         try:
@@ -241,9 +243,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         SoftmaxRegression with a penalty chosen on held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator).
         "debias": invert the law on the predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible,
         else "em"; "em" also without an estimator on fewer than 2,000 rows, and with a ClusterPrior, from whose histograms it starts.
-    prior : (n, K) array of floats >= 0, function of X, or ClusterPrior, default=None
+    prior : (n, K) array of floats >= 0, mapping, function of X, or ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
-        of epsilon, and the law gets the rest.
+        of epsilon, and the law gets the rest. Of several targets weights of the combinations, or a mapping of columns to (n, K_l) weights.
     prior_weight : float in [0, 1], default=0.0
         How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
         scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
@@ -438,36 +440,51 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if not is_several(self.classes, y):
             return super()._fit(X, inputs, y, ids, unit, names)
-        check_settings(self.get_params(deep=False))
+        if self.top_k_filter is not None:
+            raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
         if self.class_prior is not None:
             raise InvalidInput("Expected class_prior=None with several targets, got rates. Fit one column at a time: noisy.column(name).")
         if self._weights is not None:
             raise InvalidInput("Expected no sample_weight with several targets, got weights. Fit one column at a time: noisy.column(name).")
+        stages: tuple[Stage, ...] = ()
+        belief: Belief | None = None
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, unit)
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
         else:
-            noisy = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y))
-        own = {"classes": None, "law": "auto", "ledger": None, "noise": None}
-        model = SeveralModels.fit(inputs, noisy, lambda: type(self)(**(self.get_params(deep=False) | own)))
+            noisy, stages, belief = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y))
+        model = SeveralModels.fit(inputs, noisy, self._of_one_column, belief)
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
         for name in ("classes_", "estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_"):
             setattr(self, name, [getattr(part, name) for part in model.parts])
-        self.noisy_labels_, self.privacy_, self.stages_, self.prior_ = noisy, noisy.privacy, (), None
+        self.noisy_labels_, self.privacy_, self.stages_, self.prior_ = noisy, noisy.privacy, stages, None
         self.receipts_, self._learned, self._raw_rows = (*noisy.behind, *noisy.receipts), noisy, 0
         return self
 
-    def _draw_several(self, inputs: Any, Y: Any, rows: RowIds) -> NoisyLabels:
+    def _of_one_column(self, **changes: Any) -> Self:
+        """Make the classifier of one column's noisy labels, from this one's parameters."""
+        own = {"classes": None, "law": "auto", "ledger": None, "noise": None, "prior": None, "prior_weight": 0.0, "n_stages": 1}
+        return type(self)(**(self.get_params(deep=False) | own | {"stage_sizes": None} | changes))
+
+    def _draw_several(self, inputs: Any, Y: Any, rows: RowIds) -> tuple[NoisyLabels, tuple[Stage, ...], Belief | None]:
         """Check everything that can be checked, then charge and draw the raw labels of several targets."""
         columns, settings = self.classes, self._settings()
         require_own_labels(settings)
         for name in columns.names:
             rows.require_public(name)
         check_rows(Y, columns, row_count(inputs))
+        plain = settings.n_stages == 1 and settings.stage_sizes is None and settings.prior is None  # each part holds out rows of its own
+        plan = None if plain else plan_fit(settings, rows, columns, inputs, row_count(inputs), inferred=False)
+        if plan is not None:
+            self._require_estimate(plan)
+        least = 1.0 if plan is None else plan.stages.fractions[-plan.stages.n_stages]
         encoded, estimator, *_ = self._prepared(inputs, self._base(inputs.shape[0]))
         for size in sorted(set(columns.sizes)):
-            dry_run(estimator, encoded, size, inputs.shape[0])
-        return drawn(settings, columns, Y, rows, lambda: features_digest(inputs))
+            dry_run(estimator, encoded, size, int(inputs.shape[0] * least))
+        digest = partial(features_digest, inputs)
+        if plan is None:
+            return drawn(settings, columns, Y, rows, digest), (), None
+        return in_stages(plan, Y, inputs, digest, partial(self._of_one_column, validation_fraction=0.0), self.prior_temperature)
 
     # Predicting -------------------------------------------------------------------------------------------------------------------
 

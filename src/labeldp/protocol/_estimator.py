@@ -559,7 +559,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
             # second charge resumes with the same answer.
             plan = plan.with_answer(self._once(lambda: answer_for(plan, labels)))
             training, start = self._start(training, plan)
-            with self._open(plan, labels, training, state) as run, _paid(run, rows):
+            with self._open(plan, labels, training, state) as run, paid(run, rows):
                 staged = run_stages(
                     run,
                     plan.stages,
@@ -600,7 +600,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
 
 @contextlib.contextmanager
-def _paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
+def paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
     """Add a note to an error of the training: the labels are paid for and kept, and a repeat of the fit costs nothing.
 
     Parameters

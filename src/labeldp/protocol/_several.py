@@ -46,14 +46,6 @@ def law_of(columns: LabelColumns, law: str | Law, epsilon: float, *, prior: bool
     return columns.law(epsilon, "one" if isinstance(plain, OneColumn) else "equal", each)
 
 
-def check_settings(given: dict[str, Any]) -> None:
-    """Refuse settings that a fit of several targets has no use for."""
-    for name, plain in (("n_stages", 1), ("prior", None), ("top_k_filter", None), ("stage_sizes", None)):
-        value = given[name]
-        if value is not None if plain is None else value != plain:
-            raise InvalidInput(f"Expected {name}={plain!r} with several label columns, which are drawn in one stage without a prior.")
-
-
 def check_rows(Y: Any, columns: LabelColumns, n_rows: int) -> None:
     """Refuse labels of other columns or of another number of rows than X."""
     for column in columns_of(Y, columns.names):
