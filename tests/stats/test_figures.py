@@ -16,6 +16,7 @@ from scipy.stats import chi2_contingency
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
+from labeldp.evidence import concat
 from labeldp.protocol import metrics
 from labeldp.stats import _crosstab
 from labeldp.stats._figures import contributions_of
@@ -188,6 +189,20 @@ def test_the_known_variance_of_bits_is_that_of_many_rows():
     known = _crosstab._of_bits(part, basis, [np.arange(len(noisy))])
     estimated = _crosstab._blocks(noisy, part.table @ basis, [np.arange(len(noisy))])
     np.testing.assert_allclose(known, estimated, atol=0.05 * estimated.max())
+
+
+def test_rows_of_two_kinds_of_law_are_unbiased_and_covered():
+    """300 releases of 600 rows on 32 points, half of them by thresholds and half by subset selection; and a handful of thresholds."""
+    points = np.arange(32)
+    shares = np.exp(-points / 6) / np.exp(-points / 6).sum()
+    truth, labels = float(shares @ points), np.random.default_rng(7).choice(32, p=shares, size=300 * 600)
+    asked, others = (ldp.privatize(labels, law, noise=SEED) for law in (ldp.Threshold(32, 4.0), ldp.SubsetSelection(32, 4.0)))
+    found = [ldp.stats.mean(concat([asked[i : i + 300], others[i + 300 : i + 600]]))["mean"] for i in range(0, len(labels), 600)]
+    assert_coverage([each.low <= truth <= each.high for each in found], slack=0.02)
+    values = np.array([each.value for each in found])
+    assert abs(values.mean() - truth) < SIGMAS * values.std() / np.sqrt(len(values)) + 0.1
+    few = ldp.stats.mean(concat([asked[:5], others[300:600]]))["mean"]
+    assert few.value == pytest.approx(ldp.stats.mean(others[300:600])["mean"].value, abs=1.0)
 
 
 def test_units_keep_the_level_of_the_test():

@@ -7,7 +7,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 from scipy.special import ndtr
 
@@ -60,6 +60,8 @@ class Contributions:
         Of rows that answer by one bit: the difference between their vectors of either answer.
     answered : (n,) float64, optional
         Of rows that answer by one bit: the probability of the given answer at the estimated frequencies.
+    information : (K, K) float64, optional
+        Of rows that answer by one bit: the inverse of the covariance of their estimate, at a guess of the frequencies.
     """
 
     noisy: NoisyLabels
@@ -68,6 +70,7 @@ class Contributions:
     known: Floats
     spans: Floats | None = None
     answered: Floats | None = None
+    information: Floats | None = None
 
     def ranges(self, numbers: Floats) -> float:
         """Compute the typical range of a row's estimate of the mean of these numbers (K,), over the outputs of its law."""
@@ -104,13 +107,18 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
     come first (`_of_bits`, `_likeliest`; they take it that labels do not depend on the rows' questions), and the weights are taken where
     rows are too few for them.
     """
-    own = bool(noisy.invertible.all())
-    weights = Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes)) if own else None
+    own = noisy.invertible
+    weights = Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes)) if own.all() else None
     if weights and all(type(block.law).questions is Law.questions for block in noisy.blocks):
         return weights
-    one_bit = all(isinstance(block.law, PriorSplit | Threshold) for block in noisy.blocks)
     once = sum(len(block.rows) for block in noisy.blocks) == len(noisy)
-    found = _of_bits(noisy) if one_bit and once else _likeliest(noisy)
+    bits = np.zeros(len(noisy), bool)
+    for block in noisy.blocks:
+        bits[block.rows] |= isinstance(block.law, PriorSplit | Threshold)
+    if not (once and bits.any() and own[~bits].all()):
+        found = _likeliest(noisy)
+    else:
+        found = _of_bits(noisy) if bits.all() else _together(noisy, bits)
     if weights and not found.tells_all:
         return weights
     asked = [block for block in noisy.blocks if _by_prior(block)]
@@ -180,7 +188,31 @@ def _of_bits(noisy: NoisyLabels) -> Contributions:
     spans = pull * (len(likelihood) / np.sqrt(1 - leverage))[:, None]
     answered = likelihood @ p
     influence = spans * (1 - answered)[:, None]
-    return Contributions(noisy, p + influence - influence.mean(axis=0), False, inverse @ information, spans, answered.clip(0, 1))
+    return Contributions(
+        noisy, p + influence - influence.mean(axis=0), False, inverse @ information, spans, answered.clip(0, 1), information
+    )
+
+
+def _together(noisy: NoisyLabels, bits: NDArray[np.bool_]) -> Contributions:
+    """Combine the estimates of rows that answer by one bit and of the others, which have weights, by how precise they are.
+
+    Each is linear in the outputs and unbiased for fixed weights, while maximum likelihood has a bias with many classes and few rows: on
+    64 points and 1,000 rows, half of either kind, its intervals cover 88 % instead of 95. The precision of the others is taken as the same
+    for all classes: their empirical covariance would depend on their mean.
+    """
+    k = noisy.n_classes
+    asked, others = (np.flatnonzero(each) for each in (bits, ~bits))
+    answers, weights = _of_bits(noisy[asked]), noisy[others].class_weights()
+    information = np.zeros((k, k)) if answers.information is None else answers.information  # too few rows: the others alone
+    spread = weights - weights.mean(axis=0)
+    precision = _contrasts(k) * ((k - 1) * len(others) ** 2 / max(float((spread**2).sum()), 1e-300))
+    share = np.linalg.solve(information + precision + 1 / k, information)  # of the bits, in the estimate
+    rest = _contrasts(k) - share
+    p = 1 / k + share @ (answers.table.mean(axis=0) - 1 / k) + rest @ (weights.mean(axis=0) - 1 / k)
+    table = np.empty((len(noisy), k))
+    table[asked] = p + (answers.table - answers.table.mean(axis=0)) @ share.T * (len(noisy) / len(asked))
+    table[others] = p + spread @ rest.T * (len(noisy) / len(others))
+    return Contributions(noisy, table, False, _contrasts(k))
 
 
 def _nothing(noisy: NoisyLabels) -> Contributions:
