@@ -116,6 +116,11 @@ def suggest(given: object, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
+def quoted(names: Iterable[object]) -> str:
+    """List names for a message, each in quotes."""
+    return ", ".join(map(repr, names))
+
+
 def joined(names: Iterable[str]) -> str:
     """Join names of columns to one text, with commas in names escaped: different lists give different texts."""
     return ",".join(name.replace("\\", "\\\\").replace(",", "\\,") for name in names)

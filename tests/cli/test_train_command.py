@@ -452,7 +452,7 @@ def test_nothing_said_of_a_released_table_is_passed_over(tmp_path: Path, form: s
         (("--classes", "yes,no"), "another order"),
         (("--classes", "no,yes,later"), "or others"),
         (("--infer-classes",), "read off"),
-        (("--id", "who"), "Expected ids as in the release, id, got who"),
+        (("--id", "who"), "Expected ids as in the release, 'id', got 'who'"),
         (("--unit", "who"), "Expected unit 'row' of the release, got 'who'"),
         (("--law", "subset"), "the law of the release, rr"),
     ):

@@ -163,7 +163,7 @@ def test_what_is_wrong_is_said_before_the_charge(tmp_path: Path, source: Path, e
     few = PriorTable(clusters(tmp_path).path, "cluster")
     pq.write_table(pq.read_table(tmp_path / "p.parquet").slice(1), tmp_path / "p.parquet")
     for prior, message in (
-        (few, "a prior for every cluster"),
+        (few, "a prior for every 'cluster'"),
         (model(tmp_path, fault="nan"), "finite weights"),
         (PriorModel(tmp_path / "m.skops", ["x", "nowhere"], trust=[JITTERY]), "nowhere"),
     ):

@@ -18,7 +18,7 @@ import labeldp as ldp
 from labeldp.learn import SoftmaxRegression
 from labeldp.learn import _corrections as corrections
 from labeldp.learn._corrections import LearnOptions, Model, seeded, weight_keyword
-from labeldp.learn._softmax import RowEvidence
+from labeldp.learn._softmax import RowEvidence, _filled
 from labeldp.protocol._matching import take
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")
@@ -81,6 +81,12 @@ def test_softmax_looks_between_values_of_C_that_lie_far_apart():
     few, many = (SoftmaxRegression(C=C, random_state=0).fit_likelihood(X, table).C_ for C in ((1e-2, 1.0), np.geomspace(1e-2, 1.0, 5)))
     assert few == pytest.approx(many)
     assert pytest.approx(0.3, rel=0.2) == SoftmaxRegression(C=(0.3, 0.3), random_state=0).fit_likelihood(X, table).C_
+
+
+def test_strengths_are_filled_up_over_the_whole_range_of_numbers():
+    with np.errstate(all="raise"):
+        found = _filled([1e-300, 1e-299, 1e300])
+    assert (found[0], found[-1]) == (1e-300, pytest.approx(1e300)) and max(np.diff(np.log10(found))) == pytest.approx(0.5, rel=0.1)
 
 
 def test_linear_round_undoes_the_law():

@@ -184,7 +184,7 @@ def test_faults_are_found_before_the_charge(ledger, changes, y, said):
 
 def test_a_column_that_no_row_was_asked_about_is_named():
     law = COLUMNS.law(4.0, "one", weights=[1, 1e12])
-    with pytest.raises(InvalidInput, match="got none about clicked"):
+    with pytest.raises(InvalidInput, match="got none about 'clicked'"):
         model(law=law, noise=ldp.SeededNoise(0)).fit(X[:50], Y[:50])
 
 

@@ -138,8 +138,11 @@ def test_a_null_class_is_one_of_its_own_column(tmp_path: Path, ledger: Ledger) -
 
 def test_a_table_that_was_released_is_not_released_again(tmp_path: Path, ledger: Ledger) -> None:
     done = release(write(data(), tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(), ledger)
-    for label, classes in (("ill", [False, True]), (COLUMNS.name, COLUMNS)):
-        with pytest.raises(InvalidInput, match="was released already"):
+    for label, classes, said in (
+        ("ill", [False, True], "column 'ill' was"),
+        (COLUMNS.name, COLUMNS, "columns 'ill', 'stars', 'ward' were"),
+    ):
+        with pytest.raises(InvalidInput, match=f"{said} released already"):
             release(done.path, tmp_path / "more.parquet", ReleaseSpec(label, classes, 1.0, dataset="in"), ledger)
     assert ledger.spent("in", "ill") == 2.0
 
@@ -293,7 +296,7 @@ def test_a_private_column_does_not_pass_beside_another_label(tmp_path: Path, led
     source = write(data(300), tmp_path / f"in.{ending}")
     release(source, tmp_path / f"wards.{ending}", one("ward", ["a", "b"]), ledger)
     stars = one("stars", [1, 2, 3] if ending == "parquet" else ["1", "2", "3"])
-    with pytest.raises(InvalidInput, match="got ward, which the ledger has charged as private in data set 'd'"):
+    with pytest.raises(InvalidInput, match="got 'ward', which the ledger has charged as private in data set 'd'"):
         release(source, tmp_path / f"stars.{ending}", stars, ledger)
     assert ledger.spent("d", "stars") == 0 and not (tmp_path / f"stars.{ending}").exists()
     assert release(source, tmp_path / f"wards.{ending}", one("ward", ["a", "b"]), ledger).repeated
@@ -329,14 +332,14 @@ def test_a_changed_row_of_a_noisy_column_is_not_taken_for_a_drawn_one(tmp_path: 
     # The manifest, and the file's own facts, claim noisy labels; the column holds raw ones.
     table = noisy.set_column(noisy.schema.get_field_index("ward"), "ward", raw["ward"])
     pq.write_table(table.replace_schema_metadata(noisy.schema.metadata), tmp_path / "forged.parquet")
-    with pytest.raises(InvalidInput, match="got ward, which the ledger has charged"):
+    with pytest.raises(InvalidInput, match="got 'ward', which the ledger has charged"):
         release(tmp_path / "forged.parquet", tmp_path / "stars.parquet", one("stars", [1, 2, 3]), ledger)
 
 
 def test_columns_of_a_joint_release_are_private_one_by_one(tmp_path: Path, ledger: Ledger) -> None:
     source = write(data(300), tmp_path / "in.parquet")
     release(source, tmp_path / "out.parquet", spec(dataset="d"), ledger)
-    with pytest.raises(InvalidInput, match="got ward, stars, which"):
+    with pytest.raises(InvalidInput, match="got 'ward', 'stars', which"):
         release(source, tmp_path / "ill.parquet", one("ill", [False, True]), ledger)
 
 
@@ -355,7 +358,7 @@ def test_a_column_of_an_earlier_or_later_release_is_no_feature(tmp_path: Path, l
         model = tmp_path / f"{label}-model"
         assert {each["name"] for each in json.loads((model / "model.json").read_text())["features"]["columns"]} == {"x", "ill"}
         code, _, told = run(*released, "--features", f"x,{other}", "--out", tmp_path / "refused")
-        assert code == 4 and f"got {other}, which a release drew from a private column" in " ".join(told.split())
+        assert code == 4 and f"got {other!r}, which a release drew from a private column" in " ".join(told.split())
     code, said, told = run("train", wards, "--label", "stars", "--classes", "1,2,3", "--epsilon", "1", *at, "--out", tmp_path / "raw")
     assert code == 0 and "No features, since releases drew them from private columns: ward" in said, told
 
@@ -367,11 +370,11 @@ def test_a_private_column_is_no_feature_and_no_group(tmp_path: Path) -> None:
     assert code == 0 and "Unchanged, as they were: ward, id, x, ill." in said
     wards = ("--label", "ward", "--classes", "a,b", "--epsilon", "1", *at)
     code, _, told = run("train", source, *wards, "--id", "id", "--out", tmp_path / "model")
-    assert code == 4 and "got stars, which the ledger has charged" in told and "--exclude" in told
+    assert code == 4 and "got 'stars', which the ledger has charged" in told and "--exclude" in told
     code, _, told = run("aggregate", source, *wards, "--group", "stars", "--out", tmp_path / "counts.csv")
-    assert code == 4 and "got stars, which the ledger has charged" in told
+    assert code == 4 and "got 'stars', which the ledger has charged" in told
     # A column that a later charge makes private is no feature of the table that was released before.
     code, _, _ = run("train", source, *wards, "--id", "id", "--exclude", "stars", "--out", tmp_path / "model")
     assert code == 0
     code, _, told = run("train", tmp_path / "stars.csv", "--label", "stars", "--out", tmp_path / "other", *at)
-    assert code == 4 and "got ward, which the ledger has charged" in told
+    assert code == 4 and "got 'ward', which the ledger has charged" in told

@@ -437,7 +437,7 @@ class TrainingData:
             # Before the label column is required: a released table's labels come from its evidence, wherever the column lies in this copy.
             self.released = evidence.read(self.table, columns.label, ledger)
             if self.released is not None and isinstance(self.released.noisy.classes, LabelColumns):
-                listed = ", ".join(map(repr, self.released.noisy.classes.names))
+                listed = _validate.quoted(self.released.noisy.classes.names)
                 raise InvalidInput(f"Expected one of the released columns {listed} to train for, got all of them. Name one (--label).")
         check_columns(self.table, columns.names if self.released is None else columns.names[1:])
         if where.image is not None:
@@ -468,7 +468,7 @@ class TrainingData:
         check_columns(table, [*(chosen or ()), *exclude])
         if found := sorted(out & set(chosen or ())):
             raise InvalidInput(
-                f"Expected features besides label, ids and unit, got {', '.join(found)} among them. Leave it out (--features)."
+                f"Expected features besides label, ids and unit, got {_validate.quoted(found)} among them. Leave it out (--features)."
             )
         names = [name for name in (table.names if chosen is None else chosen) if name not in out and name not in exclude]
         # No row to be predicted has noisy labels: it lacks the column, or holds raw ones, and its prediction would tell about them.
@@ -477,8 +477,9 @@ class TrainingData:
         self.noisy_columns = tuple(name for name in names if name in noisy)
         if self.noisy_columns and chosen is not None:
             raise InvalidInput(
-                f"Expected public features, got {', '.join(self.noisy_columns)}, which a release drew from a private column: rows to be "
-                "predicted hold it raw or not at all, and predictions from raw values would tell about them. Leave it out (--features)."
+                f"Expected public features, got {_validate.quoted(self.noisy_columns)}, which a release drew from a private column: rows "
+                "to be predicted hold it raw or not at all, and predictions from raw values would tell about them. Leave it out "
+                "(--features)."
             )
         return [name for name in names if name not in noisy]
 
@@ -740,13 +741,13 @@ class _Released(_Noisy):
                 f"Expected no epsilon for a released table, got {spec.epsilon!r}: its labels are proven and paid for. Leave it out "
                 "(--epsilon)."
             )
-        ids, law = facts.get("id") or [], facts["law"]
+        ids, law, quoted = facts.get("id") or [], facts["law"], _validate.quoted
         checks = (
             ("--stages", spec.n_stages > 1, "one draw, made by the release", f"{spec.n_stages} stages"),
             ("--law", _other_law(spec.law, law), f"the law of the release, {law.get('law')}", spec.law),
             ("--range" if isinstance(spec.classes, Grid) else "--classes", self._other_classes(), *self._differing),
             ("--infer-classes", infers(spec.classes), "the classes of the release", "that they be read off"),
-            ("--id", bool(spec.ids) and [*spec.ids] != [*ids], f"ids as in the release, {', '.join(ids) or 'none'}", ", ".join(spec.ids)),
+            ("--id", bool(spec.ids) and [*spec.ids] != [*ids], f"ids as in the release, {quoted(ids) or 'none'}", quoted(spec.ids)),
             ("--unit", spec.unit not in (None, receipt.unit), f"unit {receipt.unit!r} of the release", repr(spec.unit)),
             ("--max-rows-per-unit", spec.max_rows_per_unit not in (1, receipt.max_rows_per_unit), "the cap of the release", "another"),
         )

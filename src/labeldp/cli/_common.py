@@ -373,9 +373,7 @@ class NumberOptions(ColumnOptions):
         if infer:
             raise typer.BadParameter("Expected declared classes of several columns, got --infer-classes. Write --classes 'A,B;C,D'.")
         if len(set(names)) < len(names):
-            raise typer.BadParameter(
-                f"Expected different label columns, got one twice in {', '.join(map(repr, names))}. Name each one once."
-            )
+            raise typer.BadParameter(f"Expected different label columns, got one twice in {_validate.quoted(names)}. Name each one once.")
         found: dict[str, Any] = usage(lambda: self._grids(names))
         plain = [name for name in names if name not in found]
         if not plain and (self.classes is not None or self.classes_file is not None):
@@ -479,7 +477,7 @@ def by_name(names: Sequence[str], option: str, what: str, text: str | None) -> d
         name, equals, value = (each.strip() for each in part.rpartition("="))
         if not equals:
             raise InvalidInput(
-                f"Expected {option} NAME={what} with several label columns, {', '.join(map(repr, names))}, got {part!r}. For example "
+                f"Expected {option} NAME={what} with several label columns, {_validate.quoted(names)}, got {part!r}. For example "
                 f"{names[-1]}={what}. A comma in the name of one column is written \\, in --label."
             )
         place = _validate.one_of(names, **{f"column of {option}": name})

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from labeldp import _validate
 from labeldp.cli._common import (
     LAW_NAMES,
     Budget,
@@ -142,7 +143,7 @@ def release(
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
     over = done.manifest.get("rows_over_the_cap")
     left_out = f" {over:,} rows over the cap were left out." if over else ""
-    what_is = f"column {spec.label!r} is" if len(spec.labels) == 1 else f"columns {', '.join(map(repr, spec.labels))} together are"
+    what_is = f"column {spec.label!r} is" if len(spec.labels) == 1 else f"columns {_validate.quoted(spec.labels)} together are"
     typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; {what_is} {done.receipt.guarantee}.{left_out}")
     if done.unchanged:
         more = f" and {len(done.unchanged) - _SHOWN:,} more" if len(done.unchanged) > _SHOWN else ""

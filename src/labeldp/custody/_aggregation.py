@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp._validate import DEFAULT_COLUMN, exact
 from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals, Query
@@ -235,7 +236,7 @@ def _parquet(path: str | Path) -> "pq.ParquetFile":
 def _group_column(batch: pa.RecordBatch, group: str, query: Query, start: int) -> NDArray[np.int64]:
     """Read and check the groups of a batch whose first row is row `start` of the table."""
     if group not in batch.schema.names:
-        raise InvalidInput(f"Expected a column {group!r} of groups, got columns {', '.join(batch.schema.names)}.")
+        raise InvalidInput(f"Expected a column {group!r} of groups, got columns {_validate.quoted(batch.schema.names)}.")
     column = batch.column(group)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise InvalidInput(
@@ -977,7 +978,7 @@ class LabelReader:
     def codes(self, batch: pa.RecordBatch) -> NDArray[np.integer]:
         """Read the codes of a batch's rows: (n,) in 0..K-1."""
         if self._label not in batch.schema.names:
-            raise InvalidInput(f"Expected a label column {self._label!r}, got columns {', '.join(batch.schema.names)}.")
+            raise InvalidInput(f"Expected a label column {self._label!r}, got columns {_validate.quoted(batch.schema.names)}.")
         column = batch.column(self._label)
         if column.null_count:
             self._refuse(np.asarray(pc.is_null(column)))

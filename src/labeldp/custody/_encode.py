@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp import _validate
 from labeldp._validate import joined, suggest
 from labeldp.errors import DomainLeakWarning, InvalidInput, warn
 from labeldp.laws._columns import LabelColumns
@@ -298,7 +299,7 @@ def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
     if array is None or array.ndim != 2 or array.shape[1] != len(names):
         shape = "no array" if array is None else f"shape {array.shape}"
         raise InvalidInput(
-            f"Expected the labels of {len(names)} columns as a data frame or mapping with {', '.join(map(repr, names))}, or as an array of "
+            f"Expected the labels of {len(names)} columns as a data frame or mapping with {_validate.quoted(names)}, or as an array of "
             f"shape (n, {len(names)}), got {shape}."
         )
     return list(array.T)

@@ -698,7 +698,7 @@ def _check_unnamed(column: PrivateColumn, carried: str, runs: Sequence[RunRecord
     listed = f"{len(charged)} columns, among them" if len(charged) > _LISTED else "the columns" if charged[1:] else "the column"
     shown = sorted(charged, key=lambda name: name != carried)[:_LISTED]
     raise InvalidInput(
-        f"Expected the name of the label column: data set {column.dataset!r} has charges for {listed} {', '.join(map(repr, shown))}"
+        f"Expected the name of the label column: data set {column.dataset!r} has charges for {listed} {_validate.quoted(shown)}"
         f"{f', and these labels carry the name {carried!r}' if known else ''}. Which column are these labels? Pass column={shown[0]!r} if "
         f"they are that one's, column={column.column!r} if they are of another column. Nothing was charged."
     )

@@ -573,7 +573,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         if lacking := untold(noisy):
             warn(
                 UntrainedWarning(
-                    f"No row was asked about {', '.join(lacking)}, so that these heads have learned nothing. Predict the others."
+                    f"No row was asked about {_validate.quoted(lacking)}, so that these heads have learned nothing. Predict the others."
                 )
             )
         found: dict[str, list[Any]] = {name: [] for name in ("classes_", *_ESTIMATES)}

@@ -275,7 +275,7 @@ class Trainer:
                 lost += lost_classes(each[asked], part[asked])
         if lost:
             warnings.warn(
-                f"After stage {trained.number} the net gives no probability to {', '.join(map(repr, lost))}, though the noisy labels speak "
+                f"After stage {trained.number} the net gives no probability to {_validate.quoted(lost)}, though the noisy labels speak "
                 "for it: a step was too large. Clip gradients, lower the rate, or fit again from another random_state; labels that were "
                 "drawn are not drawn again.",
                 LostClassWarning,

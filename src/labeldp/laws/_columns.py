@@ -150,7 +150,9 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
             )
         if isinstance(weights, Mapping):
             if set(weights) != set(self.names):
-                raise InvalidInput(f"Expected weights of the columns {', '.join(self.names)}, got other names. Give each column one.")
+                raise InvalidInput(
+                    f"Expected weights of the columns {_validate.quoted(self.names)}, got other names. Give each column one."
+                )
             weights = [weights[name] for name in self.names]
         if split == "joint":
             return self._joint(epsilon, law)

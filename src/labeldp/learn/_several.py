@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Never, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from labeldp import _validate
 from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
@@ -58,8 +59,8 @@ class SeveralModels:
         columns = columns_in(noisy)
         if lacking := untold(noisy):
             raise InvalidInput(
-                f"Expected rows that were asked about every label column, got none about {', '.join(lacking)}. Learn each of the others "
-                "from noisy[name], or draw by another rule: law=columns.law(epsilon, 'joint')."
+                f"Expected rows that were asked about every label column, got none about {_validate.quoted(lacking)}. Learn each of the "
+                "others from noisy[name], or draw by another rule: law=columns.law(epsilon, 'joint')."
             )
         guess = belief or [np.ones((len(noisy), size)) for size in columns.sizes]
         model = cls(columns, tuple(make().fit(X, told(noisy, number, guess)) for number in range(len(columns.names))))

@@ -324,7 +324,7 @@ def _filled(strengths: list[float]) -> list[float]:
     """Put further C, evenly on a logarithmic scale, between those that are more than a step apart."""
     found = strengths[:1]
     for low, high in pairwise(strengths):
-        steps = max(1, int(np.ceil(np.log10(high / low) / _STEP - 0.1)))  # 1, 3, 10 are in steps
+        steps = max(1, int(np.ceil((np.log10(high) - np.log10(low)) / _STEP - 0.1)))  # 1, 3, 10 are in steps
         found += np.geomspace(low, high, steps + 1)[1:].tolist()
     return found
 

@@ -406,7 +406,7 @@ class Ledger:
         without = [name for name, history in histories if not history.runs]
         if runs and without:
             raise InvalidInput(
-                f"Expected columns with a charge in {dataset!r}, got {', '.join(map(repr, without))} without one. Correct the name "
+                f"Expected columns with a charge in {dataset!r}, got {_validate.quoted(without)} without one. Correct the name "
                 "(`labeldp ledger spent` lists them), or leave it out: it has spent nothing."
             )
         units = {run.unit for run in runs.values()}

@@ -171,7 +171,7 @@ def of_others(source: Source, label: str | None, manifest: Any = None, ledger: L
         way = f"If {label!r} was released by itself, name that release's manifest (manifest=, --manifest)."
     return InvalidInput(
         f"Expected a released column, got {label!r}: {source.path.name} was released with the label column{'s' * (len(names) > 1)} "
-        f"{', '.join(map(repr, names))}.{_validate.suggest(label, names)} {way}"
+        f"{_validate.quoted(names)}.{_validate.suggest(label, names)} {way}"
     )
 
 
@@ -304,7 +304,7 @@ def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source
     if source is not None and private:
         private -= _noisy_columns(source, private, ledger, runs)
     if private:
-        found = ", ".join(name for name in names if name in private)
+        found = _validate.quoted(name for name in names if name in private)
         text = (
             f"Expected public columns beside the label, got {found}, which the ledger has charged as private in data set {dataset!r}: raw "
             "values would be published, or learned from. Release all private columns together ({}), or start from the earlier "

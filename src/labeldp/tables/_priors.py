@@ -214,7 +214,7 @@ class PriorTable:
         # Different keys have equal 64-bit hashes with a probability of about n^2 / 2^65, so equal hashes are taken for equal keys.
         again = order[1:][made.words[1:] == made.words[:-1]]
         if len(again):
-            row, names = row_number(int(again.min())), ", ".join(self.reads)
+            row, names = row_number(int(again.min())), _validate.quoted(self.reads)
             raise InvalidInput(f"Expected each key once in {place.name}, got one of {names} twice, again in {row}. Keep one row of each.")
         return made
 
@@ -247,8 +247,8 @@ class OpenTable:
         place, found = self._find(rows) if len(self.columns) > 1 else self._find_distinct(rows)
         if self.missing == "error" and not found.all():
             raise InvalidInput(
-                f"Expected a prior for every {', '.join(self.columns)}, got none in {self.facts['table']} for {_which(found, start)}. Add "
-                "it, or give such rows a uniform prior: missing='uniform'."
+                f"Expected a prior for every {_validate.quoted(self.columns)}, got none in {self.facts['table']} for "
+                f"{_which(found, start)}. Add it, or give such rows a uniform prior: missing='uniform'."
             )
         weights = self.table[place]
         weights[~found] = 1.0  # uniform

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from pyarrow.fs import FileType
 
+from labeldp import _validate
 from labeldp._validate import joined
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._request import Account, Overlap
@@ -674,9 +675,9 @@ def check_raw(table: Source, labels: str | Sequence[str], ledger: Ledger | None 
     names = (labels,) if isinstance(labels, str) else tuple(labels)
     marks = [name + EVIDENCE for name in (*names, joined(names))]
     if set(marks) & set(table.names):
-        raise released_already(", ".join(names))
+        raise released_already(*names)
     if found_already := set(names) & {name for facts in all_facts(table) for name in labels_of(facts)}:
-        raise released_already(", ".join(sorted(found_already)))
+        raise released_already(*sorted(found_already))
     if ledger is None:
         return
     # Compared by content, since the file may have been renamed, too.
@@ -701,9 +702,10 @@ def labels_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, facts.get("columns") or [facts["label"]]))
 
 
-def released_already(label: str) -> InvalidInput:
-    """Make the error for a table whose label column holds noisy labels."""
-    return InvalidInput(f"Expected a table with raw labels, got one whose column {label!r} was released already. Name its original.")
+def released_already(*labels: str) -> InvalidInput:
+    """Make the error for a table whose label columns hold noisy labels."""
+    what = f"column {labels[0]!r} was" if len(labels) == 1 else f"columns {_validate.quoted(labels)} were"
+    return InvalidInput(f"Expected a table with raw labels, got one whose {what} released already. Name its original.")
 
 
 def embedded_facts(source: Source) -> dict[str, object] | None:

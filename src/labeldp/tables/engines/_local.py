@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from labeldp import _validate
 from labeldp._files import private_file
 from labeldp._hash import public_hash
 from labeldp.custody._draw import Ids, filtered
@@ -132,7 +133,7 @@ def _prior(batch: Columns, names: Sequence[str] | None) -> NDArray[np.float64] |
         return None
     weights = np.column_stack([_number_column(batch, name) for name in names])
     if not np.all((weights >= 0) & (weights < np.inf)):  # here, before the charge, also for laws that ignore the prior
-        raise InvalidInput(f"Expected finite weights >= 0 in the prior's columns {', '.join(names)}, got others. Mend those rows.")
+        raise InvalidInput(f"Expected finite weights >= 0 in the prior's columns {_validate.quoted(names)}, got others. Mend those rows.")
     return weights
 
 

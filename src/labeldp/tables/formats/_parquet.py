@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileType
 
+from labeldp import _validate
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables._place import HashedFile, Place, reading
 from labeldp.tables.formats._csv import CsvSource, delimiter_of
@@ -374,7 +375,7 @@ def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]
     schema = pa.schema([field for field in whole.schema if field.name in keys])
     for file, found in zip(files.files, values, strict=True):
         if set(found) != set(schema.names):
-            missing = ", ".join(sorted(set(schema.names) - set(found)))
+            missing = _validate.quoted(sorted(set(schema.names) - set(found)))
             raise InvalidInput(f"Expected every file in a folder for each of the partitions' keys, got {file} without {missing}. Move it.")
     return schema, [{name: pa.scalar(found[name], schema.field(name).type) for name in schema.names} for found in values]
 
@@ -395,7 +396,7 @@ def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema
                     f"{first.path}. Write them with one schema."
                 )
         if len(file.names) < len(types):
-            missing = ", ".join(name for name in types if name not in file.names)
+            missing = _validate.quoted(name for name in types if name not in file.names)
             raise InvalidInput(f"Expected the same columns in all files, got {file.path} without {missing}. Write them with one schema.")
     nullable = {name: any(file.schema.field(name).nullable for file in files) for name in types}
     return pa.schema([*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys])
