@@ -23,6 +23,7 @@ from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.laws import LAWS
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._repair import orphans
+from labeldp.tables._evidence import read_noisy
 from labeldp.tables._spec import ReleaseSpec
 
 __all__ = ["watch"]
@@ -116,6 +117,17 @@ class Contract:
         again = spec_of(label="flag", classes=["a", "b"], dataset="other")
         with pytest.raises(InvalidInput, match="column 'flag' was released already"):
             cluster.release(tmp_path / "out", tmp_path / "again", again, Ledger(tmp_path / "ledger.db"))
+
+    def test_the_manifest_lists_a_noisy_column_of_the_files_that_were_read(self, cluster: Cluster, tmp_path: Path) -> None:
+        rows = table(1000).append_column("ward", pa.array(["a", "b"] * 500))
+        source, name, first = write(rows, tmp_path / "visits", 2), cluster.engine.name.lower(), tmp_path / "first"
+        release(source, first, ReleaseSpec("ward", ["a", "b"], 1.0, id="id", dataset="wards"), Ledger(tmp_path / "wards.db"))
+        asked = ("--label", "label", "--classes", ",".join(map(str, range(10))), "--epsilon", 1, "--id", "id", "--engine", name)
+        code, _, error = run("release", first, *asked, "--out", tmp_path / "out", "--ledger", tmp_path / "ledger.db")
+        assert code == 0, error
+        once, now = read_noisy(first), read_noisy(tmp_path / "out", "ward")
+        assert np.array_equal(now.by_id(once.ids).likelihood(), once.likelihood())
+        assert "earlier" in pq.read_schema(tmp_path / "out" / "part-00000.parquet").metadata[b"labeldp"].decode()
 
     def test_a_table_that_changes_between_the_passes_is_not_published(
         self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch

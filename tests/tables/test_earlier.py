@@ -18,6 +18,7 @@ from labeldp.app import stage
 from labeldp.tables._place import manifest_path
 
 CLASSES = {"ill": ["no", "yes"], "stars": ["1", "2", "3"], "ward": ["a", "b"]}
+pytestmark = pytest.mark.filterwarnings("ignore:The rows were released before in data set:labeldp.errors.LabelDPWarning")
 KINDS = ["csv", "parquet", "folder"]
 
 
@@ -279,3 +280,51 @@ def test_the_command_says_what_is_noisy_already(tmp_path: Path) -> None:
     assert code == 0 and "Noisy already, by earlier releases: ill (epsilon 1 in data set 'd0')." in " ".join(said.split()), told
     code, said, _ = run(*asked, "--out", tmp_path / "ward.csv", "--json")
     assert [each["label"] for each in json.loads(said)["earlier"]] == ["ill"]
+
+
+@pytest.mark.parametrize("name", ["d0", "people"])
+def test_a_charge_under_another_name_is_warned_of(tmp_path: Path, name: str) -> None:
+    """The ledger adds up what rows cost by the name of their data set."""
+    _, first = chain(tmp_path, "csv", "ill")
+    declared = (
+        "--label",
+        "ward",
+        "--classes",
+        "a,b",
+        "--epsilon",
+        "1",
+        "--id",
+        "id",
+        "--dataset",
+        name,
+        "--ledger",
+        tmp_path / "new.db",
+        "--budget",
+        "9",
+    )
+    for asked in (("release", first, "--out", tmp_path / "ward.csv"), ("train", first, "--model", "linear", "--out", tmp_path / "model")):
+        code, _, told = run(*asked, *declared)
+        said = "warning: The rows were released before in data set 'd0', and are charged now in data set 'people'" in " ".join(told.split())
+        assert code == 0 and said == (name == "people"), told
+
+
+def test_a_raw_column_that_is_private_under_another_name_is_warned_of(tmp_path: Path) -> None:
+    source, _ = chain(tmp_path, "csv", "ill")
+    ledger = ("--ledger", tmp_path / "private" / "ledger0.db")
+    declared = ("--label", "ward", "--classes", "a,b", "--epsilon", "1", *ledger)
+    for number, asked in enumerate((("release", "--id", "id"), ("train", "--model", "linear"), ("aggregate", "--group", "ill"))):
+        code, _, told = run(*asked, source, *declared, "--dataset", f"other {number}", "--out", tmp_path / f"out-{number}.csv")
+        assert code == 0 and "names of private columns of other data sets in the ledger: ill (in 'd0')" in " ".join(told.split()), told
+    code, _, told = run(
+        "train", source, *declared, "--dataset", "more", "--exclude", "ill", "--model", "linear", "--out", tmp_path / "model"
+    )
+    assert code == 0 and "other data sets" not in told
+
+
+def test_an_id_or_unit_is_no_private_column(tmp_path: Path) -> None:
+    """Predictions carry the ids."""
+    source, _ = chain(tmp_path, "csv", "ill")
+    asked = ("--label", "ward", "--classes", "a,b", "--epsilon", "1", "--dataset", "d0", "--ledger", tmp_path / "private" / "ledger0.db")
+    for role in ("--id", "--unit"):
+        code, _, told = run("train", source, *asked, role, "ill", "--exclude", "stars", "--out", tmp_path / "model")
+        assert code == 4 and "got ill, which the ledger has charged as private" in " ".join(told.split())

@@ -22,9 +22,9 @@ from labeldp.custody._encode import infers
 from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.ledger._database import AggregateDraw
 from labeldp.ledger._ledger import Ledger, ledger_of
-from labeldp.tables._evidence import check_unchanged
+from labeldp.tables._evidence import check_unchanged, warn_of_names
 from labeldp.tables._place import Place, workplace
-from labeldp.tables._release import check_raw
+from labeldp.tables._release import all_facts, check_raw
 from labeldp.tables._spec import declared_or_infer
 from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._parquet import check_ending, check_layout, is_parquet, open_table, row_name, table_name, table_writer
@@ -186,6 +186,7 @@ def aggregate(
     dataset = spec.dataset or table_name(table)
     _check(table, spec, record)
     check_unchanged([spec.group], dataset, record, table)  # the sizes of groups are published as they are
+    warn_of_names([spec.group], dataset, record, all_facts(table))
     check_ending(target)
     runs = record.runs(dataset, spec.label)
     # An existing file can be this request's answer only if some answer was drawn before; whether it is is known after reading the table.

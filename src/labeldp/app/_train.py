@@ -56,9 +56,9 @@ from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.protocol._estimator import TopK, quantiles_of
 from labeldp.protocol._fit import stage_shares
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables._evidence import ProvenLabels, check_unchanged, matched, of_others, proven, released_columns, unknown
+from labeldp.tables._evidence import ProvenLabels, check_unchanged, matched, of_others, proven, released_columns, unknown, warn_of_names
 from labeldp.tables._place import Place, manifest_path, workplace
-from labeldp.tables._release import check_raw
+from labeldp.tables._release import all_facts, check_raw
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
 from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._parquet import DatasetSource, check_ending, is_parquet, open_table, table_writer
@@ -567,8 +567,11 @@ class _Raw:
         return self._spec.dataset or self._path.stem
 
     def check_features(self, names: Sequence[str]) -> None:
-        """Refuse features that are private in this data set: a model of them would not be covered by their charge."""
-        check_unchanged(names, self.dataset, self._ledger)  # what is proven to be noisy is no feature
+        """Refuse features, ids and units that are private in this data set: no charge covers a model of them, or ids beside predictions."""
+        taken = list(dict.fromkeys([*names, *self._spec.ids, *([self._spec.unit] if self._spec.unit else [])]))
+        check_unchanged(taken, self.dataset, self._ledger)  # what is proven to be noisy is no feature
+        table, charged = self._data.table, self.trained_on == "raw labels"
+        warn_of_names(taken, self.dataset, self._ledger, all_facts(table) if charged and not isinstance(table, ArrayTable) else ())
 
     @cached_property
     def codec(self) -> LabelCodec:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, LabelDPError, RawLabelsWarning, warn
+from labeldp.errors import InvalidInput, LabelDPError, LabelDPWarning, RawLabelsWarning, warn
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
 from labeldp.laws import Law, law_from_dict
@@ -332,6 +332,39 @@ def _check_claims(source: Source, names: Collection[str], ledger: Ledger) -> Non
                 f"something else, or not all of its rows: raw values may stand there. Start from the released table as it was, or take "
                 f"{found} out of the table."
             )
+
+
+def warn_of_names(names: Collection[str], dataset: str, ledger: Ledger, found: Sequence[Manifest] = ()) -> None:
+    """Warn if a data set's name hides from the ledger that its rows, or columns that are taken as they are, are those of another one.
+
+    Parameters
+    ----------
+    names : collection of str
+        The columns: those that `found` drew are noisy.
+    dataset : str
+    ledger : Ledger
+    found : sequence of mappings
+        The facts of the releases that the table names.
+    """
+    earlier = {Receipt.from_dict(facts["receipt"]).dataset for facts in found}
+    if earlier and dataset not in earlier:
+        warn(
+            LabelDPWarning(
+                f"The rows were released before in data set {', '.join(map(repr, sorted(earlier)))}, and are charged now in data set "
+                f"{dataset!r}: the ledger does not add up what they cost. Name the same data set (dataset=, --dataset)."
+            )
+        )
+    raw = set(names) - noisy_names(found)
+    others = {name: run.dataset for run in ledger.runs() if run.dataset != dataset for name in run.columns if name in raw}
+    if others:
+        listed = ", ".join(f"{name} (in {others[name]!r})" for name in names if name in others)
+        warn(
+            RawLabelsWarning(
+                f"Columns that are taken as they are, in data set {dataset!r}, have the names of private columns of other data sets in the "
+                f"ledger: {listed}. If the rows are the same, name that data set (dataset=, --dataset), in which they are refused. Or take "
+                "them out of the table, or of the features (exclude=, --exclude)."
+            )
+        )
 
 
 def warn_of_copies(labels: Collection[str], dataset: str, ledger: Ledger) -> None:

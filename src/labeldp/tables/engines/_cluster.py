@@ -34,7 +34,7 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
 from labeldp.receipt import Receipt
-from labeldp.tables._evidence import check_unchanged, warn_of_copies
+from labeldp.tables._evidence import check_unchanged, warn_of_copies, warn_of_names
 from labeldp.tables._place import Part, Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
 from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, released_already, to_json, unchanged
@@ -282,7 +282,9 @@ class ClusterEngine:
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table proves them."""
-        check_unchanged(unchanged(self.names, spec), dataset, ledger)
+        names = unchanged(self.names, spec)
+        check_unchanged(names, dataset, ledger)
+        warn_of_names(names, dataset, ledger, self.earlier)
         warn_of_copies(spec.labels, dataset, ledger)
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":

@@ -29,7 +29,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import pack
 from labeldp.laws._columns import LabelColumns, laws_of_columns
 from labeldp.ledger._ledger import Ledger
-from labeldp.tables._evidence import check_unchanged, warn_of_copies
+from labeldp.tables._evidence import check_unchanged, warn_of_copies, warn_of_names
 from labeldp.tables._place import Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, Floats, OpenPrior, OpenTable, kept_weights, weights_of, write_answers
 from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, check_raw, passed_on, to_json, unchanged
@@ -243,7 +243,9 @@ class LocalEngine:
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label that are not proven to hold what an earlier run has drawn."""
-        check_unchanged(unchanged(self.names, spec), dataset, ledger, self._table)
+        names = unchanged(self.names, spec)
+        check_unchanged(names, dataset, ledger, self._table)
+        warn_of_names(names, dataset, ledger, self.earlier)
         warn_of_copies(spec.labels, dataset, ledger)
 
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "LocalPasses":
