@@ -466,6 +466,17 @@ def release_several_columns(folder: Path) -> Any:
 
 
 @call
+def release_one_column_after_another(folder: Path) -> Any:
+    """The last manifest lists the columns of the earlier releases."""
+    rows = ROWS.slice(0, 20).select(["ward", "bed", "status"]).append_column("old", pa.array(np.array(["no", "yes"])[CODES[:20] % 2]))
+    source, ledger, shared = given(folder, "csv", rows=rows), opened(folder), {"id": ("ward", "bed")}
+    first = ldp.release(source, folder / "first.csv", spec(**shared), ledger)
+    last = ldp.release(first.path, folder / "last.csv", spec(label="old", classes=["no", "yes"], **shared), ledger)
+    read = ldp.read_noisy(last.path, "status", ledger=ledger)
+    return {"done": [table(first), table(last)], "read": labels(read), "evidence": read.privacy.evidence}
+
+
+@call
 def release_prior_of_a_table(folder: Path) -> Any:
     lines = ["bed,ill,well,unsure", *(f"{bed},{1 + bed % 3},{2 - bed % 2},1" for bed in range(8))]
     (folder / "prior.csv").write_text("\n".join(lines) + "\n")

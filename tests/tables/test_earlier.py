@@ -328,3 +328,21 @@ def test_an_id_or_unit_is_no_private_column(tmp_path: Path) -> None:
     for role in ("--id", "--unit"):
         code, _, told = run("train", source, *asked, role, "ill", "--exclude", "stars", "--out", tmp_path / "model")
         assert code == 4 and "got ill, which the ledger has charged as private" in " ".join(told.split())
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_joint_columns_and_numbers_of_earlier_releases(tmp_path: Path, kind: str) -> None:
+    columns = ldp.LabelColumns({name: CLASSES[name] for name in ("ill", "ward")})
+    people = data().append_column("person", pa.array(np.arange(300) // 2)).append_column("income", pa.array(np.arange(300) % 100))
+    source, joint, numbers, last = (tmp_path / f"{name}.{kind}" for name in ("in", "joint", "numbers", "last"))
+    ledger, shared = Ledger(tmp_path / "new.db"), {"id": "id", "dataset": "d"}
+    release(write(people, source), joint, ReleaseSpec(columns.name, columns, 2.0, law=columns.law(2.0, "joint"), **shared), ledger)
+    release(joint, numbers, ReleaseSpec("income", ldp.Grid(0, 100, 11), 1.0, unit="person", max_rows_per_unit=2, **shared), ledger)
+    release(numbers, last, ReleaseSpec("stars", CLASSES["stars"], 1.0, **shared), ledger)
+    for label, table in (("ill", joint), ("ward", joint), ("ill,ward", joint), ("income", numbers)):
+        once, now = read_noisy(table, label), read_noisy(last, label, ledger=ledger)
+        assert now.privacy.evidence == "proven" and np.array_equal(now.by_id(once.ids).likelihood(), once.likelihood())
+        assert now.privacy.unit == ("person" if label == "income" else "row")
+    code, names, said = trained(tmp_path, last, "income")
+    assert (code, names) == (0, {"x", "y"}), said
+    assert trained(tmp_path, last, "ward")[1] == {"x", "y", "person"}

@@ -329,8 +329,8 @@ def _check_claims(source: Source, names: Collection[str], ledger: Ledger) -> Non
             found, run_id = ", ".join(name for name in names if name in labels_of(facts)), Receipt.from_dict(facts["receipt"]).run_id
             raise InvalidInput(
                 f"Expected in column {found} what run {run_id} has drawn, as the manifest or metadata of {source.path.name} says, got "
-                f"something else, or not all of its rows: raw values may stand there. Start from the released table as it was, or take "
-                f"{found} out of the table."
+                f"something else, or not all of its rows and evidence: raw values may stand there. Start from the released table as it "
+                f"was, or take {found} out of the table."
             )
 
 
