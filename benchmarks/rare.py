@@ -17,7 +17,7 @@ the bound ("truth") is known. `tail`: the same with ten classes whose frequencie
 left out that the other has the rate; scored on true test labels. Results are kept run by run in results/rare.json; labels are public, the
 noise is seeded, differences are paired over seeds.
 
-`--known` prints what a known rate adds (`class_prior`), at 1 % of made and Adult, and keeps nothing.
+`--known`: what a known rate adds (`class_prior`) at 1 % of `made`, kept in results/rare_known.json; paired over seeds.
 """
 
 import time
@@ -40,7 +40,7 @@ from sklearn.preprocessing import StandardScaler
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
 
-RESULT = RESULTS / "rare.json"
+RESULT, KNOWN = RESULTS / "rare.json", RESULTS / "rare_known.json"
 METHODS = ("labeldp", "constant", "RR undone", "RR")
 RATES, EPSILONS, SEEDS = (0.005, 0.01, 0.05, 0.12, 0.3), (0.5, 1.0, 2.0), 6
 ROWS, TEST_ROWS = 20_000, 20_000
@@ -173,27 +173,42 @@ def run_all(seeds: int, names: Sequence[str]) -> None:
     print()
 
 
-def known_rates(seeds: int, names: Sequence[str]) -> None:
-    """Print the log-loss with the rate estimated and given: of labeldp, and of the rate alone."""
+GIVEN = ("estimated", "given", "estimated, alone", "given, alone")
+
+
+def run_known(seeds: int) -> None:
+    """Run what is missing of a known rate at 1 % of made, and keep each: log-loss with the rate estimated and given, and of it alone."""
     warnings.simplefilter("ignore")
-    print("| data | learner | eps | labeldp | rate given | gain | constant | rate alone |\n|" + "---|" * 8)
-    for data in names:
-        for learner, estimator in LEARNERS.items():
-            for epsilon in EPSILONS:
-                losses = np.array([_with_rates(data, None if learner == "trees" else estimator(), epsilon, seed) for seed in range(seeds)])
-                gain = losses[:, 0] - losses[:, 1]
-                means, error = [f"{loss:.4f}" for loss in losses.mean(axis=0)], gain.std(ddof=1) / np.sqrt(seeds)
-                told = [data, learner, f"{epsilon:g}", *means[:2], f"{gain.mean():+.4f} ± {error:.4f}", *means[2:]]
-                print(f"| {' | '.join(told)} |", flush=True)
+    runs = load_runs(KNOWN)
+    wanted = [(learner, epsilon, seed) for seed in range(seeds) for learner in LEARNERS for epsilon in EPSILONS]
+    done = {(run["learner"], run["epsilon"], run["seed"]) for run in runs}
+    for learner, epsilon, seed in (each for each in wanted if each not in done):
+        X, y, X_test, truth = made(0.01, seed)
+        noisy = ldp.privatize(y, ldp.RandomizedResponse(2, epsilon), classes=range(2), noise=ldp.SeededNoise(seed))
+        rates, said = truth.mean(axis=0), ldp.metrics.likeliest_frequencies(noisy.likelihood())
+        given = None if learner == "trees" else LEARNERS[learner]()
+        models = [ldp.LabelDPClassifier(given, class_prior=prior, random_state=seed).fit(X, noisy) for prior in (None, rates)]
+        found = [model.predict_proba(X_test) for model in models] + [np.tile(each, (len(X_test), 1)) for each in (said, rates)]
+        losses = dict(zip(GIVEN, (_loss(p, truth) for p in found), strict=True))
+        run = {"learner": learner, "epsilon": epsilon, "seed": seed, "log_loss": losses, "told": float(said[1])}
+        runs.append(run | {"machine": machine(), "finished": now()})
+        save_runs(KNOWN, runs)
+        print(f"{learner}, eps {epsilon:g}, seed {seed}: {losses}", flush=True)
 
 
-def _with_rates(data: str, estimator: Any, epsilon: float, seed: int) -> list[float]:
-    X, y, X_test, truth = DATA[data](0.01, seed)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, epsilon), classes=range(2), noise=ldp.SeededNoise(seed))
-    rates, said = truth.mean(axis=0), ldp.metrics.likeliest_frequencies(noisy.likelihood())
-    models = [ldp.LabelDPClassifier(estimator, class_prior=given, random_state=seed).fit(X, noisy) for given in (None, rates)]
-    found = [model.predict_proba(X_test) for model in models] + [np.tile(each, (len(X_test), 1)) for each in (said, rates)]
-    return [_loss(p, truth) for p in found]
+def known_tables() -> str:
+    """The table of a known rate, from the kept runs; and how far the rate that labels tell is from the true one."""
+    runs = load_runs(KNOWN)
+    lines = ["| log-loss at 1 % | eps | " + " | ".join(f"rate {name}" for name in GIVEN) + " | gain | seeds |", "|" + "---|" * 8]
+    for learner in LEARNERS:
+        for epsilon in EPSILONS:
+            mine = [run for run in runs if (run["learner"], run["epsilon"]) == (learner, epsilon)]
+            losses = np.array([[run["log_loss"][name] for name in GIVEN] for run in mine]).reshape(-1, len(GIVEN))
+            gain = losses[:, 0] - losses[:, 1]
+            told = f"{gain.mean():.4f} ± {gain.std(ddof=1) / np.sqrt(len(gain)):.4f}" if len(gain) > 1 else ""
+            means = " | ".join(f"{loss:.4f}" for loss in losses.mean(axis=0)) if len(losses) else " | " * 3
+            lines.append(f"| {learner} | {epsilon:g} | {means} | {told} | {len(mine)} |")
+    return "\n".join(lines)
 
 
 def cells(runs: Sequence[Run]) -> dict[tuple[Any, ...], list[Run]]:
@@ -246,10 +261,12 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--data", default=",".join(DATA))
     options.add_argument("--seeds", type=int, default=SEEDS)
     options.add_argument("--report", action="store_true", help="only print the table, and where labeldp is worse (p < 0.01)")
-    options.add_argument("--known", action="store_true", help="only print what a known rate adds")
+    options.add_argument("--known", action="store_true", help="what a known rate adds")
     args = options.parse_args(arguments)
     if args.known:
-        known_rates(args.seeds, [name for name in args.data.split(",") if name != "tail"])
+        if not args.report:
+            run_known(args.seeds)
+        print(known_tables())
         return
     if not args.report:
         run_all(args.seeds, args.data.split(","))
