@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -108,8 +108,28 @@ class NetOptions:
         return [name for name, value in values.items() if value is not None]
 
 
+class _AskedPrior:
+    """A prior that is asked for at a part of the budget."""
+
+    what: ClassVar[str]
+    epsilon: float | None
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            _validate.epsilon(self.epsilon)
+
+    def require_less_than(self, epsilon: float | None) -> None:
+        """Check that the prior leaves a part of the budget for the rows."""
+        if epsilon is None:
+            raise InvalidInput(f"Expected no {self.what} with a released table: its labels are drawn and paid for. Leave it out.")
+        if self.epsilon is not None and not self.epsilon < epsilon:
+            raise InvalidInput(
+                f"Expected a {self.what} that costs less than the total epsilon={epsilon!r}, got eps={self.epsilon!r}. Lower it."
+            )
+
+
 @dataclass(frozen=True)
-class ClustersSpec:
+class ClustersSpec(_AskedPrior):
     """A prior of clusters of the inputs.
 
     Parameters
@@ -120,25 +140,18 @@ class ClustersSpec:
         Cost of their histograms, a part of the total. Default: see `labeldp.learn.ClusterPrior`.
     """
 
+    what = "prior of clusters"
     n_clusters: int | None = None
     epsilon: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_clusters is not None:
             _validate.integer(n_clusters=self.n_clusters, low=1)
-        if self.epsilon is not None:
-            _validate.epsilon(self.epsilon)
-
-    def require_less_than(self, epsilon: float | None) -> None:
-        """Check that the prior leaves a part of the budget for the rows."""
-        if epsilon is None:
-            raise InvalidInput("Expected no prior of clusters with a released table: its labels are drawn and paid for. Leave it out.")
-        if self.epsilon is not None and not self.epsilon < epsilon:
-            raise InvalidInput(f"Expected clusters to cost less than the total epsilon={epsilon!r}, got eps={self.epsilon!r}. Lower it.")
 
 
 @dataclass(frozen=True)
-class HistogramSpec:
+class HistogramSpec(_AskedPrior):
     """A prior of numbers: the noisy histogram of all of them.
 
     Parameters
@@ -147,52 +160,29 @@ class HistogramSpec:
         Its cost, a part of the total. Default: see `labeldp.learn.HistogramPrior`.
     """
 
+    what = "histogram"
     epsilon: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.epsilon is not None:
-            _validate.epsilon(self.epsilon)
-
-    def require_less_than(self, epsilon: float | None) -> None:
-        """Check that the prior leaves a part of the budget for the rows."""
-        if epsilon is None:
-            raise InvalidInput("Expected no histogram with a released table: its numbers are drawn and paid for. Leave it out.")
-        if self.epsilon is not None and not self.epsilon < epsilon:
-            raise InvalidInput(
-                f"Expected a histogram that costs less than the total epsilon={epsilon!r}, got eps={self.epsilon!r}. Lower it."
-            )
 
 
 def prior_of_text(text: str | None) -> ClustersSpec | HistogramSpec | None:
     """Parse the option --prior: clusters, clusters:NUMBER, histogram, each with ,eps=E or without it. None gives None."""
     if text is None:
         return None
-    name, *settings = text.replace("clusters:", "clusters,", 1).split(",")
-    if name.strip() not in ("clusters", "histogram"):
-        raise InvalidInput(
-            f"Expected clusters[:NUMBER][,eps=E] as a prior, or of numbers histogram[,eps=E], got {text!r}. For example "
-            "clusters:100,eps=0.05."
-        )
-    if name.strip() == "histogram":
-        cost = settings[0].strip().removeprefix("eps=") if settings else None
-        try:
-            if len(settings) > 1 or (settings and "=" not in settings[0]):
-                raise ValueError
-            return HistogramSpec(None if cost is None else float(cost))
-        except InvalidInput:
-            raise
-        except ValueError:
-            raise InvalidInput(f"Expected histogram[,eps=E] with a number E, got {text!r}. For example histogram,eps=0.1.") from None
-    numbers = [each.strip() for each in settings if "=" not in each]
-    options = dict(each.strip().split("=", 1) for each in settings if "=" in each)
-    if len(numbers) > 1 or set(options) - {"eps"} or len(numbers) + len(options) < len(settings):
-        raise InvalidInput(f"Expected clusters[:NUMBER][,eps=E], got {text!r}. For example clusters:100,eps=0.05.")
+    name, *settings = (part.strip() for part in text.replace("clusters:", "clusters,", 1).split(","))
+    of_clusters = name == "clusters"
+    numbers, options = [each for each in settings if "=" not in each], [each for each in settings if "=" in each]
     try:
-        return ClustersSpec(int(numbers[0]) if numbers else None, float(options["eps"]) if options else None)
-    except ValueError as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"Expected whole NUMBER and a number E in clusters[:NUMBER][,eps=E], got {text!r}.") from None
+        if name not in ("clusters", "histogram") or len(numbers) > of_clusters or len(options) > 1:
+            raise ValueError
+        epsilon = float(options[0].removeprefix("eps=")) if options else None
+        return ClustersSpec(int(numbers[0]) if numbers else None, epsilon) if of_clusters else HistogramSpec(epsilon)
+    except InvalidInput:
+        raise
+    except ValueError:
+        raise InvalidInput(
+            "Expected as a prior clusters[:NUMBER][,eps=E] with a whole NUMBER, or of numbers histogram[,eps=E] with a number E, got "
+            f"{text!r}. For example clusters:100,eps=0.05, or histogram,eps=0.1."
+        ) from None
 
 
 @dataclass(frozen=True)
