@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, generalised_cross_entropy, posterior_loss, with_evidence
 from labeldp.deep import _estimator as estimator
-from labeldp.deep.models import Mlp, SmallConvNet
+from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
 from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, LearnOptions
 
@@ -232,6 +232,9 @@ def test_mean_probabilities_are_the_known_rates(data, tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     with pytest.raises(ldp.InvalidInput, match=r"module.*rates=\(0\.4"):
         classifier(class_prior=rates[::-1], **staged).fit(X, y)
+    several = classifier(module=lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), class_prior=rates).fit(X, y)
+    for net in (several.module_, *several.module_.nets):  # each by itself, and so their mean
+        np.testing.assert_allclose(torch.softmax(ldp.deep.predict(net, torch.from_numpy(X)), 1).mean(dim=0).numpy(), rates, atol=0.01)
     inside = ldp.LabelDPClassifier(classifier(), class_prior=dict(zip(range(K), rates, strict=True)), random_state=0).fit(X, noisy_of(y))
     assert inside.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     with pytest.raises(ldp.InvalidInput, match="one column at a time"):

@@ -489,7 +489,10 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
         rates = None if self.class_prior is None else class_rates(self.class_prior, list(classes))
         net = super()._template(classes, seed, few)
-        return net if rates is None else RatedNet(net, rates)
+        if rates is None:
+            return net
+        # Each net of several is held to the rates, and so is their mean.
+        return Ensemble([RatedNet(each, rates) for each in net.nets]) if isinstance(net, Ensemble) else RatedNet(net, rates)
 
     def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
         """Learn in one stage from likelihoods, as `LabelDPClassifier` asks for; the classes are 0..K-1. Nothing is charged or stored.

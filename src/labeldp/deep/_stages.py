@@ -45,6 +45,7 @@ from labeldp._hash import array_digest, digest
 from labeldp.deep._inputs import Inputs
 from labeldp.deep._loop import Epoch, Precision, Recipe, from_first, is_first, plain, predict, takes_labels, train
 from labeldp.deep._losses import Form, column_evidence, debias_weights, debiased_loss, evidence_of
+from labeldp.deep.models import Ensemble
 from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid, LabelColumns, Law
@@ -249,9 +250,10 @@ class Trainer:
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients
-        if isinstance(done, RatedNet):
-            some = _spread(len(self.inputs), len(done.rates), _RATED)
-            done.hold(logits_of(done, self.inputs, some, recipe.precision, self.fabric))
+        for net in done.nets if isinstance(done, Ensemble) else [done]:
+            if isinstance(net, RatedNet):
+                some = _spread(len(self.inputs), len(net.rates), _RATED)
+                net.hold(logits_of(net, self.inputs, some, recipe.precision, self.fabric))
         return TrainedNet(done, number, (*before, tuple(history)))
 
     def _first(self, model: TrainedNet | None, rows: Positions) -> torch.Tensor | None:
