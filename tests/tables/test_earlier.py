@@ -205,10 +205,18 @@ def test_a_changed_entry_is_refused(tmp_path: Path, change: str) -> None:
     manifest_path(second).write_text(json.dumps(facts))
     with pytest.raises(ldp.InvalidInput, match=r"Expected (the law and stage that|what run)"):
         read_noisy(second, "ill")
-    facts["earlier"] = [{"label": "ill"}]
-    manifest_path(second).write_text(json.dumps(facts))
-    with pytest.raises(ldp.InvalidInput, match="Expected earlier releases in a manifest"):
-        read_noisy(second, "ill")
+
+
+@pytest.mark.parametrize("value", [None, 7, {"a": 1}])
+def test_a_damaged_list_is_told(tmp_path: Path, value: object) -> None:
+    table, out = write(data(9), tmp_path / "in.csv"), tmp_path / "out.csv"
+    release(table, out, ReleaseSpec("ill", CLASSES["ill"], 1.0, id="id"), Ledger(tmp_path / "ledger.db"))
+    facts = json.loads(manifest_path(out).read_text())
+    entry = {name: facts[name] for name in ("label", "classes", "law", "receipt", "stage", "digests")}
+    for damaged in (value or 1, [value], *([entry | {fact: value}] for fact in ("law", "receipt", "digests")), [{"label": "ward"}]):
+        manifest_path(out).write_text(json.dumps(facts | {"earlier": damaged}))
+        with pytest.raises(ldp.InvalidInput, match="Expected earlier releases in a manifest"):
+            read_noisy(out, "ward")
 
 
 @pytest.mark.parametrize("kind", KINDS)

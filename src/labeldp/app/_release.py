@@ -92,7 +92,8 @@ def release(
     Guarantee
     ---------
     `out` is epsilon-label-DP with respect to one row's label, or all labels of one unit; all other columns pass unchanged. A column that
-    the ledger has charged as private in this data set is refused among them, unless it is proven to hold what was drawn. The first release
+    the ledger has charged as private in this data set, or that the manifest or metadata of `source` names as drawn by an earlier release,
+    is refused among them, unless it is proven to hold what was drawn; the new manifest lists those of earlier releases. The first release
     of a table cannot know of a second private column: release several together (`LabelColumns`), or remove the others first.
 
     Cost

@@ -629,11 +629,17 @@ def all_facts(source: Source, manifest: Any = None) -> list[Manifest]:
 
 
 def earlier_of(facts: Manifest) -> Sequence[Manifest]:
+    """List the facts of the earlier releases that a manifest names; refuse a list that labeldp did not write."""
     listed = facts.get(EARLIER) or []
-    needed = {"label", "classes", "law", "receipt", "stage", "digests"}
-    if not (isinstance(listed, list) and all(isinstance(each, Mapping) and needed <= each.keys() for each in listed)):
-        raise InvalidInput("Expected earlier releases in a manifest as labeldp wrote them, got something else. Restore the manifest.")
-    return listed
+    try:
+        for each in listed:
+            Receipt.from_dict(each["receipt"])
+        whole = all({"label", "classes", "stage"} <= each.keys() and "law" in each["law"] and "drawn" in each["digests"] for each in listed)
+    except (AttributeError, KeyError, TypeError, InvalidInput):
+        whole = False
+    if not whole:
+        raise InvalidInput("Expected earlier releases in a manifest as labeldp wrote them, got something else. Restore it.")
+    return tuple(listed)
 
 
 def _draw_of(facts: Manifest) -> tuple[str, str]:
