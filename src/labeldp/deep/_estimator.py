@@ -64,7 +64,7 @@ from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, To
 from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classes
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
-from labeldp.protocol._several import check_rows, columns_told, share_right, stacked, untold
+from labeldp.protocol._several import check_rows, columns_told, require_no_rates, share_right, stacked, untold
 from labeldp.protocol.metrics import class_rates
 
 if TYPE_CHECKING:
@@ -245,8 +245,12 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
             require_several(recipes, self.top_k_filter)
-        if self.class_prior is not None:
-            require_one_likelihood(recipes, columns)
+            require_no_rates(self.class_prior)
+        if self.class_prior is not None and any(takes_labels(recipe.loss) for recipe in recipes):
+            raise InvalidInput(
+                "Expected class_prior=None with a loss on hard labels, which takes noisy labels as if they were true, got rates. Use "
+                "likelihood_loss."
+            )
         template = self._template(classes, seed, few)
         fabric = self._fabric
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
@@ -631,17 +635,6 @@ def require_several(recipes: Sequence[Recipe], top_k_filter: TopK | None) -> Non
                 f"Expected a loss on log-likelihoods with several label columns, got {name}: a row may not tell of each column, and has no "
                 "label there. Use likelihood_loss."
             )
-
-
-def require_one_likelihood(recipes: Sequence[Recipe], columns: LabelColumns | None) -> None:
-    """Refuse, before anything is charged, known rates of classes where a net's probabilities are not those of one column's labels."""
-    if columns is not None:
-        raise InvalidInput("Expected class_prior=None with several label columns, got rates. Fit one column at a time: noisy.column(name).")
-    if any(takes_labels(recipe.loss) for recipe in recipes):
-        raise InvalidInput(
-            "Expected class_prior=None with a loss on hard labels, which takes noisy labels as if they were true, got rates. Use "
-            "likelihood_loss."
-        )
 
 
 def recipes_for(recipe: Any, n_stages: int, used: int, classes: Sequence[object]) -> tuple[Recipe, ...]:

@@ -54,7 +54,7 @@ from labeldp.protocol._estimator import (
 )
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows, Stage, plan_fit
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
-from labeldp.protocol._several import check_rows, is_several
+from labeldp.protocol._several import check_rows, is_several, require_no_rates
 from labeldp.protocol.metrics import checked_weights, class_rates
 
 FEW_ROWS = 2000
@@ -442,8 +442,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             return super()._fit(X, inputs, y, ids, unit, names)
         if self.top_k_filter is not None:
             raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
-        if self.class_prior is not None:
-            raise InvalidInput("Expected class_prior=None with several targets, got rates. Fit one column at a time: noisy.column(name).")
+        require_no_rates(self.class_prior)
         if self._weights is not None:
             raise InvalidInput("Expected no sample_weight with several targets, got weights. Fit one column at a time: noisy.column(name).")
         stages: tuple[Stage, ...] = ()

@@ -46,6 +46,12 @@ def law_of(columns: LabelColumns, law: str | Law, epsilon: float, *, prior: bool
     return columns.law(epsilon, "one" if isinstance(plain, OneColumn) else "equal", each)
 
 
+def require_no_rates(class_prior: object) -> None:
+    """Refuse known rates of classes with several label columns."""
+    if class_prior is not None:
+        raise InvalidInput("Expected class_prior=None with several label columns, got rates. Fit one column at a time: noisy.column(name).")
+
+
 def check_rows(Y: Any, columns: LabelColumns, n_rows: int) -> None:
     """Refuse labels of other columns or of another number of rows than X."""
     for column in columns_of(Y, columns.names):
