@@ -659,11 +659,11 @@ def _fit_sklearn(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | N
     return HistogramScores(tuple(pieces[: ending.pieces] if ending else pieces))
 
 
-def pieces_of(rounds: int, growth: float = 0.5) -> Iterator[int]:
-    """Split rounds into pieces, each so much longer than all before it: near the end the gradient changes slowly."""
+def pieces_of(rounds: int, growth: float = 0.5, first: int = 1) -> Iterator[int]:
+    """Split rounds into pieces, each after the first so much longer than all before it: near the end the gradient changes slowly."""
     done = 0
     while done < rounds:
-        size = min(max(1, int(growth * done)), rounds - done)
+        size = min(max(1 if done else first, int(growth * done)), rounds - done)
         yield size
         done += size
 

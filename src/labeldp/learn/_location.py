@@ -18,8 +18,9 @@ scikit-learn's histogram boosting takes such steps from tree to tree, so that on
 is chosen by the likelihood of rows that a model has not seen.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ FOLDS = 3  # parts of the rows, each of which gets its locations from models of 
 BEYOND = 2.0  # scales by which a location may lie outside the range
 _SHARES = np.linspace(0.0, 1.0, 6)
 _SCALES = 20  # to choose from, between half a step of the grid and the range
+_KNOWN = 0.3  # standard deviation beforehand of the logarithm of the locations' deviation over that of all numbers
+_UNLIKELY = 12.0  # log-likelihood by which a choice is so much worse than the best one that it does not matter
 _PLACES = 200  # quantiles of the locations, for which cuts are found
 _CUTS = 256  # of which cuts are interpolated
 _FAR = 5.0  # scales from the outermost locations to the outermost cuts
@@ -51,11 +54,11 @@ _SMOOTHINGS = 200
 _SMOOTHED = 32  # points from which shares of neighbours are smoothed
 _COMPARED = 1 << 15  # answers whose likelihood compares shares and scales: enough to tell them apart, and little beside the fits
 _BINS = 64  # of locations that are compared as one
-_IRREGULAR = 3**0.5
 _OUTPUTS = 2048  # of a law from which the expected information is computed
+_FIRST = 4  # rounds of the first piece of boosting
 _GROWTH = 0.5  # length of a piece of boosting, over that of all before it
 _NOTHING = 1e-12  # of the largest weight, up to which a row counts as none
-PATIENCE = 2  # pieces of boosting without a better likelihood of unseen rows, after which it ends
+PATIENCE = 20  # rounds without a better likelihood of unseen rows, after which boosting ends
 _KNOTS = 33  # locations at which it is
 _LEAST = 1e-3  # information of a row, as a share of the mean: what says less weighs as if it said this
 _SMALLEST = 1e-300
@@ -127,10 +130,9 @@ class Family:
     def _value(self, z: Floats, answers: "Answers") -> Floats:
         return np.asarray(np.maximum(answers.first + (answers.step * ndtr(z)).sum(axis=0), _SMALLEST))
 
-    def log_likelihood(self, locations: Floats, answers: "Answers", counts: Floats | None = None) -> float:
-        """Compute the sum over rows of ln L, each row counted so often."""
-        found = np.log(self._value((locations - self._cuts[answers.place]) / self.scale, answers))
-        return float(found.sum() if counts is None else found @ counts)
+    def log_likelihood(self, locations: Floats, answers: "Answers") -> Floats:
+        """Compute ln L of each row: (n,)."""
+        return np.asarray(np.log(self._value((locations - self._cuts[answers.place]) / self.scale, answers)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,15 +171,15 @@ class Answers:
     def __getitem__(self, rows: Any) -> "Answers":
         return Answers(self.first[rows], self.place[:, rows], self.step[:, rows])
 
-    def different(self) -> tuple["Answers", Codes]:
-        """Return the answers without repetition, and which of them each row has: (n,)."""
-        # Equal rows have equal sums of irregular multiples, and sorting these takes a small part of the time of sorting rows.
+    def different(self) -> tuple[Codes, Codes]:
+        """Return a row of each answer that occurs, and which of them each row has: (n,)."""
+        # Equal rows have equal sums of irregular multiples; sorting these takes a small part of the time of sorting rows.
+        factors = np.random.RandomState(0).uniform(1, 2, (len(self.place), 2))
         mixed = self.first.copy()
-        for values in (self.place, self.step):
-            for each in values:
-                mixed = mixed * _IRREGULAR + each
+        for place, step, (by, times) in zip(self.place, self.step, factors, strict=True):
+            mixed += by * place + times * step
         _, rows, kind = np.unique(mixed, return_index=True, return_inverse=True)
-        return self[rows], kind
+        return rows, kind
 
 
 def _chunks(rows: NDArray[Any], width: int) -> Iterator[NDArray[Any]]:
@@ -246,9 +248,11 @@ class LocationLearner:
     -----
     A model that has seen a row's output follows its noise; a Newton step from there would follow it twice. So in each round every row's
     location comes from a model of the other folds. The same predictions choose the scale, and how far to go from the centre to what the
-    model says (both as posterior means on a grid, uniform beforehand). Few noisy rows thus give nearly the constant.
+    model says (both as posterior means on a grid). Beforehand all shares are alike, and locations vary about as much as the numbers, which
+    keeps wild predictions off where labels tell next to nothing. The share is 0 unless the likelihood is better than the constant's by more
+    than a standard error.
     Cost: FOLDS (1 + em_rounds) fits on 1 - 1/FOLDS of the rows, and one on all: with the defaults 7 times a plain fit. O(n G) besides.
-    Histogram boosting: FOLDS boostings on 1 - 1/FOLDS of the rows, in some 10 pieces, up to the round after which rows that a model has not
+    Histogram boosting: FOLDS boostings on 1 - 1/FOLDS of the rows, in a dozen pieces, up to the round after which rows that a model has not
     seen are less likely; the mean of them is the model, and of the refit the mean with one boosting on all rows.
 
     References
@@ -280,7 +284,7 @@ class LocationLearner:
             for inside, outside in folds:
                 model = self._fitted(X, *working, inside)
                 found[outside] = np.asarray(model.predict(take(X, outside)), np.float64).reshape(-1)
-            family, share, _ = rows.chosen(centre, found)
+            family, share = rows.doubted(*rows.chosen(centre, found))
             locations = family.clipped(centre + share * (found - centre))
         last = self._fitted(X, *rows.working(family, locations), np.arange(len(noisy)))
         return LocationModel(last, family, centre, _share_of_all(share))
@@ -425,23 +429,27 @@ class _Boosting:
         """Boost on the rows outside each fold; the likelihood of those inside chooses the family of each piece, and their number."""
         n = len(self.rows.answers)
         folds = _folds(n, self.random_state)
-        found, unseen = np.full((len(folds), n), centre), np.empty(n)
+        found, unseen = np.full((len(folds), n), centre), np.full(n, centre)
         generators = [check_random_state(self.random_state.randint(np.iinfo(np.int32).max)) for _ in folds]
         families, pieces = [family], [list[HistGradientBoostingRegressor]() for _ in folds]
-        best = (*self.rows.chosen(centre, found[0]), 0)
-        for number, size in enumerate(pieces_of(regressor.max_iter, _GROWTH), start=1):
+        best, done, last = (*self.rows.chosen(centre, unseen), 0), 0, 0
+        for size in pieces_of(regressor.max_iter, _GROWTH, _FIRST):
             for own, (learned, others), generator, made in zip(found, folds, generators, pieces, strict=True):
+                if made:  # not before, since the last piece needs none
+                    own[learned] += made[-1].predict(take(X, learned))
                 made.append(self._piece(regressor, X, families[-1], own, learned, size, generator))
-                own += made[-1].predict(X)
+                own[others] += made[-1].predict(take(X, others))
                 unseen[others] = own[others]
-            family, share, score = self.rows.chosen(centre, unseen)
+            family, share, values = self.rows.chosen(centre, unseen)
             families.append(family)
-            if score > best[2]:
-                best = (family, share, score, number)
-            elif number - best[3] >= PATIENCE:
+            done += size
+            if self.rows.gain(values, best[2])[0] > 0:
+                best, last = (family, share, values, len(families) - 1), done
+            elif done - last >= PATIENCE:
                 break
-        kept = best[3]
-        return [made[:kept] for made in pieces], LocationModel(None, best[0], centre, best[1], path=tuple(families[:kept]))
+        chosen = self.rows.doubted(*best[:3])
+        kept = best[3] if chosen[1] > 0 else 0
+        return [made[:kept] for made in pieces], LocationModel(None, chosen[0], centre, chosen[1], path=tuple(families[:kept]))
 
     def _pieces(
         self, regressor: HistGradientBoostingRegressor, X: Any, path: Iterable[Family], centre: float
@@ -450,9 +458,10 @@ class _Boosting:
         rows = np.arange(len(self.rows.answers))
         pieces: list[HistGradientBoostingRegressor] = []
         found, generator = np.full(len(rows), centre), check_random_state(regressor.random_state)
-        for family, size in zip(path, pieces_of(regressor.max_iter, _GROWTH), strict=False):
+        for family, size in zip(path, pieces_of(regressor.max_iter, _GROWTH, _FIRST), strict=False):
+            if pieces:
+                found += pieces[-1].predict(X)
             pieces.append(self._piece(regressor, X, family, found, rows, size, generator))
-            found += pieces[-1].predict(X)
         return pieces
 
     def _piece(
@@ -509,6 +518,22 @@ def _quantiles(values: Floats, shares: Floats, counts: Floats | None) -> Floats:
     return np.asarray(np.quantile(values, shares, weights=counts, method="inverted_cdf"))
 
 
+def _belief(scored: Callable[[tuple[int, int]], float], shape: tuple[int, int], start: tuple[int, int]) -> Floats:
+    """Compute the posterior on a grid, uniform beforehand, around the likeliest place: what is too unlikely to matter is not computed."""
+    score = np.full(shape, -np.inf)
+    score[start] = best = scored(start)
+    around = [(-best, start)]
+    while around and -around[0][0] > best - _UNLIKELY:  # uphill first
+        _, (row, column) = heappop(around)
+        for place in ((row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)):
+            if 0 <= place[0] < shape[0] and 0 <= place[1] < shape[1] and score[place] == -np.inf:
+                score[place] = scored(place)
+                best = max(best, score[place])
+                heappush(around, (-score[place], place))
+    belief = np.exp(score - best)
+    return np.asarray(belief / belief.sum())
+
+
 class _Rows:
     """What was released of n rows, and what their laws can tell of a location. A row counts as often as `counts` says, None: once."""
 
@@ -526,12 +551,17 @@ class _Rows:
         self.one_bit[np.concatenate([*bits, np.empty(0, np.int64)])] = True
         self.one_bit &= draws == 1
         others = np.flatnonzero(~self.one_bit)
-        self.outputs, kind = self.answers[random_state.permutation(others)[:_OUTPUTS]].different()
-        self.often = np.bincount(kind) / max(1, len(kind))
-        self.different, self.kind = self.answers.different()
+        some = self.answers[random_state.permutation(others)[:_OUTPUTS]]
+        rows, kind = some.different()
+        self.outputs, self.often = some[rows], np.bincount(kind) / max(1, len(kind))
+        rows, self.kind = self.answers.different()
+        self.different = self.answers[rows]
         # Questions that a model has chosen are no fair sample: who is asked about a high threshold has a high number.
         fair = np.concatenate([block.rows for block in noisy.blocks if not block.law.uses_prior] or [np.arange(len(noisy))])
-        shares = smooth_frequencies(likelihood[fair], None if counts is None else counts[fair])
+        often = np.bincount(self.kind[fair], None if counts is None else counts[fair], len(rows)).astype(np.float64)
+        held = random_state.permutation(np.flatnonzero(often))  # in no order, since of very many some are taken
+        shares = smooth_frequencies(likelihood[rows[held]], often[held])
+        self.likeliest = len(_SHARES) - 1, _SCALES // 2  # of the shares and scales, so far
         self.reaching = np.clip(1 - np.cumsum(shares)[:-1], _RARE, 1 - _RARE)
 
     def constant(self) -> tuple[Family, float]:
@@ -559,22 +589,41 @@ class _Rows:
 
         Returns
         -------
-        family, share, and the log-likelihood of all rows with them
+        family, share, and the log-likelihood of each row with them, (n,)
         """
         away, answers, counts = self._together(found - centre)
-        scales = self._scales()
         # Locations, scale and cuts could grow together, so the scale is chosen with the cuts that make the number of all rows normal.
-        anchor = self.constant()[0]
-        families = [replace(anchor, scale=float(scale)) for scale in scales]
-        score = np.array(
-            [[each.log_likelihood(each.clipped(centre + share * away), answers, counts) for each in families] for share in _SHARES]
-        )
-        belief = np.exp(score - score.max())
-        belief /= belief.sum()
+        anchor, scales = self.constant()[0], self._scales()
+        spread = float(np.average(away**2, weights=counts))
+
+        def scored(place: tuple[int, int]) -> float:
+            share, family = _SHARES[place[0]], replace(anchor, scale=float(scales[place[1]]))
+            prior = -0.5 * (np.log((share**2 * spread + family.scale**2) / anchor.scale**2) / 2 / _KNOWN) ** 2
+            return float(family.log_likelihood(family.clipped(centre + share * away), answers) @ counts + prior)
+
+        belief = _belief(scored, (len(_SHARES), len(scales)), self.likeliest)
+        self.likeliest = divmod(int(belief.argmax()), len(scales))
         share = float(belief.sum(axis=1) @ _SHARES)
-        spread = _quantiles(found - centre, (np.arange(_PLACES) + 0.5) / _PLACES, self.counts)
-        family = self._calibrated(float(np.exp(belief.sum(axis=0) @ np.log(scales))), centre + share * spread)
-        return family, share, family.log_likelihood(family.clipped(centre + share * (found - centre)), self.answers, self.counts)
+        away = _quantiles(found - centre, (np.arange(_PLACES) + 0.5) / _PLACES, self.counts)
+        family = self._calibrated(float(np.exp(belief.sum(axis=0) @ np.log(scales))), centre + share * away)
+        return family, share, family.log_likelihood(family.clipped(centre + share * (found - centre)), self.answers)
+
+    def gain(self, values: Floats, others: Floats) -> tuple[float, float]:
+        """Compute by how much one log-likelihood of the rows is larger than another, and the standard error of that."""
+        each = (values - others) * (1.0 if self.counts is None else self.counts)
+        return float(each.sum()), float(each.std() * np.sqrt(len(each)))
+
+    def doubted(self, family: Family, share: float, values: Floats) -> tuple[Family, float]:
+        """Draw what `chosen` gives to the family with all rows at the centre, which holds where nothing can be told apart.
+
+        With z the gain in log-likelihood over that family, in standard errors, the share is multiplied by 1 - 1 / z^2 (James-Stein), and is
+        0 up to z = 1. Where little is told, the gain of the likeliest share is half of its standard error squared below what the slope of
+        the likelihood says; this is added again.
+        """
+        alone, centre = self.constant()
+        gain, error = self.gain(values, alone.log_likelihood(np.full(len(values), centre), self.answers))
+        z = gain / error + min(error / 2, 1.0) if error > 0 else 0.0
+        return (family, (1 - 1 / z**2) * share) if z > 1 else (alone, 0.0)
 
     def _together(self, away: Floats) -> tuple[Floats, Answers, Floats]:
         """Count rows with one answer and nearly one location together: mean locations, answers, and how often each counts."""
