@@ -432,7 +432,7 @@ class _Boosting:
         found, unseen = np.full((len(folds), n), centre), np.full(n, centre)
         generators = [check_random_state(self.random_state.randint(np.iinfo(np.int32).max)) for _ in folds]
         families, pieces = [family], [list[HistGradientBoostingRegressor]() for _ in folds]
-        best, done, last = (*self.rows.chosen(centre, unseen), 0), 0, 0
+        best, kept, done, last = self.rows.chosen(centre, unseen), 0, 0, 0
         for size in pieces_of(regressor.max_iter, _GROWTH, _FIRST):
             for own, (learned, others), generator, made in zip(found, folds, generators, pieces, strict=True):
                 if made:  # not before, since the last piece needs none
@@ -440,16 +440,16 @@ class _Boosting:
                 made.append(self._piece(regressor, X, families[-1], own, learned, size, generator))
                 own[others] += made[-1].predict(take(X, others))
                 unseen[others] = own[others]
-            family, share, values = self.rows.chosen(centre, unseen)
-            families.append(family)
+            judged = self.rows.chosen(centre, unseen)
+            families.append(judged[0])
             done += size
-            if self.rows.gain(values, best[2])[0] > 0:
-                best, last = (family, share, values, len(families) - 1), done
+            if self.rows.gain(judged[2], best[2])[0] > 0:
+                best, kept, last = judged, len(families) - 1, done
             elif done - last >= PATIENCE:
                 break
-        chosen = self.rows.doubted(*best[:3])
-        kept = best[3] if chosen[1] > 0 else 0
-        return [made[:kept] for made in pieces], LocationModel(None, chosen[0], centre, chosen[1], path=tuple(families[:kept]))
+        family, share = self.rows.doubted(*best)
+        kept = kept if share > 0 else 0
+        return [made[:kept] for made in pieces], LocationModel(None, family, centre, share, path=tuple(families[:kept]))
 
     def _pieces(
         self, regressor: HistGradientBoostingRegressor, X: Any, path: Iterable[Family], centre: float
@@ -584,7 +584,7 @@ class _Rows:
         step, reach = float(np.diff(self.points).min()), float(self.points[-1] - self.points[0])
         return np.geomspace(min(step / 2, reach / 4), reach, _SCALES)
 
-    def chosen(self, centre: float, found: Floats) -> tuple[Family, float, float]:
+    def chosen(self, centre: float, found: Floats) -> tuple[Family, float, Floats]:
         """Choose the scale, and the share of the deviations from the centre, by rows that the locations `found` have not seen.
 
         Returns
