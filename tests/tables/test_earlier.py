@@ -97,7 +97,7 @@ def test_the_last_table_names_all_noisy_columns(tmp_path: Path, kind: str, law: 
         left_out = said.partition("No features, since releases drew them from private columns: ")[2].partition(".")[0]
         assert sorted(name for name in left_out.split(", ") if "__" not in name) == others
         code, _, said = trained(tmp_path, third, label, "--features", f"x,{others[0]}")
-        assert code == 4 and f"got {others[0]}, which a release drew" in said
+        assert code == 4 and f"got {others[0]!r}, which a release drew" in said
     assert not Ledger(tmp_path / "new.db").runs()
 
 
@@ -234,7 +234,7 @@ def test_what_a_table_says_was_drawn_must_be_there(tmp_path: Path, kind: str) ->
 
     for changed in (noisy.set_column(noisy.schema.get_field_index("ill"), "ill", raw["ill"]), noisy.slice(0, 200)):
         replaced(changed)
-        with pytest.raises(ldp.InvalidInput, match=r"Expected in column ill what run .* has drawn"):
+        with pytest.raises(ldp.InvalidInput, match=r"Expected in column 'ill' what run .* has drawn"):
             release(first, out, spec, ledger)
     assert not ledger.runs() and not out.exists()
     replaced(noisy.drop_columns(["y"]))  # other columns are public, and may change
@@ -322,7 +322,7 @@ def test_a_raw_column_that_is_private_under_another_name_is_warned_of(tmp_path: 
     declared = ("--label", "ward", "--classes", "a,b", "--epsilon", "1", *ledger)
     for number, asked in enumerate((("release", "--id", "id"), ("train", "--model", "linear"), ("aggregate", "--group", "ill"))):
         code, _, told = run(*asked, source, *declared, "--dataset", f"other {number}", "--out", tmp_path / f"out-{number}.csv")
-        assert code == 0 and "names of private columns of other data sets in the ledger: ill (in 'd0')" in " ".join(told.split()), told
+        assert code == 0 and "names of private columns of other data sets in the ledger: 'ill' (in 'd0')" in " ".join(told.split()), told
     code, _, told = run(
         "train", source, *declared, "--dataset", "more", "--exclude", "ill", "--model", "linear", "--out", tmp_path / "model"
     )
@@ -335,7 +335,7 @@ def test_an_id_or_unit_is_no_private_column(tmp_path: Path) -> None:
     asked = ("--label", "ward", "--classes", "a,b", "--epsilon", "1", "--dataset", "d0", "--ledger", tmp_path / "private" / "ledger0.db")
     for role in ("--id", "--unit"):
         code, _, told = run("train", source, *asked, role, "ill", "--exclude", "stars", "--out", tmp_path / "model")
-        assert code == 4 and "got ill, which the ledger has charged as private" in " ".join(told.split())
+        assert code == 4 and "got 'ill', which the ledger has charged as private" in " ".join(told.split())
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

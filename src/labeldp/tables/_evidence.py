@@ -326,7 +326,7 @@ def _check_claims(source: Source, names: Collection[str], ledger: Ledger) -> Non
         return
     for facts in said:
         if _recorded(source, facts, ledger) is None:
-            found, run_id = ", ".join(name for name in names if name in labels_of(facts)), Receipt.from_dict(facts["receipt"]).run_id
+            found, run_id = _validate.quoted(name for name in names if name in labels_of(facts)), Receipt.from_dict(facts["receipt"]).run_id
             raise InvalidInput(
                 f"Expected in column {found} what run {run_id} has drawn, as the manifest or metadata of {source.path.name} says, got "
                 f"something else, or not all of its rows and evidence: raw values may stand there. Start from the released table as it "
@@ -357,7 +357,7 @@ def warn_of_names(names: Collection[str], dataset: str, ledger: Ledger, found: S
     raw = set(names) - noisy_names(found)
     others = {name: run.dataset for run in ledger.runs() if run.dataset != dataset for name in run.columns if name in raw}
     if others:
-        listed = ", ".join(f"{name} (in {others[name]!r})" for name in names if name in others)
+        listed = ", ".join(f"{name!r} (in {others[name]!r})" for name in names if name in others)
         warn(
             RawLabelsWarning(
                 f"Columns that are taken as they are, in data set {dataset!r}, have the names of private columns of other data sets in the "
