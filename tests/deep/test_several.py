@@ -253,7 +253,7 @@ def test_faults_are_found_before_the_charge(ledger, changes, y, said):
 
 
 def test_a_head_that_learned_nothing_is_named():
-    with pytest.warns(UntrainedWarning, match="asked about clicked"):
+    with pytest.warns(UntrainedWarning, match="asked about 'clicked'"):
         model(law=COLUMNS.law(4.0, "one", weights=[1, 1e12]), noise=ldp.SeededNoise(0)).fit(X, Y)
     with pytest.raises(InvalidInput, match="one label column with TorchRegressor"):
         TorchRegressor(net).fit(X, noisy())
