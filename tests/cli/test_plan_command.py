@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import labeldp as ldp
-from labeldp.app.plan import advantage, count_rows_per_unit, plan, plan_numbers
+from labeldp.app.plan import OF_NUMBERS, advantage, count_rows_per_unit, plan, plan_numbers
 from labeldp.cli import app
 from labeldp.laws import law_named
 
@@ -91,10 +91,40 @@ def test_a_range_is_planned_on_the_command_line() -> None:
         ("--epsilon", "1", "--range", "1:0"),
         ("--epsilon", "1", "--classes", "2", "--grid", "8"),
         ("--epsilon", "nan", "--range", "0:1"),
-        ("--epsilon", "1", "--range", "0:1", "--rows-per-unit", "1:5"),
+        ("--epsilon", "1", "--range", "0:1", "--rows-per-unit", "1:x"),
+        ("--epsilon", "1e-300", "--range", "0:1"),
         ("--epsilon", "1", "--range", "0:1", "--rows", "0"),
     ):
         assert planned(*wrong)[0] == 2
+
+
+def test_laws_of_numbers_that_a_tiny_epsilon_rules_out_are_named() -> None:
+    code, said = planned("--range", "0:100", "--grid", "11", "--epsilon", "1e-9")
+    assert code == 0 and "epsilon 1e-09: not unbiased. Expected an epsilon of 1e-09 or more" in said and "rr-on-bins (each number" in said
+    made = plan_numbers(ldp.Grid(0, 100, points=11), [1e-12, 1.0])
+    assert [line.law for line in made.laws if line.epsilon == 1.0] == list(OF_NUMBERS)
+    left = [line.law for line in made.laws if line.epsilon == 1e-12]
+    assert "square-wave" in left and "unbiased" not in left
+    with pytest.raises(ldp.InvalidInput, match="Take 1e-6 or more"):
+        plan_numbers(ldp.Grid(0, 100, points=11), [1e-300])
+
+
+def test_caps_of_numbers_are_compared_by_what_an_interval_tells() -> None:
+    grid = ldp.Grid(0, 100, points=11)
+    made = plan_numbers(grid, [0.5, 50.0], rows_per_unit=UNITS)
+    kept = {1: 5300, 2: 6600, 3: 6900, 5: 7500}
+    for epsilon, best in ((0.5, 1), (50.0, 5)):
+        caps = [cap for cap in made.caps if cap.epsilon == epsilon]
+        assert {cap.max_rows_per_unit: cap.rows_kept for cap in caps} == kept
+        for cap in caps:
+            bits = float(np.asarray(law_named("square-wave", 11, cap.epsilon_per_row).information())) / math.log(2)
+            assert cap.bits == pytest.approx(bits * cap.rows_kept)
+        assert [cap.max_rows_per_unit for cap in caps if cap.recommended] == [best]
+        lines = [line for line in made.laws if line.epsilon == epsilon]
+        assert [line.epsilon_per_row for line in lines] == pytest.approx([epsilon / best] * len(lines))
+        assert all(line.mean_error == pytest.approx(line.row_error / math.sqrt(kept[best])) for line in lines if line.row_error is not None)
+    code, said = planned("--range", "0:100", "--grid", "11", "--epsilon", "1", "--rows-per-unit", "1:4000,2:1000,5:300")
+    assert code == 0 and "at most 1 row of each unit (--max-rows-per-unit 1) tells most" in said and "mean_error" in said
 
 
 def planned(*asked: str) -> tuple[int, str]:

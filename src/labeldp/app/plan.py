@@ -116,11 +116,7 @@ class Plan:
         said = "\n".join((*self.reasons, *self.learners))
         parts = [table_text((*_LAW_COLUMNS, ""), laws), table_text(worth, [asdict(b) for b in self.budgets]), said]
         if self.caps:
-            caps = [
-                asdict(cap) | {"rows_kept": f"{cap.rows_kept:,}", "share_kept": f"{cap.share_kept:.1%}", "": _mark(cap.recommended)}
-                for cap in self.caps
-            ]
-            parts = [table_text((*_CAP_COLUMNS, ""), caps), "\n".join(map(_cap_reason, filter(_recommended, self.caps))), *parts]
+            parts = [*_caps_text(self.caps), *parts]
         used = dict.fromkeys([*(_CAP_COLUMNS if self.caps else ()), *_LAW_COLUMNS, *worth])
         explained = "\n".join(f"  {name}: {_MEANING[name]}" for name in used if name in _MEANING)
         return "\n\n".join([*parts, f"Of a label that may be any class alike:\n{explained}"])
@@ -152,6 +148,13 @@ def _mark(recommended: bool) -> str:
 
 def _recommended(cap: CapAtBudget) -> bool:
     return cap.recommended
+
+
+def _caps_text(caps: Sequence[CapAtBudget]) -> list[str]:
+    lines = [
+        asdict(cap) | {"rows_kept": f"{cap.rows_kept:,}", "share_kept": f"{cap.share_kept:.1%}", "": _mark(cap.recommended)} for cap in caps
+    ]
+    return [table_text((*_CAP_COLUMNS, ""), lines), "\n".join(map(_cap_reason, filter(_recommended, caps)))]
 
 
 def _cap_reason(cap: CapAtBudget) -> str:
@@ -207,11 +210,12 @@ def plan(
     budgets: list[Advantage] = []
     reasons: list[str] = []
     for epsilon in epsilons:
-        found = [] if rows_per_unit is None else _caps(n_classes, _validate.epsilon(epsilon), rows_per_unit, laws)
+        names = (*COMPARED, *laws)
+        found = [] if rows_per_unit is None else _caps(n_classes, _validate.epsilon(epsilon), rows_per_unit, names)
         best_cap = next(filter(_recommended, found), None)
         caps += found
         cap = max_rows_per_unit or (best_cap.max_rows_per_unit if best_cap else 1)
-        made = _compared(n_classes, _validate.epsilon(epsilon), cap, laws)
+        made = _compared(n_classes, _validate.epsilon(epsilon), cap, names)
         best = _best(made)
         lines += [_line(name, law, epsilon, recommended=name == best) for name, law in made.items()]
         bits = _bits(made[best])
@@ -224,7 +228,8 @@ def plan(
 
 # Numbers --------------------------------------------------------------------------------------------------------------------------------
 
-OF_NUMBERS = ("square-wave", "threshold", "unbiased", "rr-on-bins", "laplace", "rr")
+LEARNED = "square-wave"  # the law that training draws by
+OF_NUMBERS = (LEARNED, "threshold", "unbiased", "rr-on-bins", "laplace", "rr")
 _SOLVED = 32  # points of laws that are found by a linear program, whose errors hardly change with more
 
 
@@ -257,26 +262,30 @@ class NumbersAtBudget:
 
 @dataclass(frozen=True)
 class NumberPlan:
-    """A comparison of laws of numbers, with what to use."""
+    """A comparison of laws of numbers, with what to use; with rows per unit, also of caps, for the law that training draws by."""
 
     grid: Grid
     rows: int | None
     laws: tuple[NumbersAtBudget, ...]
     reasons: tuple[str, ...]
+    caps: tuple[CapAtBudget, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """Return the plan as JSON-ready data."""
         grid = {"low": self.grid.low, "high": self.grid.high, "points": len(self.grid)}
-        return {"grid": grid, "rows": self.rows, "laws": [asdict(law) for law in self.laws], "reasons": list(self.reasons)}
+        lists = {"laws": [asdict(law) for law in self.laws], "reasons": list(self.reasons), "caps": [asdict(cap) for cap in self.caps]}
+        return {"grid": grid, "rows": self.rows, **lists}
 
     def to_text(self) -> str:
         """Format the plan as text for people."""
-        columns = ("epsilon", "law", "released_error", "row_error", *(("mean_error",) if self.rows else ()))
+        columns = ("epsilon", "law", "released_error", "row_error", *(("mean_error",) if self.rows or self.caps else ()))
         lines = [{name: "" if value is None else value for name, value in asdict(law).items()} for law in self.laws]
-        explained = "\n".join(f"  {name}: {_MEANING[name]}" for name in columns if name in _MEANING)
+        used = dict.fromkeys((*(_CAP_COLUMNS if self.caps else ()), *columns))
+        explained = "\n".join(f"  {name}: {_MEANING[name]}" for name in used if name in _MEANING)
         away = _short(float(np.std(np.linspace(self.grid.low, self.grid.high, len(self.grid)))))
         return "\n\n".join(
             [
+                *(_caps_text(self.caps) if self.caps else ()),
                 table_text(columns, lines),
                 "\n".join(self.reasons),
                 f"Of numbers spread evenly over the range, which are {away} off its middle:\n{explained}",
@@ -285,7 +294,13 @@ class NumberPlan:
 
 
 def plan_numbers(
-    grid: Grid, epsilons: Sequence[float], *, laws: Sequence[str] = (), rows: int | None = None, max_rows_per_unit: int | None = None
+    grid: Grid,
+    epsilons: Sequence[float],
+    *,
+    laws: Sequence[str] = (),
+    rows: int | None = None,
+    max_rows_per_unit: int | None = None,
+    rows_per_unit: Mapping[int, int] | None = None,
 ) -> NumberPlan:
     """Compare the laws of numbers of a public range; no number is read.
 
@@ -297,9 +312,11 @@ def plan_numbers(
     laws : sequence of str, default=()
         Further laws to compare, by name.
     rows : int >= 1, optional
-        Number of rows, to compute the error of their mean.
+        Number of rows, to compute the error of their mean. Default: with `rows_per_unit` those within the cap.
     max_rows_per_unit : int >= 1, optional
-        Each row's law has epsilon divided by it. Default: 1.
+        Each row's law has epsilon divided by it. Default: 1, or with `rows_per_unit` the most informative cap.
+    rows_per_unit : mapping of int to int, optional
+        Number of units with each number of rows, from `count_rows_per_unit`, to compare caps.
 
     Returns
     -------
@@ -307,23 +324,40 @@ def plan_numbers(
 
     Notes
     -----
-    Errors of `UnbiasedRandomizer` and `RROnBins` are those of at most 32 points, which takes a second or two an epsilon.
+    Errors of `UnbiasedRandomizer` and `RROnBins` are those of at most 32 points, which takes a second or two an epsilon. A law that does
+    not exist at an epsilon, as some do not near 0, is named and left out.
     """
     if rows is not None:
         _validate.integer(rows=rows, low=1)
-    cap = 1 if max_rows_per_unit is None else _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
-    lines, reasons = [], []
+    given = None if max_rows_per_unit is None else _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+    lines: list[NumbersAtBudget] = []
+    reasons: list[str] = []
+    caps: list[CapAtBudget] = []
     for epsilon in epsilons:
+        found = [] if rows_per_unit is None else _caps(len(grid), _validate.epsilon(epsilon), rows_per_unit, (LEARNED,))
+        caps += found
+        cap = given or next((each.max_rows_per_unit for each in found if each.recommended), 1)
+        kept = rows or sum(min(each, cap) * units for each, units in (rows_per_unit or {}).items()) or None
         per_row = per_row_epsilon(_validate.epsilon(epsilon), cap)
-        made = [_line_of_numbers(name, grid, epsilon, per_row, rows) for name in dict.fromkeys((*OF_NUMBERS, *laws))]
-        lines += made
-        reasons.append(_reason_of_numbers(epsilon, {line.law: line for line in made}))
-    return NumberPlan(grid, rows, tuple(lines), tuple(reasons))
+        made = [_line_of_numbers(name, grid, epsilon, per_row, kept) for name in dict.fromkeys((*OF_NUMBERS, *laws))]
+        by = {line.law: line for line in made if isinstance(line, NumbersAtBudget)}
+        lines += by.values()
+        reasons += [_reason_of_numbers(epsilon, by)] if LEARNED in by else []
+        reasons += [line for line in made if isinstance(line, str)]
+    if not lines:
+        raise InvalidInput(f"Expected an epsilon at which a law of numbers exists, got {list(epsilons)}. Take 1e-6 or more.")
+    return NumberPlan(grid, rows, tuple(lines), tuple(reasons), tuple(caps))
 
 
-def _line_of_numbers(name: str, grid: Grid, epsilon: float, per_row: float, rows: int | None) -> NumbersAtBudget:
+def _line_of_numbers(name: str, grid: Grid, epsilon: float, per_row: float, rows: int | None) -> NumbersAtBudget | str:
+    """Compute the errors of a law; of one that does not exist at this epsilon, say so."""
     points = np.linspace(grid.low, grid.high, min(len(grid), _SOLVED) if name in ("unbiased", "rr-on-bins") else len(grid))
-    law = law_named(name, len(points), per_row)
+    try:
+        law = law_named(name, len(points), per_row)
+    except InvalidInput as refusal:
+        if name not in OF_NUMBERS:
+            raise
+        return f"epsilon {epsilon:g}: not {name}. {refusal}"
     check_contract(law)
     shares = np.full(len(points), 1 / len(points))
     try:
@@ -350,23 +384,23 @@ def _short(value: float) -> str:
 
 def _reason_of_numbers(epsilon: float, lines: Mapping[str, NumbersAtBudget]) -> str:
     stages = ", in two stages (--stages 2)" if epsilon <= _STAGES_UP_TO else ""
-    bins, plain = (_short(lines[name].released_error or 0.0) for name in ("rr-on-bins", "unbiased"))
-    return (
-        f"epsilon {epsilon:g}: learn by intervals (labeldp train{stages}; release --law square-wave). For others, who use the column as it "
-        f"is: unbiased (each number {plain} off, right on average), or rr-on-bins (each {bins} off, drawn to the middle)."
-    )
+    off = {name: _short(lines[name].released_error or 0.0) for name in ("unbiased", "rr-on-bins") if name in lines}
+    how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
+    others = [f"{name} (each number {error} off, {how[name]})" for name, error in off.items()]
+    advice = f" For others, who use the column as it is: {', or '.join(others)}." if others else ""
+    return f"epsilon {epsilon:g}: learn by intervals (labeldp train{stages}; release --law {LEARNED}).{advice}"
 
 
-def _compared(n_classes: int, epsilon: float, cap: int, more: Sequence[str]) -> dict[str, Law]:
+def _compared(n_classes: int, epsilon: float, cap: int, names: Sequence[str]) -> dict[str, Law]:
     """Make the laws to compare for one row, by the names under which they were requested."""
     per_row = per_row_epsilon(epsilon, cap)
-    found = {name: law_named(name, n_classes, per_row) for name in (*COMPARED, *more)}
+    found = {name: law_named(name, n_classes, per_row) for name in names}
     for law in found.values():
         check_contract(law)
     return found
 
 
-def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int], more: Sequence[str]) -> list[CapAtBudget]:
+def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int], names: Sequence[str]) -> list[CapAtBudget]:
     for rows, units in rows_per_unit.items():
         _validate.integer(rows_per_unit=rows, low=1)
         _validate.integer(units=units, low=0)
@@ -375,7 +409,7 @@ def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int], more
         raise InvalidInput("Expected units with rows, got none.")
     found = []
     for cap in sorted({min(cap, most) for cap in _CAPS}):
-        made = _compared(n_classes, epsilon, cap, more)
+        made = _compared(n_classes, epsilon, cap, names)
         # For each cap the most informative law, since the best law may change with the epsilon that a row gets.
         law = made[_best(made)]
         kept = sum(min(rows, cap) * units for rows, units in rows_per_unit.items())

@@ -404,13 +404,11 @@ def plan(
     from labeldp.app import plan as plans
 
     made: plans.Plan | plans.NumberPlan
-    budgets, found, points = usage(lambda: numbers_of(epsilon)), counts.value(), label.points()
+    budgets, points = usage(lambda: numbers_of(epsilon)), label.points()
+    more: dict[str, Any] = {"laws": law or (), "rows": rows, "max_rows_per_unit": max_rows_per_unit, "rows_per_unit": counts.value()}
     if points is not None:
-        if found is not None:
-            raise typer.BadParameter("Expected no counts of rows per unit with a range, got some. Give --max-rows-per-unit M.")
-        made = usage(lambda: plans.plan_numbers(points, budgets, laws=law or (), rows=rows, max_rows_per_unit=max_rows_per_unit))
+        made = usage(lambda: plans.plan_numbers(points, budgets, **more))
     else:
-        more: dict[str, Any] = {"laws": law or (), "rows": rows, "max_rows_per_unit": max_rows_per_unit, "rows_per_unit": found}
         made = usage(lambda: plans.plan(count_of(label.classes or ""), budgets, **more))
     if as_json:
         print_json(made.to_dict())
