@@ -139,7 +139,7 @@ def test_a_missing_key_is_refused_or_uniform(tmp_path: Path, ledger: Ledger) -> 
     path = write(weights_of_clusters().slice(1), tmp_path / "p.parquet")
     row = table["cluster"].to_pylist().index("c0")
     source = write(table, tmp_path / "in.parquet")
-    with pytest.raises(InvalidInput, match=rf"cluster, got none in p.parquet for row {row + 1} "):
+    with pytest.raises(InvalidInput, match=rf"'cluster', got none in p.parquet for row {row + 1} "):
         release(source, tmp_path / "out.parquet", spec(PriorTable(path, "cluster")), ledger)
     assert not ledger.runs()
     release(source, tmp_path / "out.parquet", spec(PriorTable(path, "cluster", missing="uniform")), ledger)
