@@ -708,9 +708,9 @@ def labels_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, facts.get("columns") or [facts["label"]]))
 
 
-def released_already(*labels: str) -> InvalidInput:
+def released_already(*names: str) -> InvalidInput:
     """Make the error for a table whose label columns hold noisy labels."""
-    what = f"column {labels[0]!r} was" if len(labels) == 1 else f"columns {_validate.quoted(labels)} were"
+    what = f"column{'s' * (len(names) > 1)} {_validate.quoted(names)} {'were' if len(names) > 1 else 'was'}"
     return InvalidInput(f"Expected a table with raw labels, got one whose {what} released already. Name its original.")
 
 
