@@ -17,6 +17,7 @@ from scipy.stats import chi2_contingency
 import labeldp as ldp
 from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
 from labeldp.evidence import concat
+from labeldp.laws import SquareWave
 from labeldp.protocol import metrics
 from labeldp.stats import _crosstab
 from labeldp.stats._figures import contributions_of
@@ -203,6 +204,25 @@ def test_rows_of_two_kinds_of_law_are_unbiased_and_covered():
     assert abs(values.mean() - truth) < SIGMAS * values.std() / np.sqrt(len(values)) + 0.1
     few = ldp.stats.mean(concat([asked[:5], others[300:600]]))["mean"]
     assert few.value == pytest.approx(ldp.stats.mean(others[300:600])["mean"].value, abs=1.0)
+
+
+@pytest.mark.parametrize("n_bits, n_others", [(990, 10), (400, 1), (10, 400), (3, 1), (1, 3), (1, 1)])
+@pytest.mark.parametrize("epsilon", [1e-9, 0.01, 1.0, 8.0, 50.0])
+def test_a_few_rows_of_one_kind_with_the_same_output_are_not_exact(n_bits, n_others, epsilon):
+    """They have no variance of their own: it would outweigh all rows of the other kind, or leave intervals without a length."""
+    for bits, others, k in (
+        (ldp.PriorSplit, ldp.RandomizedResponse, 5),
+        (ldp.Threshold, SquareWave, 20),
+        (ldp.PriorSplit, ldp.SubsetSelection, 3),
+    ):
+        labels = np.zeros(n_bits + n_others, np.int64)
+        one = ldp.privatize(labels[:n_bits], bits(k, epsilon), noise=ldp.SeededNoise(1))
+        noisy = concat([one, ldp.privatize(labels[n_bits:], others(k, epsilon), noise=ldp.SeededNoise(2))])
+        found = ldp.stats.frequencies(noisy)
+        assert np.isfinite(found.value).all() and found.low[0, 0] <= 1 <= found.high[0, 0] + 1e-9
+        assert (found.high - found.low).min() > (0.4 / len(labels) if epsilon < 50 else -1)
+        table = ldp.stats.crosstab(noisy, np.arange(len(labels)) % 2)
+        assert not np.isnan(table.shares.low).any()
 
 
 def test_units_keep_the_level_of_the_test():

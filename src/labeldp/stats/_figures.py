@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shares, means and quantiles of the true labels, overall and by public groups, and differences between groups."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -17,7 +17,7 @@ from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
 from labeldp.laws import Independent, Law, OneColumn, PriorSplit, Threshold
 from labeldp.protocol._statistics import typical_length
-from labeldp.protocol.metrics import Estimate, mean_interval
+from labeldp.protocol.metrics import Estimate, likeliest_frequencies, mean_interval
 from labeldp.stats._columns import (
     Codes,
     Column,
@@ -62,6 +62,9 @@ class Contributions:
         Of rows that answer by one bit: the probability of the given answer at the estimated frequencies.
     information : (K, K) float64, optional
         Of rows that answer by one bit: the inverse of the covariance of their estimate, at a guess of the frequencies.
+    lengths : function, optional
+        Of rows of several kinds: computes, from numbers (K,), how long the interval of each row's estimate of their mean is, (m,) float64 of
+        some rows.
     """
 
     noisy: NoisyLabels
@@ -71,9 +74,12 @@ class Contributions:
     spans: Floats | None = None
     answered: Floats | None = None
     information: Floats | None = None
+    lengths: Callable[[Floats], Floats] | None = None
 
     def ranges(self, numbers: Floats) -> float:
         """Compute the typical range of a row's estimate of the mean of these numbers (K,), over the outputs of its law."""
+        if self.lengths is not None:
+            return float(typical_length(self.lengths(numbers)))
         if self.spans is not None:
             return float(typical_length(np.abs(self.spans @ numbers)))
         if not self.unbiased:
@@ -198,21 +204,31 @@ def _together(noisy: NoisyLabels, bits: NDArray[np.bool_]) -> Contributions:
 
     Each is linear in the outputs and unbiased for fixed weights, while maximum likelihood has a bias with many classes and few rows: on
     64 points and 1,000 rows, half of either kind, its intervals cover 88 % instead of 95. The precision of the others is taken as the same
-    for all classes: their empirical covariance would depend on their mean.
+    for all classes. It follows from the mean square of their weights, and from a guess of the frequencies: the squares of the deviations
+    from their own mean would depend on it, and are 0 where a few rows have the same output.
     """
     k = noisy.n_classes
     asked, others = (np.flatnonzero(each) for each in (bits, ~bits))
     answers, weights = _of_bits(noisy[asked]), noisy[others].class_weights()
     information = np.zeros((k, k)) if answers.information is None else answers.information  # too few rows: the others alone
-    spread = weights - weights.mean(axis=0)
-    precision = _contrasts(k) * ((k - 1) * len(others) ** 2 / max(float((spread**2).sum()), 1e-300))
-    share = np.linalg.solve(information + precision + 1 / k, information)  # of the bits, in the estimate
-    rest = _contrasts(k) - share
+    guess = likeliest_frequencies(noisy.likelihood(dtype="float64"))
+    guess = 0.99 * guess + 0.01 / k  # no label is certain
+    variance = max(1.0, float((weights**2).sum(axis=1).mean())) - float(guess @ guess)  # the expected square of a row's weights is >= 1
+    share = np.linalg.solve(information + np.eye(k) * ((k - 1) * len(others) / variance), information)  # of the bits, in the estimate
+    rest, spread = _contrasts(k) - share, weights - weights.mean(axis=0)
     p = 1 / k + share @ (answers.table.mean(axis=0) - 1 / k) + rest @ (weights.mean(axis=0) - 1 / k)
     table = np.empty((len(noisy), k))
     table[asked] = p + (answers.table - answers.table.mean(axis=0)) @ share.T * (len(noisy) / len(asked))
     table[others] = p + spread @ rest.T * (len(noisy) / len(others))
-    return Contributions(noisy, table, False, _contrasts(k))
+    step = max(1, len(noisy) // _SAMPLE)
+    some = noisy[others[::step]]
+
+    def lengths(numbers: Floats) -> Floats:
+        own = np.zeros(len(asked)) if answers.spans is None else np.abs(answers.spans @ (share.T @ numbers))
+        drawn = some.loss_range(np.tile(rest.T @ numbers, (len(some), 1)))
+        return np.concatenate([own[::step] * (len(noisy) / len(asked)), drawn * (len(noisy) / len(others))])
+
+    return Contributions(noisy, table, False, _contrasts(k), lengths=lengths)
 
 
 def _nothing(noisy: NoisyLabels) -> Contributions:
