@@ -12,6 +12,7 @@ A guarantee is rounded up, a share of a budget down.
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -124,6 +125,11 @@ def quoted(names: Iterable[object]) -> str:
 def joined(names: Iterable[str]) -> str:
     """Join names of columns to one text, with commas in names escaped: different lists give different texts."""
     return ",".join(name.replace("\\", "\\\\").replace(",", "\\,") for name in names)
+
+
+def parted(text: str) -> list[str]:
+    """Take apart what `joined` made."""
+    return [re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL) for name in re.findall(r"(?:[^\\,]|\\.)+", text, re.DOTALL)]
 
 
 # Exact sums of budgets ----------------------------------------------------------------------------------------------------------------

@@ -189,6 +189,7 @@ def test_the_nets_of_an_ensemble_learn_by_themselves():
 
 def test_an_ensemble_is_of_different_nets():
     net = Mlp(4, 3, (8,))
-    for nets in ([], [net, net], [net, "net"]):
+    for nets in ([], [net, net], [net, net, Mlp(4, 3, (8,))], [net, "net"], net, nn.Sequential(net), 3):
         with pytest.raises(InvalidInput, match=r"nets|nn\.Module"):
             Ensemble(nets)
+    assert len(Ensemble(Mlp(4, 3, (8,)) for _ in range(2)).nets) == 2

@@ -206,7 +206,7 @@ def test_rows_of_two_kinds_of_law_are_unbiased_and_covered():
     assert few.value == pytest.approx(ldp.stats.mean(others[300:600])["mean"].value, abs=1.0)
 
 
-@pytest.mark.parametrize("n_bits, n_others", [(990, 10), (400, 1), (10, 400), (3, 1), (1, 3), (1, 1)])
+@pytest.mark.parametrize(("n_bits", "n_others"), [(990, 10), (400, 1), (10, 400), (3, 1), (1, 3), (1, 1)])
 @pytest.mark.parametrize("epsilon", [1e-9, 0.01, 1.0, 8.0, 50.0])
 def test_a_few_rows_of_one_kind_with_the_same_output_are_not_exact(n_bits, n_others, epsilon):
     """They have no variance of their own: it would outweigh all rows of the other kind, or leave intervals without a length."""

@@ -14,12 +14,16 @@ import pytest
 from tests.cli.commands import run
 
 import labeldp as ldp
+from labeldp._validate import joined, parted
 from labeldp.app._release import release
 from labeldp.custody._staged import Stage
 from labeldp.errors import InvalidInput, LedgerError, RawLabelsWarning
 from labeldp.ledger._ledger import Ledger
+from labeldp.tables._evidence import released_columns
 from labeldp.tables._place import manifest_path
 from labeldp.tables._spec import ReleaseSpec
+from labeldp.tables.formats._parquet import open_table
+from labeldp.tables.formats._table import EVIDENCE
 
 N = 3000
 COLUMNS = ldp.LabelColumns({"ill": [False, True], "stars": [1, 2, 3], "ward": ["a", "b"]})
@@ -361,6 +365,20 @@ def test_a_column_of_an_earlier_or_later_release_is_no_feature(tmp_path: Path, l
         assert code == 4 and f"got {other!r}, which a release drew from a private column" in " ".join(told.split())
     code, said, told = run("train", wards, "--label", "stars", "--classes", "1,2,3", "--epsilon", "1", *at, "--out", tmp_path / "raw")
     assert code == 0 and "No features, since releases drew them from private columns: ward" in said, told
+
+
+def test_commas_in_names_of_joint_columns(tmp_path: Path, ledger: Ledger) -> None:
+    """The evidence of a joint release, the only trace in a copy without its manifest, is named by all columns."""
+    names = ["a", "b,c", "d\\", "\\,e"]
+    assert parted(joined(names)) == names
+    columns = ldp.LabelColumns({"stars": ["1", "2", "3"], "ward, bed": ["a", "b"]})
+    named = pc_csv.read_csv(write(data(300), tmp_path / "d.csv")).rename_columns(["ward, bed", "id", "stars", "x", "ill"])
+    pc_csv.write_csv(named, tmp_path / "in.csv")
+    release(tmp_path / "in.csv", tmp_path / "out.csv", spec(columns), ledger)
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes((tmp_path / "out.csv").read_bytes())
+    found = released_columns(open_table(copy), open_table(copy).names, "d", Ledger(tmp_path / "new.db"))
+    assert found == {"stars", "ward, bed", columns.name + EVIDENCE}
 
 
 def test_a_private_column_is_no_feature_and_no_group(tmp_path: Path) -> None:

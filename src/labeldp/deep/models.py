@@ -2,7 +2,7 @@
 """Nets that return logits (n, K): a perceptron for tables; a small convnet, ResNets, Inception and VGG for images; several nets as one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
@@ -58,14 +58,15 @@ class Ensemble(nn.Module):
 
     def __init__(self, nets: Sequence[nn.Module], sizes: Sequence[int] = ()) -> None:
         super().__init__()
-        if not len(nets) or not all(isinstance(net, nn.Module) for net in nets):
-            raise InvalidInput("Expected at least one nn.Module for an Ensemble, got none, or something else.")
-        shared = {id(weight) for weight in nets[0].parameters()}.intersection(*({id(each) for each in net.parameters()} for net in nets))
-        if shared and len(nets) > 1:
+        given = list(nets) if isinstance(nets, Iterable) and not isinstance(nets, nn.Sequential) else []  # whose layers are no nets
+        if not given or not all(isinstance(net, nn.Module) for net in given):
+            raise InvalidInput("Expected a list of at least one nn.Module for an Ensemble, got none, or something else.")
+        weights = [{id(weight) for weight in net.parameters()} for net in given]
+        if len(set().union(*weights)) < sum(map(len, weights)):
             raise InvalidInput(
                 "Expected nets with weights of their own, got the same net several times. Make each: [Mlp(4, 3) for _ in range(5)]."
             )
-        self.nets = nn.ModuleList(nets)
+        self.nets = nn.ModuleList(given)
         self.sizes = tuple(sizes)
 
     def forward(self, x: Tensor) -> Tensor:

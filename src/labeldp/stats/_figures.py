@@ -63,7 +63,7 @@ class Contributions:
     information : (K, K) float64, optional
         Of rows that answer by one bit: the inverse of the covariance of their estimate, at a guess of the frequencies.
     lengths : function, optional
-        Of rows of several kinds: computes, from numbers (K,), how long the interval of each row's estimate of their mean is, (m,) float64 of
+        Of rows of several kinds: computes, from numbers (K,), how long the interval of a row's estimate of their mean is: (m,) float64, of
         some rows.
     """
 

@@ -404,7 +404,7 @@ def released_columns(source: Source, names: Collection[str], dataset: str, ledge
     found = noisy_names(all_facts(source))
     for evidence in (name for name in source.names if name.endswith(EVIDENCE)):
         label = evidence.removesuffix(EVIDENCE)
-        columns = {label, *label.split(",")}.intersection(source.names)  # a joint release is named by all its columns
+        columns = {label, *_validate.parted(label)}.intersection(source.names)  # a joint release is named by all its columns
         found |= {evidence, *columns} if columns else set()
     runs = ledger.runs(dataset)
     private = {name for run in runs for name in run.columns}.intersection(names) - found

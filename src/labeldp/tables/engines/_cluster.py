@@ -430,7 +430,7 @@ def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str
     # A cluster's table has no manifest beside it. Only the evidence, named after all columns of a release, shows that it was released.
     drawn = [name.removesuffix(EVIDENCE) for name in schema.names if name.endswith(EVIDENCE)]
     for label in labels:
-        if any(label in (name, *name.split(",")) for name in drawn):
+        if any(label in (name, *_validate.parted(name)) for name in drawn):
             raise released_already(label)
 
 
