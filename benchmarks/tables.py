@@ -55,7 +55,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/aggregates.md": {"overlapping": _of("overlapping")},
     "docs/convex.md": {"convex": _of("convex")},
     "docs/numbers.md": {"numbers": _of("numbers")},
-    "docs/rare_events.md": {"rare-events": _of("rare_events"), "rare-known": _of("rare", "known_tables")},
+    "docs/rare_events.md": {"rare-known": _of("rare", "known_tables"), "rare-events": _of("rare_events")},
     "docs/small_epsilon.md": {"pretrained": _of("pretrained")},
     "docs/deep.md": {"deep-share": _of("deep.share")},
     "docs/scale.md": {"scale": _of("scale"), "faults": _of("faults"), "plan": _of("scale", "planned")},

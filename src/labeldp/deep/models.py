@@ -58,7 +58,7 @@ class Ensemble(nn.Module):
 
     def __init__(self, nets: Iterable[nn.Module], sizes: Sequence[int] = ()) -> None:
         super().__init__()
-        given = [] if isinstance(nets, nn.Sequential) else list(nets)  # whose layers are no nets
+        given = list(nets) if hasattr(nets, "__iter__") and not isinstance(nets, nn.Sequential) else []  # whose layers are no nets
         if not given or not all(isinstance(net, nn.Module) for net in given):
             raise InvalidInput("Expected a list of at least one nn.Module for an Ensemble, got none, or something else.")
         weights = [{id(weight) for weight in net.parameters()} for net in given]
