@@ -306,6 +306,37 @@ def test_a_released_table_of_images_is_free(tmp_path: Path) -> None:
     assert read_noisy(tmp_path / "r.parquet").privacy.epsilon == 8.0
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_rows_of_a_released_table_find_their_labels_in_any_order(tmp_path: Path, ending: str) -> None:
+    """The labels are matched by the ids of the table's own rows: of a shuffled copy, and of a part whose labels are in another table."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=600)
+    table = pa.table({"id": [f"row {i}" for i in range(600)], "x": x, "what": np.where(x > 0, "bright", "dark").tolist()})
+
+    def read(path: Path) -> pa.Table:
+        return pa.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
+
+    def write(rows: pa.Table, path: Path) -> Path:
+        pa.csv.write_csv(rows, path) if path.suffix == ".csv" else pq.write_table(rows, path)
+        return path
+
+    source, out = write(table, tmp_path / f"in.{ending}"), tmp_path / f"r.{ending}"
+    asked = ("--label", "what", "--epsilon", 4, "--classes", "bright,dark", "--id", "id")
+    code, _, told = run("release", source, *asked, "--out", out)
+    assert code == 0, told
+    facts = out.with_name(f"{out.name}.manifest.json")
+    shuffled = write(read(out).take(rng.permutation(600)), tmp_path / f"shuffled.{ending}")
+    part = write(read(shuffled).slice(0, 400).drop_columns(["what"]), tmp_path / f"part.{ending}")
+    given = {"r": (out,), "shuffled": (shuffled, "--manifest", facts), "part": (part, "--released", out, "--id", "id")}
+    for name, (rows, *more) in given.items():
+        command = ("--model", "mlp", *FAST, *more)
+        code, _, told = run("train", rows, "--label", "what", "--out", tmp_path / name, *command)
+        assert code == 0 and "warning" not in told, told
+        assert run("predict", tmp_path / name, source, "--out", tmp_path / f"p-{name}.csv")[0] == 0
+        found = pa.csv.read_csv(tmp_path / f"p-{name}.csv")["prediction"].to_pylist()
+        assert np.mean(np.array(found) == np.array(table["what"].to_pylist())) > 0.9
+
+
 def test_a_training_that_was_killed_goes_on(tmp_path: Path) -> None:
     """The second attempt finds both stages done: it trains no epoch, draws nothing and writes the same weights."""
     image_table(tmp_path / "in.parquet")

@@ -253,6 +253,47 @@ def test_a_search_by_a_name_of_scikit_learn_says_what_to_pass(learned):
     assert 0.6 < search.best_score_ < 1
 
 
+@pytest.fixture(scope="module")
+def asked():
+    """Features, true labels, and noisy labels of a column about which only some rows were asked."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(3000, 2)) * [0.02, 1.0]  # so that much shrinkage hides the feature that tells
+    labels = {"ill": np.where(X[:, 0] > 0, "yes", "no"), "rating": rng.choice(["low", "fair", "high"], 3000)}
+    columns = ldp.LabelColumns({"ill": ["no", "yes"], "rating": ["low", "fair", "high"]})
+    noisy = ldp.privatize(np.column_stack([*labels.values()]), columns.law(6.0, "one"), classes=columns, noise=ldp.SeededNoise(0))
+    return X, labels["ill"], noisy["ill"]
+
+
+@pytest.mark.parametrize("scoring", [None, metrics.make_scorer("roc_auc"), metrics.make_scorer("neg_log_loss"), metrics.likelihood_scorer])
+def test_a_search_scores_the_rows_that_were_asked(asked, scoring):
+    X, _, noisy = asked
+    assert 0 < noisy.evidenced.sum() < len(noisy)
+    # C = 1e-6 leaves the feature without a weight
+    search = GridSearchCV(model(), {"estimator__C": [1e-6, 10.0]}, cv=KFold(3), scoring=scoring, error_score="raise").fit(X, noisy)
+    scores = search.cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all() and search.best_params_ == {"estimator__C": 10.0}
+
+
+def test_rows_without_evidence_count_in_no_score(asked):
+    X, labels, noisy = asked
+    kept, weights = noisy.evidenced, np.linspace(1, 2, len(noisy))
+    fitted = LogisticRegression(C=1e4).fit(X, labels)
+    for scorer in (metrics.make_scorer("accuracy"), metrics.make_scorer("roc_auc")):
+        alone = scorer(fitted, X[kept], noisy[kept])
+        assert scorer(fitted, X, noisy) == pytest.approx(alone, abs=1e-12)
+        assert scorer(fitted, X, noisy, weights) == pytest.approx(scorer(fitted, X[kept], noisy[kept], weights[kept]), abs=1e-12)
+    own = model().fit(X[:1500], noisy[:1500])
+    X, noisy, kept = X[1500:], noisy[1500:], kept[1500:]
+    assert own.score(X, noisy) == pytest.approx(own.score(X[kept], noisy[kept]), abs=1e-12)
+    for none in (lambda: own.score(X[~kept], noisy[~kept]), lambda: metrics.likelihood_scorer(own, X[~kept], noisy[~kept])):
+        with pytest.raises(ldp.InvalidInput, match="evidence for at least one row to score by"):
+            none()
+    with pytest.raises(ldp.InvalidInput, match="predictions of 1500 rows"):
+        metrics.accuracy_scorer(own, X[:7], noisy)
+    with pytest.raises(ldp.InvalidInput, match=r"noisy\.evidenced"):
+        metrics.accuracy(noisy, own.predict(X))
+
+
 def test_what_takes_fitted_models_works_and_the_rest_goes_inside(learned):
     X, labels, noisy = learned
     fitted = model().fit(X, noisy)

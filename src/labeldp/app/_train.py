@@ -397,7 +397,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """All n rows: inputs; class codes, ids and units if they are read."""
+    """All n rows, each field in the order of the table: inputs; class codes, ids and units if they are read."""
 
     X: Any
     codes: NDArray[np.generic] | None
@@ -484,24 +484,27 @@ class TrainingData:
         return [name for name in names if name not in noisy]
 
     def read(self, inputs: Inputs, codec: LabelCodec, progress: Progress) -> TrainingRows:
-        """Read all rows; labels of a released table are not read here, since their evidence has them."""
+        """Read all rows; of a released table the ids, by which the labels that its evidence has are matched."""
         X: list[Any] = []
         beside: list[tuple[NDArray[np.generic] | None, ...]] = []  # codes, ids and units
-        label, raw = self._columns.label, self.released is None
+        label = self._columns.label
+        known = self._columns.names if self.released is None else self.released.id_names
         names = self._names_of_files(codec)  # a file named by its class would put the label among the public inputs
         rows = done = 0
-        for batch in self.table.batches(list(dict.fromkeys([*inputs.names, *(self._columns.names if raw else ())]))):
+        for batch in self.table.batches(list(dict.fromkeys([*inputs.names, *known]))):
             if names is not None:
                 names.check(batch.column(names.column), rows)
             X.append(inputs.read(batch, rows))
-            if raw:
+            if self.released is None:
                 units = id_array(batch, self._columns.unit) if self._columns.unit else None
                 beside.append((codec.encode(batch.column(label), rows), row_id_array(batch, self._columns.ids), units))
+            else:
+                beside.append((None, row_id_array(batch, known), None))
             rows, done = rows + len(batch), done + batch.extent
             progress("read", done, self.table.extent)
         if not rows:
             raise InvalidInput(f"Expected rows, got none in {self._path.name}.")
-        codes, ids, units = map(_joined, zip(*beside, strict=True)) if raw else (None, None, None)
+        codes, ids, units = map(_joined, zip(*beside, strict=True))
         return TrainingRows(_joined(X), codes, ids, units)
 
     def _names_of_files(self, codec: LabelCodec) -> NamesOfFiles | None:
@@ -673,7 +676,8 @@ class _Noisy(_Raw, ABC):
         """Fit the estimator, which draws nothing."""
         noisy = self.noisy(rows)
         classes = tuple(range(noisy.n_classes)) if self.grid is None else self.grid
-        model.fit(X, derived(noisy, classes=classes, order="labels"))  # X was read from the same rows
+        # X was read from the same rows; where they have ids, these match each row to its label.
+        model.fit(X, derived(noisy, classes=classes, order="labels"), ids=rows.ids)
 
 
 class _Declared(_Noisy):
@@ -722,7 +726,7 @@ class _Released(_Noisy):
 
     @property
     def _ids(self) -> Sequence[str]:
-        return self._proven.facts.get("id") or ()
+        return self._proven.id_names
 
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
         """Return the labels of the release."""

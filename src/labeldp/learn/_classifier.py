@@ -534,7 +534,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         X : (n, n_features) array, sparse matrix or data frame
         y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several targets
             With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
-            learned from them. Where the classes are a `Grid`, a true number counts as its nearest point.
+            learned from them. Rows without evidence are left out. Where the classes are a `Grid`, a true number counts as its nearest
+            point.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows.
         ids : (n,) or (n, columns) array, optional

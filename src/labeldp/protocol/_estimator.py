@@ -262,7 +262,8 @@ class LabelDPEstimator(BaseEstimator, ABC):
             X, y = self._matched(X, None, y, ids)
             if self._learned is not None:
                 metrics.warn_of_seen_rows(y, self._learned)
-            return self.predict(X), y, weights
+            y, predicted, weights = metrics.rows_to_score(y, self.predict(X), weights)
+            return predicted, y, weights
         predicted = self.predict(X)
         # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is the only sign to warn by.
         metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
@@ -299,8 +300,8 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         X : (n, ...) features, as in the fit
         y : NoisyLabels of n rows, or (n,) public true labels
             With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
-            learned from them. With public labels it is the share of equal ones. Where the classes are a `Grid`, a true number counts as
-            its nearest point.
+            learned from them. Rows without evidence are left out. With public labels it is the share of equal ones. Where the classes are a
+            `Grid`, a true number counts as its nearest point.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows.
         ids : (n,) or (n, columns) array, optional
@@ -400,7 +401,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         X : (n, ...) features, as in the fit
         y : NoisyLabels of n rows, or (n,) public true numbers
             With NoisyLabels it is estimated from them (`labeldp.metrics.r2`); a SeenRowsWarning says so where the model has learned from
-            them.
+            them. Rows without evidence are left out.
         sample_weight : (n,) array, optional
             For public numbers only.
         ids : (n,) or (n, columns) array, optional

@@ -8,6 +8,10 @@ Use rows whose noisy labels the model has not seen. A model fits the noise of it
 often than with the truth, so the numbers are far too good there (a 1-nearest-neighbour model seems perfect).
 
 Intervals are for independent rows. Rows of one person are not quite independent; where persons have many rows, measure on one row of each.
+
+Scorers, and the estimators' own `score`, leave out rows without evidence: nothing is known of a row that was asked about another column or
+is over its unit's cap. A metric that is called directly refuses them, since it measures exactly the rows that it was given; its caller
+chooses those of labels and predictions alike, by `noisy.evidenced`.
 """
 
 import warnings
@@ -1046,6 +1050,8 @@ def best_threshold(
 class Scorer:
     """A metric as a function of estimator, features and noisy labels, for scikit-learn's `scoring=`. Made by `make_scorer`.
 
+    Rows without evidence are left out.
+
     Attributes
     ----------
     metric : function of noisy labels and predictions, which returns an Estimate
@@ -1075,20 +1081,19 @@ class Scorer:
         Raises
         ------
         InvalidInput
-            y is no NoisyLabels, or the score is not defined for so few rows.
+            y is no NoisyLabels, no row has evidence, or the score is not defined for so few rows.
         """
         found = self.estimate(estimator, X, y, sample_weight)
         if np.isnan(found.value):
             raise InvalidInput(
-                f"Expected enough noisy rows for a score, got {len(y)}, in which no row of a class is left once the noise is taken off. "
-                "Use fewer folds, class_prior=, or labeldp.metrics.likelihood_scorer, which is always defined."
+                f"Expected enough noisy rows for a score, got {int(y.evidenced.sum())}, in which no row of a class is left once the noise "
+                "is taken off. Use fewer folds, class_prior=, or labeldp.metrics.likelihood_scorer, which is always defined."
             )
         return self.sign * found.value
 
     def estimate(self, estimator: Any, X: object, y: NoisyLabels, sample_weight: ArrayLike | None = None) -> Estimate:
         """Estimate the metric with its interval; parameters as for a call."""
         _require_rows(y)
-        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
         if self.response == "predict":
             answer = np.asarray(estimator.predict(X))
         elif self.response == "scores" and not hasattr(estimator, "predict_proba"):
@@ -1098,7 +1103,8 @@ class Scorer:
                 answer = answer if second == _code(y, self.settings.get("positive")) else -answer
         else:
             answer = _aligned(estimator, X, y)
-        return self.metric(y, answer, **weights, **self.settings)
+        y, answer, weights = rows_to_score(y, answer, sample_weight)
+        return self.metric(y, answer, **({} if weights is None else {"sample_weight": weights}), **self.settings)
 
 
 _SCORES: dict[str, tuple[Callable[..., Estimate], str, float]] = {
@@ -1133,8 +1139,8 @@ def make_scorer(name: str, **settings: object) -> Scorer:
     Returns
     -------
     Scorer
-        A function of estimator, features and NoisyLabels. `scoring="roc_auc"`, the name alone, is scikit-learn's own scorer, which needs
-        true labels.
+        A function of estimator, features and NoisyLabels, which leaves out rows without evidence. `scoring="roc_auc"`, the name alone, is
+        scikit-learn's own scorer, which needs true labels.
 
     Notes
     -----
@@ -1158,9 +1164,42 @@ log_loss_scorer = make_scorer("neg_log_loss")
 def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
     """Score with noisy labels as `y`: the model's mean log-probability of the released outputs.
 
-    It works for every law, invertible or not, and varies less than the unbiased scores, so it is the first choice for tuning.
+    It works for every law, invertible or not, and varies less than the unbiased scores, so it is the first choice for tuning. Rows without
+    evidence are left out.
     """
-    return mean_log_evidence(noisy, _aligned(estimator, X, noisy))
+    _require_rows(noisy)
+    kept, proba, _ = rows_to_score(noisy, _aligned(estimator, X, noisy), None)
+    return mean_log_evidence(kept, proba)
+
+
+def rows_to_score(
+    noisy: NoisyLabels, answer: NDArray[Any], sample_weight: ArrayLike | None
+) -> tuple[NoisyLabels, NDArray[Any], ArrayLike | None]:
+    """Leave out the rows without evidence, which were asked about another column or are over their unit's cap.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+    answer : (n, ...) array
+        What a model predicts of these rows.
+    sample_weight : (n,) array, optional
+
+    Raises
+    ------
+    InvalidInput
+        If no row has evidence, or the numbers of rows differ.
+    """
+    kept = noisy.evidenced
+    if kept.all():
+        return noisy, answer, sample_weight
+    if not kept.any():
+        raise InvalidInput(
+            f"Expected evidence for at least one row to score by, got none among {len(noisy)} noisy labels: the rows are over their unit's "
+            "cap, or were asked about another column. Use fewer folds, or shuffled ones: cv=KFold(3, shuffle=True)."
+        )
+    if len(answer) != len(noisy):
+        raise InvalidInput(f"Expected predictions of {len(noisy)} rows, one a noisy label, got {len(answer)}.")
+    return noisy[kept], answer[kept], None if sample_weight is None else checked_weights(sample_weight, len(noisy))[kept]
 
 
 def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:

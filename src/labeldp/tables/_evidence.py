@@ -81,6 +81,11 @@ class ProvenLabels:
     codec: LabelCodec
     columns: frozenset[str]
 
+    @property
+    def id_names(self) -> tuple[str, ...]:
+        """The id columns of the release; none if it was released without ids."""
+        return tuple(_names(self.facts.get("id")))
+
 
 def read_noisy(
     path: Any,
@@ -223,7 +228,7 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     InvalidInput
         The release has no ids, lacks an id, or an id occurs twice in the other table.
     """
-    names = tuple(_names(found.facts.get("id")))
+    names = found.id_names
     if not names:
         raise InvalidInput("Expected a release with ids to find its rows by, got one without. Release with an id column (id=, --id).")
     check_columns(source, names)
