@@ -499,7 +499,7 @@ class TrainingData:
                 units = id_array(batch, self._columns.unit) if self._columns.unit else None
                 beside.append((codec.encode(batch.column(label), rows), row_id_array(batch, self._columns.ids), units))
             else:
-                beside.append((None, row_id_array(batch, known), None))
+                beside.append((None, row_id_array(batch, self.released.id_names), None))
             rows, done = rows + len(batch), done + batch.extent
             progress("read", done, self.table.extent)
         if not rows:

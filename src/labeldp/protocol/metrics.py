@@ -1104,7 +1104,8 @@ class Scorer:
         else:
             answer = _aligned(estimator, X, y)
         y, answer, weights = rows_to_score(y, answer, sample_weight)
-        return self.metric(y, answer, **({} if weights is None else {"sample_weight": weights}), **self.settings)
+        weighted = {} if weights is None else {"sample_weight": weights}
+        return self.metric(y, answer, **weighted, **self.settings)
 
 
 _SCORES: dict[str, tuple[Callable[..., Estimate], str, float]] = {
@@ -1174,7 +1175,7 @@ def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> 
 
 def rows_to_score(
     noisy: NoisyLabels, answer: NDArray[Any], sample_weight: ArrayLike | None
-) -> tuple[NoisyLabels, NDArray[Any], ArrayLike | None]:
+) -> tuple[NoisyLabels, NDArray[Any], Floats | None]:
     """Leave out the rows without evidence, which were asked about another column or are over their unit's cap.
 
     Parameters
@@ -1189,9 +1190,9 @@ def rows_to_score(
     InvalidInput
         If no row has evidence, or the numbers of rows differ.
     """
-    kept = noisy.evidenced
+    kept, weights = noisy.evidenced, None if sample_weight is None else checked_weights(sample_weight, len(noisy))
     if kept.all():
-        return noisy, answer, sample_weight
+        return noisy, answer, weights
     if not kept.any():
         raise InvalidInput(
             f"Expected evidence for at least one row to score by, got none among {len(noisy)} noisy labels: the rows are over their unit's "
@@ -1199,7 +1200,7 @@ def rows_to_score(
         )
     if len(answer) != len(noisy):
         raise InvalidInput(f"Expected predictions of {len(noisy)} rows, one a noisy label, got {len(answer)}.")
-    return noisy[kept], answer[kept], None if sample_weight is None else checked_weights(sample_weight, len(noisy))[kept]
+    return noisy[kept], answer[kept], None if weights is None else weights[kept]
 
 
 def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
