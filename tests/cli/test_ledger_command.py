@@ -138,7 +138,18 @@ def test_a_name_that_nothing_is_charged_to_gets_the_names_that_there_are(ledger:
             code, said, _ = run("ledger", what, *asked, "--ledger", place)
             assert code == 0 and f"othing was spent on dataset {asked[1]!r}, column {asked[3]!r}." in said
             assert said.rstrip().endswith("knows dataset 'clicks', column 'label'.")
+    Ledger(tmp_path / "new.db").set_budget("clicks", "label", 1.0)
     code, said, _ = run("ledger", "spent", "--dataset", "nope", "--ledger", tmp_path / "new.db")
     assert code == 0 and "on dataset 'nope'" in said and said.rstrip().endswith("knows no charge.")
     assert run("ledger", "spent", "--ledger", tmp_path / "new.db")[1].strip() == "Nothing was spent."
     assert "clicks" in run("ledger", "spent", "--ledger", place)[1]
+
+
+@pytest.mark.parametrize("what", [("spent",), ("history",), ("budget", "--dataset", "d", "--label", "y"), ("verify",)])
+@pytest.mark.parametrize("named", [True, False])
+def test_no_figures_of_a_ledger_that_is_not_there(tmp_path: Path, what: tuple[str, ...], named: bool) -> None:
+    ledger = ("--ledger", tmp_path / "typo.db") if named else ()
+    code, said, told = run("ledger", *what, *ledger)
+    assert (code, said) == (5, "") and "no such file" in told
+    assert json.loads(run("ledger", *what, *ledger, "--json")[1])["exit_code"] == 5
+    assert not (tmp_path / "typo.db").exists()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from tests.cli.commands import run
 from typer.testing import CliRunner
 
 import labeldp as ldp
@@ -235,3 +236,9 @@ def test_what_to_learn_with_follows_the_budget() -> None:
     said = plan(2, (0.01, 0.5, 2.0)).learners
     assert ["LightGBM" in line for line in said] == [False, True, True]
     assert ["counts of clusters" in line for line in said] == [True, True, False]
+
+
+def test_classes_of_several_columns_are_planned_one_at_a_time() -> None:
+    code, said, told = run("plan", "--classes", "no,yes;1,2,3,4,5", "--epsilon", "1")
+    told = " ".join(told.replace("│", " ").split())
+    assert (code, said) == (2, "") and "one column at a time" in told and "share of epsilon: --classes no,yes." in told

@@ -415,3 +415,26 @@ def test_a_comma_in_the_name_of_a_column_is_written_with_a_backslash(tmp_path: P
     code, said, wrong = run("release", source, *both, *asked, "--dataset", "c", "--out", tmp_path / "c.csv")
     assert code == 0 and "'age, years', 'smokes' together" in said, wrong
     assert read_noisy(tmp_path / "c.csv", "smokes").classes == ("no", "yes, daily")
+
+
+def test_unchanged_columns_are_listed_up_to_forty(tmp_path: Path) -> None:
+    table = pq.read_table(people(tmp_path / "in.parquet"))
+    for number in range(45):
+        table = table.append_column(f"x{number}", table["age"])
+    pq.write_table(table, tmp_path / "in.parquet")
+    code, said, _ = run(*command(tmp_path / "in.parquet", tmp_path / "out.parquet"))
+    assert code == 0 and "Unchanged, as they were: patient, age, x0," in said and ", x37 and 7 more (--json lists all)." in said
+    code, said, _ = run(*command(tmp_path / "in.parquet", tmp_path / "out.parquet", "--json"))
+    assert len(json.loads(said)["unchanged"]) == 47
+
+
+def test_a_spent_budget_is_called_spent(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.csv")
+    assert run(*command(source, tmp_path / "a.csv", "--budget", "1.5"))[0] == 0
+    code, _, said = run(*command(source, tmp_path / "b.csv", "--redraw"))
+    assert code == 3 and "Expected epsilon <= 0.5, which remains of budget 1.5" in said and "Ask for less" in said
+    assert run("ledger", "set-budget", "--dataset", "in", "--label", "status", "--budget", "1")[0] == 0
+    code, _, said = run(*command(source, tmp_path / "b.csv", "--redraw"))
+    assert code == 3 and "budget 1.0 for dataset 'in', column 'status'" in said and "is spent; got epsilon=1.0" in said
+    assert "<= 0" not in said and "Ask for less" not in said
+    assert said.index("--budget 2.0") < said.index("The same rows under another name spend twice") < said.index("--dataset;")

@@ -286,6 +286,8 @@ def test_the_command_says_what_is_noisy_already(tmp_path: Path) -> None:
     asked = ("release", first, "--label", "ward", "--classes", "a,b", "--epsilon", "2", "--id", "id", "--ledger", tmp_path / "new.db")
     code, said, told = run(*asked, "--out", tmp_path / "ward.csv")
     assert code == 0 and "Noisy already, by earlier releases: ill (epsilon 1 in data set 'd0')." in " ".join(said.split()), told
+    (raw,) = (line for line in said.splitlines() if line.startswith("Unchanged, as they were: "))
+    assert set(raw.removesuffix(".").partition(": ")[2].split(", ")) == {"id", "x", "y", "stars"}
     code, said, _ = run(*asked, "--out", tmp_path / "ward.csv", "--json")
     assert [each["label"] for each in json.loads(said)["earlier"]] == ["ill"]
 

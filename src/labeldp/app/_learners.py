@@ -107,6 +107,12 @@ class NetOptions:
         }
         return [name for name, value in values.items() if value is not None]
 
+    def require_net(self, model: str, *, images: bool) -> None:
+        """Refuse options of a net with a model that is none; `images`: the inputs are images, or may be."""
+        if self.given and not needs_torch(model, images=images):
+            name = "no net" if model == AUTO else model
+            raise InvalidInput(f"Expected a net with {', '.join(self.given)}, got {name}. Choose one: --model mlp.")
+
 
 class _AskedPrior:
     """A prior that is asked for at a part of the budget."""
@@ -414,9 +420,7 @@ def learner_for(model: str, inputs: Inputs, classes: Sequence[object], options: 
         require_library(model)
     if model in (*TREES, LINEAR) and inputs.image is not None:
         raise InvalidInput(f"Expected rows of numbers or categories with --model {model}, got images. Choose a net, as small-convnet.")
-    if options.given:
-        name = "no net" if model == AUTO else model
-        raise InvalidInput(f"Expected a net with {', '.join(options.given)}, got {name}. Choose one: --model mlp.")
+    options.require_net(model, images=False)
     if model in CLUSTER_MODELS:
         return ClusterLearner(model, inputs)
     return (NumberLearner if isinstance(classes, Grid) else TabularLearner)(model, inputs)

@@ -31,6 +31,13 @@ def ledger_at(path: str | Path | None, budget: float | None = None, key: str | N
     return Ledger(default_ledger().location if path is None else path, budget, key or os.environ.get("LABELDP_KEY") or None)
 
 
+def existing_ledger(path: str | Path | None) -> Ledger:
+    """Open a ledger that must be there, as `verify` does: of a mistyped name no one should read that nothing was spent. LedgerError."""
+    found = ledger_at(path)
+    found.head()
+    return found
+
+
 def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
     """Format the adopted runs as a table."""
     if not found:

@@ -262,6 +262,12 @@ def _check_digests(facts: Mapping[str, Any], files: Mapping[str, bytes], folder:
             )
 
 
+def require_numbers(folder: Path) -> None:
+    """Refuse a model of classes where quantiles are wanted."""
+    if _facts(folder).get("grid") is None:
+        raise InvalidInput("Expected quantiles of numbers, got a model of classes, which have none. Leave them out (--quantile).")
+
+
 def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))

@@ -36,7 +36,7 @@ from labeldp.app._learners import (
     learner_for,
     needs_torch,
 )
-from labeldp.app._model import StoredModel, check_free, load_model, save_model
+from labeldp.app._model import StoredModel, check_free, load_model, require_numbers, save_model
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._encode import INFER, infers
 from labeldp.deep._named import require_torch
@@ -866,9 +866,9 @@ def predict(
         If the output exists or cannot be written.
     """
     wanted = _quantiles(quantiles)
+    if wanted:
+        require_numbers(Path(model))
     stored, path, target = load_model(Path(model), trust, device), Path(source), Path(out)
-    if wanted and not stored.of_numbers:
-        raise InvalidInput("Expected quantiles of numbers, got a model of classes, which have none. Leave them out (--quantile).")
     table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)
     check_columns(table, stored.inputs.names)
     if isinstance(stored.inputs, ImageInputs):

@@ -330,7 +330,7 @@ class ClassOptions:
 
         found = self.listed(null_class=null_class, infer=infer)
         if found is None:
-            raise typer.BadParameter(undeclared().cli)
+            raise typer.BadParameter(undeclared(numbers=isinstance(self, NumberOptions)).cli)
         return found
 
 
@@ -397,6 +397,11 @@ class NumberOptions(ColumnOptions):
     def _lists(self, names: Sequence[str], plain: Sequence[str]) -> list[list[object]]:
         """Return the lists of classes of the columns without a range, which are `plain`."""
         more = [None] if self.null_class else []
+        if self.classes is None and self.classes_file is None:
+            raise typer.BadParameter(
+                f"Expected classes of {len(plain)} columns ({', '.join(plain)}), got none. Declare a list each in their order, for example "
+                "--classes 'no,yes;1,2,3,4,5', or one for all. A number has a range instead: --range NAME=LOW:HIGH."
+            )
         if self.classes is None or self.classes_file is not None:
             return [[*self.required(null_class=self.null_class)]] * len(plain)
         parts = self.classes.split(";")
@@ -520,6 +525,11 @@ def number_grid(ends: str | None, points: str | None) -> Any:
 
 def count_of(text: str) -> int:
     """Count classes that are given as their number K, or by their names A,B,C."""
+    if ";" in text:
+        raise InvalidInput(
+            f"Expected the classes of one column, got {text!r}, lists of several. Plan one column at a time, with its share of epsilon: "
+            f"--classes {text.partition(';')[0].strip()}."
+        )
     names = split(text) or []
     if len(names) == 1 and names[0].lstrip("+-").isdecimal():
         return int(names[0])

@@ -24,9 +24,9 @@ def ledger_where(ledger: LedgerPath = None, as_json: Json = False) -> None:
 @app.command("history")
 def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
     """Every charge, settlement and budget, in order."""
-    from labeldp.app._ledger import history_text, ledger_at
+    from labeldp.app._ledger import existing_ledger, history_text
 
-    entries = ledger_at(ledger).history()
+    entries = existing_ledger(ledger).history()
     answer(as_json, {"entries": entries}, history_text(entries))
 
 
@@ -38,9 +38,9 @@ def ledger_spent(
     as_json: Json = False,
 ) -> None:
     """Spent, budget and what remains, for each dataset and column."""
-    from labeldp.app._ledger import accounts, accounts_text, ledger_at
+    from labeldp.app._ledger import accounts, accounts_text, existing_ledger
 
-    record = ledger_at(ledger)
+    record = existing_ledger(ledger)
     found = accounts(record, dataset, label)
     answer(as_json, {"accounts": found}, accounts_text(found, record, dataset, label))
 
@@ -48,9 +48,9 @@ def ledger_spent(
 @app.command("budget")
 def ledger_budget(dataset: DatasetName, label: Label, ledger: LedgerPath = None, as_json: Json = False) -> None:
     """The budget of one dataset and column."""
-    from labeldp.app._ledger import ledger_at, other_names
+    from labeldp.app._ledger import existing_ledger, other_names
 
-    record = ledger_at(ledger)
+    record = existing_ledger(ledger)
     found = record.budget_of(dataset, label)
     text = f"none yet: nothing was spent{other_names(record, dataset, label)}." if found is None else f"{found:g}"
     answer(as_json, {"dataset": dataset, "column": label, "budget": found}, text)

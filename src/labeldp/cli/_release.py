@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release`, `aggregate`, `peer` and `stage`: read private labels of a table; write noisy labels, or answers about groups."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,9 +46,10 @@ from labeldp.cli._common import (
     usage,
     with_commas,
 )
+from labeldp.errors import InvalidInput
 
 app = typer.Typer(cls=Commands)
-_SHOWN = 8  # names of unchanged columns in a line
+_SHOWN = 40  # names of unchanged columns in a line: a name that is left out may be that of a private column
 
 
 # Release ----------------------------------------------------------------------------------------------------------------------------
@@ -106,6 +108,21 @@ class ReleaseOptions(NumberOptions):
         label = with_commas(self.label)
         return spec_of(ReleaseSpec, self, label=label, classes=listed, id=self.id or None, prior=prior.value())
 
+    @contextlib.contextmanager
+    def one_list_told(self) -> Iterator[None]:
+        """Add to an error about classes that one list was given for several columns, and how a list each is written."""
+        try:
+            yield
+        except InvalidInput as error:
+            names = split(self.label) or []
+            if len(names) < 2 or self.classes is None or ";" in self.classes or "class" not in str(error):
+                raise
+            told = f"--classes {self.classes} is for all of {_validate.quoted(names)}; a list each is written --classes 'no,yes;1,2,3,4,5'."
+            fixed = InvalidInput(*error.args, cli=f"{error.cli or error} {told}")
+        else:
+            return
+        raise fixed
+
     def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
         """Make the ReleaseSpec of several label columns."""
         from labeldp.tables._spec import ReleaseSpec
@@ -132,7 +149,7 @@ def release(
     from labeldp.app._release import release as run
 
     spec, record = asked.spec(prior), ledger.open()
-    with progress_bars(as_json) as progress:
+    with progress_bars(as_json) as progress, asked.one_list_told():
         done = run(source, out, spec, record, engine.engine, master=engine.master, redraw=redraw, progress=progress)
     if as_json:
         print_json(
@@ -145,20 +162,28 @@ def release(
     left_out = f" {over:,} rows over the cap were left out." if over else ""
     what_is = f"column {spec.label!r} is" if len(spec.labels) == 1 else f"columns {_validate.quoted(spec.labels)} together are"
     typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; {what_is} {done.receipt.guarantee}.{left_out}")
-    if done.unchanged:
-        more = f" and {len(done.unchanged) - _SHOWN:,} more" if len(done.unchanged) > _SHOWN else ""
-        typer.echo(f"Unchanged, as they were: {', '.join(done.unchanged[:_SHOWN])}{more}.")
+    if raw := _not_noisy(done.unchanged, done.manifest):
+        more = f" and {len(raw) - _SHOWN:,} more (--json lists all)" if len(raw) > _SHOWN else ""
+        typer.echo(f"Unchanged, as they were: {', '.join(raw[:_SHOWN])}{more}.")
     if noisy := _noisy_text(done.manifest):
         typer.echo(f"Noisy already, by earlier releases: {noisy}.")
     typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
 
 
+def _not_noisy(unchanged: Sequence[str], manifest: Mapping[str, Any]) -> list[str]:
+    """List the columns that passed as they were and that no earlier release drew or added."""
+    from labeldp.tables._release import earlier_of, noisy_names
+
+    noisy = noisy_names(earlier_of(manifest))
+    return [name for name in unchanged if name not in noisy]
+
+
 def _noisy_text(manifest: Mapping[str, Any]) -> str:
-    """List the noisy columns of earlier releases, each with what it cost."""
+    """List the noisy columns of earlier releases with their evidence, each with what it cost."""
     from labeldp.tables._release import earlier_of, labels_of
 
     return "; ".join(
-        f"{', '.join(labels_of(each))} (epsilon {each['receipt']['epsilon']:g} in data set {each['receipt']['dataset']!r})"
+        f"{', '.join(filter(None, (*labels_of(each), each.get('evidence'))))} (epsilon {each['receipt']['epsilon']:g} in data set {each['receipt']['dataset']!r})"
         for each in earlier_of(manifest)
     )
 

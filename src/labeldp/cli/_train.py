@@ -235,8 +235,11 @@ def train(
 ) -> None:
     """Train a model on private labels, classes or numbers: of a table, with categories and gaps; of images; or of arrays."""
     from labeldp.app._train import train as run
+    from labeldp.inputs._arrays import is_arrays
 
-    spec, record = asked.spec(inputs, evidence, net), ledger.open()
+    spec = asked.spec(inputs, evidence, net)
+    usage(lambda: spec.net.require_net(spec.model, images=spec.inputs.image is not None or is_arrays(source)))
+    record = ledger.open()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
@@ -332,10 +335,13 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict with a trained model."""
+    from labeldp.app._model import require_numbers
     from labeldp.app._train import predict as run
     from labeldp.protocol._estimator import quantiles_of
 
     wanted = [] if quantile is None else usage(lambda: quantiles_of(numbers_of(quantile)).tolist())
+    if wanted:
+        usage(lambda: require_numbers(model))
     with progress_bars(as_json) as progress:
         done = run(model, source, out, trust or (), progress, images=images, device=device, quantiles=wanted)
     answer(as_json, {"path": str(done.path), "rows": done.rows}, f"{done.path}: {done.rows:,} rows.")

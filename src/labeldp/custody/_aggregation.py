@@ -656,10 +656,15 @@ def _require_room(account: Account, coverage: RowSet | None, total: float | None
     left = ledger.remaining(account.dataset, account.column, coverage)
     # Compared as exact decimals, so that a budget that is just enough is accepted.
     if left < float("inf") and exact(left) < exact(total):
+        of = f"for these rows of dataset {account.dataset!r}, column {account.column!r} in {ledger.location}"
+        said = f"got epsilon={total!r} in two charges. Nothing was charged."
         raise BudgetExceeded(
-            f"Expected epsilon <= {left!r}, which remains for these rows of dataset {account.dataset!r}, column {account.column!r} in "
-            f"{ledger.location}; got epsilon={total!r} in two charges. Nothing was charged. Ask for less, or allow "
-            "more with set_budget, or `labeldp ledger set-budget`."
+            (
+                f"Expected epsilon <= {left!r}, which remains {of}; {said} Ask for less, or allow "
+                if left > 0
+                else f"Expected epsilon that remains, but the budget {of} is spent; {said} Allow "
+            )
+            + "more with set_budget, or `labeldp ledger set-budget`."
         )
 
 

@@ -158,14 +158,16 @@ def is_missing(value: object) -> bool:
         return True  # pandas.NA is neither
 
 
-def undeclared(kind: str = "") -> InvalidInput:
-    """Make the error that asks for declared classes; `kind` is the NumPy kind of the labels' type, which is public."""
+def undeclared(kind: str = "", *, numbers: bool = False) -> InvalidInput:
+    """Make the error that asks for declared classes; `kind` is the NumPy kind of the labels' type, which is public. `numbers`: the command
+    takes numbers of a range, too."""
     example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(kind, "classes=['no', 'yes']")
     what = "the classes that a label can have, got none"
     price = "read off the private labels, which tells everybody which classes occur"
     return InvalidInput(
         f"Expected {what}. Declare yours, for example {example}; or say classes='infer' to have them {price}.",
-        cli=f"Expected {what}. Declare yours, for example --classes no,yes; or say --infer-classes to have them {price}.",
+        cli=f"Expected {what}. Declare yours, for example --classes no,yes{'; of a number its range, --range LOW:HIGH' if numbers else ''}; "
+        f"or say --infer-classes to have them {price}.",
     )
 
 
@@ -216,7 +218,8 @@ def _unfit(expected: str, given: str) -> InvalidInput:
     text = "Expected {} where classes are read off them ({}), got {}: such a list would publish the labels themselves. {}"
     return InvalidInput(
         text.format(expected, "classes='infer'", given, "Declare the classes (classes=), or bin the labels first."),
-        cli=text.format(expected, "--infer-classes", given, "Declare the classes (--classes), or bin the labels first."),
+        cli=text.format(expected, "--infer-classes", given, "Declare the classes (--classes), or bin the labels first.")
+        + " A number has a range in release and train: --range LOW:HIGH.",
     )
 
 

@@ -681,13 +681,17 @@ class _Decision:
         covered = self._covered(epsilon, budget)
         if not epsilon <= budget - covered:  # exact fractions: a tolerance would be spent again by every charge
             left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + epsilon)
+            of, nothing = f"budget {float_down(budget)!r} for {self._of} in {where}", "Nothing was charged."
             said = (
-                f"Expected epsilon <= {left!r}, which remains of budget {float_down(budget)!r} for {self._of} in {where}; "
-                f"got epsilon={float(epsilon)!r}. Nothing was charged. Ask for less, or allow more "
+                f"Expected epsilon <= {left!r}, which remains of {of}; got epsilon={float(epsilon)!r}. {nothing} Ask for less, or allow more"
+                if left > 0
+                else f"Expected epsilon that remains, but {of} is spent; got epsilon={float(epsilon)!r}. {nothing} Allow more"
             )
+            # Another name must not read as a way to get more from the same people.
+            twice = "The same rows under another name spend twice; only data of others take another name"
             raise BudgetExceeded(
-                f"{said}{self._by_budget(needed)}. Other data need another name (dataset=).",
-                cli=f"{said}with `{self._command(needed)}`. Other data need another name (--dataset); the default is the file's.",
+                f"{said} {self._by_budget(needed)}. {twice} (dataset=).",
+                cli=f"{said} with `{self._command(needed)}`. {twice} (--dataset; the default is the file's).",
             )
         if kept is not None:
             return None

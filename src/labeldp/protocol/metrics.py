@@ -418,18 +418,22 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
     (K,) float64
         Above 0, their sum 1.
     """
-    if isinstance(given, Mapping):
-        if set(given) != set(classes):
-            raise InvalidInput(f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got other names.")
-        given = [given[each] for each in classes]
+    by_class = isinstance(given, Mapping)
+    if by_class and set(given) != set(classes):
+        # A name that is no class is not shown: it may have been read off raw labels.
+        other = next((each for each in given if each not in set(classes)), None)
+        near = _validate.suggest(other, [each for each in classes if isinstance(each, str) and each not in given])
+        what = "other names" if other is not None else "only some of them"
+        raise InvalidInput(f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got {what}.{near}")
     try:
-        rates = np.asarray(given, np.float64)
+        rates = np.asarray([given[each] for each in classes] if by_class else given, np.float64)
     except (TypeError, ValueError):
         rates = np.empty(0)
     if rates.shape != (len(classes),) or not (rates > 0).all() or not abs(rates.sum() - 1) < 1e-6:
         raise InvalidInput(
-            f"Expected class_prior of {len(classes)} rates above 0 whose sum is 1, in the order of the classes, got "
-            f"{_validate.shown(given)}."
+            f"Expected class_prior of {len(classes)} rates above 0 whose sum is 1, "
+            f"{'one for each class' if by_class else 'in the order of the classes'}, got "
+            f"{f'a {type(given).__name__} of others' if by_class else _validate.shown(given)}."
         )
     return np.asarray(rates / rates.sum())
 

@@ -257,7 +257,7 @@ def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
 def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False) -> Sequence[object]:
     """Check declared classes and return them as plain values, with None if labels may be null; "infer" is returned unless `strict`."""
     if classes is None:
-        raise undeclared()
+        raise undeclared(numbers=True)
     if isinstance(classes, LabelColumns):
         for values in classes.lists:
             declare(values, null=True)
