@@ -32,10 +32,28 @@ LabelDPWarning
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_refuses: ContextVar[bool] = ContextVar("labeldp_refuses", default=False)
+
+
+@contextmanager
+def refusing(strict: bool) -> Iterator[None]:
+    """Let `warn` raise InvalidInput instead if this is `strict`. For what comes before a charge alone: no warning may end a charged run."""
+    token = _refuses.set(strict)
+    try:
+        yield
+    finally:
+        _refuses.reset(token)
 
 
 def warn(warning: "LabelDPWarning") -> None:
-    """Issue a warning at the caller's line: the nearest code outside of the package."""
+    """Issue a warning at the caller's line: the nearest code outside of the package. Within `refusing` it is an error."""
+    if _refuses.get():
+        refused = "{} What is strict is refused for this; nothing was charged."
+        raise InvalidInput(refused.format(warning), cli=f"{warning.cli or warning} --strict refuses this; nothing was charged.")
     # The number of our own frames differs from call to call, and Python hides a warning of one line after the first: so each warning is
     # issued at the user's line, which is counted out here.
     level, frame = 1, sys._getframe(0)

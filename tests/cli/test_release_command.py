@@ -438,3 +438,57 @@ def test_a_spent_budget_is_called_spent(tmp_path: Path) -> None:
     assert code == 3 and "budget 1.0 for dataset 'in', column 'status'" in said and "is spent; got epsilon=1.0" in said
     assert "<= 0" not in said and "Ask for less" not in said
     assert said.index("--budget 2.0") < said.index("The same rows under another name spend twice") < said.index("--dataset;")
+
+
+def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> None:
+    source, out = people(tmp_path / "in.csv"), tmp_path / "out.csv"
+    large = ("release", source, "--label", "status", "--epsilon", "9", "--classes", "ill,well", "--out", out)
+    code, _, told = run(*large, "--strict")
+    assert code == 4 and "An epsilon of 9" in told and "--strict refuses this; nothing was charged." in told
+    assert default_ledger().runs() == [] and sorted(each.name for each in tmp_path.iterdir() if "out" in each.name) == []
+    code, _, told = run(*large)
+    assert code == 0 and "warning: An epsilon of 9" in told
+    assert run(*large, "--strict")[0] == 0  # a repeat: nothing is charged
+    again = ("release", source, "--label", "age", "--range", "20:90", "--epsilon", "1", "--dataset", "other", "--out", tmp_path / "b.csv")
+    code, _, told = run(*again, "--strict")
+    assert code == 4 and "names of private columns of other data sets" in told and not (tmp_path / "b.csv").exists()
+    assert [each.dataset for each in default_ledger().runs()] == ["in"]
+    code, _, told = run(*again)
+    assert code == 0 and "names of private columns of other data sets" in told
+
+
+def test_a_strict_release_is_not_ended_by_a_warning_after_the_charge(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.parquet")
+    table = pq.read_table(source)
+    pq.write_table(table.append_column("family", pa.array(np.arange(400) // 4)), source)
+    asked = command(source, tmp_path / "out.parquet", "--id", "patient", "--unit", "family", "--strict")
+    for _ in range(2):
+        code, said, told = run(*asked)
+        assert code == 0 and "1-label-DP for each family" in said and "are over the cap" in told
+
+
+def unboxed(told: str) -> str:
+    return " ".join(told.replace("│", " ").split())
+
+
+def test_numbers_and_several_columns_are_hinted_at(tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("id,ill,rating,income\n" + "".join(f"{i},{'no' if i % 2 else 'yes'},{i % 5 + 1},{i * 10.5}\n" for i in range(60)))
+    asked = ("release", source, "--epsilon", "1", "--out", tmp_path / "out.csv", "--label")
+    code, _, told = run(*asked, "income")
+    assert code == 2 and "--range LOW:HIGH" in unboxed(told)
+    code, _, told = run(*asked, "income", "--infer-classes")
+    assert code == 4 and "--range LOW:HIGH" in unboxed(told)
+    code, _, told = run(*asked, "ill,rating", "--classes", "no,yes")
+    assert code == 4 and "written --classes 'no,yes;1,2,3,4,5'" in unboxed(told)
+    code, _, told = run(*asked, "ill,rating")
+    assert code == 2 and "one for all" in unboxed(told)
+    assert run(*asked, "ill,rating", "--classes", "no,yes;1,2,3,4,5")[0] == 0
+
+
+def test_options_of_a_net_need_one(tmp_path: Path) -> None:
+    asked = ("train", people(tmp_path / "in.csv"), "--label", "status", "--epsilon", "1", "--classes", "ill,well", "--out", tmp_path / "m")
+    for model in ((), ("--model", "linear")):
+        code, _, told = run(*asked, "--nets", "3", *model)
+        assert code == 2 and "Expected a net with --nets" in unboxed(told)
+    assert default_ledger().runs() == []

@@ -20,6 +20,7 @@ import labeldp as ldp
 from labeldp.errors import SeenRowsWarning
 from labeldp.learn import ClusterPrior, LearnOptions
 from labeldp.protocol._fit import mixed
+from labeldp.protocol.metrics import class_rates
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
 K = 5
@@ -415,3 +416,13 @@ def test_catboost_learns_by_expectation_maximisation(n_classes: int, tmp_path: P
     assert found["auto"][0] > (0.8 if n_classes == 2 else 0.6)
     assert found["auto"][1] < found["none"][1] - 0.05
     assert list(tmp_path.iterdir()) == []
+
+
+def test_given_rates_say_what_is_wrong_with_a_mapping() -> None:
+    with pytest.raises(ldp.InvalidInput, match=r"one for each class, got a dict of others\.$"):
+        class_rates({"no": 0.5, "yes": 0.4}, ["no", "yes"])
+    with pytest.raises(ldp.InvalidInput, match=r"got other names\. Did you mean 'yes'\?"):
+        class_rates({"no": 0.5, "yess": 0.5}, ["no", "yes"])
+    with pytest.raises(ldp.InvalidInput, match="got only some of them"):
+        class_rates({"no": 1.0}, ["no", "yes"])
+    assert class_rates({"yes": 0.4, "no": 0.6}, ["no", "yes"]).tolist() == [0.6, 0.4]

@@ -269,7 +269,7 @@ InferClasses = Annotated[
 Redraw = Annotated[bool, typer.Option("--redraw", help="Draw again what was released before, for another charge.")]
 ImagesFolder = Annotated[Path | None, typer.Option("--images", help="Folder of the image files. Default: the table's folder.")]
 Device = Annotated[str, typer.Option("--device", help="Device of a net: cpu, cuda, cuda:1 or auto.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse what would otherwise give a warning, such as --infer-classes.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse --infer-classes, which would otherwise give a warning.")]
 Trust = Annotated[
     list[str] | None, typer.Option("--trust", help="Type in the model's file that you trust although labeldp does not know it.")
 ]

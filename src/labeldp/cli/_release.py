@@ -33,7 +33,6 @@ from labeldp.cli._common import (
     RowOrder,
     SecretOptions,
     Split,
-    Strict,
     Table,
     answer,
     grouped,
@@ -93,7 +92,12 @@ class ReleaseOptions(NumberOptions):
     overlap: Annotated[Overlap, typer.Option(help="refuse: fail if an earlier release of this column covers one of the rows.")] = (
         Overlap.charge
     )
-    strict: Strict = False
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse, at no charge, what would give a warning before the charge, such as --infer-classes or --epsilon 9."
+        ),
+    ] = False
 
     def spec(self, prior: PriorOptions) -> Any:
         """Make the ReleaseSpec."""

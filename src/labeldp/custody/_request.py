@@ -152,6 +152,8 @@ class Account:
         Whether rows of an earlier run are charged again (default) or refused.
     resumes : str
         The id of the only run that may be resumed, without a new charge. "" (default): any run, or a new charge.
+    strict : bool
+        Of a `TablePin`: refuse, before a new charge, what would give a warning then. False by default.
     """
 
     dataset: str = ""
@@ -162,6 +164,7 @@ class Account:
     redraw: bool = False
     overlap: Overlap = "charge"
     resumes: str = ""
+    strict: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ledger", as_ledger(self.ledger))
@@ -358,7 +361,7 @@ def begin(
         Another process has charged this request meanwhile, and the caller has pinned its rows under `fresh`. Nothing was charged.
     """
     ledger = account.ledger
-    _warn_of_epsilon(request, account)
+    warn_of_epsilon(request, account)
     if ledger is None:
         unrecorded = _unrecorded(request, account)
         _check_resumed(account, unrecorded)
@@ -420,7 +423,7 @@ def begin_once(
         If the results are stored, `secret` is None and `repeats` is their run, which may still have to be settled.
     """
     ledger = account.ledger
-    _warn_of_epsilon(request, account)
+    warn_of_epsilon(request, account)
     if ledger is None:
         return _unrecorded(request, account)
     runs = _runs_of(request, account, ledger)
@@ -519,7 +522,7 @@ def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were 
         warn(RepeatWarning(f"{message} (Said once.)", cli=cli))
 
 
-def _warn_of_epsilon(request: Request, account: Account) -> None:
+def warn_of_epsilon(request: Request, account: Account) -> None:
     if account.noise is None and request.epsilon > LARGE_EPSILON:
         warn(
             LargeEpsilonWarning(

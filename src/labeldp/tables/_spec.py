@@ -58,7 +58,9 @@ class ReleaseSpec:
     overlap : {"charge", "refuse"}
         Whether rows of an earlier release of this column are charged again (default) or refused.
     strict : bool
-        Refuse inferred classes instead of warning. False by default.
+        Refuse, before the charge, what would give a warning before it: inferred classes, an epsilon that protects next to nothing, rows
+        or columns that another data set or an earlier file shows, and classes that no row tells apart. A repeat, a run that is resumed
+        after a crash, and rows over the cap are not refused. False by default.
     stage : Stage or None
         One stage of a planned release (`labeldp.app.stage`), whose law is `law`: only the rows of its part are released.
 
