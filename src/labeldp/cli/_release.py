@@ -186,10 +186,11 @@ def _noisy_text(manifest: Mapping[str, Any]) -> str:
     """List the noisy columns of earlier releases with their evidence, each with what it cost."""
     from labeldp.tables._release import earlier_of, labels_of
 
-    return "; ".join(
-        f"{', '.join(filter(None, (*labels_of(each), each.get('evidence'))))} (epsilon {each['receipt']['epsilon']:g} in data set {each['receipt']['dataset']!r})"
-        for each in earlier_of(manifest)
-    )
+    listed = []
+    for each in earlier_of(manifest):
+        names = ", ".join(filter(None, (*labels_of(each), each.get("evidence"))))
+        listed.append(f"{names} (epsilon {each['receipt']['epsilon']:g} in data set {each['receipt']['dataset']!r})")
+    return "; ".join(listed)
 
 
 # Aggregate -------------------------------------------------------------------------------------------------------------------------

@@ -163,11 +163,11 @@ def undeclared(kind: str = "", *, numbers: bool = False) -> InvalidInput:
     takes numbers of a range, too."""
     example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(kind, "classes=['no', 'yes']")
     what = "the classes that a label can have, got none"
+    of_number = "; of a number its range, --range LOW:HIGH" if numbers else ""
     price = "read off the private labels, which tells everybody which classes occur"
     return InvalidInput(
         f"Expected {what}. Declare yours, for example {example}; or say classes='infer' to have them {price}.",
-        cli=f"Expected {what}. Declare yours, for example --classes no,yes{'; of a number its range, --range LOW:HIGH' if numbers else ''}; "
-        f"or say --infer-classes to have them {price}.",
+        cli=f"Expected {what}. Declare yours, for example --classes no,yes{of_number}; or say --infer-classes to have them {price}.",
     )
 
 

@@ -681,11 +681,12 @@ class _Decision:
         covered = self._covered(epsilon, budget)
         if not epsilon <= budget - covered:  # exact fractions: a tolerance would be spent again by every charge
             left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + epsilon)
-            of, nothing = f"budget {float_down(budget)!r} for {self._of} in {where}", "Nothing was charged."
+            of = f"budget {float_down(budget)!r} for {self._of} in {where}"
+            got = f"got epsilon={float(epsilon)!r}. Nothing was charged."
             said = (
-                f"Expected epsilon <= {left!r}, which remains of {of}; got epsilon={float(epsilon)!r}. {nothing} Ask for less, or allow more"
+                f"Expected epsilon <= {left!r}, which remains of {of}; {got} Ask for less, or allow more"
                 if left > 0
-                else f"Expected epsilon that remains, but {of} is spent; got epsilon={float(epsilon)!r}. {nothing} Allow more"
+                else f"Expected epsilon that remains, but {of} is spent; {got} Allow more"
             )
             # Another name must not read as a way to get more from the same people.
             twice = "The same rows under another name spend twice; only data of others take another name"
