@@ -200,7 +200,7 @@ def test_another_column_of_ids_hides_no_rows(tmp_path: Path) -> None:
     assert train(source, tmp_path / "one", "--id", "id", "--dataset", "shop")[0] == 0
     code, _, told = train(source, tmp_path / "two", "--id", "barcode", "--dataset", "shop")
     assert code != 0
-    assert "epsilon <= 0.0" in told
+    assert "is spent; got epsilon" in told
     code, _, told = train(source, tmp_path / "three", "--id", "id", "--unit", "who", "--max-rows-per-unit", 2, "--dataset", "shop")
     assert code != 0
     assert "Expected unit 'row'" in told

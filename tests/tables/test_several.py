@@ -259,7 +259,7 @@ def test_the_command_line_takes_numbers_among_several_columns(tmp_path: Path, mo
         (["--classes", "false,true;a,b;c,d", "--range", "income=0:100"], "classes of 1 columns"),
         (["--classes", "a,b", "--range", "income=0:100;ill=0:1"], "ranges of all of them"),
         (["--classes", "false,true", "--grid", "5"], "Expected --grid beside a range"),
-        (["--range", "income=0:100"], "Expected the classes"),
+        (["--range", "income=0:100"], "Expected classes of"),
     ],
 )
 def test_options_of_numbers_among_several_columns_are_checked(tmp_path: Path, told: list[str], said: str) -> None:
