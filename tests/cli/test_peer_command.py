@@ -81,7 +81,7 @@ def test_one_charge_one_answer_and_estimates(tmp_path: Path) -> None:
         assert beyond(SIZES[town], ones, 9.0) < FALSE_ALARM
     code, _, told = run(*command(source, "--out", tmp_path / "more.csv", "--join", 0.5))
     assert code == 3  # the first charge set the budget
-    assert "remains of budget" in told
+    assert "is spent; got epsilon" in told
     assert not (tmp_path / "more.csv").exists()
 
 

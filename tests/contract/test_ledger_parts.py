@@ -126,7 +126,7 @@ def test_a_forged_standing_is_seen(ledger: Ledger, facts: str) -> None:
     if facts.startswith('{"b'):
         assert "is not what its entries add up to" in " ".join(ledger.verify())
     else:  # what cannot be read is added up again
-        with pytest.raises(Exception, match=r"remains of budget 1\.0"):
+        with pytest.raises(Exception, match=r"budget 1\.0 for .* is spent"):
             charge(ledger)
 
 
@@ -145,7 +145,7 @@ def test_a_standing_that_does_not_end_at_an_entry_is_dropped(ledger: Ledger, sta
     charge(ledger)
     with inside(ledger) as database:
         database(statement)
-    with pytest.raises(Exception, match=r"remains of budget 1\.0"):
+    with pytest.raises(Exception, match=r"budget 1\.0 for .* is spent"):
         charge(ledger)
     ledger.set_budget("clicks", "label", 3.0)
     charge(ledger)
