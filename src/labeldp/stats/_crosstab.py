@@ -12,7 +12,7 @@ from scipy.special import chdtrc
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.stats._columns import Codes, Column, Floats, require_noisy, rows_of
-from labeldp.stats._figures import Contributions, Figures, contributions_of, each_group, frequencies, sum_by
+from labeldp.stats._figures import Contributions, Figures, asked_by_prior, contributions_of, each_group, frequencies, sum_by
 
 _RANK = 1e-9  # an eigenvalue below this share of the largest counts as 0
 
@@ -146,7 +146,7 @@ def _blocks(noisy: NoisyLabels, scores: Floats, members: Sequence[Codes]) -> Flo
     # Rows of the same draws have the same covariance if labels do not depend on the group, unless a prior made their questions.
     drawn = np.column_stack([place >= 0 for place in noisy._places])
     kinds = np.unique(drawn, axis=0, return_inverse=True)[1].reshape(-1)
-    apart = any(block.law.uses_prior for block in noisy.blocks)
+    apart = any(asked_by_prior(block) for block in noisy.blocks)
     common = [] if apart else [_spread(scores[kinds == kind]) for kind in range(kinds.max(initial=-1) + 1)]
     for i, mine in enumerate(members):
         own = (

@@ -127,17 +127,17 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
         found = _of_bits(noisy) if bits.all() else _together(noisy, bits)
     if weights and not found.tells_all:
         return weights
-    asked = [block for block in noisy.blocks if _by_prior(block)]
+    asked = [block for block in noisy.blocks if asked_by_prior(block)]
     if asked:
         warn_of_questions(asked)
     return found
 
 
-def _by_prior(block: Block) -> bool:
+def asked_by_prior(block: Block) -> bool:
     """Return whether a prior may have chosen what rows were asked; a threshold shows by its chance whether there was one."""
     law = block.law
     if isinstance(law, Independent | OneColumn):
-        return any(_by_prior(column_block(block, law.sizes, number)) for number in range(len(law.sizes)))
+        return any(asked_by_prior(column_block(block, law.sizes, number)) for number in range(len(law.sizes)))
     if isinstance(law, Threshold):
         # A prior changes the chance of every threshold or of none: those near the best one gain what the others lose.
         return bool((block.side["chance"] != 1.0 / (law.n_classes - 1)).any())
