@@ -423,7 +423,7 @@ def test_what_is_asked_for_must_fit(tmp_path: Path) -> None:
         ((source, *images, "--model", "mlp"), 4, "rows of numbers"),
         ((source, *images, "--model", "vgg16"), 4, "32 x 32"),
         ((source, "--model", "resnet18"), 4, "--image"),
-        ((source, "--epochs", 3), 2, "--model mlp"),
+        ((source, "--epochs", 3), 2, "--epochs"),
         ((source, *images, "--epochs", 0), 2, "epochs"),
         ((source, *images, "--rate", "nan"), 2, "rate"),
         ((source, *images, "--device", "abacus"), 4, "abacus"),
