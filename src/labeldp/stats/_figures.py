@@ -63,8 +63,8 @@ class Contributions:
     information : (K, K) float64, optional
         Of rows that answer by one bit: the inverse of the covariance of their estimate, at a guess of the frequencies.
     lengths : function, optional
-        Of rows of several kinds: computes, from numbers (K,), how long the interval of a row's estimate of their mean is: (m,) float64, of
-        some rows.
+        Of rows that answer by one bit, alone or beside others: computes, from numbers (K,), how far a row's estimates of their mean lie
+        apart: (m,) float64, of some rows.
     """
 
     noisy: NoisyLabels
@@ -80,8 +80,6 @@ class Contributions:
         """Compute the typical range of a row's estimate of the mean of these numbers (K,), over the outputs of its law."""
         if self.lengths is not None:
             return float(typical_length(self.lengths(numbers)))
-        if self.spans is not None:
-            return float(typical_length(np.abs(self.spans @ numbers)))
         if not self.unbiased:
             return float(np.ptp(self.table @ numbers)) if len(self.table) else 0.0
         sample = self.noisy[:: max(1, len(self.noisy) // _SAMPLE)]
@@ -194,8 +192,9 @@ def _of_bits(noisy: NoisyLabels) -> Contributions:
     spans = pull * (len(likelihood) / np.sqrt(1 - leverage))[:, None]
     answered = likelihood @ p
     influence = spans * (1 - answered)[:, None]
+    table, known = p + influence - influence.mean(axis=0), inverse @ information
     return Contributions(
-        noisy, p + influence - influence.mean(axis=0), False, inverse @ information, spans, answered.clip(0, 1), information
+        noisy, table, False, known, spans, answered.clip(0, 1), information, lengths=lambda numbers: np.abs(spans @ numbers)
     )
 
 
@@ -224,7 +223,7 @@ def _together(noisy: NoisyLabels, bits: NDArray[np.bool_]) -> Contributions:
     some = noisy[others[::step]]
 
     def lengths(numbers: Floats) -> Floats:
-        own = np.zeros(len(asked)) if answers.spans is None else np.abs(answers.spans @ (share.T @ numbers))
+        own = np.zeros(len(asked)) if answers.lengths is None else answers.lengths(share.T @ numbers)
         drawn = some.loss_range(np.tile(rest.T @ numbers, (len(some), 1)))
         return np.concatenate([own[::step] * (len(noisy) / len(asked)), drawn * (len(noisy) / len(others))])
 
