@@ -182,6 +182,18 @@ def test_the_test_of_independence_has_its_level_and_power(law):
     assert ldp.stats.crosstab(noisy[:9000], labels[:9000] % 2).pvalue < 1e-6
 
 
+def test_a_small_group_of_two_kinds_of_law_keeps_the_level():
+    """300 releases of 30 rows beside 600, half of them by thresholds and half by subset selection: at most 5 % false alarms."""
+    labels = np.random.default_rng(11).choice(4, p=P, size=300 * 630)
+    asked, others = (ldp.privatize(labels, law, noise=SEED) for law in (ldp.Threshold(4, 2.0), ldp.SubsetSelection(4, 2.0)))
+    by, pvalues = np.where(np.arange(630) % 21, "many", "few"), []
+    for start in range(0, len(labels), 630):
+        rows = slice(start, start + 315), slice(start + 315, start + 630)
+        pvalues.append(ldp.stats.crosstab(concat([asked[rows[0]], others[rows[1]]]), by).pvalue)
+    alarms = np.mean(np.array(pvalues) < 0.05)
+    assert alarms < 0.05 + SIGMAS * math.sqrt(0.05 * 0.95 / 300), alarms
+
+
 def test_the_known_variance_of_bits_is_that_of_many_rows():
     """Thresholds of 200,000 rows: the covariance that the test takes for known, against the one that it would estimate: within 5 %."""
     _, noisy = drawn(ldp.Threshold(4, 3.0), 200_000, seed=6)
