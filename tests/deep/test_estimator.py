@@ -237,7 +237,7 @@ def test_mean_probabilities_are_the_known_rates(data, tmp_path):
         np.testing.assert_allclose(torch.softmax(ldp.deep.predict(net, torch.from_numpy(X)), 1).mean(dim=0).numpy(), rates, atol=0.01)
     inside = ldp.LabelDPClassifier(classifier(), class_prior=dict(zip(range(K), rates, strict=True)), random_state=0).fit(X, noisy_of(y))
     assert inside.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
-    with pytest.raises(ldp.InvalidInput, match="one column at a time"):
+    with pytest.raises(ldp.InvalidInput, match="mapping of label columns"):
         classifier(class_prior=rates, classes=ldp.LabelColumns({"a": range(K), "b": [0, 1]})).fit(X, {"a": y, "b": y % 2})
 
 

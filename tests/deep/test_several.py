@@ -243,6 +243,8 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
         ({}, Y | {"rating": np.where(np.arange(N) == 3, 7, Y["rating"])}, "Column 'rating'.*row 3"),
         ({}, Y | {"rating": np.where(np.arange(N) == 3, np.nan, Y["rating"])}, "Column 'rating'"),
         ({"column": "clicked"}, Y, "under their own names"),
+        ({"class_prior": [0.5, 0.5]}, Y, "mapping of label columns"),
+        ({"class_prior": {"rating": [0.5, 0.5]}}, Y, "3 rates above 0"),
         ({"classes": None}, np.column_stack([column.astype(object) for column in Y.values()]), "classes=labeldp.LabelColumns"),
     ],
 )
@@ -250,6 +252,22 @@ def test_faults_are_found_before_the_charge(ledger, changes, y, said):
     with pytest.raises(InvalidInput, match=said):
         model(**{"ledger": ledger, "dataset": "d"} | changes).fit(X, y)
     assert not ledger.exists() or ledger.runs() == []
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_known_rates_hold_the_heads_that_they_are_given_for(ensemble, tmp_path):
+    rates = [0.2, 0.7, 0.1]
+    module = (lambda k: Ensemble([net(k), net(k)], sizes=(2, 3))) if ensemble else net
+    given = {"module": module, "noise": ldp.SeededNoise(0), "n_stages": 2, "law": COLUMNS.law(4.0, "joint", "auto")}
+    free = model(**given).fit(X, Y)
+    held = model(**given, class_prior={"rating": rates}, folder=tmp_path / "fit").fit(X, Y)
+    heads = held.module_.nets if ensemble else [held.module_]
+    shifts = np.stack([each.shift.numpy() for each in heads])
+    assert not shifts[:, :2].any() and np.abs(shifts[:, 2:]).min() > 0
+    np.testing.assert_allclose(held.predict_proba(X)[1].mean(axis=0), rates, atol=1e-3)
+    assert abs(free.predict_proba(X)[1].mean(axis=0)[1] - 0.7) > 0.1
+    with pytest.raises(InvalidInput, match="differs in"):
+        model(**given, class_prior={"rating": rates[::-1]}, folder=tmp_path / "fit").fit(X, Y)
 
 
 def test_a_head_that_learned_nothing_is_named():

@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import get_tags
 
 import labeldp as ldp
 from labeldp.errors import BudgetExceeded, InvalidInput, LeftOutWarning, RepeatWarning, SeededNoiseWarning
-from labeldp.learn import LabelDPClassifier
+from labeldp.learn import LabelDPClassifier, SoftmaxRegression
 from labeldp.learn._several import told
 
 N = 1500
@@ -152,6 +153,53 @@ def test_units_share_the_bill(ledger):
     assert fitted.noisy_labels_.left_out == N // 3
 
 
+@pytest.mark.parametrize(("law", "stages"), [("auto", 1), ("joint", 1), ("joint", 2)])
+def test_public_weights_of_rows_weigh_in_learning_alone(law, stages):
+    """A row of weight 0 has no say, in whatever order; the draws of the first stage do not change."""
+    used = "auto" if law == "auto" else COLUMNS.law(4.0, "joint", "auto")
+    given = {"law": used, "n_stages": stages, "noise": ldp.SeededNoise(0), "validation_fraction": 0.0}
+    given["estimator"] = SoftmaxRegression(C=1.0)
+    counted = X[:, 2] > 0
+    weights = np.where(counted, 1.0, 0.0)
+    plain, fitted = model(**given).fit(X, Y), model(**given).fit(X, Y, weights)
+    outputs = [{block.stage: block.outputs for block in each.noisy_labels_.blocks} for each in (plain, fitted)]
+    first = next(iter(outputs[0]))
+    np.testing.assert_array_equal(outputs[0][first], outputs[1][first])
+    again = model(**given).fit(X, fitted.noisy_labels_, weights)
+    alone = model(**given).fit(X[counted], fitted.noisy_labels_[counted])
+    np.testing.assert_allclose(again.predict_proba(X)[1], alone.predict_proba(X)[1], atol=2e-3)
+    assert np.abs(again.predict_proba(X)[0] - model(**given).fit(X, fitted.noisy_labels_).predict_proba(X)[0]).max() > 0.01
+    if stages == 1:
+        np.testing.assert_array_equal(again.predict_proba(X)[1], fitted.predict_proba(X)[1])
+    order, ids = np.random.default_rng(1).permutation(N), np.arange(N)  # weights go with the rows of X
+    by_id = model(**given).fit(X[order], fitted.noisy_labels_.by_id(ids), weights[order], ids=ids[order])
+    np.testing.assert_allclose(by_id.predict_proba(X)[1], again.predict_proba(X)[1], atol=2e-3)
+
+
+def test_weights_that_cannot_be_used_are_refused_before_the_charge(ledger):
+    for weights, estimator, said in (
+        (np.ones(N - 1), LogisticRegression(), "1500"),
+        (np.full(N, -1.0), LogisticRegression(), ">= 0"),
+        (np.zeros(N), LogisticRegression(), "not all zero"),
+        (np.ones(N), KNeighborsClassifier(), "takes sample_weight"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            model(ledger=ledger, dataset="d", estimator=estimator).fit(X, Y, weights)
+    assert not ledger.exists() or ledger.runs() == []
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
+    given = {"law": "auto" if stages == 1 else COLUMNS.law(3.0, "joint", "auto"), "n_stages": stages, "epsilon": 3.0}
+    fitted = model(**given, class_prior={"rating": {1: 0.2, 2: 0.7, 3: 0.1}}, ledger=ledger, dataset="d").fit(X, Y)
+    np.testing.assert_allclose(fitted.predict_proba(X)[1].mean(axis=0), [0.2, 0.7, 0.1], atol=0.03)
+    np.testing.assert_allclose(fitted.predict_proba(X)[0].mean(axis=0), [0.5, 0.5], atol=0.1)
+    free = model(**given).fit(X, fitted.noisy_labels_)
+    assert abs(free.predict_proba(X)[1].mean(axis=0)[1] - 0.7) > 0.1
+    np.testing.assert_array_equal(free.predict_proba(X)[0], model(**given, class_prior={}).fit(X, fitted.noisy_labels_).predict_proba(X)[0])
+    assert ledger.spent("d", "rating") == 3.0
+
+
 @pytest.mark.parametrize(
     ("changes", "y", "said"),
     [
@@ -174,6 +222,12 @@ def test_units_share_the_bill(ledger):
         ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
         ({"column": "clicked"}, Y, "under their own names"),
         ({"estimator": "trees"}, Y, "classifier"),
+        ({"class_prior": [0.5, 0.5]}, Y, "mapping of label columns"),
+        ({"class_prior": {"cliked": [0.5, 0.5]}}, Y, "'clicked'"),
+        ({"class_prior": {"clicked": [0.5, 0.6]}}, Y, "2 rates above 0"),
+        ({"class_prior": {"rating": {1: 0.5, 2: 0.5}}}, Y, "each of the 3 classes"),
+        ({"class_prior": {"clicked": [0.5, 0.5]}, "correction": "none"}, Y, "class_prior=None"),
+        ({"correction": "likelihood", "estimator": KNeighborsClassifier()}, Y, "take likelihoods"),
     ],
 )
 def test_faults_are_found_before_the_charge(ledger, changes, y, said):

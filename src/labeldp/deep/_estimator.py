@@ -64,7 +64,7 @@ from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, To
 from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classes
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
-from labeldp.protocol._several import check_rows, columns_told, require_no_rates, share_right, stacked, untold
+from labeldp.protocol._several import check_rows, columns_told, rates_of, share_right, stacked, untold
 from labeldp.protocol.metrics import class_rates
 
 if TYPE_CHECKING:
@@ -245,7 +245,6 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
             require_several(recipes, self.top_k_filter)
-            require_no_rates(self.class_prior)
         if self.class_prior is not None and any(takes_labels(recipe.loss) for recipe in recipes):
             raise InvalidInput(
                 "Expected class_prior=None with a loss on hard labels, which takes noisy labels as if they were true, got rates. Use "
@@ -346,8 +345,8 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     class_prior : (K,) floats above 0, or mapping of classes to them, default=None
         Known rates of the classes: public, or released before, never counted from these labels without noise. After each stage the logits
         are shifted until the mean probability of each class over the rows of X is its rate, at the cost of a prediction of some of them. It
-        costs no budget. Not with losses on hard labels, or several label columns. `prior` is what rows are asked by; this is what is
-        learned from the answers.
+        costs no budget. Not with losses on hard labels. Of several label columns a mapping of columns to them; a column that is left out
+        has none. `prior` is what rows are asked by; this is what is learned from the answers.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -491,12 +490,13 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         self.progress = progress
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
-        rates = None if self.class_prior is None else class_rates(self.class_prior, list(classes))
         net = super()._template(classes, seed, few)
-        if rates is None:
+        if self.class_prior is None:
             return net
+        rates = rates_of(self.class_prior, classes) if isinstance(classes, LabelColumns) else [class_rates(self.class_prior, list(classes))]
+        heads = list(zip(sizes_of(classes), rates, strict=True))
         # Each net of several is held to the rates, and so is their mean.
-        return Ensemble([RatedNet(each, rates) for each in net.nets]) if isinstance(net, Ensemble) else RatedNet(net, rates)
+        return Ensemble([RatedNet(each, heads) for each in net.nets], net.sizes) if isinstance(net, Ensemble) else RatedNet(net, heads)
 
     def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
         """Learn in one stage from likelihoods, as `LabelDPClassifier` asks for; the classes are 0..K-1. Nothing is charged or stored.

@@ -84,20 +84,22 @@ class RatedNet(nn.Module):
     Parameters
     ----------
     net : nn.Module
-        Returns logits (m, K), which stay as they are until `hold`.
-    rates : (K,) float64
+        Returns logits (m, K), those of one head after another, which stay as they are until `hold`.
+    heads : sequence of (int, (K_l,) float64 or None)
+        The number of outputs of each head, and the rates of its classes; None: no shift.
     """
 
     shift: Tensor
 
-    def __init__(self, net: nn.Module, rates: Floats) -> None:
+    def __init__(self, net: nn.Module, heads: Sequence[tuple[int, Floats | None]]) -> None:
         super().__init__()
-        self.net, self.rates = net, tuple(rates.tolist())
-        self.register_buffer("shift", torch.zeros(len(rates)))  # stored and copied with the weights
+        self.net, self.sizes = net, tuple(size for size, _ in heads)
+        self.rates = tuple(None if known is None else tuple(known.tolist()) for _, known in heads)
+        self.register_buffer("shift", torch.zeros(sum(self.sizes)))  # stored and copied with the weights
 
     def extra_repr(self) -> str:
         """Show the rates, by which a folder's fit is recognised."""
-        return f"rates={self.rates}"
+        return f"rates={self.rates if len(self.rates) > 1 else self.rates[0]}"
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute logits (m, K)."""
@@ -105,8 +107,11 @@ class RatedNet(nn.Module):
 
     def hold(self, logits: Tensor) -> None:
         """Shift the logits (n, K) that it gives now to the rates."""
-        scores = logits.cpu().numpy()
-        self.shift += torch.from_numpy(towards(np.array(self.rates), scores, np.ones(len(scores)))).to(self.shift)
+        parts = [
+            np.zeros(size) if known is None else towards(np.array(known), scores.cpu().numpy(), np.ones(len(scores)))
+            for size, known, scores in zip(self.sizes, self.rates, logits.split(self.sizes, dim=1), strict=True)
+        ]
+        self.shift += torch.from_numpy(np.concatenate(parts)).to(self.shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +257,7 @@ class Trainer:
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients
         for net in done.nets if isinstance(done, Ensemble) else [done]:
             if isinstance(net, RatedNet):
-                some = _spread(len(self.inputs), len(net.rates), _RATED)
+                some = _spread(len(self.inputs), sum(net.sizes), _RATED)
                 net.hold(logits_of(net, self.inputs, some, recipe.precision, self.fabric))
         return TrainedNet(done, number, (*before, tuple(history)))
 

@@ -54,7 +54,7 @@ from labeldp.protocol._estimator import (
 )
 from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows, Stage, plan_fit
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
-from labeldp.protocol._several import check_rows, is_several, require_no_rates
+from labeldp.protocol._several import check_rows, is_several, rates_of
 from labeldp.protocol.metrics import checked_weights, class_rates
 
 FEW_ROWS = 2000
@@ -137,7 +137,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
             drawn by the product of the columns' predicted probabilities.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows, for learning alone: a row of weight 2 counts as two. They must not depend on these labels. Which
-            labels are drawn, at what cost, and the estimates from held-out rows do not change. Not with several targets.
+            labels are drawn, at what cost, and the estimates from held-out rows do not change.
         **others
             None: arguments of other libraries, such as eval_set, are refused by name.
 
@@ -254,7 +254,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         Known rates of the classes: public, or released before, never counted from these labels without noise. Models are held to them
         where they are else held to rates that the noisy labels speak for: the mean probability of each class is its rate (likelihood), or
         what unseen rows do not believe of the model falls back on the rates (em). It changes neither the draw nor its cost. Not with
-        correction="none" or "debias". `prior` is what rows are asked by; this is what is learned from the answers.
+        correction="none" or "debias". `prior` is what rows are asked by; this is what is learned from the answers. Of several targets a
+        mapping of columns to them; a column that is left out has none.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -442,17 +443,15 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             return super()._fit(X, inputs, y, ids, unit, names)
         if self.top_k_filter is not None:
             raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
-        require_no_rates(self.class_prior)
-        if self._weights is not None:
-            raise InvalidInput("Expected no sample_weight with several targets, got weights. Fit one column at a time: noisy.column(name).")
+        rates = rates_of(self.class_prior, y.classes if isinstance(y, NoisyLabels) else self.classes)
         stages: tuple[Stage, ...] = ()
         belief: Belief | None = None
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, unit)
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
         else:
-            noisy, stages, belief = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y))
-        model = SeveralModels.fit(inputs, noisy, self._of_one_column, belief)
+            noisy, stages, belief = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y), rates)
+        model = SeveralModels.fit(inputs, noisy, lambda number: self._of_one_column(rates[number]), belief, self._weights)
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
         for name in ("classes_", "estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_"):
             setattr(self, name, [getattr(part, name) for part in model.parts])
@@ -460,12 +459,14 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         self.receipts_, self._learned, self._raw_rows = (*noisy.behind, *noisy.receipts), noisy, 0
         return self
 
-    def _of_one_column(self, **changes: Any) -> Self:
-        """Make the classifier of one column's noisy labels, from this one's parameters."""
+    def _of_one_column(self, rates: Floats | None, **changes: Any) -> Self:
+        """Make the classifier of one column's noisy labels, from this one's parameters and the known rates of the column's classes."""
         own = {"classes": None, "law": "auto", "ledger": None, "noise": None, "prior": None, "prior_weight": 0.0, "n_stages": 1}
-        return type(self)(**(self.get_params(deep=False) | own | {"stage_sizes": None} | changes))
+        return type(self)(**(self.get_params(deep=False) | own | {"stage_sizes": None, "class_prior": rates} | changes))
 
-    def _draw_several(self, inputs: Any, Y: Any, rows: RowIds) -> tuple[NoisyLabels, tuple[Stage, ...], Belief | None]:
+    def _draw_several(
+        self, inputs: Any, Y: Any, rows: RowIds, rates: Sequence[Floats | None]
+    ) -> tuple[NoisyLabels, tuple[Stage, ...], Belief | None]:
         """Check everything that can be checked, then charge and draw the raw labels of several targets."""
         columns, settings = self.classes, self._settings()
         require_own_labels(settings)
@@ -477,13 +478,26 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         if plan is not None:
             self._require_estimate(plan)
         least = 1.0 if plan is None else plan.stages.fractions[-plan.stages.n_stages]
-        encoded, estimator, *_ = self._prepared(inputs, self._base(inputs.shape[0]))
+        correction = self._correction(inputs.shape[0], raw=False)
+        encoded, estimator, *_ = self._prepared(inputs, self._base(inputs.shape[0], correction))
+        if self._weights is not None:
+            require_weights(estimator, correction)
+        for each in rates:  # refuses what cannot be learned by
+            make_learner(estimator, correction, self.options or DEFAULTS, check_random_state(0), class_prior=each)
         for size in sorted(set(columns.sizes)):
             dry_run(estimator, encoded, size, int(inputs.shape[0] * least))
         digest = partial(features_digest, inputs)
         if plan is None:
             return drawn(settings, columns, Y, rows, digest), (), None
-        return in_stages(plan, Y, inputs, digest, partial(self._of_one_column, validation_fraction=0.0), self.prior_temperature)
+        return in_stages(
+            plan,
+            Y,
+            inputs,
+            digest,
+            lambda number: self._of_one_column(rates[number], validation_fraction=0.0),
+            self.prior_temperature,
+            self._weights,
+        )
 
     # Predicting -------------------------------------------------------------------------------------------------------------------
 

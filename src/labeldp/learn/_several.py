@@ -27,6 +27,8 @@ STAGE = "fit"
 """The name of the only stage of the draw."""
 Belief: TypeAlias = list[Floats]
 """Weights of the classes of each of L columns: L arrays (n, K_l)."""
+Maker: TypeAlias = Callable[[int], Any]
+"""Makes the unfitted classifier of a column, by its number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +45,22 @@ class SeveralModels:
     parts: tuple[Any, ...]
 
     @classmethod
-    def fit(cls, X: Any, noisy: NoisyLabels, make: Callable[[], Any], belief: Belief | None = None) -> "SeveralModels":
+    def fit(
+        cls, X: Any, noisy: NoisyLabels, make: Maker, belief: Belief | None = None, sample_weight: Floats | None = None
+    ) -> "SeveralModels":
         """Fit a classifier to each column.
 
         Parameters
         ----------
         X : n rows of features
         noisy : NoisyLabels of n rows
-        make : function
-            Makes an unfitted classifier of one column.
+        make : function of a column's number
+            Makes its unfitted classifier.
         belief : list of L arrays (n, K_l), optional
             How each column is distributed in each row, for draws that tell of the columns only together. None: uniformly at first; then all
             are fitted once more, with what the first models predict.
+        sample_weight : (n,) float64, optional
+            Public weights of the rows, for each column's classifier.
         """
         columns = columns_in(noisy)
         if lacking := untold(noisy):
@@ -63,8 +69,11 @@ class SeveralModels:
                 "others from noisy[name], or draw by another rule: law=columns.law(epsilon, 'joint')."
             )
         guess = belief or [np.ones((len(noisy), size)) for size in columns.sizes]
-        model = cls(columns, tuple(make().fit(X, told(noisy, number, guess)) for number in range(len(columns.names))))
-        return cls.fit(X, noisy, make, model.predict_proba(X)) if belief is None and drawn_together(noisy) else model
+        numbers = range(len(columns.names))
+        model = cls(columns, tuple(make(number).fit(X, told(noisy, number, guess), sample_weight) for number in numbers))
+        if belief is None and drawn_together(noisy):
+            return cls.fit(X, noisy, make, model.predict_proba(X), sample_weight)
+        return model
 
     def predict_proba(self, X: Any) -> list[Floats]:
         """Predict probabilities for each column: L arrays (n, K_l)."""
@@ -151,7 +160,13 @@ class BesideOthers(Law):
 
 
 def in_stages(
-    plan: FitPlan, Y: Any, X: Any, public_digest: Callable[[], str], make: Callable[[], Any], temperature: float
+    plan: FitPlan,
+    Y: Any,
+    X: Any,
+    public_digest: Callable[[], str],
+    make: Maker,
+    temperature: float,
+    sample_weight: Floats | None = None,
 ) -> tuple[NoisyLabels, tuple[Stage, ...], Belief | None]:
     """Charge all columns once and draw each row once, by a prior, or by what models of the stages before predict.
 
@@ -162,10 +177,12 @@ def in_stages(
     X : n rows of features
     public_digest : function
         As for `drawn`.
-    make : function
-        Makes an unfitted classifier of one column, which holds no rows out: the plan does.
+    make : function of a column's number
+        Makes its unfitted classifier, which holds no rows out: the plan does.
     temperature : float
         Of the models' probabilities as a prior.
+    sample_weight : (n,) float64, optional
+        Public weights of the rows, for learning alone.
 
     Returns
     -------
@@ -184,7 +201,8 @@ def in_stages(
 
     def fit(rows: Rows, noisy: NoisyLabels, model: Callable[[], SeveralModels] | None, _: object) -> Callable[[], SeveralModels]:
         # Trained where it is asked: the last stage's may not be needed, and a repeat draws nothing.
-        models.append(functools.cache(lambda: SeveralModels.fit(take(X, rows), noisy, make, belief_of(model, rows))))
+        weights = None if sample_weight is None else sample_weight[rows]
+        models.append(functools.cache(lambda: SeveralModels.fit(take(X, rows), noisy, make, belief_of(model, rows), weights)))
         return models[-1]
 
     def prior_of(model: Callable[[], SeveralModels], rows: Rows) -> Floats:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several private targets of one fit: what the estimators that learn them share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from labeldp.laws import Grid, LabelColumns, Law, OneColumn, SubsetSelection
 from labeldp.laws._columns import laws_of_columns
 from labeldp.laws._grid import as_numbers
 from labeldp.protocol._matching import check_count
-from labeldp.protocol.metrics import checked_weights
+from labeldp.protocol.metrics import checked_weights, class_rates
 
 
 def is_several(classes: object, y: object) -> bool:
@@ -46,10 +46,17 @@ def law_of(columns: LabelColumns, law: str | Law, epsilon: float, *, prior: bool
     return columns.law(epsilon, "one" if isinstance(plain, OneColumn) else "equal", each)
 
 
-def require_no_rates(class_prior: object) -> None:
-    """Refuse known rates of classes with several label columns."""
-    if class_prior is not None:
-        raise InvalidInput("Expected class_prior=None with several label columns, got rates. Fit one column at a time: noisy.column(name).")
+def rates_of(class_prior: Any, columns: LabelColumns) -> list[NDArray[np.float64] | None]:
+    """Check known rates of the classes of several label columns: a mapping of columns to them; None for a column that is left out."""
+    if class_prior is None:
+        return [None] * len(columns.names)
+    if not isinstance(class_prior, Mapping):
+        raise InvalidInput(
+            f"Expected class_prior as a mapping of label columns to the rates of their classes, such as {{{columns.names[0]!r}: [...]}}, "
+            f"got a {type(class_prior).__name__}."
+        )
+    given = {columns.place(name): rates for name, rates in class_prior.items()}
+    return [class_rates(given[number], values) if number in given else None for number, values in enumerate(columns.lists)]
 
 
 def check_rows(Y: Any, columns: LabelColumns, n_rows: int) -> None:
