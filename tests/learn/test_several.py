@@ -236,6 +236,12 @@ def test_faults_are_found_before_the_charge(ledger, changes, y, said):
     assert not ledger.exists() or ledger.runs() == []
 
 
+def test_noisy_labels_of_one_column_are_refused():
+    noisy = ldp.privatize(Y, COLUMNS.law(1.0), classes=COLUMNS, noise=ldp.SeededNoise(0))
+    with pytest.raises(InvalidInput, match="declared classes, got other ones"):
+        model().fit(X, noisy["rating"])
+
+
 def test_a_column_that_no_row_was_asked_about_is_named():
     law = COLUMNS.law(4.0, "one", weights=[1, 1e12])
     with pytest.raises(InvalidInput, match="got none about 'clicked'"):

@@ -40,7 +40,7 @@ from labeldp.learn._corrections import (
 from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
-from labeldp.learn._several import Belief, SeveralModels, drawn, in_stages
+from labeldp.learn._several import Belief, SeveralModels, columns_in, drawn, in_stages
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import (
@@ -443,13 +443,14 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             return super()._fit(X, inputs, y, ids, unit, names)
         if self.top_k_filter is not None:
             raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
-        rates = rates_of(self.class_prior, y.classes if isinstance(y, NoisyLabels) else self.classes)
         stages: tuple[Stage, ...] = ()
         belief: Belief | None = None
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, unit)
+            rates = rates_of(self.class_prior, columns_in(y))
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
         else:
+            rates = rates_of(self.class_prior, self.classes)
             noisy, stages, belief = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y), rates)
         model = SeveralModels.fit(inputs, noisy, lambda number: self._of_one_column(rates[number]), belief, self._weights)
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
