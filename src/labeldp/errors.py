@@ -3,6 +3,7 @@
 
 LabelDPError
 ├── InvalidInput      a value that was passed in is not allowed; also a ValueError
+│   ├── ClassMismatch the declared classes are not those of a label column
 │   └── WrongType     an estimator stops on its inputs with a TypeError; also one
 ├── BudgetExceeded    the ledger refused: requested, remaining and where it lies
 ├── LedgerError       the ledger cannot be read or written, or its history does not add up
@@ -32,28 +33,52 @@ LabelDPWarning
 
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
+from types import TracebackType
 
-_refuses: ContextVar[bool] = ContextVar("labeldp_refuses", default=False)
+_held: ContextVar["list[LabelDPWarning] | None"] = ContextVar("labeldp_held", default=None)
 
 
-@contextmanager
-def refusing(strict: bool) -> Iterator[None]:
-    """Let `warn` raise InvalidInput instead if this is `strict`. For what comes before a charge alone: no warning may end a charged run."""
-    token = _refuses.set(strict)
-    try:
-        yield
-    finally:
-        _refuses.reset(token)
+class ChargesUnwarned:
+    """A `with` block that, if it is `strict`, refuses a new charge before which `warn` was called.
+
+    Until a run is charged, resumed or repeated, warnings are held back: only then is it known whether there is a charge to refuse. No
+    warning ends a run that is charged.
+    """
+
+    def __init__(self, strict: bool) -> None:
+        self._strict = strict
+
+    def __enter__(self) -> None:
+        self._token = _held.set([] if self._strict else None)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        unwarned_no_more()
+        _held.reset(self._token)
+
+
+def require_unwarned() -> None:
+    """Refuse a charge that is strict, if anything was warned of before it: InvalidInput with the first warning."""
+    if held := _held.get():
+        first, refused = held[0], "{} What is strict is refused for this; nothing was charged."
+        held.clear()
+        raise InvalidInput(refused.format(first), cli=f"{first.cli or first} --strict refuses this; nothing was charged.")
+
+
+def unwarned_no_more() -> None:
+    """Issue the warnings that were held back, and hold back no more: a run is charged, resumed or repeated, or there was none."""
+    held = _held.get()
+    _held.set(None)
+    for warning in held or ():
+        warn(warning)
 
 
 def warn(warning: "LabelDPWarning") -> None:
-    """Issue a warning at the caller's line: the nearest code outside of the package. Within `refusing` it is an error."""
-    if _refuses.get():
-        refused = "{} What is strict is refused for this; nothing was charged."
-        raise InvalidInput(refused.format(warning), cli=f"{warning.cli or warning} --strict refuses this; nothing was charged.")
+    """Issue a warning at the caller's line: the nearest code outside of the package. `ChargesUnwarned` may hold it back."""
+    held = _held.get()
+    if held is not None:
+        held.append(warning)
+        return
     # The number of our own frames differs from call to call, and Python hides a warning of one line after the first: so each warning is
     # issued at the user's line, which is counted out here.
     level, frame = 1, sys._getframe(0)
@@ -80,6 +105,10 @@ class LabelDPError(Exception):
 
 class InvalidInput(LabelDPError, ValueError):
     """A value that was passed in is not allowed: what was expected, what was given, how to fix it."""
+
+
+class ClassMismatch(InvalidInput):
+    """The classes that were declared for a label column are not its classes: a label is none of them, or its type cannot hold them."""
 
 
 class WrongType(InvalidInput, TypeError):

@@ -483,6 +483,8 @@ def test_numbers_and_several_columns_are_hinted_at(tmp_path: Path) -> None:
     assert code == 4 and "written --classes 'no,yes;1,2,3,4,5'" in unboxed(told)
     code, _, told = run(*asked, "ill,rating")
     assert code == 2 and "one for all" in unboxed(told)
+    code, _, told = run(*asked, "ill,rating", "--classes", "no,yes", "--id", "class")  # an error that names a class, but not the classes
+    assert code == 4 and "'class'" in told and "a list each" not in told
     assert run(*asked, "ill,rating", "--classes", "no,yes;1,2,3,4,5")[0] == 0
 
 

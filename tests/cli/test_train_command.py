@@ -736,3 +736,33 @@ def test_a_column_of_several_is_named_as_in_the_release_and_its_asked_rows_are_c
         assert "clicked, once" in run("ledger", "spent", "--label", name, *ledger)[1]
     code, _, wrong = run("train", out, "--label", "clicked", *ledger, "--out", tmp_path / "model")
     assert code == 4 and "columns: id, x, 'clicked, once', bought, " in " ".join(wrong.split())
+
+
+def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> None:
+    """As of a release: a repeat, and rows over the cap, are not refused."""
+    source = write(tmp_path / "in.csv", shop(200))
+    bought = ("train", source, "--label", "bought", "--classes", "no,yes", "--id", "id", "--model", "linear", "--epsilon")
+    people = ",".join(f"p{number}" for number in range(100))
+    who = ("train", source, "--label", "who", "--classes", people, "--dataset", "other", "--id", "id", "--model", "linear", "--epsilon", 1)
+    cases = {"An epsilon of 9": (*bought, 9), "have the names of private columns of other data sets": who}
+    for number, (told, asked) in enumerate(cases.items()):
+        code, _, said = run(*asked, "--strict", "--out", tmp_path / "refused")
+        assert code == 4 and told in said and "--strict refuses this; nothing was charged." in said and "warning:" not in said
+        assert not (tmp_path / "refused").exists() and len(default_ledger().runs()) == number
+        code, _, said = run(*asked, "--out", tmp_path / f"{number}")
+        assert code == 0 and "warning: " in said and told in said
+    code, said, warned = run(*bought, 9, "--strict", "--out", tmp_path / "repeat")
+    assert code == 0 and "nothing was charged" in said and "warning: An epsilon of 9" in warned and "warning: Run " in warned
+    capped = ("--unit", "who", "--id", "id", "--model", "linear", "--strict", "--ledger", tmp_path / "new.db")
+    code, said, warned = train(source, tmp_path / "units", *capped, epsilon=1)
+    assert code == 0 and "100 rows over the cap" in said and "are over the cap" in warned
+
+
+def test_repeated_ids_of_labels_that_are_noisy_already_are_refused(tmp_path: Path) -> None:
+    rows = shop(60)
+    asked = ("--label", "bought", "--noisy", "--law", "rr", "--epsilon", 2, "--classes", "no,yes", "--id", "id", "--model", "linear")
+    source = write(tmp_path / "twice.csv", rows | {"id": [0, *rows["id"][:-1]]})
+    code, _, said = run("train", source, *asked, "--out", tmp_path / "m")
+    assert code == 4 and "ids that are all different, got 1 that repeat" in said and not (tmp_path / "m").exists()
+    assert run("train", write(tmp_path / "once.csv", rows), *asked, "--out", tmp_path / "m")[0] == 0
+    assert not default_ledger().exists()

@@ -5,7 +5,6 @@ Boosting, the linear model and nets also learn numbers, whose classes are a `Gri
 """
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from labeldp import _validate
 from labeldp.app._boosters import BOOSTERS, LIGHTGBM, facts_of, require_library
 from labeldp.deep import _named as named
 from labeldp.deep import recipes
-from labeldp.errors import InvalidInput, RareCategoriesWarning
+from labeldp.errors import InvalidInput, RareCategoriesWarning, warn
 from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayInputs
 from labeldp.inputs._columns import ColumnInputs
@@ -356,12 +355,11 @@ class Encoding:
         transformer, rarer = fit_ordinal(self._inputs, X, most)
         if rarer and most == MAX_CATEGORIES:
             told = ", ".join(f"{count:,} of {name!r}" for name, count in rarer.items())
-            warnings.warn(
+            warn(
                 RareCategoriesWarning(
                     f"This model takes {most} categories of a column and counts rarer ones as one: {told}. --model linear has a weight for "
                     "each that occurs twice; --exclude leaves columns out."
-                ),
-                stacklevel=3,
+                )
             )
         self.steps.append(("columns", transformer))
         return np.asarray(transformer.transform(X))

@@ -40,7 +40,7 @@ from labeldp.app._model import StoredModel, check_free, load_model, require_numb
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._encode import INFER, infers
 from labeldp.deep._named import require_torch
-from labeldp.errors import DomainLeakWarning, InvalidInput, ReleaseError
+from labeldp.errors import ChargesUnwarned, DomainLeakWarning, InvalidInput, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, label_law
 from labeldp.inputs import Inputs
@@ -178,8 +178,11 @@ class TrainSpec:
         The label column: raw, or as `labeldp release` wrote it.
     epsilon : float > 0, optional
         Total budget of one row or unit. None for a released table, whose labels are already charged.
-    classes, id, unit, max_rows_per_unit, dataset, strict
+    classes, id, unit, max_rows_per_unit, dataset
         As in `ReleaseSpec`, for raw labels; these need `classes`. With a `Grid` the model learns numbers.
+    strict : bool
+        Refuse, before the charge, what would give a warning before it, as in `ReleaseSpec`; also categories that the model counts as one,
+        and a learning rate that is too high. False by default.
     law : str, default="auto"
         A law's name, as in `ReleaseSpec`.
     n_stages, stage_sizes, prior_temperature, top_k_filter, correction
@@ -339,21 +342,22 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     """
     path, target, known = Path(source), Path(out), ledger_of(ledger)
     _check_apart(target, spec.net.folder)
-    data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, known)
-    if needs_torch(spec.model, images=spec.inputs.image is not None):
-        require_torch()  # before all rows are read, and long before a charge
-    # Evidence decides what the labels are: proven noisy, declared noisy, or else raw. No option can turn raw labels into proven ones.
-    kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
-    labels: _Raw = kind(data, spec, path, known)
-    inputs = data.learn_inputs(labels.dataset)
-    labels.check_features(inputs.names)
-    learner = learner_for(spec.model, inputs, labels.codec.classes, spec.net, spec.recipe)
-    rows = data.read(inputs, labels.codec, progress)
-    X, n_rows = learner.prepared(rows.X), len(rows.X)
-    model = learner.estimator(spec.random_state, progress, **labels.settings())
-    with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
-        warnings.simplefilter("ignore", DomainLeakWarning)  # the codec has warned already, when it inferred the classes
-        labels.fit(model, X, rows)
+    with ChargesUnwarned(spec.strict):
+        data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, known)
+        if needs_torch(spec.model, images=spec.inputs.image is not None):
+            require_torch()  # before all rows are read, and long before a charge
+        # Evidence decides what the labels are: proven noisy, declared noisy, or else raw. No option can turn raw labels into proven ones.
+        kind = _Released if data.released is not None else _Declared if spec.evidence.declared else _Raw
+        labels: _Raw = kind(data, spec, path, known)
+        inputs = data.learn_inputs(labels.dataset)
+        labels.check_features(inputs.names)
+        learner = learner_for(spec.model, inputs, labels.codec.classes, spec.net, spec.recipe)
+        rows = data.read(inputs, labels.codec, progress)
+        X, n_rows = learner.prepared(rows.X), len(rows.X)
+        model = learner.estimator(spec.random_state, progress, **labels.settings())
+        with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
+            warnings.simplefilter("ignore", DomainLeakWarning)  # the codec has warned already, when it inferred the classes
+            labels.fit(model, X, rows)
     stored, more = learner.result(model)
     facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]} | more
     save_model(target, stored, facts)

@@ -269,7 +269,12 @@ InferClasses = Annotated[
 Redraw = Annotated[bool, typer.Option("--redraw", help="Draw again what was released before, for another charge.")]
 ImagesFolder = Annotated[Path | None, typer.Option("--images", help="Folder of the image files. Default: the table's folder.")]
 Device = Annotated[str, typer.Option("--device", help="Device of a net: cpu, cuda, cuda:1 or auto.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse --infer-classes, which would otherwise give a warning.")]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Refuse, at no charge, what would give a warning before the charge, such as --infer-classes or --epsilon 9."
+    ),
+]
 Trust = Annotated[
     list[str] | None, typer.Option("--trust", help="Type in the model's file that you trust although labeldp does not know it.")
 ]

@@ -33,6 +33,7 @@ from labeldp.cli._common import (
     RowOrder,
     SecretOptions,
     Split,
+    Strict,
     Table,
     answer,
     grouped,
@@ -45,7 +46,7 @@ from labeldp.cli._common import (
     usage,
     with_commas,
 )
-from labeldp.errors import InvalidInput
+from labeldp.errors import ClassMismatch
 
 app = typer.Typer(cls=Commands)
 _SHOWN = 40  # names of unchanged columns in a line: a name that is left out may be that of a private column
@@ -92,12 +93,7 @@ class ReleaseOptions(NumberOptions):
     overlap: Annotated[Overlap, typer.Option(help="refuse: fail if an earlier release of this column covers one of the rows.")] = (
         Overlap.charge
     )
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", help="Refuse, at no charge, what would give a warning before the charge, such as --infer-classes or --epsilon 9."
-        ),
-    ] = False
+    strict: Strict = False
 
     def spec(self, prior: PriorOptions) -> Any:
         """Make the ReleaseSpec."""
@@ -114,18 +110,15 @@ class ReleaseOptions(NumberOptions):
 
     @contextlib.contextmanager
     def one_list_told(self) -> Iterator[None]:
-        """Add to an error about classes that one list was given for several columns, and how a list each is written."""
+        """If declared classes are not those of a column, say that one list was given for several, and how a list each is written."""
         try:
             yield
-        except InvalidInput as error:
+        except ClassMismatch as error:
             names = split(self.label) or []
-            if len(names) < 2 or self.classes is None or ";" in self.classes or "class" not in str(error):
-                raise
-            told = f"--classes {self.classes} is for all of {_validate.quoted(names)}; a list each is written --classes 'no,yes;1,2,3,4,5'."
-            fixed = InvalidInput(*error.args, cli=f"{error.cli or error} {told}")
-        else:
-            return
-        raise fixed
+            if len(names) > 1 and self.classes is not None and ";" not in self.classes:
+                told = f"--classes {self.classes} is for all of {_validate.quoted(names)}; a list each is written"
+                error.cli = f"{error.cli or error} {told} --classes 'no,yes;1,2,3,4,5'."
+            raise
 
     def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
         """Make the ReleaseSpec of several label columns."""

@@ -25,7 +25,7 @@ from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals
 from labeldp.aggregates._base import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode, require_public_groups
-from labeldp.custody._request import REDRAW, Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
+from labeldp.custody._request import REDRAW, RELEASE_ANEW, Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
 from labeldp.custody._run import TableRows, set_digest
 from labeldp.custody._silence import SILENCE
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn
@@ -507,11 +507,12 @@ def answer_groups(
         noted=({"classes_inferred": True} if inferred else {}) | ({"held_out": question.held_out} if question.held_out else {}),
     )
     account.check()
-    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
+    rows.check_units()
+    coverage = rows.coverage(account.ledger)
     charge = begin_once(
         request, account, coverage=coverage, before_charge=lambda: _require_room(account, coverage, question.total), total=question.total
     )
-    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    charge = rows.noting_cap(charge)
     # These need the run's secret, so they follow the charge.
     held_out = _held_out_rows(charge, rows, question.held_out)
     groups, kept = (groups, question.kept) if question.origin is None else _kept_with(charge, rows, groups, question.kept)
@@ -521,7 +522,7 @@ def answer_groups(
         counts.add(groups[asked], codes[asked])
         return drawn_answer(request, query, counts, charge, secret)
 
-    anew = REDRAW if question.origin is None else _OTHER_CLUSTERS
+    anew = RELEASE_ANEW if question.origin is None else _OTHER_CLUSTERS
     return GroupAnswer(answered(charge, draw, anew), groups, held_out, kept)
 
 
@@ -565,9 +566,10 @@ def answer_sums(
         noted={"classes_inferred": True} if inferred else None,
     )
     account.check()
-    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
+    rows.check_units()
+    coverage = rows.coverage(account.ledger)
     charge = begin_once(request, account, coverage=coverage)
-    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    charge = rows.noting_cap(charge)
 
     def draw(secret: RunSecret) -> Aggregate:
         sums, asked = RawSums(query.n_groups, query.n_classes), rows.within_cap(secret)
@@ -792,7 +794,8 @@ def answer_teachers(
         noted={"seed": question.seed} | ({"classes_inferred": True} if inferred else {}),
     )
     account.check()
-    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
+    rows.check_units()
+    coverage = rows.coverage(account.ledger)
 
     @cache
     def votes() -> GroupCounts:
@@ -804,7 +807,7 @@ def answer_teachers(
         votes()
 
     charge = begin_once(request, account, coverage=coverage, before_charge=before_charge)
-    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    charge = rows.noting_cap(charge)
     answer = answered(charge, lambda secret: drawn_answer(request, query, votes(), charge, secret), _OTHER_TEACHERS)
     return TeacherAnswer(answer, asked)
 

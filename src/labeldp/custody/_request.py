@@ -27,6 +27,8 @@ from labeldp.errors import (
     RepeatWarning,
     SeededNoiseWarning,
     UnrecordedWarning,
+    require_unwarned,
+    unwarned_no_more,
     warn,
 )
 from labeldp.laws._columns import LabelColumns, as_classes
@@ -48,9 +50,12 @@ resumed it."""
 _LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
-REDRAW = (
-    "draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged",
-    "draw anew with labeldp release --redraw (or aggregate --redraw), which is charged; labeldp train learns from what was released",
+ANEW = "draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged"
+"""How to get a new answer, in Python, and of `labeldp release` and `aggregate` (REDRAW) and of `labeldp train` (RELEASE_ANEW)."""
+REDRAW = (ANEW, "draw anew with --redraw, which is charged")
+RELEASE_ANEW = (
+    ANEW,
+    "release them with labeldp release, which is charged, and train on the table that it writes: labeldp train has no new draw of its own",
 )
 
 _log = logging.getLogger("labeldp")
@@ -152,8 +157,6 @@ class Account:
         Whether rows of an earlier run are charged again (default) or refused.
     resumes : str
         The id of the only run that may be resumed, without a new charge. "" (default): any run, or a new charge.
-    strict : bool
-        Of a `TablePin`: refuse, before a new charge, what would give a warning then. False by default.
     """
 
     dataset: str = ""
@@ -164,7 +167,6 @@ class Account:
     redraw: bool = False
     overlap: Overlap = "charge"
     resumes: str = ""
-    strict: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ledger", as_ledger(self.ledger))
@@ -601,6 +603,7 @@ class _Earlier:
         # With other labels, the same words would show in which rows they differ from those drawn before the crash.
         mine = self._pin_of(secret).encode()
         if mine == pin:
+            unwarned_no_more()
             return Charge(found.receipt, self._ledger, secret, store)
         if mine:  # of a table, only some crashed runs are compared
             self._say(
@@ -637,6 +640,7 @@ def _again(run: RunRecord, ledger: Ledger) -> Charge:
     """Return a run as a charge whose stored answer is returned again, and which may not draw."""
     store = RunStore(ledger.run_dir(run.run_id))
     store.require()
+    unwarned_no_more()
     return Charge(replace(run.receipt, repeated=True), ledger, None, store, run)
 
 
@@ -723,7 +727,8 @@ def _charge_new(
     known: frozenset[str] | None,
     total: float | None = None,
 ) -> Charge:
-    """Prepare a run's folder, then charge the run; if either fails, neither is left."""
+    """Prepare a run's folder, then charge the run, unless that is strict and was warned of; if either fails, neither is left."""
+    require_unwarned()
     # In this order: a folder without a charge can be deleted, but a charge without its folder would be epsilon spent for nothing.
     store = RunStore(ledger.run_dir(secret.run_id))
     try:
@@ -738,4 +743,5 @@ def _charge_new(
     except LabelDPError:  # a refused charge: its secret has drawn nothing and never will
         shutil.rmtree(store.folder, ignore_errors=True)
         raise
+    unwarned_no_more()
     return Charge(receipt, ledger, secret, store)

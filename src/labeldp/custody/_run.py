@@ -18,7 +18,7 @@ from labeldp import _validate
 from labeldp._hash import SetDigest, array_digest, digest
 from labeldp.custody._draw import Draw, Prior, check_contract, law_per_row, prepare_side, public_words, question_words
 from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
-from labeldp.custody._request import Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
+from labeldp.custody._request import RELEASE_ANEW, Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
 from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, places_of
@@ -497,11 +497,12 @@ def charged_run(request: Request, account: Account, codes: NDArray[np.int32], ro
         return pin.hexdigest()
 
     # Before the charge, so that a repeated id is refused while nothing is spent.
-    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
+    rows.check_units()
+    coverage = rows.coverage(account.ledger)
     charge = begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
-    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    charge = rows.noting_cap(charge)
     if charge.repeats is not None:
-        warn_of_repeat(charge.receipt)
+        warn_of_repeat(charge.receipt, anew=RELEASE_ANEW)
     return Run(charge, codes, rows)
 
 
@@ -672,15 +673,18 @@ class TableRows:
             return np.ones(self.n_rows, bool)
         return keep_within_cap(self._unit_codes, one_word(secret.key("unit-cap"), self.blocks(secret)), self.column.max_rows_per_unit)
 
-    @cached_property
-    def over_the_cap(self) -> int:
-        """The number of rows over their unit's cap, which are not drawn. The first call warns of them."""
+    def check_units(self) -> None:
+        """Refuse units that cannot be compared; before a charge."""
+        _ = self._unit_codes
+
+    def noting_cap(self, charge: Charge) -> Charge:
+        """Note in the receipt how many rows are over their unit's cap, which are not drawn, and warn of them."""
         if self._unit_codes is None:
-            return 0
+            return charge
         cap = self.column.max_rows_per_unit
         over = int(np.maximum(np.bincount(self._unit_codes) - cap, 0).sum())
         warn_of_cap(over, self.n_rows, cap, self.column.unit)
-        return over
+        return replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
 
     @cached_property
     def _unit_codes(self) -> NDArray[np.int64] | None:

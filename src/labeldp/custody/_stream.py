@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from labeldp._hash import SetDigest, public_hash
 from labeldp.custody._draw import FirstPass, Ids, PassSums, RunFacts, SecondPass, SecretParts, blocks_of_rows, check_contract, law_per_row
 from labeldp.custody._encode import declare
-from labeldp.custody._request import Account, Charge, Request, RunSecret, begin, fresh_secret, kept_secret, warn_of_epsilon, warn_of_repeat
+from labeldp.custody._request import Account, Charge, Request, RunSecret, begin, fresh_secret, kept_secret, warn_of_repeat
 from labeldp.custody._run import keep_within_cap
 from labeldp.custody._staged import Stage, StageTurn
-from labeldp.errors import InvalidInput, LedgerError, ReleaseError, refusing
+from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
 from labeldp.laws._base import Law, check_told_apart
 from labeldp.laws._exact import Array
@@ -232,14 +232,9 @@ class TablePin:
 
     def charge(self, public_digest: str = "") -> "TableDraw | RunRecord":
         """Charge a run, or resume the crashed one of this input; or return the settled run that the input repeats."""
-        # Repeated, although the engine has called it: another process may have charged since.
-        known, account = self.lookup(public_digest), self._account
-        strict = account.strict and (known is None or (account.redraw and known.state == "settled"))  # a charged run goes on in any case
-        with refusing(strict):
-            if strict:
-                warn_of_epsilon(self._request(public_digest), account)
-            if self._stage is None or self._stage.number == 1:
-                check_told_apart(self.facts.law, self.sums.told, self.facts.values, self.sums.rows)
+        self.lookup(public_digest)  # repeated, although the engine has called it: another process may have charged since
+        if self._stage is None or self._stage.number == 1:
+            check_told_apart(self.facts.law, self.sums.told, self.facts.values, self.sums.rows)
         coverage = None if self._row_set is None else self._row_set.finish()
         charge = begin(self._request(public_digest), self._account, pin_of=self._pin_of, fresh=self._fresh, coverage=coverage)
         # The ledger has stored the row set; its memory is needed for the second pass.

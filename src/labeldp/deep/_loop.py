@@ -32,7 +32,7 @@ from labeldp.deep._losses import Dense, Form, cross_entropy, debiased_loss, gene
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.models import Ensemble
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
-from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning
+from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning, warn
 
 Precision = Literal["auto", "float32", "bf16"]
 
@@ -120,11 +120,11 @@ class Recipe:
         _validate.one_of(("auto", "float32", "bf16"), precision=self.precision)
         _validate.one_of(("adamw", "sgd"), optimizer=self.optimizer)
         if self.optimizer == "adamw" and self.rate > _HIGH_FOR_ADAMW:
-            warnings.warn(
-                f"Expected a rate up to {_HIGH_FOR_ADAMW:g} with AdamW, got {self.rate:g}: its steps do not shrink with the gradient. "
-                'Leave rate out, or pass optimizer="sgd".',
-                HighRateWarning,
-                stacklevel=3,
+            warn(
+                HighRateWarning(
+                    f"Expected a rate up to {_HIGH_FOR_ADAMW:g} with AdamW, got {self.rate:g}: its steps do not shrink with the gradient. "
+                    'Leave rate out, or pass optimizer="sgd".'
+                )
             )
         if self.average is not None:
             _validate.fraction(average=self.average, zero=True, fix="None for no average.")

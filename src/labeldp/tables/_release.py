@@ -23,7 +23,7 @@ from labeldp.custody._draw import law_per_row
 from labeldp.custody._request import Account, Overlap
 from labeldp.custody._staged import stage_name
 from labeldp.custody._stream import RELEASE, TableDraw, TablePin
-from labeldp.errors import InvalidInput, ReleaseError, refusing
+from labeldp.errors import ChargesUnwarned, InvalidInput, ReleaseError
 from labeldp.evidence._noisy import FORMAT
 from labeldp.laws import Law, law_from_dict
 from labeldp.laws._columns import LabelColumns, class_facts
@@ -141,9 +141,10 @@ class TableRelease:
 
 def release_table(engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool) -> TableRelease:
     """Release an engine's table; see `labeldp.release` and `labeldp.tables.spark.release`."""
-    task = _Release(engine, out, spec, ledger, redraw=redraw)
-    with scratch(out) as folder:  # locks a local output on POSIX machines
-        return task.run(folder)
+    with ChargesUnwarned(spec.strict):
+        task = _Release(engine, out, spec, ledger, redraw=redraw)
+        with scratch(out) as folder:  # locks a local output on POSIX machines
+            return task.run(folder)
 
 
 class _Release:
@@ -153,7 +154,7 @@ class _Release:
         self._engine, self._spec, self._ledger = engine, spec, ledger
         overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
         dataset = engine.dataset(spec, out)
-        self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap, strict=spec.strict)
+        self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap)
         self._out = Publication(out, engine.many, engine.source, spec.stage_name, replace(self._account, column=spec.labels[0]))
         # Before any row is read, so that a taken name is refused at once.
         self._out.check_free()
@@ -174,8 +175,7 @@ class _Release:
         self._out.check_owner(known)
         # What a repeat returns, or a resumed run publishes, was settled by its own charge; a later charge does not take it back.
         if known is None or self._account.redraw:
-            with refusing(self._spec.strict and (known is None or known.state == "settled")):
-                self._engine.check_private(self._spec, str(self._account.dataset), self._ledger)
+            self._engine.check_private(self._spec, str(self._account.dataset), self._ledger)
         run = pin.charge(rows) if model is None or prior is None else model.charge(partial(passes.ask, prior=prior), rows)
         # The same request has settled: the table that was published then is returned, byte for byte.
         if isinstance(run, RunRecord):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from labeldp import _hash, _validate
 from labeldp.custody._draw import Ids
 from labeldp.custody._encode import MOST_READ_OFF, near_miss, read_off
-from labeldp.errors import InvalidInput
+from labeldp.errors import ClassMismatch, InvalidInput
 from labeldp.evidence._noisy import record_type
 from labeldp.laws import Grid, Law
 from labeldp.laws._columns import LabelColumns
@@ -319,7 +319,7 @@ class LabelCodec:
                 f"Expected a label in every row of column {self.column!r}, got none in {row}. Drop such rows, or declare the null class."
             )
         hint = near_miss(value, self.classes)
-        raise InvalidInput(
+        raise ClassMismatch(
             f"Expected a declared class in column {self.column!r}, got another value in {'some row' if hint else row}. "
             f"{hint or 'Declare it, or mend the row.'}"
         )
@@ -541,7 +541,7 @@ def _parse(value: object, kind: pa.DataType, column: str) -> object:
         parsed: object = _truth(value) if pa.types.is_boolean(kind) else _number(value, kind)
         pa.scalar(parsed, kind)  # raises if it is out of the type's range
     except (ValueError, TypeError, OverflowError, pa.ArrowInvalid):
-        raise InvalidInput(
+        raise ClassMismatch(
             f"Expected classes of type {kind}, as column {column!r} has, got {value!r}. Declare values of that type."
         ) from None
     return parsed
