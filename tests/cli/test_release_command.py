@@ -440,6 +440,25 @@ def test_a_spent_budget_is_called_spent(tmp_path: Path) -> None:
     assert said.index("--budget 2.0") < said.index("The same rows under another name spend twice") < said.index("--dataset;")
 
 
+def test_a_chain_of_releases_tells_what_was_spent_in_all(tmp_path: Path) -> None:
+    """Also by another command; and nothing where the charge itself is all, as of other rows."""
+    source, of = people(tmp_path / "in.csv"), ("--dataset", "people", "--id", "patient")
+    code, said, _ = run(*command(source, tmp_path / "a.csv", *of))
+    assert code == 0 and "Charged epsilon 1. Dataset 'people'" in said and "In all" not in said
+    age = ("--label", "age", "--range", "20:90", "--epsilon", "0.5", *of)
+    code, said, _ = run("release", tmp_path / "a.csv", *age, "--out", tmp_path / "b.csv")
+    in_all = "In all each row of dataset 'people' has spent up to epsilon 1.5, on columns 'status', 'age'."
+    assert code == 0 and f"Charged epsilon 0.5. Dataset 'people' in {default_ledger().location}. {in_all}" in said
+    told = {"dataset": "people", "unit": "row", "columns": ["status", "age"], "spent": 1.5}
+    assert json.loads(run("release", tmp_path / "a.csv", *age, "--out", tmp_path / "b.csv", "--json")[1])["together"] == [told]
+    assert in_all in run("ledger", "spent")[1] and "In all" not in run("ledger", "spent", "--label", "age")[1]
+    assert json.loads(run("ledger", "spent", "--json")[1])["together"] == [told]
+    others = tmp_path / "others.csv"
+    others.write_text("patient,kind\n" + "".join(f"{1000 + number},{number % 2}\n" for number in range(50)))
+    code, said, _ = run("release", others, "--label", "kind", "--classes", "0,1", "--epsilon", "1.5", *of, "--out", tmp_path / "c.csv")
+    assert code == 0 and "Charged epsilon 1.5." in said and "In all" not in said
+
+
 def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> None:
     source, out = people(tmp_path / "in.csv"), tmp_path / "out.csv"
     large = ("release", source, "--label", "status", "--epsilon", "9", "--classes", "ill,well", "--out", out)

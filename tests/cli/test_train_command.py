@@ -469,7 +469,26 @@ def test_a_training_says_what_it_was_charged(tmp_path: Path) -> None:
     assert train(source, tmp_path / "a", "--id", "id")[1].endswith(f"\nCharged epsilon 8. {where}\n")
     assert train(source, tmp_path / "b", "--id", "id")[1].endswith(f"\nNothing was drawn, nothing was charged. {where}\n")
     code, said, _ = train(source, tmp_path / "c", "--id", "id", "--dataset", "asked", "--prior", "clusters:5,eps=0.4")
-    assert code == 0 and "\nCharged epsilon 8. Dataset 'asked'" in said
+    assert code == 0 and "\nCharged epsilon 8. Dataset 'asked'" in said and "In all" not in said  # both charges are the training's
+    price = (
+        "train",
+        source,
+        "--label",
+        "price",
+        "--range",
+        "0:10",
+        "--epsilon",
+        1,
+        "--exclude",
+        "bought",
+        "--id",
+        "id",
+        "--model",
+        "linear",
+    )
+    write(source, shop(200) | {"price": [number % 10 for number in range(200)]})  # without gaps
+    code, said, _ = run(*price, "--dataset", "asked", "--out", tmp_path / "d")
+    assert code == 0 and "In all each row of dataset 'asked' has spent up to epsilon 9, on columns 'bought', 'price'." in said
 
 
 def test_accuracy_is_said_beside_a_constants_and_never_where_it_cannot_be() -> None:

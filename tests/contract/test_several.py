@@ -103,12 +103,20 @@ def test_a_sum_over_columns_leaves_none_out(ledger):
     for columns in (["a", "zz"], ("zz", "a", "b")):
         with pytest.raises(InvalidInput, match="a charge in 'd', got 'zz' without one"):
             ledger.spent("d", columns)
-    for columns in ([], None, 3):
+    for columns in ([], 3):
         with pytest.raises(InvalidInput, match="a list of at least one"):
             ledger.spent("d", columns)
     for ask in (ledger.spent_by_rows, ledger.remaining, ledger.spent_delta, ledger.budget_of):
         with pytest.raises(InvalidInput, match=r"one column by its name, got a list.*only `spent` takes a list"):
             ask("d", ["a", "b"])
+
+
+def test_without_columns_the_sum_is_over_all_that_have_a_charge(ledger):
+    assert ledger.spent("nobody") == 0.0
+    for column, ids in (("a", [1, 2]), ("b", [2, 3]), ("c", [4])):
+        ldp.privatize([0, 1, 0][: len(ids)], ldp.RandomizedResponse(2, 1.0), dataset="d", column=column, ids=ids, ledger=ledger)
+    assert ledger.spent("d") == ledger.spent("d", ["a", "b", "c"]) == 2.0  # row 2 alone has both
+    assert ledger.spent("d", ["a", "c"]) == 1.0
 
 
 def test_columns_in_common_add_up(ledger):

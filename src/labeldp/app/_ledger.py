@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from labeldp import _validate
 from labeldp._files import sync
 from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError, ReleaseError
@@ -65,10 +66,32 @@ def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = No
     ]
 
 
-def accounts_text(found: Sequence[Mapping[str, object]], ledger: Ledger, dataset: str | None, column: str | None) -> str:
-    """Format the accounts as a table; if there is none, name the accounts that exist."""
+def spent_together(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:
+    """Report the epsilon of the most used row, or unit, over all columns of each data set (None: of all) that are charged by this unit."""
+    columns: dict[tuple[str, str], list[str]] = {}
+    for run in ledger.runs(dataset):
+        columns.setdefault((run.dataset, run.unit), []).extend(run.columns)
+    distinct = {account: list(dict.fromkeys(names)) for account, names in sorted(columns.items())}
+    return [
+        {"dataset": name, "unit": unit, "columns": listed, "spent": ledger.spent(name, listed)} for (name, unit), listed in distinct.items()
+    ]
+
+
+def together_text(told: Mapping[str, Any]) -> str:
+    """Write an entry of `spent_together` as a sentence."""
+    names, spent = told["columns"], f"epsilon {told['spent']:g}"
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    on = f"column{'s' * (len(names) > 1)} {_validate.quoted(names[:_NAMES])}{more}"
+    return f"In all each {told['unit']} of dataset {told['dataset']!r} has spent up to {spent}, on {on}."
+
+
+def accounts_text(
+    found: Sequence[Mapping[str, object]], together: Sequence[Mapping[str, Any]], ledger: Ledger, dataset: str | None, column: str | None
+) -> str:
+    """Format the accounts as a table, and what was spent on several columns together; if there is none, name the accounts that exist."""
     if found:
-        return table_text(("dataset", "column", "unit", "spent", "budget", "remaining", "delta"), found)
+        table = table_text(("dataset", "column", "unit", "spent", "budget", "remaining", "delta"), found)
+        return "\n".join([table, *(together_text(each) for each in together if len(each["columns"]) > 1)])
     return f"Nothing was spent{other_names(ledger, dataset, column)}."
 
 

@@ -28,6 +28,7 @@ from typer.core import TyperGroup
 from labeldp import _validate
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, LabelDPWarning, LedgerError, MissingExtra, ReleaseError
 from labeldp.laws import LAWS, register_law, spellings
+from labeldp.receipt import Receipt
 
 CODES: tuple[tuple[type[BaseException], int], ...] = (
     (BudgetExceeded, 3),
@@ -136,6 +137,15 @@ def answer(as_json: bool, facts: dict[str, object], text: str) -> None:
         print_json(facts)
     else:
         typer.echo(text)
+
+
+def account_text(ledger: Any, receipts: Sequence[Receipt]) -> str:
+    """Name the data set of these charges and its ledger; and what it has spent over all columns, if that is more than these."""
+    from labeldp.app._ledger import spent_together, together_text
+
+    dataset, epsilon = receipts[0].dataset, _validate.sum_up(each.epsilon for each in receipts)
+    more = [each for each in spent_together(ledger, dataset) if each["unit"] == receipts[0].unit and each["spent"] > epsilon]
+    return " ".join([f"Dataset {dataset!r} in {ledger.location}.", *map(together_text, more)])
 
 
 def print_json(facts: object) -> None:

@@ -37,12 +37,12 @@ def ledger_spent(
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Spent, budget and what remains, for each dataset and column."""
-    from labeldp.app._ledger import accounts, accounts_text, existing_ledger
+    """Spent, budget and what remains, for each dataset and column; and what was spent on all columns of a dataset together."""
+    from labeldp.app._ledger import accounts, accounts_text, existing_ledger, spent_together
 
     record = existing_ledger(ledger)
-    found = accounts(record, dataset, label)
-    answer(as_json, {"accounts": found}, accounts_text(found, record, dataset, label))
+    found, together = accounts(record, dataset, label), [] if label else spent_together(record, dataset)
+    answer(as_json, {"accounts": found, "together": together}, accounts_text(found, together, record, dataset, label))
 
 
 @app.command("budget")

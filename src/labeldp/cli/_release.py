@@ -35,6 +35,7 @@ from labeldp.cli._common import (
     Split,
     Strict,
     Table,
+    account_text,
     answer,
     grouped,
     law_of_text,
@@ -143,6 +144,7 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Release a table whose label column is private; every other column passes unchanged."""
+    from labeldp.app._ledger import spent_together
     from labeldp.app._release import release as run
 
     spec, record = asked.spec(prior), ledger.open()
@@ -152,6 +154,7 @@ def release(
         print_json(
             {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
             | {"unchanged": list(done.unchanged), "earlier": done.manifest.get("earlier", [])}
+            | {"together": spent_together(record, done.receipt.dataset)}
         )
         return
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
@@ -164,7 +167,7 @@ def release(
         typer.echo(f"Unchanged, as they were: {', '.join(raw[:_SHOWN])}{more}.")
     if noisy := _noisy_text(done.manifest):
         typer.echo(f"Noisy already, by earlier releases: {noisy}.")
-    typer.echo(f"{what} Dataset {done.receipt.dataset!r} in {record.location}. Manifest: {done.manifest_path}")
+    typer.echo(f"{what} {account_text(record, [done.receipt])} Manifest: {done.manifest_path}")
 
 
 def _not_noisy(unchanged: Sequence[str], manifest: Mapping[str, Any]) -> list[str]:
@@ -232,7 +235,7 @@ def aggregate(
     what = "Answered before; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {receipt.epsilon:g}."
     text = (
         f"{done.path}: a {spec.query} of {spec.label!r} in {done.answer.n_groups:,} groups of {rows:,} rows; {receipt.guarantee}.\n"
-        f"{what} Dataset {receipt.dataset!r} in {record.location}."
+        f"{what} {account_text(record, [receipt])}"
     )
     facts = {"path": str(done.path), "repeated": done.repeated, "groups": done.answer.n_groups, "rows": rows}
     answer(as_json, facts | {"receipt": receipt.to_dict()}, text)
@@ -299,7 +302,7 @@ def peer(
     reports = int(done.answer.values.sum())
     text = (
         f"{done.path}: {reports:,} reports of {rows:,} users in {done.answer.n_groups:,} clusters; {receipt.guarantee}; {together}.\n"
-        f"{what} Dataset {receipt.dataset!r} in {record.location}."
+        f"{what} {account_text(record, [receipt])}"
     )
     facts = {"path": str(done.path), "repeated": done.repeated, "groups": done.answer.n_groups, "rows": rows, "reports": reports}
     answer(as_json, facts | {"local_epsilon": local, "receipt": receipt.to_dict()}, text)

@@ -22,6 +22,7 @@ from labeldp.cli._common import (
     SecretOptions,
     Strict,
     Trust,
+    account_text,
     answer,
     count_of,
     grouped,
@@ -35,6 +36,7 @@ from labeldp.cli._common import (
     split,
     usage,
 )
+from labeldp.receipt import Receipt
 
 app = typer.Typer(cls=Commands)
 
@@ -250,7 +252,7 @@ def train(
     if done.noisy_columns:
         text += f"\nNo features, since releases drew them from private columns: {', '.join(done.noisy_columns)}."
         told["noisy_columns"] = list(done.noisy_columns)
-    answer(as_json, told, f"{text}\n{charge_text(done.facts, str(record.location))}")
+    answer(as_json, told, f"{text}\n{charge_text(done.facts, record)}")
 
 
 def left_out_text(facts: Mapping[str, Any]) -> str:
@@ -260,13 +262,14 @@ def left_out_text(facts: Mapping[str, Any]) -> str:
     return f" {over:,} rows over the cap were left out{where}." if over else ""
 
 
-def charge_text(facts: Mapping[str, Any], ledger: str) -> str:
-    """Report the charge of the training."""
+def charge_text(facts: Mapping[str, Any], ledger: Any) -> str:
+    """Report the charge of the training, and what its data set has spent in all."""
     if facts["trained_on"] != "raw labels":
         return "Nothing was drawn, nothing was charged."
-    paid = [each["epsilon"] for each in facts["receipts"] if not each.get("repeated")]  # a prior of clusters has a charge of its own
-    what = f"Charged epsilon {math.fsum(paid):g}." if paid else "Nothing was drawn, nothing was charged."
-    return f"{what} Dataset {facts['receipts'][0]['dataset']!r} in {ledger}."
+    receipts = [Receipt.from_dict(each) for each in facts["receipts"]]  # a prior of clusters has a charge of its own
+    paid = _validate.sum_up(each.epsilon for each in receipts if not each.repeated)
+    what = f"Charged epsilon {paid:g}." if paid else "Nothing was drawn, nothing was charged."
+    return f"{what} {account_text(ledger, receipts)}"
 
 
 def quality_text(facts: Mapping[str, Any]) -> str:

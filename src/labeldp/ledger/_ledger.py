@@ -390,13 +390,18 @@ class Ledger:
         if run is not None:
             ledger_check.check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
 
-    def spent(self, dataset: str, column: str | Sequence[str]) -> float:
+    def spent(self, dataset: str, column: str | Sequence[str] | None = None) -> float:
         """Return the epsilon that the most used row, or unit, of a (dataset, column) has spent; added exactly, rounded up.
 
         It is 0.0 if nothing was charged, so also for a misspelt name: `runs()` and `labeldp ledger spent` list the names. Runs whose row
         sets prove that they share no row do not add; all others add, also abandoned ones. Of a list of columns, which are a person's
         answers together, every run on any of them adds, once; a column without a charge beside others with one is refused, as misspelt.
+        None (default): all columns of the data set that have a charge.
         """
+        if column is None:
+            column = list(dict.fromkeys(name for run in self.runs(checked_name(dataset=dataset)) for name in run.columns))
+            if not column:
+                return 0.0
         if isinstance(column, str):
             return float_up(self._spend(self._read(dataset, column)).most)
         if not (isinstance(column, Collection) and len(column)):
