@@ -10,10 +10,11 @@ A guarantee is rounded up, a share of a budget down.
 """
 
 import difflib
+import json
 import math
 import numbers
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +22,8 @@ import numpy as np
 from labeldp.errors import InvalidInput
 
 _SHOWN = 80  # characters of a text in a message
+_TOLD = 4  # differences in a message
+PLAIN = (bool, int, float, str, type(None))
 
 
 class DefaultColumn(str):
@@ -120,6 +123,30 @@ def suggest(given: object, known: Iterable[str]) -> str:
 def quoted(names: Iterable[object]) -> str:
     """List names for a message, each in quotes."""
     return ", ".join(map(repr, names))
+
+
+def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
+    """Yield the names at which two descriptions differ; with `(kept ..., now ...)` if both are plain settings."""
+    if isinstance(kept, Mapping) and isinstance(now, Mapping):
+        for key in sorted(kept.keys() | now.keys()):
+            yield from differences(kept.get(key), now.get(key), f"{name}.{key}" if name else str(key))
+    elif isinstance(kept, list) and isinstance(now, list) and len(kept) == len(now):
+        for i, pair in enumerate(zip(kept, now, strict=True)):
+            yield from differences(*pair, f"{name}[{i}]")
+    elif kept != now:
+        plain = isinstance(kept, PLAIN) and isinstance(now, PLAIN)
+        yield f"{name} (kept {_setting(kept)}, now {_setting(now)})" if plain else name
+
+
+def told(found: Sequence[str]) -> str:
+    """List the first of these differences for a message, and how many more there are."""
+    more = len(found) - _TOLD
+    return "; ".join(found[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _setting(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def joined(names: Iterable[str]) -> str:

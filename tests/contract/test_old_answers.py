@@ -136,6 +136,68 @@ def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplo
         assert not WAYS[way](SECOND, ledger, **OTHERS[way]).repeated
 
 
+NEAR = {
+    "law": (
+        {"law": ldp.SubsetSelection(3, 1.0)},
+        'has answered this request but for law (kept "rr", now "subset"): with that as it was, its answer is free.',
+    ),
+    "epsilon": ({"law": ldp.RandomizedResponse(3, 2.0)}, "but for epsilon (kept 1.0, now 2.0): with that as it was"),
+    "cap": ({"max_rows_per_unit": 2}, "but for max_rows_per_unit (kept 1, now 2): with that"),
+    "order": ({"classes": [2, 1, 0]}, "has drawn these rows, and differs in other classes, another order of them, another prior"),
+    "name": ({"stage": "again"}, 'but for stage (kept "release", now "again")'),
+    "rows": ({"ids": IDS + 1}, ""),
+    "redraw": ({"redraw": True}, ""),
+}
+
+
+@pytest.mark.parametrize("near", NEAR)
+def test_a_spent_budget_names_what_differs_from_a_run_that_could_have_been_repeated(tmp_path, near):
+    changed, told = NEAR[near]
+    settings = {"law": ldp.RandomizedResponse(3, 1.0), "classes": [0, 1, 2], "ids": IDS, "unit": IDS // 2, "dataset": "d"}
+    first = ldp.privatize(y3, **settings, ledger=ldp.Ledger(tmp_path / "l.db"))
+    assert ldp.privatize(y3, **settings, ledger=ldp.Ledger(tmp_path / "l.db")).receipts[0].repeated
+    with pytest.raises(ldp.BudgetExceeded) as refused:
+        ldp.privatize(y3, **settings | changed, ledger=ldp.Ledger(tmp_path / "l.db"))
+    run_id = first.receipts[0].run_id
+    assert told in str(refused.value) and (f"Run {run_id} of " in str(refused.value)) is bool(told)
+
+
+def test_a_spent_budget_names_the_settings_of_commands(tmp_path):
+    pd = pytest.importorskip("pandas")
+    pd.DataFrame(X, columns=["a", "b"]).assign(id=IDS, y=y3).to_csv(tmp_path / "t.csv", index=False)
+    asked = ["--label", "y", "--classes", "0,1,2", "--id", "id", "--ledger", str(tmp_path / "l.db"), "--epsilon"]
+
+    def run(command, out, *options):
+        found = CliRunner().invoke(app, [command, str(tmp_path / "t.csv"), *asked, *options, "--out", str(tmp_path / out)])
+        return found.exit_code, found.stderr
+
+    assert run("release", "a.csv", "1")[0] == 0
+    code, told = run("release", "b.csv", "0.5", "--law", "subset")
+    assert code == 3 and 'has answered this request but for epsilon (kept 1.0, now 0.5); law (kept "rr", now "subset")' in told
+    code, told = run("train", "m", "1")
+    assert code == 3 and "has drawn these rows for another command: what is learned from its labels is free." in told
+    group = [each for each in asked if each not in ("--id", "id")]
+    counted = [
+        CliRunner().invoke(
+            app,
+            [
+                "aggregate",
+                str(tmp_path / "t.csv"),
+                *group,
+                epsilon,
+                "--group",
+                "id",
+                "--dataset",
+                "g",
+                "--out",
+                str(tmp_path / f"{epsilon}.csv"),
+            ],
+        )
+        for epsilon in ("1", "2")
+    ]
+    assert counted[0].exit_code == 0 and "has answered this request but for epsilon (kept 1.0, now 2.0)" in counted[1].stderr
+
+
 def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
     first, again = (ldp.privatize(y, TWO, dataset="d", ids=IDS, ledger=ledger) for y in (FIRST, SECOND))
     assert [each.receipts[0].repeated for each in (first, again)] == [False, True]

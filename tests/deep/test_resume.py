@@ -17,8 +17,9 @@ from tests.naming import named
 from torch.utils.data import DataLoader
 
 import labeldp as ldp
+from labeldp._validate import differences
 from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, generalised_cross_entropy, likelihood_loss, schedules
-from labeldp.deep._stages import architecture, described, differences, opened
+from labeldp.deep._stages import architecture, described, opened
 from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import LabelDPWarning
 

@@ -6,8 +6,10 @@ digest of the labelled input). It also holds the source and public id of the rel
 which a repeat returns instead of drawing again. The folder is on disk before the charge, and nothing is drawn before the charge.
 """
 
+import json
 import logging
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -387,9 +389,7 @@ def begin(
     try:
         return _charge_new(request, ledger, secret, prepare, coverage, overlap=account.overlap, known=_known(request, account, runs))
     except BudgetExceeded as error:
-        if not search.unfinished:
-            raise
-        raise BudgetExceeded(f"{error} {search.unfinished}", cli=f"{error.cli or error} {search.unfinished}") from None
+        raise _with_reason(error, search.unfinished or _nearly_repeated(request, account, runs, coverage)) from None
     except SameRequest:
         # The caller has pinned its rows under this secret; another run's pin needs another pass over them.
         if fresh is not None:
@@ -439,8 +439,6 @@ def begin_once(
         # The operating system releases the lock of a process that dies: while it is held, the answer may still come.
         if store.is_held():
             return _awaited(SameRequest(run.run_id), ledger)
-    if before_charge is not None:
-        before_charge()
     # This secret is never stored. With it, whoever reads the folder could subtract the noise from the counts; and after a crash the same
     # noise on counts of corrected labels would reveal the corrections. So a crash costs a new charge.
     secret, locks = RunSecret(new_run_id(), new_secret(), request.column), list[object]()
@@ -449,8 +447,12 @@ def begin_once(
         locks.append(store.hold())
 
     try:
+        if before_charge is not None:
+            before_charge()
         known = _known(request, account, runs)
         charge = _charge_new(request, ledger, secret, hold, coverage, overlap=account.overlap, known=known, total=total)
+    except BudgetExceeded as error:
+        raise _with_reason(error, _nearly_repeated(request, account, runs, coverage)) from None
     except SameRequest as other:
         return _awaited(other, ledger)
     return replace(charge, lock=locks)
@@ -634,6 +636,47 @@ class _Earlier:
     def _other_identities(self, run: RunRecord) -> list[str]:
         """List the identities, besides its own, of requests that have resumed a run."""
         return (RunStore(self._ledger.run_dir(run.run_id)).read(_IDENTITIES) or b"").decode().split()
+
+
+def _nearly_repeated(request: Request, account: Account, runs: Sequence[RunRecord], coverage: RowSet | None) -> str:
+    """Say which settings keep a request from repeating an earlier run at no cost; "" if it is near to none. All of this is public."""
+    event = json.loads(json.dumps(request.event))  # as the ledger has it, where tuples are lists
+    settled = [] if account.redraw else [run for run in reversed(runs) if run.state == "settled" and run.event["event"] == event["event"]]
+    for run in settled:
+        column = replace(request.column, max_rows_per_unit=run.max_rows_per_unit)
+        # Classes, rows and prior are kept as a digest alone, which tells whether all of them are equal.
+        if replace(request, column=column, asked=_asked(run.event), epsilon=run.epsilon, delta=run.delta).identity == run.identity:
+            return f"{_named(run)} has answered this request but for {_differing(run, event)}: with that as it was, its answer is free."
+    rows = None if coverage is None else coverage.facts()["digest"]
+    for run in settled:
+        if rows is None or run.rows is None or run.rows["digest"] != rows:
+            continue
+        if _asked(run.event).keys() != _asked(event).keys():
+            return f"{_named(run)} has drawn these rows for another command: what is learned from its labels is free."
+        others = _differing(run, event) or "other classes, another order of them, another prior, or ids of another type"
+        return f"{_named(run)} has drawn these rows, and differs in {others}: with that as it was, its answer is free."
+    return ""
+
+
+def _asked(event: Mapping[str, object]) -> dict[str, object]:
+    """Read from an event what its request has asked for: without the columns that the event lists beside."""
+    asked = event.get("law", event.get("query"))
+    assert isinstance(asked, Mapping)
+    return {name: value for name, value in asked.items() if name not in ("columns", "sizes") or "columns" not in asked}
+
+
+def _differing(run: RunRecord, event: Mapping[str, object]) -> str:
+    """List the settings of mechanism and cost in which a run differs from an event, each by its own name; the laws' epsilons follow."""
+    found = (re.sub(r"^[^( ]*\.", "", each) for each in _validate.differences(run.event, event))
+    return _validate.told(list(dict.fromkeys(found)))
+
+
+def _named(run: RunRecord) -> str:
+    return f"Run {run.run_id} of {run.charged_at[:10]}"
+
+
+def _with_reason(error: BudgetExceeded, reason: str) -> BudgetExceeded:
+    return BudgetExceeded(f"{error} {reason}", cli=f"{error.cli or error} {reason}") if reason else error
 
 
 def _again(run: RunRecord, ledger: Ledger) -> Charge:

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 State = Mapping[str, Tensor]
 
-_TOLD = 4  # number of differences in a message
 _RESTORE = "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
 _TRAIN_AGAIN = "Delete the file: the stage is trained again, and no label is drawn again."
 _FORMAT = 2  # of plan.json; format 1 described the contents of functions and objects
@@ -72,8 +71,6 @@ _OURS = ("labeldp",)
 _KNOWN = ("labeldp", "torch")  # described by name: their code belongs to a version, not to a fit
 _DEEP = 12  # depth of nested values; deeper ones are described by their type
 _MANY = 64  # a longer tuple counts as data, not as settings
-_SHOWN = 60  # characters of a value in a message
-_PLAIN = (bool, int, float, str, type(None))
 
 _LOOKED_AT, _RATED, _CELLS = 10_000, 1 << 15, 1 << 23  # rows, for lost classes and for mean probabilities, and their probabilities
 
@@ -463,12 +460,12 @@ class Checkpoint:
                 "recipe's functions held, raw labels included: delete the folder if they held any. Nothing was drawn. Take another folder: "
                 "labels that were drawn are kept beside the ledger."
             )
-        found = list(differences(plan["facts"], wanted))
+        found = list(_validate.differences(plan["facts"], wanted))
         if found:
             raise InvalidInput(
-                f"Expected in {self.folder} the state of this fit, got that of one that differs in {_listed(found)}. Nothing was drawn and "
-                f"nothing was changed. Give what that fit was given, or another folder: labels that were drawn are kept beside the "
-                "ledger."
+                f"Expected in {self.folder} the state of this fit, got that of one that differs in {_validate.told(found)}. Nothing was "
+                "drawn and nothing was changed. Give what that fit was given, or another folder: labels that were drawn are kept beside "
+                "the ledger."
             )
         initial = self._read_torch("initial.pt", _RESTORE)
         if initial is None:
@@ -653,11 +650,6 @@ def _torch_bytes(thing: object) -> bytes:
     return buffer.getvalue()
 
 
-def _listed(found: list[str]) -> str:
-    more = len(found) - _TOLD
-    return "; ".join(found[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
-
-
 # Facts that identify a fit ------------------------------------------------------------------------------------------------------------
 
 
@@ -759,24 +751,6 @@ def architecture(module: nn.Module) -> dict[str, object]:
     }
 
 
-def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
-    """Yield the names at which two descriptions differ; with `(kept ..., now ...)` if both are plain settings."""
-    if isinstance(kept, Mapping) and isinstance(now, Mapping):
-        for key in sorted(kept.keys() | now.keys()):
-            yield from differences(kept.get(key), now.get(key), f"{name}.{key}" if name else str(key))
-    elif isinstance(kept, list) and isinstance(now, list) and len(kept) == len(now):
-        for i, pair in enumerate(zip(kept, now, strict=True)):
-            yield from differences(*pair, f"{name}[{i}]")
-    elif kept != now:
-        plain = isinstance(kept, _PLAIN) and isinstance(now, _PLAIN)
-        yield f"{name} (kept {_shown(kept)}, now {_shown(now)})" if plain else name
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
 def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
     """Describe a part of a setting.
 
@@ -785,7 +759,7 @@ def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
     """
     if isinstance(value, np.bool_ | np.integer | np.floating) and ours:
         value = value.item()
-    if ours and isinstance(value, _PLAIN):
+    if ours and isinstance(value, _validate.PLAIN):
         return repr(value) if isinstance(value, float) else value
     if id(value) in above or len(above) > _DEEP:
         return {"is": _name_of(type(value))}
