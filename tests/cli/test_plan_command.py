@@ -78,7 +78,7 @@ def test_a_range_is_planned_on_the_command_line() -> None:
     code, said = planned("--range", "0:100", "--grid", "11", "--epsilon", "1,4", "--rows", "900")
     assert (
         code == 0
-        and "labeldp train, in two stages" in said
+        and "labeldp train draws in two stages (--stages 2), and labeldp release with --law square-wave (its default is threshold)" in said
         and "mean_error" in said
         and "28.9" not in said
         and "31.6 off its middle" in said
@@ -167,8 +167,11 @@ def test_a_table_says_how_many_rows_a_unit_has(tmp_path: Path, file: str) -> Non
     assert said.exit_code == 0 and "at most 1 row of each unit (--max-rows-per-unit 1) tells most, with 70.7% of the rows" in said.stdout
     same = CliRunner().invoke(app, ["plan", "--classes", "2", "--epsilon", "1", "--rows-per-unit", "1:4000,2:1000,5:300"])
     assert same.stdout == said.stdout
+    worth = json.loads(CliRunner().invoke(app, [*options[:-2], "--json"]).stdout)
+    assert worth == json.loads(CliRunner().invoke(app, [*options[:5], "--rows", str(table.num_rows), "--json"]).stdout)
+    assert worth["rows"] == table.num_rows and worth["budgets"][0]["rows_worth"] > 0
     for wrong in (
-        options[:-2],
+        [*options[:-2], "--rows", "3"],
         [*options, "--rows-per-unit", "1:2"],
         [*options[:5], "--rows-per-unit", "1:x"],
         [*options[:5], "--unit", "u"],

@@ -383,12 +383,13 @@ def _short(value: float) -> str:
 
 
 def _reason_of_numbers(epsilon: float, lines: Mapping[str, NumbersAtBudget]) -> str:
-    stages = ", in two stages (--stages 2)" if epsilon <= _STAGES_UP_TO else ""
+    stages = " in two stages (--stages 2)" if epsilon <= _STAGES_UP_TO else ""
     off = {name: _short(lines[name].released_error or 0.0) for name in ("unbiased", "rr-on-bins") if name in lines}
     how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
     others = [f"{name} (each number {error} off, {how[name]})" for name, error in off.items()]
     advice = f" For others, who use the column as it is: {', or '.join(others)}." if others else ""
-    return f"epsilon {epsilon:g}: learn by intervals (labeldp train{stages}; release --law {LEARNED}).{advice}"
+    release = f"labeldp release with --law {LEARNED} (its default is threshold)"
+    return f"epsilon {epsilon:g}: learn by intervals, which labeldp train draws{stages}, and {release}.{advice}"
 
 
 def _compared(n_classes: int, epsilon: float, cap: int, names: Sequence[str]) -> dict[str, Law]:
@@ -424,6 +425,11 @@ def parse_rows_per_unit(text: str) -> dict[int, int]:
         return {int(rows): int(units) for rows, units in (part.split(":") for part in text.split(","))}
     except ValueError:
         raise InvalidInput(f"Expected rows and units, as 1:5000,2:800, got {text!r}.") from None
+
+
+def count_rows(source: Any) -> int:
+    """Count the rows of a table, which are public; no column is looked at. `source` as in `count_rows_per_unit`."""
+    return sum(len(batch) for batch in open_table(source).batches([]))
 
 
 def count_rows_per_unit(source: Any, unit: str) -> dict[int, int]:
@@ -520,8 +526,8 @@ def _learner(epsilon: float) -> str:
 
 def _reason(epsilon: float, best: str, gain: float) -> str:
     if gain < 1.01:
-        return f"epsilon {epsilon:g}: rr, since no other law tells more; any trainer can use its labels."
+        return f"epsilon {epsilon:g}: rr, the default of labeldp release, since no other law tells more; any trainer can use its labels."
     return (
         f"epsilon {epsilon:g}: {best} tells {gain:.2f} times as much a row as rr. "
-        "Take it if labeldp trains on the table; take rr if other trainers will."
+        f"Take it (--law {best}) if labeldp trains on the table; take rr, the default of labeldp release, if other trainers will."
     )

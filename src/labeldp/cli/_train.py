@@ -354,25 +354,30 @@ def predict(
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitCounts:
-    """Numbers of rows per unit, from a table or as text."""
+class RowCounts:
+    """Numbers of rows, in all and per unit, from a table or as text."""
 
-    table: Annotated[str | None, typer.Option(help="Table whose rows per unit choose the most informative cap; with --unit.")] = None
+    rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None
+    table: Annotated[
+        str | None, typer.Option(help="Table whose rows are counted; with --unit, its rows per unit choose the most informative cap.")
+    ] = None
     unit: Annotated[str | None, typer.Option("--unit", help="Its column that names the person.")] = None
     rows_per_unit: Annotated[
         str | None, typer.Option(help="Number of units with each number of rows: ROWS:UNITS[,...], as 1:5000,2:800.")
     ] = None
 
-    def value(self) -> dict[int, int] | None:
-        """Return the number of units with each number of rows; None if no option gives it."""
-        from labeldp.app.plan import count_rows_per_unit, parse_rows_per_unit
+    def value(self) -> dict[str, Any]:
+        """Return the number of rows, and that of units with each number of rows, as parameters of a plan."""
+        from labeldp.app.plan import count_rows, count_rows_per_unit, parse_rows_per_unit
 
-        text = self.rows_per_unit
-        if (self.table is None) != (self.unit is None) or (self.table is not None and text is not None):
-            raise typer.BadParameter("Expected --table with --unit, or --rows-per-unit alone, got one of two, or both. Add or drop one.")
-        if self.table is not None and self.unit is not None:
-            return count_rows_per_unit(self.table, self.unit)
-        return None if text is None else usage(lambda: parse_rows_per_unit(text))
+        text, table, unit = self.rows_per_unit, self.table, self.unit
+        if (unit is not None and table is None) or (table is not None and text is not None):
+            raise typer.BadParameter("Expected --table, with or without --unit, or --rows-per-unit, got another choice. Add or drop one.")
+        if table is not None and self.rows is not None:
+            raise typer.BadParameter("Expected --rows or --table, which counts them, got both. Leave one out.")
+        if table is not None:
+            return {"rows": count_rows(table)} if unit is None else {"rows_per_unit": count_rows_per_unit(table, unit)}
+        return {"rows": self.rows, "rows_per_unit": None if text is None else usage(lambda: parse_rows_per_unit(text))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,12 +403,11 @@ class PlannedLabel:
 def plan(
     epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
     label: PlannedLabel,
-    counts: UnitCounts,
+    counts: RowCounts,
     law: Annotated[
         list[str] | None,
         typer.Option("--law", help=f"Further law to compare; repeat it for several: {LAW_NAMES}.", callback=laws_of_texts),
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None,
     max_rows_per_unit: Annotated[
         int | None, typer.Option("--max-rows-per-unit", help="Rows of one person that are used. Default: 1, or the most informative cap.")
     ] = None,
@@ -414,7 +418,7 @@ def plan(
 
     made: plans.Plan | plans.NumberPlan
     budgets, points = usage(lambda: numbers_of(epsilon)), label.points()
-    more: dict[str, Any] = {"laws": law or (), "rows": rows, "max_rows_per_unit": max_rows_per_unit, "rows_per_unit": counts.value()}
+    more: dict[str, Any] = {"laws": law or (), "max_rows_per_unit": max_rows_per_unit} | counts.value()
     if points is not None:
         made = usage(lambda: plans.plan_numbers(points, budgets, **more))
     else:
