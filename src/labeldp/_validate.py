@@ -186,3 +186,23 @@ def float_down(value: Fraction, *, binary: bool = False) -> float:
 def sum_up(values: Iterable[float]) -> float:
     """Sum of budgets, exact in decimals, then rounded up to a float."""
     return float_up(sum((exact(v) for v in values), Fraction(0)))
+
+
+def left_of(total: float, part: float, what: str = "the prior") -> float:
+    """Compute the budget that is left after a part, rounded down so that the decimals as written never sum to more than the total.
+
+    Parameters
+    ----------
+    total, part : float
+    what : str
+        Whose part it is, for the message.
+    """
+    whole, first = exact(epsilon(total)), exact(epsilon(part))
+    if not first < whole:
+        raise InvalidInput(
+            f"Expected {what} to cost less than the total epsilon={total!r}, got {part!r}. Lower it: something must be left for labels."
+        )
+    rest = float_down(whole - first)
+    if not rest > 0:
+        raise InvalidInput(f"Expected {what} to leave something of epsilon={total!r}, got {part!r}. Lower it.")
+    return rest

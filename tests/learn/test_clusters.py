@@ -27,10 +27,9 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.naming import named
 
 import labeldp as ldp
-from labeldp._validate import exact, sum_up
+from labeldp._validate import exact, left_of, sum_up
 from labeldp.learn import ClusterPrior, NoiseCluster
 from labeldp.learn._clusters import clustering_request, clusters_for, find_clusters
-from labeldp.protocol._fit import left_of
 
 K = 4
 MISTAKE = 1e-6  # chance that a test of a random draw fails although all is right

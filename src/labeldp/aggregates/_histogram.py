@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp._validate import left_of
 from labeldp.aggregates import _gaussian
 from labeldp.aggregates._base import WIDEST_LAPLACE, Query, check_groups, exact_share
 from labeldp.aggregates._discrete import Coins, discrete_gaussian, discrete_laplace
@@ -100,6 +101,33 @@ class Histogram(Query):
         shares = np.where(total > 0, kept / np.where(total > 0, total, 1.0), 1.0 / self.n_classes)
         doubt = np.minimum(1.0, (self.standard_deviation(max_rows_per_unit) / np.maximum(sizes, 1e-9)) ** 2)
         return np.asarray((1.0 - doubt) * shares + doubt / self.n_classes)
+
+
+def histogram_of_all(epsilon: float, n_classes: int, n_rows: int, cost: float | None = None) -> tuple[Histogram, float]:
+    """Divide a budget between a histogram of all rows, as one group, and the draws that take it as their prior.
+
+    Parameters
+    ----------
+    epsilon : float
+        For both together.
+    n_classes, n_rows : int
+    cost : float, optional
+        Cost of the histogram. None: sqrt(4 K / n), at most half of epsilon; see `labeldp.learn.HistogramPrior`.
+
+    Returns
+    -------
+    query : Histogram
+    rest : float
+        What is left for the draws, rounded down.
+    """
+    share = three_digits(min(epsilon / 2, (4 * n_classes / n_rows) ** 0.5)) if cost is None else cost
+    rest = left_of(epsilon, share, "the prior (its own epsilon)")
+    return Histogram(n_classes, share, 1), rest
+
+
+def three_digits(share: float) -> float:
+    """Round a share of epsilon, so that ledger and messages show the number that was spent."""
+    return float(f"{share:.3g}")
 
 
 @dataclass(frozen=True)

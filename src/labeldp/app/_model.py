@@ -33,9 +33,11 @@ from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTY
 from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
 from sklearn.preprocessing import OneHotEncoder
 
+from labeldp import _validate
 from labeldp._files import give_usual_rights, own_folder, sync, write_new
 from labeldp._hash import digest
 from labeldp.app._boosters import BOOSTERS, SCIKIT_LEARN, BoostedModel, booster_from, booster_of, factor_of, start_of
+from labeldp.custody._stream import HISTOGRAM
 from labeldp.deep import _named as named
 from labeldp.deep._named import load_module
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
@@ -48,7 +50,7 @@ from labeldp.learn._corrections import Model
 from labeldp.learn._location import Family, LocationBoosting, LocationModel
 from labeldp.protocol._estimator import quantiles_on
 from labeldp.tables._place import workplace
-from labeldp.tables._priors import PriorTable, as_text, ordered_by_value
+from labeldp.tables._priors import OwnHistogram, PriorTable, as_text, ordered_by_value
 
 FORMAT = 2
 MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "model.json"
@@ -704,8 +706,8 @@ def prior_of(
     features: Sequence[str] | None = None,
     factory: str | None = None,
     trust: Sequence[str] = (),
-) -> Sequence[str] | PriorTable | PriorModel | None:
-    """Make the prior from a command's options: columns, a table with a key, a model, or None.
+) -> Sequence[str] | PriorTable | PriorModel | OwnHistogram | None:
+    """Make the prior from a command's options: columns, histogram[,eps=E], a table with a key, a model, or None.
 
     Raises
     ------
@@ -721,7 +723,20 @@ def prior_of(
         raise InvalidInput("Expected --prior-features, --prior-factory and --trust beside --prior-model only, got none. Name the model.")
     if table is not None and key is not None:
         return PriorTable(table, key)
+    if columns and columns[0] == HISTOGRAM and all(each.startswith("eps=") for each in columns[1:]):
+        return OwnHistogram(_cost_of(columns[1:]))
     return columns if model is None else PriorModel(model, features, factory, trust=trust)
+
+
+def _cost_of(settings: Sequence[str]) -> float | None:
+    """Read the cost of a histogram from eps=E; None if it is not given."""
+    try:
+        (cost,) = (float(each.removeprefix("eps=")) for each in settings) if settings else (None,)
+    except ValueError:
+        raise InvalidInput(
+            f"Expected --prior histogram, or histogram,eps=E with one number E, got {_validate.quoted(settings)}. For example eps=0.1."
+        ) from None
+    return cost
 
 
 @dataclass(frozen=True, repr=False)

@@ -438,7 +438,14 @@ class NumberOptions(ColumnOptions):
 class PriorOptions:
     """Prior: public weights of the classes, from columns, a table or a model."""
 
-    prior: Annotated[str | None, typer.Option("--prior", help="Public columns with a weight for each class: A,B,C.")] = None
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            help="Public columns with a weight for each class: A,B,C. Or histogram[,eps=E]: a part of epsilon pays for a noisy histogram "
+            "of the label column, which is published, too. A rule sets what is not given.",
+        ),
+    ] = None
     prior_table: Annotated[
         str | None, typer.Option("--prior-table", help="Parquet or CSV table with the weights of each class by key.")
     ] = None

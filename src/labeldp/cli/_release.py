@@ -146,6 +146,7 @@ def release(
     """Release a table whose label column is private; every other column passes unchanged."""
     from labeldp.app._ledger import spent_together
     from labeldp.app._release import release as run
+    from labeldp.tables._release import charged_histogram
 
     spec, record = asked.spec(prior), ledger.open()
     with progress_bars(as_json) as progress, asked.one_list_told():
@@ -158,6 +159,8 @@ def release(
         )
         return
     what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
+    histogram = charged_histogram(done.receipt)
+    what += "" if histogram is None else f" Of it, {histogram.epsilon:g} is for the histogram in the manifest."
     over = done.manifest.get("rows_over_the_cap")
     left_out = f" {over:,} rows over the cap were left out." if over else ""
     what_is = f"column {spec.label!r} is" if len(spec.labels) == 1 else f"columns {_validate.quoted(spec.labels)} together are"

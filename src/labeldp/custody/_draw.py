@@ -215,10 +215,13 @@ class RunFacts(PrivateColumn):
         The law of one row.
     share : Share or None
         The part of the rows that is drawn; None: all.
+    weights : (K,) floats or None
+        The prior of every row, from a histogram that the run itself asks for after the first pass; () until then. None: there is none.
     """
 
     law: Law
     share: Share | None = None
+    weights: tuple[float, ...] | None = None
 
 
 class Draw:
@@ -361,7 +364,7 @@ class FirstPass:
         if ids is not None:
             self.sums.ids.update(*_columns(ids))
         side = side_of(self.facts, prior, len(codes), start, ids)
-        self.sums.note(_public(names, units, side))
+        self.sums.note(_public(self.facts, names, units, side))
         self.sums.tell(self.facts.law.told_apart(side))
         self.sums.rows += len(codes)
         return found
@@ -435,7 +438,7 @@ class SecondPass:
         blocks = blocks_of_rows(len(codes), start, ids, self._ids_key)
         names = np.arange(start, start + len(codes)) if ids is None else ids
         side = side_of(self.facts, prior, len(codes), start, ids)
-        check = self._note(blocks, codes, _public(names, units, side), check_rows)
+        check = self._note(blocks, codes, _public(self.facts, names, units, side), check_rows)
         # The sums are over all rows, kept or not, as in the first pass, which did not know who is kept.
         kept = self._chosen(blocks, kept)
         if not kept.all():
@@ -475,12 +478,13 @@ def blocks_of_rows(n: int, start: int, ids: Ids | None, ids_key: Key) -> Blocks:
 
 
 def side_of(facts: RunFacts, prior: Array | None, n_rows: int, start: int, ids: Ids | None) -> dict[str, Array]:
-    """Compute the law's side of n rows from their prior (None: uniform) and their public words; {} if it uses no prior."""
+    """Compute the law's side of n rows from their prior (None: uniform) and their public words; {} if it uses no prior, or none yet."""
     law = facts.law
-    if not law.uses_prior:
+    if not law.uses_prior or facts.weights == ():
         return {}
     words = question_words(law, facts.dataset, facts.column, lambda key: blocks_of_rows(n_rows, start, ids, key))
-    return law.prepare(np.broadcast_to(1.0, (n_rows, law.n_classes)) if prior is None else prior, words(slice(0, n_rows)))
+    shared = np.broadcast_to(np.array(facts.weights or 1.0), (n_rows, law.n_classes))
+    return law.prepare(shared if prior is None or facts.weights else prior, words(slice(0, n_rows)))
 
 
 def packed(side: Mapping[str, Array]) -> NDArray[np.uint8]:
@@ -489,12 +493,13 @@ def packed(side: Mapping[str, Array]) -> NDArray[np.uint8]:
     return np.hstack([part.reshape(len(part), -1).view(np.uint8) for part in parts])
 
 
-def _public(names: Ids, units: Ids | None, side: Mapping[str, Array]) -> dict[str, list[Array]]:
+def _public(facts: RunFacts, names: Ids, units: Ids | None, side: Mapping[str, Array]) -> dict[str, list[Array]]:
     """Return the public columns that both passes must read alike, by the name of their digest in `PassSums`."""
     # Units decide which rows are kept, and sides how a row is drawn. If they changed between the passes, rows would be drawn that were not
     # charged, or drawn in another way.
     found = {} if units is None else {"units": [*_columns(names), *_columns(units)]}
-    return found | ({"side": [*_columns(names), packed(side)]} if side else {})
+    # The first pass does not know sides that follow from the run's own histogram. They follow from it and from the ids, which are digested.
+    return found | ({"side": [*_columns(names), packed(side)]} if side and facts.weights is None else {})
 
 
 def filtered(ids: Ids, kept: NDArray[np.bool_]) -> Ids:

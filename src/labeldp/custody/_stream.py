@@ -5,6 +5,7 @@ Raw labels enter as class codes, batch by batch, and leave as `NoisyLabels`. `la
 """
 
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -13,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labeldp._hash import SetDigest, public_hash
+from labeldp._hash import SetDigest, digest, public_hash
+from labeldp.aggregates import Aggregate, Histogram
+from labeldp.custody._aggregation import GroupCounts, drawn_answer
 from labeldp.custody._draw import FirstPass, Ids, PassSums, RunFacts, SecondPass, SecretParts, blocks_of_rows, check_contract, law_per_row
 from labeldp.custody._encode import declare
 from labeldp.custody._request import Account, Charge, Request, RunSecret, begin, fresh_secret, kept_secret, warn_of_repeat
@@ -21,19 +24,23 @@ from labeldp.custody._run import keep_within_cap
 from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
-from labeldp.laws._base import Law, check_told_apart
+from labeldp.laws._base import Law, check_told_apart, law_from_dict, made_for_shares
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import File
 from labeldp.ledger._ledger import RunRecord
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.ledger._run_store import RunStore
-from labeldp.noise._secrets import SecretHalves, UnknownReleaseSecret
+from labeldp.noise._secrets import SecretHalves, UnknownReleaseSecret, new_secret
 from labeldp.noise._words import Blocks, id_blocks, one_word
 from labeldp.receipt import Receipt
 
 _CRASHED_RUNS_TRIED = 3  # each needs a pin over all rows; a run older than these is not found, and a new one is charged
 RELEASE = "release"
 """Name of the only stage of a release without a plan of stages."""
+HISTOGRAM = "histogram"
+"""The fact of a release, and the file in its run's folder, that hold its own histogram of all labels."""
+Divide = Callable[[int], tuple[Histogram, float]]
+"""A function of the number of rows that divides epsilon between a histogram of all rows and the draws with it as their prior."""
 
 
 class TablePin:
@@ -58,10 +65,13 @@ class TablePin:
         The name of the prior in the request, for a prior that may give other weights if it is asked again. None: the digest of its sides.
     facts : mapping
         Further public facts of the request.
+    divide : Divide, optional
+        Divides the law's epsilon: the run first answers a histogram of all rows, once, which is then the prior of every row.
 
     Notes
     -----
-    Memory: the row set (`RowSetBuilder`), and 20 bytes a row if rows are capped per unit on one machine.
+    Memory: the row set (`RowSetBuilder`), and 20 bytes a row if rows are capped per unit on one machine; with a histogram then also the
+    class codes.
     """
 
     def __init__(
@@ -75,6 +85,7 @@ class TablePin:
         stage: Stage | None = None,
         prior: str | None = None,
         facts: Mapping[str, object] | None = None,
+        divide: Divide | None = None,
     ) -> None:
         ledger, dataset, column, cap = account.ledger, account.dataset, account.column, account.max_rows_per_unit
         if not dataset or ledger is None:
@@ -84,8 +95,12 @@ class TablePin:
         for each in (law,) if stage is None else stage.laws:
             check_contract(law_per_row(each, cap))
         share = None if stage is None else stage.share
-        self.facts = RunFacts(dataset, column, unit_name, cap, declare(classes, law.n_classes), row_law, share)
+        weights = None if divide is None else ()
+        self.facts = RunFacts(dataset, column, unit_name, cap, declare(classes, law.n_classes), row_law, share, weights)
         self._total, self._stage = law, stage
+        self._divide, self._charged = divide, law
+        self._query: Histogram | None = None
+        self._counts = None if divide is None else _LabelCounts(law.n_classes)
         self._ledger, self._account = ledger, account
         self._turn = None if stage is None else StageTurn(ledger, dataset, column, stage)
         if self._turn is not None:
@@ -134,6 +149,8 @@ class TablePin:
             # Units are only compared with each other here, so any key will do. `_Units` keeps 8 of the 12 bytes, to save memory: if two
             # units collide, they share one cap, and fewer rows are drawn.
             self._units.add(id_blocks(units, self.candidates[0].key("ids")), words)
+        if self._counts is not None:
+            self._counts.add(codes, all_count=units is None)
 
     def absorb(self, sums: PassSums, rows: RowSetBuilder | None = None) -> None:
         """Merge the sums and the row set of a worker. The engine must call `require_distinct` afterwards."""
@@ -168,8 +185,10 @@ class TablePin:
 
     @property
     def prior_digest(self) -> str:
-        """The digest of the side of all rows; "" if the law uses no prior."""
-        return self.sums.side.hexdigest() if self._total.uses_prior else ""
+        """The digest of the side of all rows, or of the weights that they share; "" if the law uses no prior."""
+        if not self._total.uses_prior:
+            return ""
+        return self.sums.side.hexdigest() if self.facts.weights is None else digest({"weights": list(self.facts.weights)})
 
     def take_side(self, side: SetDigest, told: NDArray[np.uint8] | None = None) -> None:
         """Set the digest of the side of all rows, if the prior was asked outside this pass; `told` as in `PassSums`."""
@@ -225,6 +244,7 @@ class TablePin:
         # An engine that forgot `require_distinct` fails here, instead of drawing a row twice.
         if self.sums.ids.count and not self._distinct:
             self.require_distinct(lambda: True)
+        self._set_share()
         request = self._request(public_digest)
         if self._turn is not None:
             self._turn.check_same(request.identity, lambda halves: self._pin_of(RunSecret(halves.run_id, halves.secret, self.facts)))
@@ -246,7 +266,47 @@ class TablePin:
         if charge.secret is None:
             raise LedgerError(f"Expected a run that may still draw, but run {charge.run_id} has settled meanwhile. Run this again.")
         kept = self._units.kept(charge.run_id, self.facts.max_rows_per_unit)
-        return TableDraw(charge, charge.secret, self, self._halves[charge.run_id], kept, self._turn)
+        histogram = self._answer(charge, self._request(public_digest), None if kept is None else kept.kept)
+        return TableDraw(charge, charge.secret, self, self._halves[charge.run_id], kept, self._turn, histogram)
+
+    # The histogram of all rows --------------------------------------------------------------------------------------------------------
+
+    def _set_share(self) -> None:
+        """Divide epsilon between the histogram and the draws, once all rows are known; refuse, before the charge, what cannot be drawn."""
+        if self._divide is None or self._query is not None:
+            return
+        cap = self.facts.max_rows_per_unit
+        query, rest = self._divide(self.sums.rows)
+        query.require_cap(cap)
+        law = self._total.at(rest)
+        check_contract(law_per_row(law, cap))
+        self._query, self._charged, self.facts = query, law, replace(self.facts, law=law_per_row(law, cap))
+
+    def _answer(self, charge: Charge, request: Request, kept: NDArray[np.bool_] | None) -> Aggregate | None:
+        """Ask for the histogram, or load the stored answer; it fixes the prior of all rows, and the law that is made for it."""
+        query, counts, store = self._query, self._counts, charge.store
+        if query is None or counts is None or store is None:
+            return None
+        text, self._counts = store.read(HISTOGRAM), None
+        if text is None:
+            if self._ledger.parts(charge.run_id):
+                raise LedgerError(
+                    f"Expected the histogram of run {charge.run_id} in its folder, since the ledger has the files that were drawn with it, "
+                    "but it is gone: the folder was set back. Restore it, or give the charge up with "
+                    f"`labeldp ledger abandon {charge.run_id}`; its epsilon stays spent."
+                )
+            # A secret of its own, which is never stored, as for every answer about groups. If the process dies before the answer is
+            # stored, nobody has seen it, so it may be drawn again; of two processes the first one's answer counts, for both.
+            secret = RunSecret(charge.run_id, new_secret(), self.facts)
+            answer = drawn_answer(request, query, counts.of(kept), charge, secret)
+            shares = answer.prior([0])[0]
+            law = made_for_shares(self.facts.law, shares) if self.facts.law.kind == "number" else self.facts.law
+            # Weights and law are stored, too: another machine may compute others, and rows would be drawn under two laws.
+            facts = {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0]), "weights": shares.tolist(), "law": law.to_dict()}
+            text = store.keep(HISTOGRAM, json.dumps(facts).encode())
+        found = json.loads(text)
+        self.facts = replace(self.facts, law=law_from_dict(found["law"]), weights=tuple(found["weights"]))
+        return Aggregate(query, np.array([found["counts"]]), np.array([found["rows"]]), request.column.values, charge.receipt)
 
     def _settled(self, charge: Charge) -> RunRecord | None:
         """Return the settled run, or that of a published stage; None if there is something to draw. Fixes the side of the draw on disk."""
@@ -260,11 +320,12 @@ class TablePin:
 
     def _request(self, public_digest: str) -> Request:
         sums = self.sums
-        drawn = {"law": self._total.to_dict(), "stage": RELEASE} if self._stage is None else self._stage.facts()
+        drawn = {"law": self._charged.to_dict(), "stage": RELEASE} if self._stage is None else self._stage.facts()
+        paid = {} if self._query is None else {HISTOGRAM: self._query.to_dict()}
         return Request(
             self.facts,
             self._total.epsilon,
-            drawn | self._more,
+            drawn | paid | self._more,
             prior=self._named_prior if self._stage is None else "",
             rows=sums.ids.hexdigest() if sums.ids.count else public_digest,
             units=sums.units.hexdigest() if sums.units.count else "",
@@ -307,15 +368,24 @@ class TableDraw:
         Name of the stage that is drawn.
     n_rows : int
         Number of rows of the table.
+    histogram : Aggregate or None
+        The run's own histogram of all labels, the prior of every row.
     """
 
     def __init__(
-        self, charge: Charge, secret: RunSecret, pin: TablePin, halves: SecretHalves, kept: "_KeptRows | None", turn: StageTurn | None
+        self,
+        charge: Charge,
+        secret: RunSecret,
+        pin: TablePin,
+        halves: SecretHalves,
+        kept: "_KeptRows | None",
+        turn: StageTurn | None,
+        histogram: Aggregate | None,
     ) -> None:
         assert charge.ledger is not None
         self.receipt: Receipt = charge.receipt
         self.facts, self.secret, self.prior, self.stage_name = pin.facts, secret, pin.prior_digest, pin.stage_name
-        self.n_rows = pin.sums.rows
+        self.n_rows, self.histogram = pin.sums.rows, histogram
         self._charge, self._ledger, self._turn = charge, charge.ledger, turn
         self._pinned, self._halves, self._kept = pin.sums.check(charge.run_id), halves, kept
         self._second = SecondPass(self.facts, secret, self.receipt, self.prior, self.stage_name)
@@ -390,6 +460,34 @@ class TableDraw:
             self._turn.finish(artefact)
         else:
             self._charge.settle(artefact)
+
+
+class _LabelCounts:
+    """The raw labels of all rows, counted for a histogram: as private as labels, so neither printed nor pickled.
+
+    Where units are capped, only the charge tells which rows count. Until then this holds the rows' codes.
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        self._counts, self._kind = GroupCounts(1, n_classes), np.min_scalar_type(n_classes - 1)
+        self._codes: list[NDArray[np.unsignedinteger]] = []
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Raw counts of labels are never pickled.")
+
+    def add(self, codes: NDArray[np.int32], *, all_count: bool) -> None:
+        """Add the (n,) codes of further rows."""
+        if all_count:
+            self._counts.add(np.zeros(len(codes), np.int64), codes)
+        else:
+            self._codes.append(codes.astype(self._kind))
+
+    def of(self, kept: NDArray[np.bool_] | None) -> GroupCounts:
+        """Return the counts of the kept rows, (n,) bool; None: all rows."""
+        if kept is not None:
+            codes, self._codes = np.concatenate(self._codes)[kept], []
+            self._counts.add(np.zeros(len(codes), np.int64), codes)
+        return self._counts
 
 
 @dataclass(frozen=True, eq=False)

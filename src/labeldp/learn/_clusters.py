@@ -20,14 +20,16 @@ from sklearn.preprocessing import StandardScaler
 
 from labeldp import _validate
 from labeldp._hash import digest
+from labeldp._validate import left_of
 from labeldp.aggregates import Aggregate, Histogram, Query
+from labeldp.aggregates._histogram import histogram_of_all, three_digits
 from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.laws import ClusterRR, Law
 from labeldp.laws.cluster_budget import split_budget
 from labeldp.learn._corrections import Model, fit_last
 from labeldp.learn._data import Codes, Estimator, Floats, features_digest
 from labeldp.learn._softmax import softmax_of
-from labeldp.protocol._fit import GroupPlan, left_of
+from labeldp.protocol._fit import GroupPlan
 from labeldp.protocol._matching import row_count, take
 
 ALGORITHMS = ("auto", "k-means", "mini-batch", "faiss")
@@ -536,7 +538,7 @@ class ClusterPrior(BaseEstimator):
 
     def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
         """Cluster the rows of X and divide the budget, as `labeldp.protocol._fit.GroupPrior` says; nothing is charged."""
-        share = _three_digits(epsilon / (1 + epsilon)) if self.epsilon is None else _validate.epsilon(self.epsilon)
+        share = three_digits(epsilon / (1 + epsilon)) if self.epsilon is None else _validate.epsilon(self.epsilon)
         rest = left_of(epsilon, share, "the prior (its own epsilon)")
         count = clusters_for(n_rows, n_classes, share / max_rows_per_unit) if self.n_clusters is None else self.n_clusters
         mechanism = "gaussian" if self.delta else "laplace"
@@ -554,19 +556,19 @@ class ClusterPrior(BaseEstimator):
         budget = split_budget(epsilon, np.bincount(plan.groups, minlength=plan.query.n_groups), n_classes).budget
         if not budget.histogram_epsilon:
             return plan
-        share = _three_digits(budget.histogram_epsilon)
+        share = three_digits(budget.histogram_epsilon)
         rest = left_of(epsilon, share)
         return replace(plan, query=replace(plan.query, epsilon=share), epsilon=rest, law=ClusterRR(n_classes, rest, budget.floor))
 
 
 class HistogramPrior(BaseEstimator):
-    """A prior for `LabelDPRegressor` and `TorchRegressor`: the noisy histogram of all numbers, at a part of epsilon.
+    """A prior for `LabelDPRegressor`, `TorchRegressor` and `ReleaseSpec`: the noisy histogram of all labels, at a part of epsilon.
 
     Parameters
     ----------
     epsilon : float > 0, default=None
-        Cost of the histogram, less than the fit's total. None: sqrt(4 K / n), at most half of the total: then what noise adds to the shares
-        of K points among n rows is about as much as what the law loses by a smaller epsilon.
+        Cost of the histogram, less than the total of the fit or release. None: sqrt(4 K / n), at most half of the total: then what noise
+        adds to the shares of K points among n rows is about as much as what the law loses by a smaller epsilon.
 
     See Also
     --------
@@ -576,7 +578,8 @@ class HistogramPrior(BaseEstimator):
     -----
     Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set and column of the fit; the rows' draws
     are charged the rest, on the same labels: the two add to the fit's epsilon. It does not count rows that the fit holds out. A law that
-    releases numbers is made for it once; one that reads a prior of each row, such as `Threshold`, gets it for every row.
+    releases numbers is made for it once; one that reads a prior of each row, such as `Threshold`, gets it for every row. A release of a
+    table (`labeldp.release`) charges both at once.
 
     References
     ----------
@@ -601,12 +604,5 @@ class HistogramPrior(BaseEstimator):
 
     def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
         """Put all rows into one group and divide the budget, as `labeldp.protocol._fit.GroupPrior` says; nothing is charged."""
-        rule = min(epsilon / 2, (4 * n_classes / n_rows) ** 0.5)
-        share = _three_digits(rule) if self.epsilon is None else _validate.epsilon(self.epsilon)
-        rest = left_of(epsilon, share, "the prior (its own epsilon)")
-        return GroupPlan(np.zeros(n_rows, np.int64), Histogram(n_classes, share, 1), rest)
-
-
-def _three_digits(share: float) -> float:
-    """Round a share of epsilon, so that ledger and messages show the number that was spent."""
-    return float(f"{share:.3g}")
+        query, rest = histogram_of_all(epsilon, n_classes, n_rows, self.epsilon)
+        return GroupPlan(np.zeros(n_rows, np.int64), query, rest)

@@ -20,12 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
-from labeldp._validate import exact, float_down
 from labeldp.custody._encode import RowIds, classes_for
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
 from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SquareWave, SubsetSelection, Threshold, law_named
-from labeldp.laws._base import check_told_apart
+from labeldp.laws._base import check_told_apart, made_for_shares
 from labeldp.laws._columns import LabelColumns, reads_prior
 from labeldp.protocol._several import law_of
 
@@ -147,7 +146,7 @@ class FitPlan:
         held_out = asked.held_out if self.stages.validation_fraction else None
         grouped, known, prior = self.grouped.as_asked(asked), None, asked.answer.prior(asked.groups)
         if self.stages.law.kind == "number":  # no row reads the prior: the law is made for it
-            law = self.stages.law.made_for(_two_points(prior[0]).tolist())
+            law = made_for_shares(self.stages.law, prior[0])
             return replace(self, answer=asked.answer, grouped=grouped, held_out=held_out, stages=replace(self.stages, law=law))
         if grouped.found is not None:
             known, prior = grouped.found.model_of(asked.answer, asked.groups)
@@ -239,11 +238,6 @@ def _weight_of_prior(settings: FitSettings) -> float:
     if weight and settings.prior is None:
         raise InvalidInput(f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior, or leave the weight out.")
     return weight
-
-
-def _two_points(prior: Floats) -> Floats:
-    """Add a flat part of a hundredth to a prior that knows the label."""
-    return prior if np.count_nonzero(prior > 0) > 1 else 0.99 * prior + 0.01 / len(prior)
 
 
 def _require_use(law: Law, grouped: "GroupPlan | None" = None) -> None:
@@ -481,26 +475,6 @@ class GroupPrior(Protocol):
 def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
     """Return whether a prior groups the rows and pays for an answer, rather than being public weights."""
     return hasattr(prior, "plan_groups")
-
-
-def left_of(epsilon: float, part: float, what: str = "the prior") -> float:
-    """Compute the budget that is left after a part, rounded down so that the decimals as written never sum to more than the total.
-
-    Parameters
-    ----------
-    epsilon, part : float
-    what : str
-        Whose part it is, for the message.
-    """
-    total, first = exact(_validate.epsilon(epsilon)), exact(_validate.epsilon(part))
-    if not first < total:
-        raise InvalidInput(
-            f"Expected {what} to cost less than the total epsilon={epsilon!r}, got {part!r}. Lower it: something must be left for labels."
-        )
-    rest = float_down(total - first)
-    if not rest > 0:
-        raise InvalidInput(f"Expected {what} to leave something of epsilon={epsilon!r}, got {part!r}. Lower it.")
-    return rest
 
 
 def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":

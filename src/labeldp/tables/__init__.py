@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labeldp.tables._evidence import read_noisy
+    from labeldp.tables._evidence import read_histogram, read_noisy
     from labeldp.tables._place import Place
     from labeldp.tables._priors import PriorTable
     from labeldp.tables._spec import ReleaseSpec
 
-_HOME = {"Place": "_place", "PriorTable": "_priors", "ReleaseSpec": "_spec", "read_noisy": "_evidence"}
+_HOME = {"Place": "_place", "PriorTable": "_priors", "ReleaseSpec": "_spec", "read_histogram": "_evidence", "read_noisy": "_evidence"}
 
-__all__ = ["Place", "PriorTable", "ReleaseSpec", "read_noisy"]
+__all__ = ["Place", "PriorTable", "ReleaseSpec", "read_histogram", "read_noisy"]
 
 
 def __getattr__(name: str) -> object:

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp import _validate
+from labeldp.aggregates import Aggregate
+from labeldp.custody._stream import HISTOGRAM
 from labeldp.errors import InvalidInput, LabelDPError, LabelDPWarning, RawLabelsWarning, warn
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
@@ -28,11 +30,12 @@ from labeldp.tables._release import (
     KEPT_PLACE,
     Manifest,
     all_facts,
-    charged_law,
+    charged_histogram,
     embedded_facts,
     facts_of,
     file_digests,
     holds,
+    is_charged,
     is_of,
     kept_name,
     labels_of,
@@ -152,6 +155,38 @@ def read_noisy(
     if found is None:
         raise unknown(original, label, as_ledger(ledger))
     return found.noisy if released is None else matched(source, found)
+
+
+def read_histogram(path: Any, label: str | None = None, *, manifest: Any = None, ledger: Ledger | None = None) -> Aggregate:
+    """Read the noisy histogram that a release has paid for as its prior (`prior=HistogramPrior()`), after proving its table.
+
+    Parameters
+    ----------
+    path, label, manifest, ledger
+        As in `read_noisy`. The table must have all of its rows, since the digest of what was drawn covers the histogram and the labels.
+
+    Returns
+    -------
+    Aggregate
+        The noisy counts of all classes in one group of all rows. Its receipt is that of the labels: one charge covers both.
+
+    Raises
+    ------
+    InvalidInput
+        As in `read_noisy`, or the release has no histogram.
+    """
+    source, known = open_table(path), as_ledger(ledger)
+    found = proven(source, label, manifest, known)
+    if found is None:
+        raise unknown(source, label, known)
+    (block,) = found.noisy.blocks
+    query, said = charged_histogram(block.receipt), found.facts.get(HISTOGRAM)
+    if query is None or said is None:
+        raise InvalidInput(
+            f"Expected a release with a histogram as its prior, got one without in {source.path.name}. labeldp.stats estimates counts."
+        )
+    counts, rows = np.array([said["counts"]], np.int64), np.array([said["rows"]], np.int64)
+    return Aggregate(query, counts, rows, found.noisy.classes, block.receipt)
 
 
 def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> InvalidInput:
@@ -459,21 +494,13 @@ def _check_facts(source: Source, facts: Manifest) -> None:
     evidence = [str(facts["evidence"])] if facts.get("evidence") else []
     check_columns(source, [*labels_of(facts), *evidence, *_names(facts.get("id"))])
     receipt = Receipt.from_dict(facts["receipt"])
-    law = charged_law(receipt, str(facts["stage"]))
     # The receipt names the law that was charged. A manifest with a larger epsilon would make labels look more reliable than they are.
-    said = law_from_dict(facts["law"])
-    if law != said and not _made_again(law, said, receipt):
+    known = is_charged(law_from_dict(facts["law"]), receipt, str(facts["stage"]))
+    if not known or (HISTOGRAM in facts) != (charged_histogram(receipt) is not None):
         raise InvalidInput(
             f"Expected the law and stage that the receipt of run {receipt.run_id} names, got others. The manifest or metadata was changed; "
             "restore it."
         )
-
-
-def _made_again(law: Law | None, said: Law, receipt: Receipt) -> bool:
-    """Tell whether two laws may differ only because a law of numbers was solved for again, at a row's share of a unit's epsilon."""
-    # Another machine may find another of several best mechanisms. The digest of the drawn rows covers the one that was drawn with.
-    again = law is not None and law.kind == "number" and receipt.max_rows_per_unit > 1
-    return again and law is not None and (law.name, law.n_classes, law.epsilon) == (said.name, said.n_classes, said.epsilon)
 
 
 def _read(source: Source, facts: Manifest, *, in_files: bool, keep: bool = True) -> tuple[list[_Piece], str]:

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp._files import sync
 from labeldp._hash import SetDigest, digest, public_hash
+from labeldp.aggregates._histogram import histogram_of_all
 from labeldp.custody._draw import FirstPass, PassSums, RunFacts
-from labeldp.custody._stream import TableDraw, TablePin, changed_input
+from labeldp.custody._stream import Divide, TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.laws._exact import quantise
 from labeldp.ledger._ledger import Ledger, RunRecord
@@ -151,6 +152,33 @@ def as_text(value: object) -> str:
     if isinstance(plain, float) and plain.is_integer():
         plain = int(plain)
     return "" if plain is None else str(plain)
+
+
+@dataclass(frozen=True)
+class OwnHistogram:
+    """A prior that a release pays for itself: the noisy histogram of all labels, for every row.
+
+    Parameters
+    ----------
+    epsilon : float, optional
+        Its cost, a part of the release's total. Default: see `labeldp.learn.HistogramPrior`.
+    """
+
+    epsilon: float | None = None
+
+    of_all_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            _validate.positive(epsilon=self.epsilon, fix="It is the cost of the histogram, a part of the total: HistogramPrior(0.1).")
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the prior as JSON-ready data."""
+        return {"histogram": {"epsilon": self.epsilon}}
+
+    def divided(self, total: float, n_classes: int) -> Divide:
+        """Return the function that divides the total for a number of rows."""
+        return lambda n_rows: histogram_of_all(total, n_classes, n_rows, self.epsilon)
 
 
 # A table that is looked up ----------------------------------------------------------------------------------------------------------------

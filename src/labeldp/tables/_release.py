@@ -19,10 +19,11 @@ from pyarrow.fs import FileType
 
 from labeldp import _validate
 from labeldp._validate import joined
+from labeldp.aggregates import Aggregate, Histogram
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._request import Account, Overlap
 from labeldp.custody._staged import stage_name
-from labeldp.custody._stream import RELEASE, TableDraw, TablePin
+from labeldp.custody._stream import HISTOGRAM, RELEASE, TableDraw, TablePin
 from labeldp.errors import ChargesUnwarned, InvalidInput, ReleaseError
 from labeldp.evidence._noisy import FORMAT
 from labeldp.laws import Law, law_from_dict
@@ -56,7 +57,7 @@ KEPT_PLACE, KEPT_MANIFEST = "output", "manifest.json"
 Manifest = Mapping[str, Any]
 EARLIER = "earlier"
 """The list, in the facts of a release, of earlier releases whose noisy columns passed through."""
-_PASSED_ON = ("label", "columns", "classes", "grid", "evidence", "id", "law", "receipt", "stage", "rows_over_the_cap")
+_PASSED_ON = ("label", "columns", "classes", "grid", "evidence", "id", "law", "receipt", "stage", "rows_over_the_cap", HISTOGRAM)
 """The facts of an earlier release by which its column is read and proven; besides them the digest of what it drew."""
 
 
@@ -182,7 +183,7 @@ class _Release:
             return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run), self._unchanged)
         prior_facts = None if prior is None else prior.facts
         drawn = self._codec.classes, run.facts.law, run.receipt
-        facts = ReleaseFacts(self._spec, str(self._account.dataset), *drawn, prior_facts, tuple(self._engine.earlier))
+        facts = ReleaseFacts(self._spec, str(self._account.dataset), *drawn, prior_facts, tuple(self._engine.earlier), run.histogram)
         # From here on the charge stays. After any error the same request resumes the run and draws the same outputs.
         with self._out.staging(run.receipt.run_id) as staging:
             written = passes.draw(run, facts, staging, folder, () if model is None else model.files)
@@ -205,6 +206,7 @@ class _Release:
             stage=spec.stage,
             prior=None if self._prior is None else prior_identity(self._prior),
             facts={"classes_inferred": True} if spec.infers_classes else None,
+            divide=None if spec.histogram is None else spec.histogram.divided(spec.epsilon, len(classes)),
         )
 
 
@@ -320,12 +322,13 @@ class Publication:
         """Record the files in the ledger, give them their final names, and settle."""
         run_id, text, digests = run.receipt.run_id, to_json(facts).encode(), facts["digests"]
         store = self._store(run_id)
-        # Place and manifest are on disk before the run settles: then the secret is gone, and a repeat can only copy the table from there.
-        store.write(kept_name(KEPT_PLACE, self._stage), str(self.place).encode())
-        store.write(kept_name(KEPT_MANIFEST, self._stage), text)
         # The ledger has the files' digests before anybody can read them: so a released file is never taken for raw labels, even without its
         # manifest.
         run.announce([replace(part, name=name) for part, name in zip(parts, staging.names(parts), strict=True)], digests["drawn"])
+        # Place and manifest are on disk before the run settles: then the secret is gone, and a repeat can only copy the table from there.
+        # They are written after the files are announced, which is refused if another process has settled the run: its place stays known.
+        store.write(kept_name(KEPT_PLACE, self._stage), str(self.place).encode())
+        store.write(kept_name(KEPT_MANIFEST, self._stage), text)
         # The owner is checked again, since the draw may have taken hours.
         staging.publish(parts, text + b"\n", replace=staging.occupied and self._producing_run() == run_id)
         # The secret is destroyed after table and manifest are on disk: a run that is killed before that can draw the same outputs again.
@@ -450,6 +453,7 @@ class ReleaseFacts:
     receipt: Receipt
     prior: Mapping[str, object] | None = None
     earlier: tuple[Manifest, ...] = ()
+    histogram: Aggregate | None = None
 
     @cached_property
     def evidence_bytes(self) -> int:
@@ -470,6 +474,7 @@ class ReleaseFacts:
             "receipt": self.receipt.to_dict(),
             "stage": self.spec.stage_name,
             **({EARLIER: list(self.earlier)} if self.earlier else {}),
+            **({} if self.histogram is None else {HISTOGRAM: histogram_facts(self.histogram)}),
         }
 
 
@@ -495,12 +500,13 @@ class OutputFacts:
 def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> dict[str, Any]:
     """Return the manifest as JSON-ready data, guarantee first. `many`: the output is a folder, even if it has one file."""
     spec, receipt = release.spec, release.receipt
+    prior = release.prior if spec.histogram is None else spec.histogram.to_dict()
     facts: dict[str, Any] = release.shared | {
         "dataset": release.dataset,
         "dataset_from": "given" if spec.dataset else "name of the input file" if not many else "name of the input folder",
         "classes_inferred": spec.infers_classes,
         "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
-        "prior": (list(spec.prior_columns) or None) if release.prior is None else dict(release.prior),
+        "prior": (list(spec.prior_columns) or None) if prior is None else dict(prior),
         "rows": sum(part.rows for part in written.parts),
         **_left_out(spec, written),
         "digests": {
@@ -520,12 +526,14 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
 
 def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
     """Return the guarantee of a receipt and a row's law as JSON-ready data, the unit of protection first."""
+    query = charged_histogram(receipt)
     return {
         "unit": receipt.unit,
         "max_rows_per_unit": receipt.max_rows_per_unit,
         "epsilon": receipt.epsilon,
         "delta": receipt.delta,
         "epsilon_per_row": law.epsilon,
+        **({} if query is None else {"epsilon_of_histogram": query.epsilon}),
     } | ({"except_for": receipt.except_for} if receipt.except_for else {})
 
 
@@ -553,6 +561,29 @@ def charged_law(receipt: Receipt, stage: str) -> Law | None:
     else:
         facts = drawn.get("law") if drawn.get("stage") == stage else None
     return None if facts is None else law_per_row(law_from_dict(facts), receipt.max_rows_per_unit)
+
+
+def is_charged(law: Law, receipt: Receipt, stage: str) -> bool:
+    """Tell whether a receipt names this law of one row in this stage."""
+    charged = charged_law(receipt, stage)
+    if charged is None or law == charged:
+        return law == charged
+    # A law of numbers is made for the run's own histogram after the charge; or it was solved for again at a row's share of a unit's
+    # epsilon, and another machine may find another of several best mechanisms. The digest of the drawn rows covers the one drawn with.
+    again = law.kind == "number" and (receipt.max_rows_per_unit > 1 or charged_histogram(receipt) is not None)
+    return again and (law.name, law.n_classes, law.epsilon) == (charged.name, charged.n_classes, charged.epsilon)
+
+
+def charged_histogram(receipt: Receipt) -> Histogram | None:
+    """Return the query of the histogram that a run was charged for as its prior; None if there is none."""
+    drawn = receipt.event.get("law")
+    asked = drawn.get(HISTOGRAM) if isinstance(drawn, Mapping) else None
+    return Histogram(**{name: value for name, value in asked.items() if name != "query"}) if isinstance(asked, Mapping) else None
+
+
+def histogram_facts(answer: Aggregate) -> dict[str, object]:
+    """Write a release's own histogram as JSON-ready data: its noisy counts, and the number of rows that it counted."""
+    return {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0])}
 
 
 def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object] | None:

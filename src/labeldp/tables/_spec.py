@@ -5,8 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from labeldp import _validate
+from labeldp.aggregates._histogram import histogram_of_all
 from labeldp.custody._encode import declare, infers, undeclared, unit_of
 from labeldp.custody._staged import Stage, StagedRun
 from labeldp.custody._stream import RELEASE
@@ -16,7 +18,7 @@ from labeldp.laws._columns import LabelColumns, as_classes, class_facts, classes
 from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.noise._secrets import new_run_id
 from labeldp.protocol._fit import without_prior
-from labeldp.tables._priors import Prior
+from labeldp.tables._priors import OwnHistogram, Prior
 
 FORMAT = "labeldp-stages/1"
 
@@ -38,7 +40,8 @@ class ReleaseSpec:
     law : str, Law or None
         A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/laws.md; `register_law` adds your own), or a law, whose epsilon
         must be `epsilon`; of several columns one of `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior; both release
-        plain labels that any trainer can use. For a grid "threshold", for several columns what tells most.
+        plain labels that any trainer can use. For a grid "threshold", for several columns what tells most; with a histogram as the prior
+        of classes "auto". What pays for a histogram is taken off the law's epsilon.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None (default): the row's position in the file.
     unit : str or None
@@ -46,9 +49,10 @@ class ReleaseSpec:
     max_rows_per_unit : int
         Largest number of rows of one unit that are released; others are dropped. Each row's law has epsilon divided by this, rounded down.
         1 by default.
-    prior : sequence of str, PriorTable, PriorModel or None
+    prior : sequence of str, PriorTable, PriorModel, HistogramPrior or None
         K numeric columns, in the order of `classes`, with public weights that were never computed from these labels; or a public table
-        (`labeldp.tables._priors.PriorTable`), or a model (`labeldp.app._model.PriorModel`). None (default): no prior.
+        (`labeldp.tables._priors.PriorTable`), or a model (`labeldp.app._model.PriorModel`). Or `labeldp.learn.HistogramPrior`: a part of
+        epsilon pays for a noisy histogram of this column, which the manifest holds, too. None (default): no prior.
     dataset : str or None
         Name in the ledger. None (default): the file's name without its ending. Rows that were released under another name must be released
         under that name again, or the ledger does not see their earlier charge.
@@ -76,7 +80,7 @@ class ReleaseSpec:
     id: str | Sequence[str] | None = None
     unit: str | None = None
     max_rows_per_unit: int = 1
-    prior: Sequence[str] | Prior | None = None
+    prior: Sequence[str] | Prior | OwnHistogram | None = None
     dataset: str | None = None
     order: str = "shuffle"
     strict: bool = False
@@ -94,7 +98,7 @@ class ReleaseSpec:
         if isinstance(self.classes, LabelColumns) and self.label != self.classes.name:
             raise InvalidInput(f"Expected label={self.classes.name!r}, the names of the declared columns, got {self.label!r}.")
         put(self, "id", _columns("id", self.id))
-        put(self, "prior", self.prior if isinstance(self.prior, Prior) else _columns("prior", self.prior) or None)
+        put(self, "prior", _prior(self.prior))
         _validate.one_of(("shuffle", "keep"), order=self.order)
         _validate.one_of(("charge", "refuse"), overlap=self.overlap)
         if self.unit is not None:
@@ -140,13 +144,29 @@ class ReleaseSpec:
                     cli=f"Expected --range LOW:HIGH with --law {self.law_name}, which releases numbers, got --classes.",
                 )
             law_of(self, len(self.classes)).released(self.classes)
-        if self.prior and not self._takes_prior():
+        if self.histogram is not None:
+            self._check_histogram(self.histogram, kind)
+        elif self.prior and not self._takes_prior():
             raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
+
+    def _check_histogram(self, asked: OwnHistogram, law: Law | type[Law]) -> None:
+        kind = type(law) if isinstance(law, Law) else law
+        # A law that derives its question from the prior alone would ask all rows the same one.
+        if not (kind.draws_side and kind.uses_prior) and kind.made_for is Law.made_for:
+            raise InvalidInput(
+                "Expected a law that draws each row's question under one prior of all rows ('auto', 'split', 'threshold'), or is "
+                f"made for it ('rr-on-bins', 'unbiased'), with a histogram as the prior, got {self.law_name!r}. Take one of these, or drop "
+                "the prior."
+            )
+        if asked.epsilon is not None:
+            histogram_of_all(self.epsilon, 2 if self.infers_classes else len(self.classes), 1, asked.epsilon)  # raises if it is impossible
 
     def _check_stage(self) -> None:
         stage = self.stage
         if stage is None:
             return
+        if self.histogram is not None:
+            raise InvalidInput("Expected no histogram as the prior of a stage, got one. The stages before give the prior: their model.")
         if isinstance(self.classes, LabelColumns):
             raise InvalidInput("Expected one label column in a release in stages, got several. Release them without stages.")
         # A row's stage is chosen by its id, and later stages find the plan's charge in the ledger by the data set's name.
@@ -195,7 +215,12 @@ class ReleaseSpec:
     @cached_property
     def prior_columns(self) -> tuple[str, ...]:
         """The columns of the prior; empty if the prior is no columns."""
-        return () if self.prior is None or isinstance(self.prior, Prior) else tuple(self.prior)
+        return () if self.prior is None or isinstance(self.prior, Prior | OwnHistogram) else tuple(self.prior)
+
+    @property
+    def histogram(self) -> OwnHistogram | None:
+        """The histogram that the release pays for as its prior, or None."""
+        return self.prior if isinstance(self.prior, OwnHistogram) else None
 
     @property
     def _prior_reads(self) -> tuple[str, ...]:
@@ -220,7 +245,7 @@ class ReleaseSpec:
             return self._declared_law.name
         if isinstance(self.classes, Grid):  # of many points, the one that is kept says little
             return self.law or "threshold"
-        return self.law or ("rr-with-prior" if self.prior else "rr")
+        return self.law or ("auto" if self.histogram else "rr-with-prior" if self.prior else "rr")
 
     @cached_property
     def unit_name(self) -> str:
@@ -233,7 +258,7 @@ class ReleaseSpec:
         resolved = {
             "law": self.law.to_dict() if isinstance(self.law, Law) else self.law_name,
             "id": list(self.ids) or None,
-            "prior": self.prior.to_dict() if isinstance(self.prior, Prior) else self.prior,
+            "prior": self.prior.to_dict() if isinstance(self.prior, Prior | OwnHistogram) else self.prior,
             "stage": None if self.stage is None else {"number": self.stage.number} | self.stage.facts(),
         }
         return data | resolved
@@ -287,6 +312,14 @@ def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | 
     if len(set(listed)) < len(listed):
         raise InvalidInput(f"Expected distinct columns for {role}, got one twice in {list(listed)}. List each one once.")
     return listed
+
+
+def _prior(given: Any) -> Sequence[str] | Prior | OwnHistogram | None:
+    if getattr(given, "of_all_rows", False):  # `labeldp.learn.HistogramPrior`, which may be changed later
+        return OwnHistogram(given.epsilon)
+    if hasattr(given, "plan_groups"):
+        raise InvalidInput("Expected columns, a table, a model or a HistogramPrior as the prior of a release, got one of clusters.")
+    return given if isinstance(given, Prior) else _columns("prior", given) or None
 
 
 # Several releases under one charge --------------------------------------------------------------------------------------------------------

@@ -412,6 +412,11 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
     if spec.infers_classes:
         text = f"Expected declared classes with {engine}, which reads none off the private labels. "
         raise InvalidInput(text + "Pass classes=['no', 'yes'] with yours.", cli=text + "Declare yours: --classes no,yes.")
+    if spec.histogram is not None:
+        raise InvalidInput(
+            f"Expected a prior that is known before the release with {engine}, got a histogram of the column itself. Take the local "
+            "engine, which asks for it between its passes."
+        )
     if not spec.dataset:
         raise InvalidInput("Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset NAME).")
     return spec.dataset

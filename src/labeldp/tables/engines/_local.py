@@ -359,6 +359,8 @@ class LocalPasses:
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._source.batches()):
             facts = read(batch, rows)
+            if run.facts.weights:
+                facts = replace(facts, prior=np.broadcast_to(np.array(run.facts.weights), (len(batch), len(run.facts.weights))))
             noisy, kept, words = run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered)
             if self._spec.ids:
                 self._digest.update(batch)

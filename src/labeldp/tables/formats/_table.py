@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from labeldp import _hash, _validate
 from labeldp.custody._draw import Ids
 from labeldp.custody._encode import MOST_READ_OFF, near_miss, read_off
+from labeldp.custody._stream import HISTOGRAM
 from labeldp.errors import ClassMismatch, InvalidInput
 from labeldp.evidence._noisy import record_type
 from labeldp.laws import Grid, Law
@@ -628,9 +629,10 @@ def evidence_width(law: Law) -> int:
 
 
 def draw_salt(facts: Mapping[str, object]) -> str:
-    """Return the salt that binds the digest of drawn rows to classes, law, receipt and stage of a table's shared facts."""
+    """Return the salt that binds the digest of drawn rows to classes, law, receipt, stage and histogram of a table's shared facts."""
     # A manifest in which one of these facts was changed has another salt, so that its digest does not fit the rows.
-    return "drawn/" + _hash.digest({name: facts[name] for name in ("classes", "law", "receipt", "stage")})
+    bound = ("classes", "law", "receipt", "stage", *({HISTOGRAM} & facts.keys()))
+    return "drawn/" + _hash.digest({name: facts[name] for name in bound})
 
 
 def drawn_words(salt: str, ids: Ids | None, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> NDArray[np.uint64]:
