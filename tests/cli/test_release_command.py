@@ -459,6 +459,30 @@ def test_a_chain_of_releases_tells_what_was_spent_in_all(tmp_path: Path) -> None
     assert code == 0 and "Charged epsilon 1.5." in said and "In all" not in said
 
 
+def test_what_was_drawn_in_a_table_is_inspected(tmp_path: Path) -> None:
+    source, of = people(tmp_path / "in.csv"), ("--dataset", "people", "--id", "patient")
+    assert run(*command(source, tmp_path / "a.csv", *of))[0] == 0
+    age = ("--label", "age", "--range", "20:90", "--grid", "15", "--epsilon", "0.5", *of)
+    assert run("release", tmp_path / "a.csv", *age, "--out", tmp_path / "b.csv")[0] == 0
+    code, said, _ = run("inspect", tmp_path / "b.csv")
+    lines = said.splitlines()
+    assert code == 0 and lines[0] == f"{tmp_path / 'b.csv'}: 400 rows; unchanged columns: patient."
+    law = "by law threshold, numbers from 20 to 90 in 15 points, evidence in age__evidence; data set 'people', run "
+    assert lines[1].startswith(f"age: 0.5-label-DP for each row, {law}")
+    assert lines[2].startswith("status: 1-label-DP for each row, by law rr, classes ill, well; data set 'people', run ")
+    runs = [each.run_id for each in reversed(default_ledger().runs())]
+    found = json.loads(run("inspect", tmp_path / "b.csv", "--json")[1])
+    assert [each["receipt"]["run_id"] for each in found["drawn"]] == runs and all(map(str.__contains__, lines[1:3], runs))
+    (tmp_path / "copy.csv").write_bytes((tmp_path / "b.csv").read_bytes())
+    assert run("inspect", tmp_path / "copy.csv", "--manifest", tmp_path / "b.csv.manifest.json")[1].splitlines()[1:] == lines[1:]
+    for unknown in (source, tmp_path / "copy.csv"):
+        code, _, told = run("inspect", unknown)
+        assert code == 4 and "of which no manifest or metadata says that it was released" in told
+    (tmp_path / "copy.csv.manifest.json").write_text('{"format": 1, "kind": "release", "label": "age"}')
+    code, _, told = run("inspect", tmp_path / "copy.csv")
+    assert code == 4 and "as labeldp wrote it" in told
+
+
 def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> None:
     source, out = people(tmp_path / "in.csv"), tmp_path / "out.csv"
     large = ("release", source, "--label", "status", "--epsilon", "9", "--classes", "ill,well", "--out", out)

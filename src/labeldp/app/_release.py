@@ -17,7 +17,7 @@ from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import Receipt
 from labeldp.tables._place import URI, Place, manifest_path, manifest_place
-from labeldp.tables._release import TableRelease, check_raw, passed_on, release_table
+from labeldp.tables._release import TableRelease, all_facts, check_raw, labels_of, noisy_names, passed_on, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import check_spec
 from labeldp.tables.engines._local import LocalEngine, Progress, silent
@@ -159,3 +159,68 @@ def _release_on_cluster(
         raise InvalidInput(f"Expected a file or a folder for engine='ray', got the pattern {place}. Name the folder.")
     ray.start(master)
     return ray.release_dataset(ray.read(place), out, named, ledger, redraw=redraw, progress=progress, earlier=earlier)
+
+
+# A released table -------------------------------------------------------------------------------------------------------------------
+
+
+def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
+    """Read from a table's manifest or metadata what was drawn in it. No label is read, and nothing is proven.
+
+    Parameters
+    ----------
+    source : str, Path or Place
+        A released table.
+    manifest : str or Path, optional
+        Its manifest, if that is not beside the table.
+
+    Returns
+    -------
+    dict
+        "rows" (None if only a file's metadata is there), "unchanged" (the other columns), and "drawn", a list with an entry for each
+        release whose columns are in the table: "columns", "evidence", "law", "classes" or "grid", "guarantee", and its "receipt".
+
+    Raises
+    ------
+    InvalidInput
+        Nothing says that the table was released, or its manifest was changed.
+    """
+    table = open_table(source)
+    try:
+        found = all_facts(table, manifest)
+        drawn = [
+            {"columns": list(labels_of(each)), "guarantee": Receipt.from_dict(each["receipt"]).guarantee}
+            | {name: each.get(name) for name in ("evidence", "law", "classes", "grid", "receipt")}
+            for each in found
+        ]
+    except (KeyError, TypeError, AttributeError):
+        raise InvalidInput(f"Expected a manifest of {table.path.name} as labeldp wrote it, got something else. Restore it.") from None
+    if not drawn:
+        raise InvalidInput(f"Expected a released table, got {table.path.name}, of which no manifest or metadata says that it was released.")
+    noisy = noisy_names(found)
+    return {"rows": found[0].get("rows"), "unchanged": [name for name in table.names if name not in noisy], "drawn": drawn}
+
+
+_CLASSES = 10  # classes in a line
+
+
+def inspected_text(name: str, facts: Mapping[str, Any]) -> str:
+    """Format what `inspect` has found."""
+    rows = "" if facts["rows"] is None else f"{facts['rows']:,} rows; "
+    lines = [f"{name}: {rows}unchanged columns: {', '.join(facts['unchanged']) or 'none'}."]
+    for each in facts["drawn"]:
+        receipt, law = Receipt.from_dict(each["receipt"]), each["law"]["law"]
+        beside = f", evidence in {each['evidence']}" if each["evidence"] else ""
+        charged = f"data set {receipt.dataset!r}, run {receipt.run_id} of {receipt.charged_at[:10]}"
+        lines.append(f"{', '.join(each['columns'])}: {receipt.guarantee}, by law {law}{_values_text(each)}{beside}; {charged}.")
+    said = "So its manifest or metadata say; nothing was compared."
+    return "\n".join([*lines, f"{said} `labeldp ledger verify` compares a manifest with its table and the ledger."])
+
+
+def _values_text(drawn: Mapping[str, Any]) -> str:
+    if len(drawn["columns"]) > 1:
+        return ""
+    if grid := drawn["grid"]:
+        return f", numbers from {grid['low']:g} to {grid['high']:g} in {grid['points']} points"
+    classes = list(map(str, drawn["classes"]))
+    return f", classes {', '.join(classes[:_CLASSES])}{f' and {len(classes) - _CLASSES} more' if len(classes) > _CLASSES else ''}"

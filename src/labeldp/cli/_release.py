@@ -192,6 +192,21 @@ def _noisy_text(manifest: Mapping[str, Any]) -> str:
     return "; ".join(listed)
 
 
+@app.command()
+@grouped
+def inspect(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Table, or folder, that labeldp release wrote.")],
+    manifest: Annotated[Path | None, typer.Option(help="Its manifest, if IN is a copy of it without the manifest.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What was drawn in a released table: columns, laws and epsilons, by its manifest or metadata. No label is read."""
+    from labeldp.app._release import inspect as run
+    from labeldp.app._release import inspected_text
+
+    found = run(source, manifest)
+    answer(as_json, {"path": source} | found, inspected_text(source, found))
+
+
 # Aggregate -------------------------------------------------------------------------------------------------------------------------
 
 
