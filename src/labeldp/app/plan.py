@@ -383,13 +383,13 @@ def _short(value: float) -> str:
 
 
 def _reason_of_numbers(epsilon: float, lines: Mapping[str, NumbersAtBudget]) -> str:
-    stages = " in two stages (--stages 2)" if epsilon <= _STAGES_UP_TO else ""
+    stages = " (best in two stages: --stages 2)" if epsilon <= _STAGES_UP_TO else ""
     off = {name: _short(lines[name].released_error or 0.0) for name in ("unbiased", "rr-on-bins") if name in lines}
     how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
     others = [f"{name} (each number {error} off, {how[name]})" for name, error in off.items()]
     advice = f" For others, who use the column as it is: {', or '.join(others)}." if others else ""
     release = f"labeldp release with --law {LEARNED} (its default is threshold)"
-    return f"epsilon {epsilon:g}: learn by intervals, which labeldp train draws{stages}, and {release}.{advice}"
+    return f"epsilon {epsilon:g}: learn by intervals, which labeldp train draws by default{stages}, and {release}.{advice}"
 
 
 def _compared(n_classes: int, epsilon: float, cap: int, names: Sequence[str]) -> dict[str, Law]:
