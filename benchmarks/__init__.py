@@ -30,6 +30,7 @@ BENCHMARKS = {  # name: module, question
         "overlapping",
         "are overlapping tables of counts better than counts of one clustering, or noisy labels, at the same epsilon?",
     ),
+    "several": ("several", "several label columns at one epsilon: which rule learns best, and does a prior of the combinations tell more?"),
     "pate": ("pate", "do teachers that vote beat counts of clusters and noisy labels at the same epsilon and delta?"),
     "small-epsilon-rates": ("small_epsilon.features", "which rates train features that a net learns without labels? Needs torch"),
     "pretrained": ("pretrained", "how accurate are features of a net that other data have trained, at epsilon 0.1 to 4? Needs torch"),

@@ -20,7 +20,7 @@ from labeldp import _validate
 from labeldp.custody._encode import Name, RowIds
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import LabelColumns, Law, RandomizedResponse
+from labeldp.laws import LabelColumns, Law, RandomizedResponse, SubsetSelection
 from labeldp.learn._clusters import ClusterPrior
 from labeldp.learn._corrections import (
     CORRECTIONS,
@@ -40,7 +40,7 @@ from labeldp.learn._corrections import (
 from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
-from labeldp.learn._several import Belief, SeveralModels, columns_in, drawn, in_stages
+from labeldp.learn._several import MOST_CELLS, Belief, SeveralModels, columns_in, drawn, in_stages
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import (
@@ -49,10 +49,11 @@ from labeldp.protocol._estimator import (
     TopK,
     check_noisy,
     evidenced,
+    hold_out,
     require_own_labels,
     undisturbed,
 )
-from labeldp.protocol._fit import FitPlan, FitSettings, HeldOut, Rows, Stage, plan_fit
+from labeldp.protocol._fit import HELD_OUT, MIN_VALIDATION_ROWS, FitPlan, FitSettings, HeldOut, Rows, Stage, plan_fit
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
 from labeldp.protocol._several import check_rows, is_several, rates_of
 from labeldp.protocol.metrics import checked_weights, class_rates
@@ -452,13 +453,24 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         else:
             rates = rates_of(self.class_prior, self.classes)
             noisy, stages, belief = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y), rates)
-        model = SeveralModels.fit(inputs, noisy, lambda number: self._of_one_column(rates[number]), belief, self._weights)
+        counted = self._counted(noisy, bool(stages))
+        model = SeveralModels.fit(inputs, noisy, lambda number: self._of_one_column(rates[number]), belief, self._weights, counted)
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
         for name in ("classes_", "estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_"):
             setattr(self, name, [getattr(part, name) for part in model.parts])
         self.noisy_labels_, self.privacy_, self.stages_, self.prior_ = noisy, noisy.privacy, stages, None
         self.receipts_, self._learned, self._raw_rows = (*noisy.behind, *noisy.receipts), noisy, 0
         return self
+
+    def _counted(self, noisy: NoisyLabels, held_out: bool) -> Rows | None:
+        """Choose the rows of which columns are told by counts alone, to measure by: those that stages held out, or others; None for all."""
+        columns = columns_in(noisy)
+        if self.correction in ("none", "debias") or len(noisy) * len(columns) > MOST_CELLS:
+            return None
+        if held_out or not any(isinstance(block.law, SubsetSelection) for block in noisy.blocks):
+            return np.concatenate([np.empty(0, np.int64), *(block.rows for block in noisy.blocks if block.stage == HELD_OUT)])
+        chosen = hold_out(noisy, self.validation_fraction, check_random_state(self.random_state).permutation)
+        return None if not len(chosen) and self.validation_fraction * len(noisy) >= MIN_VALIDATION_ROWS else chosen
 
     def _of_one_column(self, rates: Floats | None, **changes: Any) -> Self:
         """Make the classifier of one column's noisy labels, from this one's parameters and the known rates of the column's classes."""
@@ -498,6 +510,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             lambda number: self._of_one_column(rates[number], validation_fraction=0.0),
             self.prior_temperature,
             self._weights,
+            None if self.correction in ("none", "debias") else np.empty(0, np.int64),
         )
 
     # Predicting -------------------------------------------------------------------------------------------------------------------

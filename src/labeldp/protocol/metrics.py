@@ -297,6 +297,32 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
     return Estimates(value, low, high, confidence, stderr)
 
 
+def accelerated(move: Callable[[Floats], Floats], shares: Floats, still: Callable[[float, Floats], bool]) -> Floats:
+    """Find the fixed point of steps of expectation-maximisation on shares (K,), by SQUAREM.
+
+    Parameters
+    ----------
+    move : function of shares
+        One step.
+    shares : (K,) float64
+        Above 0, sum 1: where to start.
+    still : function of (largest change, shares)
+        Whether to end.
+    """
+    for _ in range(100):
+        # Two EM steps give the length of the extrapolation; a third one stabilises it. Long steps are capped, and the jump stays above a
+        # tenth of the first step, so that no frequency leaves the simplex.
+        first = move(shares)
+        ahead, bend = first - shares, move(first) - 2 * first + shares
+        length = min(max(1.0, float(np.linalg.norm(ahead)) / max(float(np.linalg.norm(bend)), 1e-12)), 1e4)
+        jump = np.maximum(shares + 2 * length * ahead + length**2 * bend, 0.1 * first)
+        found = move(jump / jump.sum())
+        step, shares = float(np.abs(found - shares).max()), found
+        if still(step, shares):
+            break
+    return shares
+
+
 def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | None = None) -> Floats:
     """Find the class frequencies under which the outputs are likeliest, shrunk towards equal ones where the evidence is weak.
 
@@ -331,19 +357,7 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
         counts = shares * ((weight / np.maximum(table @ shares, 1e-300)) @ table)
         return np.asarray((counts + 0.5) / (total + 0.5 * k))
 
-    shares = np.full(k, 1 / k)
-    for _ in range(100):
-        # SQUAREM: two EM steps give the length of the extrapolation; a third one stabilises it. Long steps are capped, and the jump stays
-        # above a tenth of the first step, so that no frequency leaves the simplex.
-        first = move(shares)
-        ahead, bend = first - shares, move(first) - 2 * first + shares
-        length = min(max(1.0, float(np.linalg.norm(ahead)) / max(float(np.linalg.norm(bend)), 1e-12)), 1e4)
-        jump = np.maximum(shares + 2 * length * ahead + length**2 * bend, 0.1 * first)
-        found = move(jump / jump.sum())
-        done = np.abs(found - shares).max() < 1e-3 * found.min()
-        shares = found
-        if done:
-            break
+    shares = accelerated(move, np.full(k, 1 / k), lambda step, found: step < 1e-3 * found.min())
     gain = float(weight @ np.log(np.maximum(table @ shares, 1e-300) / np.maximum(table.mean(axis=1), 1e-300)))
     return drawn_to_equal(shares, 2 * gain)
 
