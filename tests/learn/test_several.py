@@ -114,6 +114,36 @@ def test_a_public_prior_is_taken_by_column_as_a_whole_or_as_a_function(ledger):
         found[0].estimators_[0].noisy_labels_.to_table()
 
 
+@pytest.mark.parametrize("prior", [ldp.learn.ClusterPrior(n_clusters=4, epsilon=1.0), ldp.learn.HistogramPrior(epsilon=1.0)])
+@pytest.mark.parametrize(("split", "stages"), [("joint", 1), ("one", 2)])
+def test_a_prior_that_is_paid_for_counts_the_combinations_of_its_groups(ledger, prior, split, stages):
+    """Two charges in the accounts of both columns, which add up to the fit's epsilon; rows are drawn by the noisy answer."""
+    law = COLUMNS.law(3.0, split, "auto")
+    given = {"prior": prior, "law": law, "n_stages": stages, "ledger": ledger, "dataset": "d"}
+    fitted = model(**given).fit(X, Y)
+    assert [ledger.spent("d", name) for name in COLUMNS.names] == [4.0, 4.0] == [fitted.privacy_.epsilon] * 2
+    assert [receipt.epsilon for receipt in fitted.receipts_] == [1.0, 3.0] and len(ledger.runs()) == 2
+    blocks = {block.stage: block for block in fitted.noisy_labels_.blocks}
+    assert set(blocks) == {"validation", *(f"stage-{number + 1}" for number in range(stages))}
+    assert len({bytes(values) for name, side in blocks["stage-1"].side.items() if name != "column" for values in side}) > 1
+    assert (fitted.prior_ is None) == isinstance(prior, ldp.learn.HistogramPrior)
+    if fitted.prior_ is not None:
+        assert fitted.prior_.predict_proba(X).shape == (N, 6)
+    assert (fitted.predict(X)[:, 0] == Y["clicked"]).mean() > 0.7
+    assert all(each is not None for each in fitted.estimated_accuracy_)
+    with pytest.warns(RepeatWarning):
+        again = model(**given).fit(X, Y)
+    np.testing.assert_array_equal(again.predict_proba(X)[1], fitted.predict_proba(X)[1])
+    assert ledger.spent("d", "rating") == 4.0
+
+
+def test_a_budget_without_room_for_the_whole_fit_pays_for_no_prior(tmp_path):
+    small = ldp.Ledger(tmp_path / "small.db", budget=3.0)
+    with pytest.raises(BudgetExceeded):
+        model(prior=ldp.learn.ClusterPrior(n_clusters=4, epsilon=1.0), ledger=small, dataset="d").fit(X, Y)
+    assert small.runs() == []
+
+
 def test_stages_take_frames_the_default_estimator_and_units():
     frame = pd.DataFrame(X, columns=list("abcd")).assign(kind=np.where(X[:, 0] > 0, "x", "y"))
     given = {"law": COLUMNS.law(4.0, "joint", "auto"), "n_stages": 3, "max_rows_per_unit": 1, "noise": ldp.SeededNoise(0)}
@@ -267,7 +297,8 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
         ({"prior": np.ones((N, 5))}, Y, "prior of shape"),
         ({"prior": {"cliked": np.ones((N, 2))}}, Y, "'clicked'"),
         ({"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")}, Y, "does not read it"),
-        ({"prior": ldp.learn.ClusterPrior()}, Y, "prior of weights"),
+        ({"prior": ldp.learn.ClusterPrior(epsilon=4.0)}, Y, "less than the total"),
+        ({"prior": ldp.learn.ClusterPrior(epsilon=1.0), "law": COLUMNS.law(4.0, "joint", "auto")}, Y, "epsilon=3.0"),
         ({"n_stages": 2, "estimator": "trees"}, Y, "classifier"),
         ({"top_k_filter": 2}, Y, "top_k_filter=None"),
         ({"law": ldp.RandomizedResponse(5, 4.0)}, Y, "6 combinations"),

@@ -17,6 +17,7 @@ from labeldp.aggregates._histogram import Histogram, Marginals
 from labeldp.aggregates._sums import FeatureSums
 from labeldp.aggregates._vote import Vote
 from labeldp.errors import InvalidInput
+from labeldp.laws._columns import LabelColumns, classes_of
 from labeldp.receipt import PrivacySpent, Receipt, spent_together
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class Aggregate:
         else:
             columns |= dict(zip(_count_names(classes), self.values.T, strict=True))
         facts = {"format": FORMAT, "query": self.query.to_dict(), "classes": classes, "receipt": self.receipt.to_dict()}
+        facts |= self.classes.facts() if isinstance(self.classes, LabelColumns) else {}
         facts |= {} if self.group_names is None else {"named": True}
         facts |= {} if self.chosen is None else {"chosen": self.chosen}
         table = pa.table(columns)
@@ -183,9 +185,10 @@ class Aggregate:
                 f"Expected a labeldp aggregate of format {FORMAT} in the table's metadata, got {facts.get('format', 'none')}."
             )
         query = query_from_dict(facts["query"])
+        classes = classes_of(facts) if "columns" in facts else tuple(facts["classes"])
         names = ["code"] if len(query.value_shape()) == 1 else table.column_names[2 : 2 + query.n_classes]
         known = (
-            [["code"], ["code", "label"]] if names == ["code"] else [_count_names(facts["classes"]), _count_names(range(query.n_classes))]
+            [["code"], ["code", "label"]] if names == ["code"] else [_count_names(classes), _count_names(range(query.n_classes))]
         )
         if table.column_names not in [["group", "n_rows", *each] for each in known] or table.num_rows != query.n_groups:
             raise InvalidInput(
@@ -202,7 +205,7 @@ class Aggregate:
         n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
         # Without a digest nothing shows that these are the values that were charged.
         receipt = receipt if "drawn" in facts else replace(receipt, recorded=False)
-        return cls(query, shaped, n_rows, tuple(facts["classes"]), receipt, groups, facts.get("chosen"))
+        return cls(query, shaped, n_rows, classes, receipt, groups, facts.get("chosen"))
 
     def save(self, path: str | Path) -> None:
         """Write `to_table()` as a Parquet file."""

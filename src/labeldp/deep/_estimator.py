@@ -61,7 +61,7 @@ from labeldp.errors import InvalidInput, LabelDPError, UntrainedWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LabelColumns, Law
 from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, judged, not_fitted, undisturbed
-from labeldp.protocol._fit import FitPlan, FitSettings, open_fit, settled_classes
+from labeldp.protocol._fit import FitPlan, FitSettings, is_group_prior, open_fit, settled_classes
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
 from labeldp.protocol._several import check_rows, columns_told, rates_of, share_right, stacked, untold
@@ -245,6 +245,10 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
             require_several(recipes, self.top_k_filter)
+            if is_group_prior(self.prior):
+                raise InvalidInput(
+                    "Expected a prior of weights with a net of several label columns, got one that asks about groups. Drop it."
+                )
         if self.class_prior is not None and any(takes_labels(recipe.loss) for recipe in recipes):
             raise InvalidInput(
                 "Expected class_prior=None with a loss on hard labels, which takes noisy labels as if they were true, got rates. Use "

@@ -40,7 +40,7 @@ from labeldp.learn._corrections import (
 from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
-from labeldp.learn._several import MOST_CELLS, Belief, SeveralModels, columns_in, drawn, in_stages
+from labeldp.learn._several import Drawn, SeveralModels, columns_in, drawn, in_stages
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import (
@@ -53,7 +53,7 @@ from labeldp.protocol._estimator import (
     require_own_labels,
     undisturbed,
 )
-from labeldp.protocol._fit import HELD_OUT, MIN_VALIDATION_ROWS, FitPlan, FitSettings, HeldOut, Rows, Stage, plan_fit
+from labeldp.protocol._fit import HELD_OUT, MIN_VALIDATION_ROWS, MOST_CELLS, FitPlan, FitSettings, HeldOut, Rows, plan_fit
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
 from labeldp.protocol._several import check_rows, is_several, rates_of
 from labeldp.protocol.metrics import checked_weights, class_rates
@@ -444,21 +444,21 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             return super()._fit(X, inputs, y, ids, unit, names)
         if self.top_k_filter is not None:
             raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
-        stages: tuple[Stage, ...] = ()
-        belief: Belief | None = None
         if isinstance(y, NoisyLabels):
             check_noisy(y, self.classes, unit)
             rates = rates_of(self.class_prior, columns_in(y))
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
+            found = Drawn(noisy)
         else:
             rates = rates_of(self.class_prior, self.classes)
-            noisy, stages, belief = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y), rates)
+            found = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y), rates)
+        noisy, stages = found.noisy, found.stages
         counted = self._counted(noisy, bool(stages))
-        model = SeveralModels.fit(inputs, noisy, lambda number: self._of_one_column(rates[number]), belief, self._weights, counted)
+        model = SeveralModels.fit(inputs, noisy, lambda number: self._of_one_column(rates[number]), found.belief, self._weights, counted)
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
         for name in ("classes_", "estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_"):
             setattr(self, name, [getattr(part, name) for part in model.parts])
-        self.noisy_labels_, self.privacy_, self.stages_, self.prior_ = noisy, noisy.privacy, stages, None
+        self.noisy_labels_, self.privacy_, self.stages_, self.prior_ = noisy, noisy.privacy, stages, found.known
         self.receipts_, self._learned, self._raw_rows = (*noisy.behind, *noisy.receipts), noisy, 0
         return self
 
@@ -477,9 +477,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         own = {"classes": None, "law": "auto", "ledger": None, "noise": None, "prior": None, "prior_weight": 0.0, "n_stages": 1}
         return type(self)(**(self.get_params(deep=False) | own | {"stage_sizes": None, "class_prior": rates} | changes))
 
-    def _draw_several(
-        self, inputs: Any, Y: Any, rows: RowIds, rates: Sequence[Floats | None]
-    ) -> tuple[NoisyLabels, tuple[Stage, ...], Belief | None]:
+    def _draw_several(self, inputs: Any, Y: Any, rows: RowIds, rates: Sequence[Floats | None]) -> Drawn:
         """Check everything that can be checked, then charge and draw the raw labels of several targets."""
         columns, settings = self.classes, self._settings()
         require_own_labels(settings)
@@ -501,7 +499,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             dry_run(estimator, encoded, size, int(inputs.shape[0] * least))
         digest = partial(features_digest, inputs)
         if plan is None:
-            return drawn(settings, columns, Y, rows, digest), (), None
+            return drawn(settings, columns, Y, rows, digest)
         return in_stages(
             plan,
             Y,

@@ -18,7 +18,7 @@ from labeldp.laws import LabelColumns, Law, SubsetSelection
 from labeldp.laws._base import Side
 from labeldp.laws._columns import laws_of_columns
 from labeldp.protocol._estimator import paid
-from labeldp.protocol._fit import FitPlan, FitSettings, Floats, Rows, Stage, mixed, open_fit, run_stages
+from labeldp.protocol._fit import FitPlan, FitSettings, Floats, Rows, Stage, answer_for, mixed, open_fit, run_stages
 from labeldp.protocol._matching import take
 from labeldp.protocol._several import law_of, share_right, stacked, untold
 from labeldp.protocol.metrics import accelerated
@@ -27,8 +27,6 @@ STAGE = "fit"
 """The name of the only stage of the draw."""
 Belief: TypeAlias = list[Floats]
 """Weights of the classes of each of L columns: L arrays (n, K_l)."""
-MOST_CELLS: Final = 1 << 28
-"""Rows x combinations up to which sets of combinations are read for all columns together, which takes some passes over these."""
 _TIED_CELLS: Final = 1 << 19  # rows x combinations by which it is estimated how columns hang together
 _FLOOR: Final = np.finfo(np.float64).tiny
 _STILL: Final = 1e-4  # a step of the shares of combinations that ends their estimate
@@ -259,6 +257,26 @@ class BesideOthers(Law):
 # Drawing --------------------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The draws of a fit on several columns.
+
+    Attributes
+    ----------
+    noisy : NoisyLabels of n rows
+    stages : tuple of Stage
+    belief : list of L arrays (n, K_l), or None
+        What models of the stages' rows predict, if some draw tells of the columns only together.
+    known : ClusterModel or None
+        The answer of a prior of groups, as a model of the combinations.
+    """
+
+    noisy: NoisyLabels
+    stages: tuple[Stage, ...] = ()
+    belief: Belief | None = None
+    known: Any = None
+
+
 def in_stages(
     plan: FitPlan,
     Y: Any,
@@ -268,8 +286,10 @@ def in_stages(
     temperature: float,
     sample_weight: Floats | None = None,
     counted: Rows | None = None,
-) -> tuple[NoisyLabels, tuple[Stage, ...], Belief | None]:
+) -> Drawn:
     """Charge all columns once and draw each row once, by a prior, or by what models of the stages before predict.
+
+    A prior of groups of rows is asked for first, about the combinations, at its own charge in the accounts of the same columns.
 
     Parameters
     ----------
@@ -289,12 +309,10 @@ def in_stages(
 
     Returns
     -------
-    noisy : NoisyLabels of n rows
-    stages : tuple of Stage
-    belief : list of L arrays (n, K_l), or None
-        What models of the stages' rows predict, if some draw tells of the columns only together.
+    Drawn
     """
     columns = cast(LabelColumns, plan.classes)
+    plan = plan.with_answer(answer_for(plan, Y))
     models: list[Callable[[], SeveralModels]] = []
 
     def belief_of(model: Callable[[], SeveralModels] | None, rows: Rows) -> Belief | None:
@@ -314,13 +332,15 @@ def in_stages(
         return columns.prior(weights)(np.arange(len(rows)))
 
     with open_fit(plan, Y, public_digest=public_digest) as run, paid(run, plan.rows):
-        found = run_stages(run, plan.stages, fit=fit, prior_of=prior_of, first_prior=plan.prior)
+        found = run_stages(run, plan.stages, fit=fit, prior_of=prior_of, first_prior=plan.prior, held_out=plan.held_out)
         # By the last stage's model, which has seen no held-out row: what is learned with it is measured without bias.
         belief = models[-1]().predict_proba(X) if drawn_together(found.noisy) else None
-    return found.noisy, found.stages, belief
+    # Each row's side shows what the groups' answer was, so these noisy labels reveal both releases and name both receipts.
+    noisy = found.noisy if plan.answer is None else derived(found.noisy, behind=(plan.answer.receipt,))
+    return Drawn(noisy, found.stages, belief, plan.known)
 
 
-def drawn(settings: FitSettings, columns: LabelColumns, Y: Any, rows: RowIds, public_digest: Callable[[], str]) -> NoisyLabels:
+def drawn(settings: FitSettings, columns: LabelColumns, Y: Any, rows: RowIds, public_digest: Callable[[], str]) -> Drawn:
     """Charge all columns once, and draw each row once; a repeat returns the stored outputs.
 
     Parameters
@@ -346,4 +366,4 @@ def drawn(settings: FitSettings, columns: LabelColumns, Y: Any, rows: RowIds, pu
         public_digest=public_digest() if known and rows.ids is None else "",
     )
     with run:
-        return run.privatize(np.arange(run.n_rows), law, stage=STAGE)
+        return Drawn(run.privatize(np.arange(run.n_rows), law, stage=STAGE))

@@ -43,6 +43,8 @@ HeldOut = tuple[Rows, NoisyLabels]
 Model = TypeVar("Model")
 
 MIN_VALIDATION_ROWS = 20
+MOST_CELLS = 1 << 28
+"""Rows x combinations of several label columns up to which a prior of groups is made, and sets are read for all columns together."""
 MOST_ORDERED = 700  # classes up to which an interval has unbiased weights: beyond it their matrix is too large
 HELD_OUT = "validation"
 """Name of the round that draws held-out rows."""
@@ -178,8 +180,11 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
     """
     grouped, known = None, None
     if is_group_prior(settings.prior):
-        if isinstance(classes, LabelColumns):
-            raise InvalidInput("Expected a prior of weights with several label columns, got one that asks about groups. Drop prior=.")
+        if isinstance(classes, LabelColumns) and n_rows * len(classes) > MOST_CELLS:
+            raise InvalidInput(
+                f"Expected at most {MOST_CELLS:,} rows x combinations with a prior that asks about groups of rows, got {n_rows:,} x "
+                f"{len(classes):,}. Take fewer columns or classes, or drop prior=."
+            )
         if isinstance(settings.law, Law) and settings.law.kind != "number":
             _require_use(settings.law)
         grouped = settings.prior.plan_groups(
@@ -188,7 +193,7 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
             n_classes=len(classes),
             epsilon=_validate.epsilon(settings.epsilon),
             max_rows_per_unit=_validate.integer(max_rows_per_unit=settings.max_rows_per_unit, low=1),
-            law=settings.law,
+            law="auto" if isinstance(classes, LabelColumns) else settings.law,  # of columns, not of combinations
         )
     law = _law_for(settings, grouped, classes)  # after the groups, which take their part of epsilon
     if law.kind == "number":
