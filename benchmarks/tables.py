@@ -58,6 +58,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/rare_events.md": {"rare-known": _of("rare", "known_tables"), "rare-events": _of("rare_events")},
     "docs/small_epsilon.md": {"pretrained": _of("pretrained")},
     "docs/deep.md": {"deep-share": _of("deep.share")},
+    "docs/several.md": {"several": _of("several")},
     "docs/scale.md": {"scale": _of("scale"), "faults": _of("faults"), "plan": _of("scale", "planned")},
 }
 """The tables of each page, by name, and what makes them."""

@@ -149,8 +149,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
         Raises
         ------
         InvalidInput
-            For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for a filter, or a
-            prior that asks about groups.
+            For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for a filter.
         """
         _require_own_arguments(others)
         try:
@@ -246,7 +245,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         else "em"; "em" also without an estimator on fewer than 2,000 rows, and with a ClusterPrior, from whose histograms it starts.
     prior : (n, K) array of floats >= 0, mapping, function of X, or ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
-        of epsilon, and the law gets the rest. Of several targets weights of the combinations, or a mapping of columns to (n, K_l) weights.
+        of epsilon, and the law gets the rest. Of several targets weights of the combinations, or a mapping of columns to (n, K_l) weights;
+        what is asked privately are counts of the combinations.
     prior_weight : float in [0, 1], default=0.0
         How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
         scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It

@@ -163,10 +163,10 @@ class Reading:
 
         Notes
         -----
-        Columns that follow from one another would else be read with a bias: of two equal columns with a rate of 0.2, at epsilon 2, a model
-        would find 0.09. R maximises the likelihood of the draws given the belief, with one row a combination added that follows the belief:
-        with fewer rows than combinations R stays near 1. It is post-processing. Cost: at most some hundred passes over 2^19 cells; of more,
-        every m-th row is taken.
+        Columns that follow from one another would else be read with a bias: the others' belief, and the set, would count one fact twice. R
+        maximises the likelihood of the draws given the belief, with one row a combination added that follows the belief: with fewer rows
+        than combinations R stays near 1. It is post-processing. Cost: at most some hundred passes over 2^19 cells; of more, every m-th row
+        is taken.
 
         References
         ----------
