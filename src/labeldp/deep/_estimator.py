@@ -244,11 +244,11 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
-            require_several(recipes, self.top_k_filter)
             if is_group_prior(self.prior):
                 raise InvalidInput(
                     "Expected a prior of weights with a net of several label columns, got one that asks about groups. Drop it."
                 )
+            require_several(recipes, self.top_k_filter)
         if self.class_prior is not None and any(takes_labels(recipe.loss) for recipe in recipes):
             raise InvalidInput(
                 "Expected class_prior=None with a loss on hard labels, which takes noisy labels as if they were true, got rates. Use "
