@@ -24,10 +24,10 @@ from labeldp.ledger._database import AggregateDraw
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.tables._evidence import check_unchanged, warn_of_names
 from labeldp.tables._place import Place, workplace
-from labeldp.tables._release import all_facts, check_raw
+from labeldp.tables._release import all_facts, check_raw, default_dataset
 from labeldp.tables._spec import declared_or_infer
 from labeldp.tables.engines._local import Progress, declared_codec, silent
-from labeldp.tables.formats._parquet import check_ending, check_layout, is_parquet, open_table, row_name, table_name, table_writer
+from labeldp.tables.formats._parquet import check_ending, check_layout, is_parquet, open_table, row_name, table_writer
 from labeldp.tables.formats._table import LabelCodec, Rows, Source, check_columns, check_type, is_text, value_type
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def aggregate(
     AggregateFile, when the file is on disk.
     """
     table, record, target = open_table(source), ledger_of(ledger), Path(out)
-    dataset = spec.dataset or table_name(table)
+    dataset = spec.dataset or default_dataset(table)
     _check(table, spec, record)
     check_unchanged([spec.group], dataset, record, table)  # the sizes of groups are published as they are
     warn_of_names([spec.group], dataset, record, all_facts(table))

@@ -17,11 +17,11 @@ from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import Receipt
 from labeldp.tables._place import URI, Place, manifest_path, manifest_place
-from labeldp.tables._release import TableRelease, all_facts, check_raw, labels_of, noisy_names, passed_on, release_table
+from labeldp.tables._release import TableRelease, all_facts, check_raw, default_dataset, labels_of, noisy_names, passed_on, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import check_spec
 from labeldp.tables.engines._local import LocalEngine, Progress, silent
-from labeldp.tables.formats._parquet import DatasetSource, check_apart, check_layout, given_parts, open_table, table_name
+from labeldp.tables.formats._parquet import DatasetSource, check_apart, check_layout, given_parts, open_table
 from labeldp.tables.formats._table import check_columns
 
 
@@ -140,7 +140,7 @@ def _release_on_cluster(
     table = open_table(source)
     if table.text:
         raise InvalidInput(f"Expected Parquet for engine={str(engine)!r}, got {table.path.name}. Convert it, or take the local engine.")
-    named = replace(spec, dataset=spec.dataset or table_name(table))
+    named = replace(spec, dataset=spec.dataset or default_dataset(table))
     check_spec(named, _NAMES[engine])
     check_columns(table, spec.columns)
     check_raw(table, spec.labels)

@@ -58,7 +58,7 @@ from labeldp.protocol._fit import stage_shares
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
 from labeldp.tables._evidence import ProvenLabels, check_unchanged, matched, of_others, proven, released_columns, unknown, warn_of_names
 from labeldp.tables._place import Place, manifest_path, workplace
-from labeldp.tables._release import all_facts, check_raw
+from labeldp.tables._release import all_facts, check_raw, default_dataset
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
 from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._parquet import DatasetSource, check_ending, is_parquet, open_table, table_writer
@@ -568,10 +568,11 @@ class _Raw:
                 f"{manifest}If its labels are raw, pass the total budget (--epsilon)."
             )
 
-    @property
+    @cached_property
     def dataset(self) -> str:
         """The data set's name in the ledger."""
-        return self._spec.dataset or self._path.stem
+        table, own = self._data.table, self._path.stem
+        return self._spec.dataset or (own if isinstance(table, ArrayTable) else default_dataset(table, own))
 
     def check_features(self, names: Sequence[str]) -> None:
         """Refuse features, ids and units that are private in this data set: no charge covers a model of them, or ids beside predictions."""

@@ -18,7 +18,7 @@ import platformdirs
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
-from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
+from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, RowsOverlap, warn
 from labeldp.evidence import Block
 from labeldp.laws._exact import Array
 from labeldp.ledger import _check as ledger_check
@@ -152,6 +152,7 @@ class Ledger:
         if overlap not in ("charge", "refuse"):
             raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
+        self._warn_of_same_rows(spending, rows)
         # The order of writes: the row set, the file that a lost ledger is restored from, the charge. If the process dies in between, files
         # may lie there without a charge, never a charge without its files; nothing was drawn for them, and `repair` removes them.
         if rows is not None:
@@ -186,6 +187,22 @@ class Ledger:
             if budget is not None:
                 decision.log_budget(budget)
         return run_of_entry(entry_facts(row), row.hash).receipt
+
+    def _warn_of_same_rows(self, spending: Spending, rows: RowSet | None) -> None:
+        """Warn, at the first charge of an account, if another data set has the same ids and a column of this name: a copy spends twice."""
+        if rows is None or any(self.runs(spending.dataset, column) for column in spending.columns) or rows.numbered:
+            return
+        digest, columns = rows.facts()["digest"], set(spending.columns)
+        same = [run for run in self.runs() if columns.intersection(run.columns) and run.rows and run.rows.get("digest") == digest]
+        if same:
+            names = ", ".join(map(repr, dict.fromkeys(run.dataset for run in same)))
+            warn(
+                LabelDPWarning(
+                    f"Data set {spending.dataset!r} has the same ids as data set {names}, and a label column of the same name. If the rows "
+                    "are the same, what is spent on them adds up, and this ledger does not add it up under two names: name one data set "
+                    "(dataset=, --dataset)."
+                )
+            )
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
         """Refuse a charge that would be refused now, and write nothing; for what takes long before it is charged.

@@ -35,6 +35,7 @@ Space = tuple[str, str, str]
 """Kind, name of the column, and key of the hashes. Only sets of one space can be compared, and so prove rows disjoint."""
 
 _MAGIC: Final = b"labeldp rows 2\n"
+_AT_ONCE: Final = 1 << 20  # numbers of a range that are made at a time
 
 Words = NDArray[np.uint64]
 
@@ -95,6 +96,17 @@ class RowSet:
     def shared(self, other: "RowSet") -> dict[Role, int | None]:
         """Count the rows, and the units, that are in both sets: None if they cannot be compared; no member if only one set has them."""
         return {role: ids.shared(other.sets[role]) for role, ids in self.sets.items() if role in other.sets}
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the rows are merely numbered, from 0 or 1 on: then equal sets do not speak for the same rows."""
+        ids = self.sets.get("row")
+        if ids is None or ids.kind != "integers":
+            return False
+        pile, end = IntegerPile(), len(ids.members) + 1
+        for start in range(0, end, _AT_ONCE):
+            pile.add(np.arange(start, min(start + _AT_ONCE, end), dtype=np.uint64))
+        return ids.members.natural.shared(pile.result()) == len(ids.members)
 
     def to_bytes(self) -> bytes:
         """Write the sets with a header: the content of the file in the run's folder."""

@@ -49,7 +49,7 @@ from labeldp.tables._place import (
 )
 from labeldp.tables._priors import Answers, AnswersFolder, AskedOnce, OpenPrior, Prior, opened, prior_identity
 from labeldp.tables._spec import ReleaseSpec, law_of
-from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_apart
+from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_apart, table_name
 from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in_all, evidence_width
 
 KEPT_PLACE, KEPT_MANIFEST = "output", "manifest.json"
@@ -676,6 +676,12 @@ def earlier_of(facts: Manifest) -> Sequence[Manifest]:
 
 def _draw_of(facts: Manifest) -> tuple[str, str]:
     return Receipt.from_dict(facts["receipt"]).run_id, str(facts["stage"])
+
+
+def default_dataset(source: Source, own: str | None = None) -> str:
+    """Name the data set of a table for which none is named: that of the releases that it says it is of, or else its own name."""
+    said = {Receipt.from_dict(facts["receipt"]).dataset for facts in all_facts(source)}
+    return said.pop() if len(said) == 1 else table_name(source) if own is None else own
 
 
 def is_of(facts: Manifest, label: str) -> bool:

@@ -32,9 +32,9 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import check_unchanged, warn_of_copies, warn_of_names
 from labeldp.tables._place import Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, Floats, OpenPrior, OpenTable, kept_weights, weights_of, write_answers
-from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, check_raw, passed_on, to_json, unchanged
+from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, check_raw, default_dataset, passed_on, to_json, unchanged
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer
-from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_layout, check_same_format, row_name, table_name
+from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_layout, check_same_format, row_name
 from labeldp.tables.formats._table import (
     DRAWN,
     WEIGHTS,
@@ -226,12 +226,13 @@ class LocalEngine:
         # Checks of schema and path, before any row is read.
         check_same_format(self._table, out)
         check_columns(self._table, spec.columns)
-        return spec.dataset or table_name(self._table)
+        return spec.dataset or default_dataset(self._table)
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """Return the codec of the declared or inferred classes; refuse a table that was released, or whose path names a class."""
         # A released Parquet file says so in its metadata, so only text tables need their SHA-256 compared with the ledger.
-        check_raw(self._table, spec.labels, ledger if self._table.text else None, except_dataset=spec.dataset or table_name(self._table))
+        dataset = spec.dataset or default_dataset(self._table)
+        check_raw(self._table, spec.labels, ledger if self._table.text else None, except_dataset=dataset)
         for label in spec.labels:
             check_type(label, self._table.type_of(label))
         self.earlier = passed_on(self._table, spec.labels)
