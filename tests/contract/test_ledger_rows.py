@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import runs
 
-from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RowsOverlap
+from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, RowsOverlap
 from labeldp.ledger._database import LabelDraw, Spending
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._rowset import RowSetBuilder, Spend
@@ -101,6 +101,28 @@ def test_refused_overlaps_say_how_many_rows_and_which_runs(ledger: Ledger) -> No
     assert isinstance(caught.value, LedgerError)
     with pytest.raises(InvalidInput, match="overlap"):
         charge(ledger, None, overlap="ignore")
+
+
+@pytest.mark.parametrize("ids", [np.arange(7, 1007), texts(1000)], ids=["integers", "texts"])
+def test_rows_under_two_data_set_names_are_warned_of_before_the_charge(ledger: Ledger, ids: object) -> None:
+    charge(ledger, ids)
+    with pytest.raises(LabelDPWarning, match="'copy' has the same ids as data set 'clicks', and a label column of the same name"):
+        charge(ledger, ids, dataset="copy")  # warnings are errors in tests
+    assert len(ledger.runs()) == 1
+    with pytest.warns(LabelDPWarning, match="has the same ids"):
+        charge(ledger, ids, dataset="copy", total=2.0)
+    charge(ledger, ids, dataset="copy", total=2.0)  # said once for an account
+    charge(ledger, ids, dataset="third", column="other")
+    charge(ledger, ids[:-1], dataset="fourth")  # type: ignore[index]
+    assert ledger.verify() == []
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_rows_that_are_merely_numbered_are_not_taken_for_the_same(ledger: Ledger, start: int) -> None:
+    charge(ledger, np.arange(start, start + 1000))
+    charge(ledger, np.arange(start, start + 1000), dataset="another")
+    charge(ledger, None, dataset="third")
+    assert len(ledger.runs()) == 3
 
 
 def test_a_run_without_rows_counts_for_every_row(ledger: Ledger) -> None:

@@ -270,6 +270,7 @@ def test_options_of_numbers_among_several_columns_are_checked(tmp_path: Path, to
     assert not (tmp_path / "ledger.db").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Data set .* has the same ids")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_column_that_was_not_released_is_named_beside_those_that_were(tmp_path: Path, ledger: Ledger, ending: str) -> None:
     source, out, one = (tmp_path / f"{name}.{ending}" for name in ("in", "out", "one"))
@@ -363,7 +364,11 @@ def test_a_column_of_an_earlier_or_later_release_is_no_feature(tmp_path: Path, l
         assert {each["name"] for each in json.loads((model / "model.json").read_text())["features"]["columns"]} == {"x", "ill"}
         code, _, told = run(*released, "--features", f"x,{other}", "--out", tmp_path / "refused")
         assert code == 4 and f"got {other!r}, which a release drew from a private column" in " ".join(told.split())
-    code, said, told = run("train", wards, "--label", "stars", "--classes", "1,2,3", "--epsilon", "1", *at, "--out", tmp_path / "raw")
+    raw = ("train", wards, "--label", "stars", "--classes", "1,2,3", "--epsilon", "1", *at, "--out", tmp_path / "raw")
+    code, said, told = run(*raw)
+    assert code == 3 and "dataset 'd', column 'stars'" in " ".join(told.split()), "the table's manifest names its data set"
+    ledger.set_budget("d", "stars", 2.0)
+    code, said, told = run(*raw)
     assert code == 0 and "No features, since releases drew them from private columns: ward" in said, told
 
 
