@@ -56,7 +56,7 @@ class AggregateSpec:
     delta : float, default=0.0
         0 for pure mechanisms.
     dataset : str, optional
-        Name in the ledger; default: the file's name without its ending.
+        Name in the ledger; default: that of the releases that wrote the table, else the file's name without its ending.
     """
 
     label: str

@@ -269,7 +269,7 @@ Labels = Annotated[
     str, typer.Option("--label", help="The private column; or several under one epsilon: A,B,C. A comma in a name is written \\,")
 ]
 DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
-Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: the input file's name without its ending.")]
+Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: that of the releases it is from, else the file's name.")]
 Table = Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.")]
 RowOrder = Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")]
 InferClasses = Annotated[

@@ -714,7 +714,7 @@ class _Decision:
             twice = "The same rows under another name spend twice; only data of others take another name"
             raise BudgetExceeded(
                 f"{said} {self._by_budget(needed)}. {twice} (dataset=).",
-                cli=f"{said} with `{self._command(needed)}`. {twice} (--dataset; the default is the file's).",
+                cli=f"{said} with `{self._command(needed)}`. {twice} (--dataset).",
             )
         if kept is not None:
             return None

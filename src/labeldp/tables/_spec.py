@@ -54,8 +54,8 @@ class ReleaseSpec:
         (`labeldp.tables._priors.PriorTable`), or a model (`labeldp.app._model.PriorModel`). Or `labeldp.learn.HistogramPrior`: a part of
         epsilon pays for a noisy histogram of this column, which the manifest holds, too. None (default): no prior.
     dataset : str or None
-        Name in the ledger. None (default): the file's name without its ending. Rows that were released under another name must be released
-        under that name again, or the ledger does not see their earlier charge.
+        Name in the ledger. None (default): the data set of the releases that wrote the input, else the file's name without its ending. Rows
+        that were released under another name must be released under that name again, or the ledger does not see their earlier charge.
     order : {"shuffle", "keep"}
         "shuffle" (default) releases the rows in a secret random order. "keep" states that the order of the rows, and the path of the file,
         do not depend on the labels.
