@@ -4,6 +4,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -437,7 +438,7 @@ def test_a_spent_budget_is_called_spent(tmp_path: Path) -> None:
     code, _, said = run(*command(source, tmp_path / "b.csv", "--redraw"))
     assert code == 3 and "budget 1.0 for dataset 'in', column 'status'" in said and "is spent; got epsilon=1.0" in said
     assert "<= 0" not in said and "Ask for less" not in said
-    assert said.index("--budget 2.0") < said.index("The same rows under another name spend twice") < said.index("--dataset;")
+    assert said.index("--budget 2.0") < said.index("The same rows under another name spend twice") < said.index("(--dataset)")
 
 
 def test_a_chain_of_releases_tells_what_was_spent_in_all(tmp_path: Path) -> None:
@@ -498,6 +499,19 @@ def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> N
     assert [each.dataset for each in default_ledger().runs()] == ["in"]
     code, _, told = run(*again)
     assert code == 0 and "names of private columns of other data sets" in told
+
+
+def test_a_copy_of_the_table_is_warned_of_and_strictly_refused(tmp_path: Path) -> None:
+    source, copy = people(tmp_path / "in.parquet"), tmp_path / "copy.parquet"
+    pq.write_table(pq.read_table(source).set_column(0, "patient", pa.array(np.arange(400) * 3)), source)
+    shutil.copy(source, copy)
+    assert run(*command(source, tmp_path / "a.parquet", "--id", "patient"))[0] == 0
+    code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient", "--strict"))
+    assert code == 4 and "'copy' has the same ids as data set 'in'" in told and "--strict refuses this; nothing was charged." in told
+    ledger = default_ledger()
+    assert [each.dataset for each in ledger.runs()] == ["in"] and len(list(ledger.runs_dir.iterdir())) == 1
+    code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient"))
+    assert code == 0 and "warning: Data set 'copy' has the same ids as data set 'in'" in told
 
 
 def test_a_strict_release_is_not_ended_by_a_warning_after_the_charge(tmp_path: Path) -> None:

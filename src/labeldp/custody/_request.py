@@ -24,12 +24,12 @@ from labeldp.errors import (
     BudgetExceeded,
     InvalidInput,
     LabelDPError,
+    LabelDPWarning,
     LargeEpsilonWarning,
     LedgerError,
     RepeatWarning,
     SeededNoiseWarning,
     UnrecordedWarning,
-    require_unwarned,
     unwarned_no_more,
     warn,
 )
@@ -771,7 +771,6 @@ def _charge_new(
     total: float | None = None,
 ) -> Charge:
     """Prepare a run's folder, then charge the run, unless that is strict and was warned of; if either fails, neither is left."""
-    require_unwarned()
     # In this order: a folder without a charge can be deleted, but a charge without its folder would be epsilon spent for nothing.
     store = RunStore(ledger.run_dir(secret.run_id))
     try:
@@ -783,7 +782,7 @@ def _charge_new(
         raise LedgerError(
             f"Expected to write the run's private folder {store.folder}, got: {error.strerror}. Nothing was charged."
         ) from None
-    except LabelDPError:  # a refused charge: its secret has drawn nothing and never will
+    except (LabelDPError, LabelDPWarning):  # a refused charge: its secret has drawn nothing and never will
         shutil.rmtree(store.folder, ignore_errors=True)
         raise
     unwarned_no_more()

@@ -18,7 +18,7 @@ import platformdirs
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
-from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, RowsOverlap, warn
+from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, RowsOverlap, require_unwarned, warn
 from labeldp.evidence import Block
 from labeldp.laws._exact import Array
 from labeldp.ledger import _check as ledger_check
@@ -153,6 +153,7 @@ class Ledger:
             raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
         self._warn_of_same_rows(spending, rows)
+        require_unwarned()
         # The order of writes: the row set, the file that a lost ledger is restored from, the charge. If the process dies in between, files
         # may lie there without a charge, never a charge without its files; nothing was drawn for them, and `repair` removes them.
         if rows is not None:
