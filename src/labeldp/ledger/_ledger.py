@@ -191,11 +191,15 @@ class Ledger:
 
     def _warn_of_same_rows(self, spending: Spending, rows: RowSet | None) -> None:
         """Warn, at the first charge of an account, if another data set has the same ids and a column of this name: a copy spends twice."""
-        if rows is None or any(self.runs(spending.dataset, column) for column in spending.columns) or rows.numbered:
+        if rows is None:
             return
         digest, columns = rows.facts()["digest"], set(spending.columns)
-        same = [run for run in self.runs() if columns.intersection(run.columns) and run.rows and run.rows.get("digest") == digest]
-        if same:
+        with self._store.reading() as session:
+            if session is None or any(session.history(spending.dataset, column).runs for column in columns):
+                return
+            runs = list(session.history(None, None).runs.values())
+        same = [run for run in runs if columns.intersection(run.columns) and run.rows and run.rows.get("digest") == digest]
+        if same and not rows.numbered:
             names = ", ".join(map(repr, dict.fromkeys(run.dataset for run in same)))
             warn(
                 LabelDPWarning(
