@@ -118,7 +118,8 @@ def test_ledger_and_budget_options(tmp_path: Path) -> None:
     assert run(*command(people(tmp_path / "in.csv"), tmp_path / "a.csv", "--ledger", place, "--budget", "3"))[0] == 0
     code, said, _ = run("ledger", "spent", "--ledger", place, "--json")
     account = {"dataset": "in", "column": "status", "unit": "row", "spent": 1.0, "budget": 3.0, "remaining": 2.0, "delta": 0.0}
-    assert (code, json.loads(said)) == (0, {"accounts": [account]})
+    together = {"dataset": "in", "unit": "row", "columns": ["status"], "spent": 1.0}
+    assert (code, json.loads(said)) == (0, {"accounts": [account], "together": [together]})
     assert run("ledger", "budget", "--dataset", "in", "--label", "status", "--ledger", place)[1].strip() == "3"
     code, said, _ = run("ledger", "history", "--ledger", place, "--json")
     assert [entry["kind"] for entry in json.loads(said)["entries"]] == ["open", "budget", "charge", "parts", "settle"]

@@ -356,7 +356,7 @@ def test_the_file_itself_and_a_later_release_carry_it(tmp_path: Path, ledger: Le
     manifest_path(first).unlink()
     assert read_histogram(first, ledger=ledger).values.tolist() == counts
     plain = tmp_path / "plain.parquet"
-    ldp.release(write(tmp_path / "in.parquet"), plain, spec(dataset="e", prior=None), ledger)
+    ldp.release(write(tmp_path / "in.parquet"), plain, spec(dataset="e", prior=None), Ledger(tmp_path / "plain.db"))
     with pytest.raises(InvalidInput, match="Expected a release with a histogram"):
         read_histogram(plain)
 
