@@ -128,6 +128,12 @@ class Contract:
         once, now = read_noisy(first), read_noisy(tmp_path / "out", "ward")
         assert np.array_equal(now.by_id(once.ids).likelihood(), once.likelihood())
         assert "earlier" in pq.read_schema(tmp_path / "out" / "part-00000.parquet").metadata[b"labeldp"].decode()
+        noisy = pq.read_table(first / "part-00000.parquet")
+        pq.write_table(
+            noisy.set_column(noisy.column_names.index("ward"), "ward", pa.array(["b"] * len(noisy))), first / "part-00000.parquet"
+        )
+        code, _, error = run("release", first, *asked, "--dataset", "d", "--out", tmp_path / "no", "--ledger", tmp_path / "new.db")
+        assert code == 4 and "Expected in column 'ward' what run" in " ".join(error.split()), error
 
     def test_a_table_that_changes_between_the_passes_is_not_published(
         self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,8 @@ import labeldp as ldp
 from labeldp import Ledger, ReleaseSpec, read_noisy, release
 from labeldp.app import stage
 from labeldp.tables._place import manifest_path
+from labeldp.tables.engines._cluster import ClusterEngine
+from labeldp.tables.formats._parquet import open_table
 
 CLASSES = {"ill": ["no", "yes"], "stars": ["1", "2", "3"], "ward": ["a", "b"]}
 pytestmark = pytest.mark.filterwarnings("ignore:The rows were released before in data set:labeldp.errors.LabelDPWarning")
@@ -136,6 +138,33 @@ def test_a_column_that_an_earlier_release_drew_is_not_raw(tmp_path: Path, kind: 
     )
     assert code == 4 and "'ill' was released already" in said
     assert not ledger.runs()
+
+
+class OnlyASchema:
+    """A cluster that can be asked for its table's schema alone: all else comes after the charge."""
+
+    name = "Spark"
+
+    def schema(self, table: pa.Table) -> pa.Schema:
+        return table.schema
+
+
+def test_a_cluster_repeats_of_its_files_only_what_they_hold(tmp_path: Path) -> None:
+    """A raw column that was joined back into the released files, whose manifest lists it as noisy, is refused; before, it was listed."""
+    *_, last = chain(tmp_path, "folder")
+    asked, ledger = ReleaseSpec("stars", CLASSES["stars"], 1.0, id="id", dataset="new"), Ledger(tmp_path / "new.db")
+    rows = read(last)
+    engine = ClusterEngine(OnlyASchema(), rows, files=open_table(last))  # type: ignore[arg-type]
+    engine.codec(asked, ledger)
+    engine.check_private(asked, "new", ledger)
+    assert sorted(facts["label"] for facts in engine.earlier) == ["ill", "ward"]
+    raw = dict(zip(data()["id"].to_pylist(), data()["ill"].to_pylist(), strict=True))
+    joined = rows.set_column(rows.column_names.index("ill"), "ill", pa.array([raw[name] for name in rows["id"].to_pylist()]))
+    pq.write_table(joined, last / "part-00000.parquet")
+    engine = ClusterEngine(OnlyASchema(), joined, files=open_table(last))  # type: ignore[arg-type]
+    engine.codec(asked, ledger)
+    with pytest.raises(ldp.InvalidInput, match="Expected in column 'ill' what run"):
+        engine.check_private(asked, "new", ledger)
 
 
 @pytest.mark.parametrize("label", ["ill", "ward"])

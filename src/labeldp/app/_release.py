@@ -17,7 +17,7 @@ from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import Receipt
 from labeldp.tables._place import URI, Place, manifest_path, manifest_place
-from labeldp.tables._release import TableRelease, all_facts, check_raw, default_dataset, labels_of, noisy_names, passed_on, release_table
+from labeldp.tables._release import TableRelease, all_facts, check_raw, default_dataset, labels_of, noisy_names, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import check_spec
 from labeldp.tables.engines._local import LocalEngine, Progress, silent
@@ -147,18 +147,18 @@ def _release_on_cluster(
     check_apart(table.path, Place.of(out))
     for label, classes in zip(spec.labels, spec.lists, strict=True):
         check_layout(table, given_parts(source), label, classes, public=spec.order == "keep")
-    place, earlier = Place.of(source), passed_on(table, spec.labels)
+    place = Place.of(source)
     if engine == "spark":
         from labeldp.tables import spark
 
         df = spark.read(spark.start(master), place)
-        return spark.release_frame(df, out, named, ledger, redraw=redraw, progress=progress, earlier=earlier)
+        return spark.release_frame(df, out, named, ledger, redraw=redraw, progress=progress, files=table)
     from labeldp.tables import ray
 
     if isinstance(table, DatasetSource) and not place.exists():
         raise InvalidInput(f"Expected a file or a folder for engine='ray', got the pattern {place}. Name the folder.")
     ray.start(master)
-    return ray.release_dataset(ray.read(place), out, named, ledger, redraw=redraw, progress=progress, earlier=earlier)
+    return ray.release_dataset(ray.read(place), out, named, ledger, redraw=redraw, progress=progress, files=table)
 
 
 # A released table -------------------------------------------------------------------------------------------------------------------

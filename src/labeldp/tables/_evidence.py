@@ -354,10 +354,10 @@ def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source
             text.format("labeldp.LabelColumns", found, "exclude="), cli=text.format("labeldp release --label A,B", found, "--exclude")
         )
     if source is not None:
-        _check_claims(source, names, ledger)
+        check_claims(source, names, ledger)
 
 
-def _check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None:
+def check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None:
     """Refuse a table that says that releases drew these columns, but holds something else there: its next manifest would say so, too."""
     said = [facts for facts in all_facts(source) if not set(names).isdisjoint(labels_of(facts))]
     manifest: Manifest = (read_manifest(source.path) if said else None) or {}

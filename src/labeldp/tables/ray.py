@@ -25,11 +25,12 @@ from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseErro
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.tables._place import Place
-from labeldp.tables._release import Manifest, TableRelease, release_table
+from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.formats._parquet import is_other_format
+from labeldp.tables.formats._table import Source
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -77,13 +78,13 @@ def release_dataset(
     *,
     redraw: bool = False,
     progress: Progress = silent,
-    earlier: Sequence[Manifest] = (),
+    files: Source | None = None,
 ) -> TableRelease:
     """Release a Dataset as `release` does; return receipt and manifest instead of a Dataset."""
     if not hasattr(dataset, "map_batches"):
         raise InvalidInput(f"Expected a Ray Dataset, got {type(dataset).__name__}.")
     with _plain_errors(), closing(_Ray()) as cluster:
-        return release_table(ClusterEngine(cluster, dataset, progress, earlier), Place.of(out), spec, ledger_of(ledger), redraw=redraw)
+        return release_table(ClusterEngine(cluster, dataset, progress, files), Place.of(out), spec, ledger_of(ledger), redraw=redraw)
 
 
 def start(address: str | None = None) -> None:

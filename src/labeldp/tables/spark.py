@@ -23,11 +23,12 @@ import pyarrow as pa
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.tables._place import Place
-from labeldp.tables._release import Manifest, TableRelease, release_table
+from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import SUMMARY, ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.formats._parquet import is_other_format
+from labeldp.tables.formats._table import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,12 +86,12 @@ def release_frame(
     *,
     redraw: bool = False,
     progress: Progress = silent,
-    earlier: Sequence[Manifest] = (),
+    files: Source | None = None,
 ) -> TableRelease:
     """Release a DataFrame as `release` does; return receipt and manifest instead of a DataFrame."""
     with _quiet(), _plain_errors():
         return release_table(
-            ClusterEngine(_Spark(_spark_of(df)), df, progress, earlier), Place.of(out), spec, ledger_of(ledger), redraw=redraw
+            ClusterEngine(_Spark(_spark_of(df)), df, progress, files), Place.of(out), spec, ledger_of(ledger), redraw=redraw
         )
 
 

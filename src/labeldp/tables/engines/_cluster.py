@@ -34,10 +34,10 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
 from labeldp.receipt import Receipt
-from labeldp.tables._evidence import check_unchanged, warn_of_copies, warn_of_names
+from labeldp.tables._evidence import check_claims, check_unchanged, warn_of_copies, warn_of_names
 from labeldp.tables._place import Part, Place, Staging
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
-from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, released_already, to_json, unchanged
+from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, passed_on, released_already, to_json, unchanged
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, Reader, published, silent
 from labeldp.tables.formats._parquet import WriterSettings, released_sink
@@ -49,6 +49,7 @@ from labeldp.tables.formats._table import (
     LabelCodec,
     PartsSink,
     Shape,
+    Source,
     as_binary,
     check_own,
     check_type,
@@ -253,15 +254,16 @@ class ClusterEngine:
     cluster : Cluster
     table : DataFrame of Spark or Dataset of Ray
     progress : function
-    earlier : sequence of mappings
-        The facts of earlier releases, by the manifest of the files that the table was read from.
+    files : Source, optional
+        The files that the table was read from: their manifest names the noisy columns of earlier releases. None: they are not known.
     """
 
     many = True
     source: Place | None = None
 
-    def __init__(self, cluster: Cluster, table: Table, progress: Progress = silent, earlier: Sequence[Manifest] = ()):
-        self._cluster, self._table, self._progress, self.earlier = cluster, table, progress, earlier
+    def __init__(self, cluster: Cluster, table: Table, progress: Progress = silent, files: Source | None = None):
+        self._cluster, self._table, self._progress, self._files = cluster, table, progress, files
+        self.earlier: Sequence[Manifest] = ()
         self.names: Sequence[str] = ()
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
@@ -272,6 +274,7 @@ class ClusterEngine:
         """Return the codec of the declared classes, and check the table's columns."""
         self._schema = self._cluster.schema(self._table).remove_metadata()
         self.names = self._schema.names
+        self.earlier = () if self._files is None else passed_on(self._files, spec.labels)
         _check_columns(self._schema, spec.labels, spec.columns)
         kinds = {label: self._schema.field(label).type for label in spec.labels}
         for label, kind in kinds.items():
@@ -284,6 +287,9 @@ class ClusterEngine:
         """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table proves them."""
         names = unchanged(self.names, spec)
         check_unchanged(names, dataset, ledger)
+        # The next manifest repeats what that of the files says of earlier columns, so this process reads these columns and proves it.
+        if self._files is not None:
+            check_claims(self._files, names, ledger)
         warn_of_names(names, dataset, ledger, self.earlier)
         warn_of_copies(spec.labels, dataset, ledger)
 
