@@ -6,6 +6,7 @@ and movie's place in the table of who rated what, from the training rows alone.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -180,7 +181,7 @@ def build(name: str, data: Data) -> nn.Module:
     Parameters
     ----------
     name : str
-        A net's name, with widths after a colon where it takes them: "quick:24,48,96".
+        A net's name, with widths after a colon where it takes them: "quick:24,48,96", "fast-resnet:16".
     data : Data
     """
     kind, _, text = name.partition(":")
@@ -189,7 +190,9 @@ def build(name: str, data: Data) -> nn.Module:
         return NeuralCollaborativeFiltering(n_classes=data.n_classes)
     if kind == "ratings":
         return rating_net(data, *numbers)
-    widths = {"widths": tuple(map(int, numbers))} if numbers else {}
+    widths: dict[str, Any] = {"widths": tuple(map(int, numbers))} if numbers else {}
+    if kind == "fast-resnet" and numbers:
+        widths = {"width": int(numbers[0])}
     return _IMAGE_NETS[kind](n_classes=data.n_classes, in_channels=data.X.shape[1], **widths)
 
 

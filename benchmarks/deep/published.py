@@ -25,7 +25,8 @@ class Published:
 
     def beside(self, method: str, epsilon: float | None) -> float | None:
         """The method's own number; beside ours, and theirs trained as ours, LP-1ST's or LP-2ST's: pure, from the labelled images alone."""
-        row = "paper-1st" if method == "tuned-1st" else "paper-2st" if method.startswith(("ours", "tuned")) else method
+        name = method.removesuffix("-resnet9")
+        row = "paper-1st" if name == "tuned-1st" else "paper-2st" if name.startswith(("ours", "tuned")) else name
         return self.rows.get(row, {}).get(epsilon)
 
 

@@ -30,7 +30,8 @@ from labeldp.deep._loop import Recipe
 METHODS = (
     *("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3"),
     *("ours-1-of-4", "ours-3-of-6", "counts", "counts-rows", "dp-sgd"),
-    *("non-private-of-4", "non-private-of-6", "non-private"),
+    *("tuned-1st-resnet9", "tuned-2st-resnet9", "alibi-resnet9", "ours-1-resnet9", "counts-resnet9"),
+    *("non-private-of-4", "non-private-of-6", "non-private-resnet9", "non-private"),
 )
 SIZES = ("cpu", "gpu")
 
@@ -220,7 +221,9 @@ class Frozen:
     above: tuple[float, "Frozen"] | None = None
 
     def method(self, name: str, epsilon: float | None) -> Method:
-        """The recipe of one row; "NAME-of-4" is the mean of four nets that learn as NAME does."""
+        """The recipe of one row; "NAME-of-4" is the mean of four nets that learn as NAME does, "NAME-resnet9" has a larger net."""
+        if name.endswith("-resnet9"):
+            return replace(self.method(name.removesuffix("-resnet9"), epsilon), net=_LARGER)
         name, _, members = name.partition("-of-")
         if members:
             return replace(self.method(name, epsilon), members=int(members))
@@ -279,6 +282,7 @@ _COUNTED_EPOCHS = (8, 6)  # of a net that counts teach; see counts.py
 
 _GREY = Training(10, 0.1, augment="flip, shift 2", average=0.998, clip=1.0)
 _SMALL = "quick:16,32,96"
+_LARGER = "fast-resnet:16"  # three to four times the training time of `_SMALL`
 _DIGITS = replace(_GREY, augment="shift 2")
 _COLOUR = Training(30, 0.4, batch_size=512, augment="flip, shift 4", average=0.999, clip=1.0)
 _COLOUR_STAGED = replace(_COLOUR, weight_decay=5e-4)

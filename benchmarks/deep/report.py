@@ -29,8 +29,14 @@ NAMES = {
     "counts": "labeldp, counts, then the net",
     "counts-rows": "labeldp, half counted, half drawn",
     "dp-sgd": "DP-SGD, delta 1e-5",
+    "tuned-1st-resnet9": "LP-1ST, trained as ours, ResNet-9",
+    "tuned-2st-resnet9": "LP-2ST, trained as ours, ResNet-9",
+    "alibi-resnet9": "ALIBI, trained as ours, ResNet-9",
+    "ours-1-resnet9": "labeldp, 1 stage, ResNet-9",
+    "counts-resnet9": "labeldp, counts, then the net, ResNet-9",
     "non-private-of-4": "no privacy, mean of 4 nets",
     "non-private-of-6": "no privacy, mean of 6 nets",
+    "non-private-resnet9": "no privacy, ResNet-9",
     "non-private": "no privacy",
 }
 
@@ -103,7 +109,7 @@ CLASSES = {"movielens": 5, "cifar100": 100}  # ten in all others
 
 def _worth(table: str, found: dict[tuple[str, float | None], list[Run]], epsilon: float) -> str:
     """Number of true labels that say as much as one noisy label of each row, which is the most that any learner has."""
-    runs = [run for (name, e), some in found.items() if e and name not in ("counts", "counts-rows") for run in some]
+    runs = [run for (name, e), some in found.items() if e and not name.startswith("counts") for run in some]
     rows = max((sum(stage["drawn"] for stage in run["stages"]) for run in runs), default=0)
     return f"{equivalents(rows, CLASSES.get(data_of(table), 10), epsilon):,.0f}" if rows else ""
 

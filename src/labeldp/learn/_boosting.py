@@ -35,7 +35,7 @@ COLUMNS = 0.5  # share of the columns that a tree sees, so that trees do not all
 PATIENCE = 10  # rounds against which held-out rows speak, where the user names no number
 _EVERY = 2  # rounds after which held-out rows are asked, by XGBoost: to ask takes almost as long as its own round of small trees
 _DOUBT = 1.0  # standard errors
-_ENOUGH_ROWS = 1 << 15  # to compute a model's mean probabilities by
+_ENOUGH_ROWS = 1 << 12  # to compute a model's mean probabilities by, up to twice as many; their scores take as long as trees
 _CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
 _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
@@ -235,9 +235,12 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         bounds = frequencies - error, frequencies + error
         little = k == 2 and information < _LITTLE and n >= _LEAST_ROWS
         self.factor_ = self._factor(known, trees, bounds) if little else 1.0
-        some = np.arange(0, n, max(1, n // _ENOUGH_ROWS))
+        some = np.arange(0, n, max(1, n // _ENOUGH_ROWS) if self.class_prior is None else 1)
         p = self.predict_proba(take(X, some))
-        self.start_ = self.start_ + _into(p, None if sample_weight is None else sample_weight[some], *bounds)
+        if len(some) < n:  # what these rows say of the mean of all has an error of its own
+            error = np.hypot(error, p.std(axis=0) / np.sqrt(len(some)))
+        weights = None if sample_weight is None else sample_weight[some]
+        self.start_ = self.start_ + _into(p, weights, frequencies - error, frequencies + error)
         self.classes_: NDArray[np.int64] = np.arange(k)
         self.n_iter_ = self._rounds(library, held_out is not None)
         return self
@@ -466,9 +469,9 @@ class _Loss:
 
     def log_evidence(self, scores: Floats) -> Floats:
         """Compute ln P[released | x] of each row, up to a constant a row: (n,) float64."""
-        found = np.empty(self.n)
+        found, shares = np.empty(self.n), _of_second if scores.ndim == 1 else _shares
         for rows in self._pieces():
-            found[rows] = (_shares(scores[rows]) * self.likelihoods[:, rows]).sum(axis=0)
+            found[rows] = (shares(scores[rows]) * self.likelihoods[:, rows]).sum(axis=0)
         return np.log(np.maximum(found, _SMALLEST, out=found), out=found)
 
     def _pieces(self) -> Iterator[slice]:
