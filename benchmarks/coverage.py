@@ -21,7 +21,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_json, machine, parser, print_result, save_json
 from labeldp.evidence import concat
-from labeldp.laws import UnbiasedRandomizer
+from labeldp.laws import BoundedLaplace, RROnBins, SquareWave, UnbiasedRandomizer
 
 RESULT = RESULTS / "coverage.json"
 RELEASES, LEVEL = 2000, 0.95
@@ -79,7 +79,8 @@ def number_cells(releases: int) -> Iterator[Run]:
     labels = rng.choice(64, p=shares, size=releases * n)
     for epsilon in (1.0, 4.0):
         asked: dict[str, ldp.Law] = {"threshold": ldp.Threshold(64, epsilon), "subset": ldp.SubsetSelection(64, epsilon)}
-        asked["unbiased"] = UnbiasedRandomizer(64, epsilon)
+        asked |= {"unbiased": UnbiasedRandomizer(64, epsilon), "square-wave": SquareWave(64, epsilon)}
+        asked |= {"laplace": BoundedLaplace(64, epsilon), "rr-on-bins": RROnBins(64, epsilon)}
         drawn = {name: ldp.privatize(labels, law, classes=range(64), noise=ldp.SeededNoise(9)) for name, law in asked.items()}
 
         def released(name: str, i: int, drawn: dict[str, ldp.NoisyLabels] = drawn) -> ldp.NoisyLabels:

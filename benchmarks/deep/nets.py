@@ -172,7 +172,10 @@ _IMAGE_NETS: dict[str, Callable[..., nn.Module]] = {
     "small-inception": models.SmallInception,
     "cifar-resnet18": models.CifarResNet18,
     "fast-resnet": FastResNet,
+    "wide-resnet": models.WideResNet,
+    "vgg16": models.Vgg16,
 }
+_NUMBERS = {"fast-resnet": ("width",), "wide-resnet": ("depth", "widen"), "vgg16": ("width",)}  # what stands after the colon; else widths
 
 
 def build(name: str, data: Data) -> nn.Module:
@@ -181,7 +184,7 @@ def build(name: str, data: Data) -> nn.Module:
     Parameters
     ----------
     name : str
-        A net's name, with widths after a colon where it takes them: "quick:24,48,96", "fast-resnet:16".
+        A net's name, with widths after a colon where it takes them: "quick:24,48,96", "wide-resnet:16,1".
     data : Data
     """
     kind, _, text = name.partition(":")
@@ -190,10 +193,10 @@ def build(name: str, data: Data) -> nn.Module:
         return NeuralCollaborativeFiltering(n_classes=data.n_classes)
     if kind == "ratings":
         return rating_net(data, *numbers)
-    widths: dict[str, Any] = {"widths": tuple(map(int, numbers))} if numbers else {}
-    if kind == "fast-resnet" and numbers:
-        widths = {"width": int(numbers[0])}
-    return _IMAGE_NETS[kind](n_classes=data.n_classes, in_channels=data.X.shape[1], **widths)
+    named = dict(zip(_NUMBERS.get(kind, ()), map(int, numbers), strict=True)) if kind in _NUMBERS and numbers else {}
+    widths: dict[str, Any] = named if named or not numbers else {"widths": tuple(map(int, numbers))}
+    net = _IMAGE_NETS[kind](n_classes=data.n_classes, in_channels=data.X.shape[1], **widths)
+    return nn.Sequential(nn.ZeroPad2d(2), net) if kind == "vgg16" and data.X.shape[-1] == 28 else net  # it halves images five times
 
 
 def n_parameters(net: nn.Module) -> int:

@@ -434,11 +434,11 @@ def mixups(epsilon: float) -> dict[str, Method]:
 
 
 def nets(epsilon: float) -> dict[str, Method]:
-    """Fashion-MNIST, ours and the paper's two stages on other nets (as Tang et al. 2021, table 9), four epochs a stage."""
+    """Fashion-MNIST, ours and the paper's two stages on other nets (as Tang et al. 2021, table 9; narrow ones), four epochs a stage."""
     rows = {name: FROZEN[GRID_DATA, "cpu"].method(name, epsilon).shortened(GRID_EPOCHS) for name in ("paper-2st", "ours-2")}
     return {
         f"{net}, {name}": replace(row, net=net)
-        for net in (_SMALL, "quick", "small-convnet", "small-inception")
+        for net in (_SMALL, "quick", "small-convnet", "small-inception", _LARGER, "wide-resnet:16,1", "vgg16:16")
         for name, row in rows.items()
     }
 

@@ -26,6 +26,7 @@ NETS = {
     "resnet": (CifarResNet18, (2, 3, 32, 32)),
     "wide": (lambda: WideResNet(10, 16, 1), (2, 3, 32, 32)),
     "vgg": (Vgg16, (2, 3, 32, 32)),
+    "narrow vgg": (lambda: Vgg16(width=8), (2, 3, 32, 32)),
     "inception": (SmallInception, (2, 1, 28, 28)),
     "convnet": (SmallConvNet, (2, 1, 28, 28)),
     "mlp": (lambda: Mlp(6, 10), (2, 6)),
@@ -69,6 +70,9 @@ def test_vgg16_against_torchvision():
     """torchvision's table gives vgg16_bn 138,365,992 parameters, most of them in the three linear layers that ours lacks."""
     linear_layers = linear(512 * 7 * 7, 4096) + linear(4096, 4096) + linear(4096, 1000)
     assert count(Vgg16()) == 138_365_992 - linear_layers + linear(512, 10)
+    assert {tuple(layer.weight.shape[:2]) for layer in Vgg16(width=8).modules() if isinstance(layer, nn.Conv2d)} == {
+        *((8, 3), (8, 8), (16, 8), (16, 16), (32, 16), (32, 32), (64, 32), (64, 64)),
+    }
 
 
 def test_inception_blocks_against_zhang_et_al():

@@ -297,7 +297,7 @@ class SmallInception(nn.Module):
         return logits
 
 
-_WIDTHS = (64, 64, POOL, 128, 128, POOL, 256, 256, 256, POOL, 512, 512, 512, POOL, 512, 512, 512, POOL)
+_VGG16 = (1, 1, POOL, 2, 2, POOL, 4, 4, 4, POOL, 8, 8, 8, POOL, 8, 8, 8, POOL)
 
 
 class Vgg16(nn.Module):
@@ -308,6 +308,8 @@ class Vgg16(nn.Module):
     n_classes : int
         K.
     in_channels : int
+    width : int
+        Channels of the first convolution; the last has eight times as many.
 
     Notes
     -----
@@ -315,10 +317,10 @@ class Vgg16(nn.Module):
     `vgg16_bn().features`. Source: Simonyan and Zisserman 2015, table 1; used by Tang et al. 2022, table 9.
     """
 
-    def __init__(self, n_classes: int = 10, in_channels: int = 3) -> None:
+    def __init__(self, n_classes: int = 10, in_channels: int = 3, width: int = 64) -> None:
         super().__init__()
-        self.features = plain_layers(in_channels, _WIDTHS, bias=True)
-        self.head = nn.Linear(_WIDTHS[-2], n_classes)
+        self.features = plain_layers(in_channels, [each if each == POOL else width * each for each in _VGG16], bias=True)
+        self.head = nn.Linear(8 * width, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
