@@ -19,7 +19,8 @@ is chosen by the likelihood of rows that a model has not seen.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -58,6 +59,7 @@ _OUTPUTS = 2048  # of a law from which the expected information is computed
 _FIRST = 4  # rounds of the first piece of boosting
 _GROWTH = 0.5  # length of a piece of boosting, over that of all before it
 _NOTHING = 1e-12  # of the largest weight, up to which a row counts as none
+_ENOUGH = 10_000.0  # true numbers that tell as much as all rows, from which on both small trees and the library's own are tried
 PATIENCE = 20  # rounds without a better likelihood of unseen rows, after which boosting ends
 _KNOTS = 33  # locations at which it is
 _LEAST = 1e-3  # information of a row, as a share of the mean: what says less weighs as if it said this
@@ -206,6 +208,8 @@ class LocationModel:
         The families under which each piece of boosting was learned; None for other estimators.
     folds : LocationBoosting
         The mean of the boostings that have chosen the path, without one on all rows; None for other estimators.
+    settings : dict
+        Of the regressor of each piece, where noise changes them.
     """
 
     estimator: Estimator
@@ -215,6 +219,7 @@ class LocationModel:
     chose: bool = False
     path: tuple[Family, ...] | None = None
     folds: "LocationBoosting | None" = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def locations(self, X: object) -> Floats:
         """Predict locations: (n,) float64."""
@@ -379,6 +384,10 @@ def boosted(estimator: Estimator) -> HistGradientBoostingRegressor | None:
     return last if type(last) is HistGradientBoostingRegressor and last.loss == "squared_error" else None
 
 
+def _settled(regressor: HistGradientBoostingRegressor, settings: dict[str, Any]) -> HistGradientBoostingRegressor:
+    return clone(regressor).set_params(**settings, early_stopping=False, warm_start=False)
+
+
 @dataclass(frozen=True, eq=False)
 class _Boosting:
     """Boosting of locations in pieces of some rounds; before each one targets and weights are computed again."""
@@ -393,10 +402,11 @@ class _Boosting:
 
         def learn(last: Estimator, features: Any, through: Transform) -> Estimator:
             family, centre = self.rows.constant()
-            regressor = self._settled(last, family, centre)
-            folds, model = self._path(regressor, rounded_to_bins(features, regressor.max_bins), family, centre)
-            mean = LocationBoosting()._keep(centre, folds, _share_of_all(model.share))
-            found.append(replace(model, folds=mean))
+            binned = rounded_to_bins(features, last.max_bins)
+            settings = self._settings(last, binned, family, centre)
+            boostings, model, _ = self._path(_settled(last, settings), binned, family, centre, self._folds())
+            mean = LocationBoosting()._keep(centre, boostings, _share_of_all(model.share))
+            found.append(replace(model, folds=mean, settings=settings))
             return mean
 
         fitted = fit_last(self.estimator, X, learn)
@@ -408,8 +418,8 @@ class _Boosting:
         last = self.estimator.steps[-1][1] if steps else self.estimator
         # Transformed by the steps that are fitted, so that both read the same features.
         features = Pipeline(steps[:-1]).transform(X) if steps[:-1] else X
-        family, centre = self.rows.constant()
-        regressor = self._settled(last, family, centre)
+        centre = self.rows.constant()[1]
+        regressor = _settled(last, model.settings)
         pieces = self._pieces(regressor, rounded_to_bins(features, regressor.max_bins), model.path or (), centre)
         assert model.folds is not None
         joined = model.folds._with(centre, pieces)
@@ -417,22 +427,38 @@ class _Boosting:
         fitted = Pipeline([*steps[:-1], (steps[-1][0], joined)]) if steps else joined
         return replace(model, estimator=fitted, centre=joined.start_)
 
-    def _settled(self, regressor: HistGradientBoostingRegressor, family: Family, centre: float) -> HistGradientBoostingRegressor:
-        """Set what holds noise off, where the user has not set it."""
-        told = float(self.rows.working(family, np.full(len(self.rows.answers), centre))[1].sum() / self.rows.total)
-        settings = noisy_settings(regressor, "sklearn.ensemble", min(1.0, told))
-        return clone(regressor).set_params(**settings, early_stopping=False, warm_start=False)
+    def _settings(self, regressor: HistGradientBoostingRegressor, X: Any, family: Family, centre: float) -> dict[str, Any]:
+        """Choose what holds noise off, where the user has not set it.
+
+        Small trees are best for few rows, and for many where the number is a sum of simple parts. So where the rows tell as much as
+        `_ENOUGH` true numbers, small trees and the library's own are both boosted, and the likelihood of a third of the rows decides.
+        """
+        told = float(self.rows.working(family, np.full(len(self.rows.answers), centre))[1].sum())
+        settings = noisy_settings(regressor, "sklearn.ensemble", min(1.0, told / self.rows.total))
+        if not settings or told < _ENOUGH:
+            return settings
+        folds = self._folds()[:1]
+        small, own = (self._path(_settled(regressor, each), X, family, centre, folds)[2] for each in (settings, {}))
+        return {} if self.rows.part(folds[0][1]).gain(own, small)[0] > 0 else settings
+
+    def _folds(self) -> list[tuple[Codes, Codes]]:
+        return _folds(len(self.rows.answers), self.random_state)
 
     def _path(
-        self, regressor: HistGradientBoostingRegressor, X: Any, family: Family, centre: float
-    ) -> tuple[list[list[HistGradientBoostingRegressor]], LocationModel]:
-        """Boost on the rows outside each fold; the likelihood of those inside chooses the family of each piece, and their number."""
-        n = len(self.rows.answers)
-        folds = _folds(n, self.random_state)
+        self, regressor: HistGradientBoostingRegressor, X: Any, family: Family, centre: float, folds: list[tuple[Codes, Codes]]
+    ) -> tuple[list[list[HistGradientBoostingRegressor]], LocationModel, Floats]:
+        """Boost on the rows outside each of these folds; the likelihood of those inside chooses the family of each piece, and their number.
+
+        Returns
+        -------
+        pieces by fold, the model without an estimator, and the log-likelihood of each row inside
+        """
+        n, inside = len(self.rows.answers), np.sort(np.concatenate([others for _, others in folds]))
+        judges = self.rows.part(inside)
         found, unseen = np.full((len(folds), n), centre), np.full(n, centre)
         generators = [check_random_state(self.random_state.randint(np.iinfo(np.int32).max)) for _ in folds]
         families, pieces = [family], [list[HistGradientBoostingRegressor]() for _ in folds]
-        best, kept, done, last = self.rows.chosen(centre, unseen), 0, 0, 0
+        best, kept, done, last = judges.chosen(centre, unseen[inside]), 0, 0, 0
         for size in pieces_of(regressor.max_iter, _GROWTH, _FIRST):
             for own, (learned, others), generator, made in zip(found, folds, generators, pieces, strict=True):
                 if made:  # not before, since the last piece needs none
@@ -440,16 +466,16 @@ class _Boosting:
                 made.append(self._piece(regressor, X, families[-1], own, learned, size, generator))
                 own[others] += made[-1].predict(take(X, others))
                 unseen[others] = own[others]
-            judged = self.rows.chosen(centre, unseen)
+            judged = judges.chosen(centre, unseen[inside])
             families.append(judged[0])
             done += size
-            if self.rows.gain(judged[2], best[2])[0] > 0:
+            if judges.gain(judged[2], best[2])[0] > 0:
                 best, kept, last = judged, len(families) - 1, done
             elif done - last >= PATIENCE:
                 break
-        family, share = self.rows.doubted(*best)
+        family, share = judges.doubted(*best)
         kept = kept if share > 0 else 0
-        return [made[:kept] for made in pieces], LocationModel(None, family, centre, share, path=tuple(families[:kept]))
+        return [made[:kept] for made in pieces], LocationModel(None, family, centre, share, path=tuple(families[:kept])), best[2]
 
     def _pieces(
         self, regressor: HistGradientBoostingRegressor, X: Any, path: Iterable[Family], centre: float
@@ -607,6 +633,16 @@ class _Rows:
         away = _quantiles(found - centre, (np.arange(_PLACES) + 0.5) / _PLACES, self.counts)
         family = self._calibrated(float(np.exp(belief.sum(axis=0) @ np.log(scales))), centre + share * away)
         return family, share, family.log_likelihood(family.clipped(centre + share * (found - centre)), self.answers)
+
+    def part(self, rows: Codes) -> "_Rows":
+        """Take some rows, with what all of them say of the points' shares."""
+        if len(rows) == len(self.answers):
+            return self
+        found = copy(self)
+        found.answers, found.kind, found.one_bit, found.both = self.answers[rows], self.kind[rows], self.one_bit[rows], self.both[rows]
+        found.counts = None if self.counts is None else self.counts[rows]
+        found.total = float(len(rows) if found.counts is None else found.counts.sum())
+        return found
 
     def gain(self, values: Floats, others: Floats) -> tuple[float, float]:
         """Compute by how much one log-likelihood of the rows is larger than another, and the standard error of that."""
