@@ -33,7 +33,7 @@ from scipy.special import log_softmax
 from sklearn.decomposition import PCA
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs
+from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, now, parser, parts, save_runs
 from benchmarks.small_epsilon.methods import DELTA, features
 from labeldp.aggregates import FeatureSums, Histogram
 from labeldp.learn import SoftmaxRegression
@@ -237,6 +237,7 @@ def accuracies(runs: Sequence[Run]) -> str:
     """Accuracy by method and epsilon, mean and deviation over seeds."""
     epsilons = sorted({run["epsilon"] for run in runs})
     lines = [f"| Fashion-MNIST, accuracy, % | {' | '.join(f'eps {e:g}' for e in epsilons)} |", "|---" * (len(epsilons) + 1) + "|"]
+    lines.append(f"| label equivalents | {' | '.join(f'{equivalents(ROWS, 10, e):,.0f}' for e in epsilons)} |")
     for method in METHODS:
         measured = [[run for run in runs if run["epsilon"] == epsilon and method in run["methods"]] for epsilon in epsilons]
         cells = [_shown(at_best_radius(same, method, "accuracy")[0], 100, 1) if same else "" for same in measured]

@@ -38,7 +38,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs, worth
 from labeldp.learn import CountsClassifier, Groupings, ProportionClassifier
 
 RESULT = RESULTS / "overlapping.json"
@@ -196,9 +196,11 @@ def markdown(runs: Sequence[Run]) -> str:
             values = found.get((None if method.startswith("no privacy") else epsilon, method))
             return "" if values is None else f"{values.mean():.{digits}f} ± {values.std(ddof=min(1, len(values) - 1)):.{digits}f}"
 
-        lines = [f"| adult: {name} | " + " | ".join(METHODS) + " |", "|" + "---|" * (len(METHODS) + 1)]
+        lines = [f"| adult: {name} | label equivalents | " + " | ".join(METHODS) + " |", "|" + "---|" * (len(METHODS) + 2)]
         for epsilon in sorted({at for at, _ in found if at is not None}):
-            lines.append(f"| eps {epsilon:g} | " + " | ".join(shown(epsilon, method) for method in METHODS) + " |")
+            lines.append(
+                f"| eps {epsilon:g} | {worth('adult', epsilon)} | " + " | ".join(shown(epsilon, method) for method in METHODS) + " |"
+            )
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 

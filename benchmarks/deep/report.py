@@ -171,7 +171,16 @@ SEVERAL = ("ours-1-of-4", "ours-3-of-6")  # of a data set one of them was run
 def summary() -> str:
     """One line for each table, size and epsilon at which ours was run: the README's. Seeds in brackets; epochs are ours."""
     columns = {NAMES[name]: (name,) for name in ("tuned-2st", *OURS)} | {"labeldp, several nets": SEVERAL}
-    titles = ("data, net, weights, precision", "eps", "LP-2ST, published", *columns, NAMES["non-private"], "epochs", "minutes a run")
+    titles = (
+        "data, net, weights, precision",
+        "eps",
+        "label equivalents",
+        "LP-2ST, published",
+        *columns,
+        NAMES["non-private"],
+        "epochs",
+        "minutes a run",
+    )
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for table, size in sorted({(run["table"], run["size"]) for run in load_runs(results_file(False))}):
         if table in GRIDS:
@@ -181,7 +190,7 @@ def summary() -> str:
             at = {name: found.get((name, epsilon), []) for name in OURS}
             cited = PUBLISHED[table].beside("paper-2st", epsilon)
             ours = [run for runs in at.values() for run in runs]
-            row = [_what(table, size, ours), f"{epsilon:g}", "" if cited is None else f"{cited:.{digits}f}"]
+            row = [_what(table, size, ours), f"{epsilon:g}", _worth(table, found, epsilon), "" if cited is None else f"{cited:.{digits}f}"]
             shown_runs = [[run for name in names for run in found.get((name, epsilon), [])] for names in columns.values()]
             shown_runs.append(found.get(("non-private", None), []))
             row += [shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "") for runs in shown_runs]

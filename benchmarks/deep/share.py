@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, now, parser, save_runs
 from benchmarks.deep.train import probabilities, scores
 from labeldp.deep import Consistency, Form, Recipe, consensus, evidence_of, group_votes, models, predict, train
 from labeldp.errors import LabelDPWarning
@@ -190,7 +191,8 @@ def tables() -> str:
     runs = [run for run in load_runs(PATH) if run["status"] == "finished" and run["epochs"] == EPOCHS]
     epsilons = sorted({run["epsilon"] for run in runs})
     heads = [f"eps = {e:g}: {what}" for e in epsilons for what in ("last epoch, %", "best by noisy rows, %", "worst class, %", "ECE, %")]
-    rows = [["method", *heads, "seeds", "core seconds"]]
+    worth = [[f"{equivalents(ROWS - HELD_OUT, 10, e):,.0f}", "", "", ""] for e in epsilons]
+    rows = [["method", *heads, "seeds", "core seconds"], ["label equivalents", *chain(*worth), "", ""]]
     for name, method in METHODS.items():
         cells, mine = [method.title], [run for run in runs if run["method"] == name]
         for epsilon in epsilons:
