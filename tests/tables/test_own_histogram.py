@@ -5,6 +5,7 @@ import contextlib
 import json
 import pickle
 import shutil
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,12 @@ def test_a_redraw_asks_again_and_is_charged(tmp_path: Path, ledger: Ledger) -> N
 def test_a_cost_that_leaves_nothing_is_refused(cost: float) -> None:
     with pytest.raises(InvalidInput, match=r"0 < epsilon < inf|less than the total"):
         spec(prior=HistogramPrior(cost))
+
+
+@pytest.mark.parametrize("cost", [np.float32(0.5), Fraction(1, 2), np.int64(1)])
+def test_a_cost_of_any_type_of_number_is_a_float(tmp_path: Path, ledger: Ledger, cost: Any) -> None:
+    done = ldp.release(write(tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior=HistogramPrior(cost)), ledger)
+    assert done.manifest["prior"] == {"histogram": {"epsilon": float(cost)}} and ledger.runs()[0].state == "settled"
 
 
 @pytest.mark.parametrize(
