@@ -73,10 +73,10 @@ def unwarned_no_more() -> None:
         warn(warning)
 
 
-def warn(warning: "LabelDPWarning") -> None:
-    """Issue a warning at the caller's line: the nearest code outside of the package. `ChargesUnwarned` may hold it back."""
+def warn(warning: "LabelDPWarning", *, refusable: bool = True) -> None:
+    """Issue a warning at the caller's line: the nearest code outside of the package. `ChargesUnwarned` may hold back a `refusable` one."""
     held = _held.get()
-    if held is not None:
+    if held is not None and refusable:
         held.append(warning)
         return
     # The number of our own frames differs from call to call, and Python hides a warning of one line after the first: so each warning is

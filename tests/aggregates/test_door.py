@@ -22,7 +22,7 @@ import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.app._ledger import accounts
 from labeldp.custody._aggregation import GroupCounts, aggregate_batches
-from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, SeededNoiseWarning
+from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, LeftOutWarning, SeededNoiseWarning
 from labeldp.receipt import spent_together
 
 RNG = np.random.default_rng(0)
@@ -262,6 +262,16 @@ def test_processes_at_once_never_share_a_draw_or_exceed_the_budget(ledger: ldp.L
 
 
 # Units ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error::labeldp.errors.LeftOutWarning")
+def test_a_warning_that_is_made_an_error_loses_no_answer(ledger: ldp.Ledger) -> None:
+    people = np.arange(600) // 2
+    with pytest.raises(LeftOutWarning):
+        ask(ledger, unit=people)
+    with pytest.raises(LeftOutWarning):
+        ldp.privatize(LABELS, ldp.RandomizedResponse(3, 0.5), dataset="d", unit=people, ids=np.arange(600), ledger=ledger)
+    assert not ledger.runs()
 
 
 def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Ledger) -> None:

@@ -3,8 +3,10 @@
 
 import contextlib
 import json
+import os
 import pickle
 import shutil
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,19 @@ def test_a_killed_release_goes_on_with_the_histogram_that_it_has(tmp_path: Path,
     assert read_histogram(out, ledger=ledger).values[0].tolist() == (kept(ledger) or {})["counts"]
 
 
+def test_a_histogram_that_was_never_kept_leaves_no_trace(tmp_path: Path, ledger: Ledger) -> None:
+    """Two noisy histograms of the same labels would tell more than the one charge says."""
+    source, out = write(tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    link = os.link
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(os, "link", lambda made, path: _die() if Path(path).name == HISTOGRAM else link(made, path))
+        ldp.release(source, out, spec(), ledger)
+    folder = ledger.run_dir(ledger.runs()[0].run_id)
+    assert kept(ledger) is None and [path for path in folder.iterdir() if HISTOGRAM in path.name]
+    ldp.release(source, out, spec(), ledger)
+    assert [path.name for path in folder.iterdir() if HISTOGRAM in path.name] == [HISTOGRAM]
+
+
 def test_corrected_labels_are_never_counted_under_the_first_charge(tmp_path: Path, ledger: Ledger) -> None:
     source, out = write(tmp_path / "in.parquet"), tmp_path / "out.parquet"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
@@ -243,6 +258,12 @@ def test_a_redraw_asks_again_and_is_charged(tmp_path: Path, ledger: Ledger) -> N
 def test_a_cost_that_leaves_nothing_is_refused(cost: float) -> None:
     with pytest.raises(InvalidInput, match=r"0 < epsilon < inf|less than the total"):
         spec(prior=HistogramPrior(cost))
+
+
+@pytest.mark.parametrize("cost", [np.float32(0.5), Fraction(1, 2), np.int64(1)])
+def test_a_cost_of_any_type_of_number_is_a_float(tmp_path: Path, ledger: Ledger, cost: Any) -> None:
+    done = ldp.release(write(tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior=HistogramPrior(cost)), ledger)
+    assert done.manifest["prior"] == {"histogram": {"epsilon": float(cost)}} and ledger.runs()[0].state == "settled"
 
 
 @pytest.mark.parametrize(
@@ -340,6 +361,13 @@ def test_an_edited_histogram_is_refused(tmp_path: Path, ledger: Ledger) -> None:
             with pytest.raises(InvalidInput):
                 read(out)
         assert verify(ledger, [place])
+    for asked in ({"query": "histogram", "n": 1}, {"query": "vote", "n_classes": 4, "epsilon": 0.5, "n_groups": 1}, {"query": "mean"}):
+        facts = json.loads(json.dumps(said))
+        facts["receipt"]["event"]["law"][HISTOGRAM] = asked
+        place.write_text(json.dumps(facts))
+        for read in (read_histogram, read_noisy):
+            with pytest.raises(InvalidInput):
+                read(out)
     place.write_text(json.dumps(said))
     assert read_histogram(out, ledger=ledger).values[0].tolist() == said[HISTOGRAM]["counts"] and not verify(ledger, [place])
 

@@ -120,7 +120,7 @@ def histogram_of_all(epsilon: float, n_classes: int, n_rows: int, cost: float | 
     rest : float
         What is left for the draws, rounded down.
     """
-    share = three_digits(min(epsilon / 2, (4 * n_classes / n_rows) ** 0.5)) if cost is None else cost
+    share = three_digits(min(epsilon / 2, (4 * n_classes / n_rows) ** 0.5)) if cost is None else _validate.epsilon(cost)
     rest = left_of(epsilon, share, "the prior (its own epsilon)")
     return Histogram(n_classes, share, 1), rest
 

@@ -507,12 +507,11 @@ def answer_groups(
         noted=({"classes_inferred": True} if inferred else {}) | ({"held_out": question.held_out} if question.held_out else {}),
     )
     account.check()
-    rows.check_units()
-    coverage = rows.coverage(account.ledger)
+    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
     charge = begin_once(
         request, account, coverage=coverage, before_charge=lambda: _require_room(account, coverage, question.total), total=question.total
     )
-    charge = rows.noting_cap(charge)
+    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
     # These need the run's secret, so they follow the charge.
     held_out = _held_out_rows(charge, rows, question.held_out)
     groups, kept = (groups, question.kept) if question.origin is None else _kept_with(charge, rows, groups, question.kept)
@@ -566,10 +565,9 @@ def answer_sums(
         noted={"classes_inferred": True} if inferred else None,
     )
     account.check()
-    rows.check_units()
-    coverage = rows.coverage(account.ledger)
+    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
     charge = begin_once(request, account, coverage=coverage)
-    charge = rows.noting_cap(charge)
+    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
 
     def draw(secret: RunSecret) -> Aggregate:
         sums, asked = RawSums(query.n_groups, query.n_classes), rows.within_cap(secret)
@@ -794,8 +792,7 @@ def answer_teachers(
         noted={"seed": question.seed} | ({"classes_inferred": True} if inferred else {}),
     )
     account.check()
-    rows.check_units()
-    coverage = rows.coverage(account.ledger)
+    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
 
     @cache
     def votes() -> GroupCounts:
@@ -807,7 +804,7 @@ def answer_teachers(
         votes()
 
     charge = begin_once(request, account, coverage=coverage, before_charge=before_charge)
-    charge = rows.noting_cap(charge)
+    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
     answer = answered(charge, lambda secret: drawn_answer(request, query, votes(), charge, secret), _OTHER_TEACHERS)
     return TeacherAnswer(answer, asked)
 

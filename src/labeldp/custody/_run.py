@@ -497,10 +497,9 @@ def charged_run(request: Request, account: Account, codes: NDArray[np.int32], ro
         return pin.hexdigest()
 
     # Before the charge, so that a repeated id is refused while nothing is spent.
-    rows.check_units()
-    coverage = rows.coverage(account.ledger)
+    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
     charge = begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
-    charge = rows.noting_cap(charge)
+    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
     if charge.repeats is not None:
         warn_of_repeat(charge.receipt, anew=RELEASE_ANEW)
     return Run(charge, codes, rows)
@@ -673,18 +672,16 @@ class TableRows:
             return np.ones(self.n_rows, bool)
         return keep_within_cap(self._unit_codes, one_word(secret.key("unit-cap"), self.blocks(secret)), self.column.max_rows_per_unit)
 
-    def check_units(self) -> None:
-        """Refuse units that cannot be compared; before a charge."""
-        _ = self._unit_codes
-
-    def noting_cap(self, charge: Charge) -> Charge:
-        """Note in the receipt how many rows are over their unit's cap, which are not drawn, and warn of them."""
+    @cached_property
+    def over_the_cap(self) -> int:
+        """The number of rows over their unit's cap, which are not drawn. The first call warns of them; it must precede the charge."""
+        # A user may have made errors of warnings: after the charge of an answer about groups its epsilon would be lost.
         if self._unit_codes is None:
-            return charge
+            return 0
         cap = self.column.max_rows_per_unit
         over = int(np.maximum(np.bincount(self._unit_codes) - cap, 0).sum())
         warn_of_cap(over, self.n_rows, cap, self.column.unit)
-        return replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+        return over
 
     @cached_property
     def _unit_codes(self) -> NDArray[np.int64] | None:
@@ -758,7 +755,8 @@ def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
         LeftOutWarning(
             f"{said} To compare caps: the command labeldp plan --table FILE --unit COLUMN. To set one: max_rows_per_unit=.",
             cli=f"{said} To compare caps: labeldp plan --table FILE --unit {unit}. To set one: --max-rows-per-unit.",
-        )
+        ),
+        refusable=False,  # the cap was asked for
     )
 
 

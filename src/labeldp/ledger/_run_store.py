@@ -89,9 +89,12 @@ class RunStore:
         private_folder(self.folder)
         part = self._part(name)
         write_new(part, data)
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError, FileNotFoundError):  # another process has kept its content, and removed this one's part
             os.link(part, self.folder / name)  # a link never replaces a file, as a rename would
-        part.unlink()
+        # Also the parts of processes that were killed: of answers drawn from the same labels only the one that is kept may stay.
+        for path in self.folder.iterdir():
+            if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.[0-9a-f]{{8}}\.part", path.name):
+                path.unlink(missing_ok=True)
         sync(self.folder)
         return (self.folder / name).read_bytes()
 

@@ -170,7 +170,9 @@ class OwnHistogram:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
-            _validate.positive(epsilon=self.epsilon, fix="It is the cost of the histogram, a part of the total: HistogramPrior(0.1).")
+            fix = "It is the cost of the histogram, a part of the total: HistogramPrior(0.1)."
+            cost = _validate.positive(epsilon=self.epsilon, fix=fix)
+            object.__setattr__(self, "epsilon", cost)  # a float, which JSON can hold, of any number
 
     def to_dict(self) -> dict[str, object]:
         """Return the prior as JSON-ready data."""

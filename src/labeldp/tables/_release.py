@@ -20,6 +20,7 @@ from pyarrow.fs import FileType
 from labeldp import _validate
 from labeldp._validate import joined
 from labeldp.aggregates import Aggregate, Histogram
+from labeldp.aggregates._result import query_from_dict
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._request import Account, Overlap
 from labeldp.custody._staged import stage_name
@@ -578,7 +579,12 @@ def charged_histogram(receipt: Receipt) -> Histogram | None:
     """Return the query of the histogram that a run was charged for as its prior; None if there is none."""
     drawn = receipt.event.get("law")
     asked = drawn.get(HISTOGRAM) if isinstance(drawn, Mapping) else None
-    return Histogram(**{name: value for name, value in asked.items() if name != "query"}) if isinstance(asked, Mapping) else None
+    if not isinstance(asked, Mapping):
+        return None
+    query = query_from_dict(asked)
+    if type(query) is not Histogram:
+        raise InvalidInput(f"Expected a histogram as the prior that run {receipt.run_id} was charged for, got a {query.name} query.")
+    return query
 
 
 def histogram_facts(answer: Aggregate) -> dict[str, object]:
