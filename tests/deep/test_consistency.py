@@ -19,6 +19,7 @@ from labeldp.deep import (
     count_loss,
     cross_entropy,
     debiased_loss,
+    denoise,
     evidence_of,
     group_votes,
     likelihood_loss,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FixMatchTeacher: a teacher of PATE-FM, which learns from its shard's labels and from the inputs of all rows."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,7 +74,7 @@ class FixMatchTeacher:
         if not isinstance(self.recipe, Recipe):
             raise InvalidInput(f"Expected a Recipe, got {type(self.recipe).__name__}. Leave it out for the default one.")
         if self.recipe.consistency is None:
-            object.__setattr__(self, "recipe", replace(self.recipe, consistency=Consistency.fixmatch(warm_up=1)))
+            object.__setattr__(self, "recipe", replace(self.recipe, consistency=Consistency.fixmatch(warm_up=min(1, self.recipe.epochs - 1))))
 
     def __call__(self, X: Any, rows: Rows, codes: Rows, asked: Rows) -> Rows:
         """Train on all inputs and the shard's codes, and vote.
@@ -101,5 +102,7 @@ class FixMatchTeacher:
         evidence = labels_of_some(codes_of_all, torch.arange(len(codes_of_all)) >= len(inputs))
         generator = torch.Generator().manual_seed(torch.initial_seed() % (1 << 63))
         every = torch.cat((inputs, inputs[labelled]))
-        net = train(self.net(), every, evidence, self.recipe, generator=generator, device=self.device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which class is lost, for example, follows from raw labels
+            net = train(self.net(), every, evidence, self.recipe, generator=generator, device=self.device)
         return predict(net, inputs[torch.as_tensor(asked)]).argmax(1).cpu().numpy()
