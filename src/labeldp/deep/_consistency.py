@@ -243,6 +243,15 @@ class Targets:
         self._predicted[:] = True
         self._present = self._mean.mean(0)
 
+    def state(self) -> dict[str, Any]:
+        """What has been learned of the rows so far."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        device = self._mean.device
+        vars(self).update({name: value.to(device) for name, value in state.items()})
+
     @torch.no_grad()
     def vote(self, features: Tensor, *, before: bool = False) -> None:
         """Let the neighbours vote by these features (n, d): before training for the first predictions, later for a factor of targets."""
