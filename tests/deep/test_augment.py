@@ -239,7 +239,7 @@ def test_bad_options_are_refused():
 
 
 def test_no_policy_that_was_searched_with_labels_is_here():
-    """As docs/guarantee.md says: every augmentation is one of these, whose operations and sizes are drawn alike, and no code names another."""
+    """As docs/guarantee.md says: every augmentation is one of these, drawn alike, and no code names another."""
     known = {"flip", "shift", "cutout", "mixup", "resized_crop", "colour_jitter", "rand_augment", "chain"}
     offered = {name for name, each in vars(augment).items() if inspect.isfunction(each) and each.__module__ == augment.__name__}
     assert {name for name in offered if not name.startswith("_")} == known

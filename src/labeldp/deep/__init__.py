@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         mixup_loss,
         posterior_loss,
     )
-    from labeldp.deep._teacher import FixMatchTeacher
     from labeldp.deep._regressor import LocationHead, TorchRegressor
+    from labeldp.deep._teacher import FixMatchTeacher
     from labeldp.deep.schedules import weight_average
 
 _HOME = {

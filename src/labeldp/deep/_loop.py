@@ -604,13 +604,19 @@ class _Checkpoint:
             found = torch.load(self._path, map_location="cpu", weights_only=True)
             kept, number, ended, best, state = (found[name] for name in ("facts", "number", "ended", "best", "state"))
         except Exception as error:  # of torch's, zip's and pickle's many
-            raise InvalidInput(f"Expected a checkpoint of train in {self._path}, got what is none ({type(error).__name__}). {advice}") from None
+            raise InvalidInput(
+                f"Expected a checkpoint of train in {self._path}, got what is none ({type(error).__name__}). {advice}"
+            ) from None
         if changed := list(_validate.differences(kept, self._facts)):
-            raise InvalidInput(f"Expected the checkpoint of this training in {self._path}, got another's: {_validate.told(changed)}. {advice}")
+            raise InvalidInput(
+                f"Expected the checkpoint of this training in {self._path}, got another's: {_validate.told(changed)}. {advice}"
+            )
         try:
             self._training.restore(state)
         except (RuntimeError, ValueError, KeyError) as error:  # torch's message has lines of names and shapes
-            raise InvalidInput(f"Expected a checkpoint of this net in {self._path}, got another net's ({type(error).__name__}). {advice}") from None
+            raise InvalidInput(
+                f"Expected a checkpoint of this net in {self._path}, got another net's ({type(error).__name__}). {advice}"
+            ) from None
         if self._best is not None:
             vars(self._best).update(best)
         return self._training.epochs if ended else int(number)

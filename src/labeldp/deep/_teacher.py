@@ -74,7 +74,9 @@ class FixMatchTeacher:
         if not isinstance(self.recipe, Recipe):
             raise InvalidInput(f"Expected a Recipe, got {type(self.recipe).__name__}. Leave it out for the default one.")
         if self.recipe.consistency is None:
-            object.__setattr__(self, "recipe", replace(self.recipe, consistency=Consistency.fixmatch(warm_up=min(1, self.recipe.epochs - 1))))
+            object.__setattr__(
+                self, "recipe", replace(self.recipe, consistency=Consistency.fixmatch(warm_up=min(1, self.recipe.epochs - 1)))
+            )
 
     def __call__(self, X: Any, rows: Rows, codes: Rows, asked: Rows) -> Rows:
         """Train on all inputs and the shard's codes, and vote.
