@@ -227,8 +227,8 @@ def _of_the_paper(piece: Piece, settings: Settings, clock: Clock, device: str) -
     """Run a cell of `deep`, unless that is done."""
     tiny = settings.rows is not None
     epsilons = (0.0 if piece.epsilon is None else piece.epsilon,)
-    cells = [run for run in runs.wanted(PAPER, "gpu", [str(piece.method)], epsilons, piece.seed - FIRST_SEED + 1, tiny)]
-    cells = [run for run in cells if run["seed"] == piece.seed]
+    seeds = runs.wanted(PAPER, "gpu", [str(piece.method)], epsilons, piece.seed - FIRST_SEED + 1, tiny)
+    cells = [run for run in seeds if run["seed"] == piece.seed]
     for cell in runs.unfinished(cells, tiny):
         clock.whole("paper", partial(runs.run_all, [cell], tiny=tiny, threads=torch.get_num_threads(), device=device))
 
@@ -333,8 +333,8 @@ def linear(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
 
     begun = time.perf_counter()
     found, more = clock.whole(piece.part, work)
-    taken = {"seconds": round(time.perf_counter() - begun, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
-    return {"accuracy": float(np.mean(found == data.y_test))} | more | taken
+    taken: Run = {"seconds": round(time.perf_counter() - begun, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
+    return taken | more | {"accuracy": float(np.mean(found == data.y_test))}
 
 
 def _keep_components(data: Data, settings: Settings, trunk: dict[str, Any], device: str, path: Path) -> None:

@@ -535,8 +535,8 @@ def denoise(groups: Any, evidence: Any, n_classes: int) -> Candidates:
 
     Notes
     -----
-    Guarantee: post-processing of released labels. Cost: as `group_votes`. Source: Tang et al., "Machine Learning with Differentially Private
-    Labels" (2022), Algorithm 7, with the vote of the noisy labels in place of the raw ones, which that algorithm reads.
+    Guarantee: post-processing of released labels. Cost: as `group_votes`. Source: Tang et al., "Machine Learning with Differentially
+    Private Labels" (2022), Algorithm 7, with the vote of the noisy labels in place of that of the raw ones.
 
     Examples
     --------

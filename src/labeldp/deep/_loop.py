@@ -300,10 +300,9 @@ def train(
     """
     if isinstance(module, Ensemble):
         shared: dict[str, Any] = {"device": device, "held_out": held_out, "progress": progress, "watch": watch, "fabric": fabric}
-        done = []
-        for number, net in enumerate(module.nets):
-            shared["checkpoint"] = None if checkpoint is None else f"{checkpoint}-{number}"
-            done.append(train(net, inputs, evidence, recipe, generator=generator, first=first, **shared))
+        files = [None if checkpoint is None else f"{checkpoint}-{number}" for number in range(len(module.nets))]
+        shared |= {"generator": generator, "first": first}
+        done = [train(net, inputs, evidence, recipe, checkpoint=file, **shared) for net, file in zip(module.nets, files, strict=True)]
         return Ensemble(done, module.sizes).eval()
     require_generator(generator)
     if recipe.patience is not None and held_out is None:
@@ -318,9 +317,9 @@ def train(
     if held_out is not None:
         held_out = (training.placed(_paired(*held_out)), held_out[1].to(place.device))
     best = None if recipe.patience is None else _Best(recipe.patience)
-    kept = None if checkpoint is None else _Checkpoint(Path(checkpoint), training, best)
+    kept = _Checkpoint(checkpoint, training, best)
     model = training.model
-    for number in range(1 if kept is None else kept.restored() + 1, recipe.epochs + 1):
+    for number in range(kept.restored() + 1, recipe.epochs + 1):
         loss = training.epoch(number)
         place.unite(model)  # before the net is scored, saved or shown: each process has its own batch statistics
         if watch is not None:
@@ -328,15 +327,9 @@ def train(
         wanted = progress is not None or best is not None  # a score costs predictions
         score = _score(model, *held_out, place) if wanted and held_out is not None else None
         ended = (best is not None and best.is_enough(score, model)) or number == recipe.epochs
-        if kept is not None and (ended or kept.is_due()):
-            kept.save(number, ended)
-        if progress is not None:
-            try:
+        with kept.after(number, ended):
+            if progress is not None:
                 progress(Epoch(number, loss, score, recipe.epochs))
-            except BaseException:
-                if kept is not None:
-                    kept.save(number, ended)
-                raise
         if ended:
             break
     training.tell()
@@ -441,10 +434,10 @@ class _Training:
             raise InvalidInput(f"Expected one process with checkpoint=, got {self._place.world}. Leave it out.")
 
     def facts(self) -> dict[str, object]:
-        """What another training would have other values of: the evidence, where the generator stands, and the recipe's numbers and words."""
+        """What another training would have other values of: the evidence, the generator's state, and the recipe's numbers and words."""
         shared = {} if self._recipe.consistency is None else vars(self._recipe.consistency)
         named = vars(self._recipe) | {f"consistency.{name}": value for name, value in shared.items()}
-        settings = {name: value for name, value in named.items() if isinstance(value, int | float | str | None)}
+        settings: dict[str, object] = {name: value for name, value in named.items() if isinstance(value, int | float | str | None)}
         return settings | {"evidence": _digest(self._evidence).hex(), "generator": _digest(self._draws.get_state()).hex()}
 
     def state(self) -> dict[str, Any]:
@@ -575,19 +568,29 @@ class _Best:
 
 
 class _Checkpoint:
-    """The file from which a training goes on: its state after an epoch."""
+    """The file from which a training goes on: its state after an epoch. Without a path nothing is kept."""
 
-    def __init__(self, path: Path, training: _Training, best: _Best | None) -> None:
-        training.require_one_process()
-        self._path, self._training, self._best = path, training, best
-        self._facts, self._written = training.facts(), time.monotonic()
+    def __init__(self, path: str | Path | None, training: _Training, best: _Best | None) -> None:
+        self._path = None if path is None else Path(path)
+        self._training, self._best, self._written = training, best, time.monotonic()
+        if path is not None:
+            training.require_one_process()
+            self._facts = training.facts()
 
-    def is_due(self) -> bool:
-        """Return whether the last write is long ago."""
-        return time.monotonic() - self._written > _SAVED_EVERY
+    @contextmanager
+    def after(self, number: int, ended: bool) -> Iterator[None]:
+        """Keep the state after an epoch, if the last write is long ago or the block raises an error."""
+        if ended or time.monotonic() - self._written > _SAVED_EVERY:
+            self._save(number, ended)
+        try:
+            yield
+        except BaseException:
+            self._save(number, ended)
+            raise
 
-    def save(self, number: int, ended: bool) -> None:
-        """Replace the file by the state after an epoch."""
+    def _save(self, number: int, ended: bool) -> None:
+        if self._path is None:
+            return
         best = {} if self._best is None else vars(self._best)
         buffer = io.BytesIO()
         torch.save({"facts": self._facts, "number": number, "ended": ended, "best": best, "state": self._training.state()}, buffer)
@@ -597,7 +600,7 @@ class _Checkpoint:
 
     def restored(self) -> int:
         """Go on from the file, if there is one; return how many epochs are done, all of them if the training is over."""
-        if not self._path.exists():
+        if self._path is None or not self._path.exists():
             return 0
         advice = "Delete it to begin anew, or name another file."
         try:

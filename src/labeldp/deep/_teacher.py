@@ -50,11 +50,11 @@ class FixMatchTeacher:
 
     Notes
     -----
-    Guarantee: none by itself. It reads raw labels, so nobody but `PATEClassifier` may call it. It prints, keeps and sends nothing; `net` and
-    the functions in `recipe` must not either. A ledger knows it by its class alone, so take `redraw=True` or another `random_state` after a
-    change of its settings. Each of eight inputs of an epoch has a label, for which the shard's rows are repeated. Cost: a training on all
-    rows for each teacher. Source: Tang et al., "Machine Learning with Differentially Private Labels" (2022), Algorithm 4 (PATE-FM); Sohn et
-    al., "FixMatch" (2020).
+    Guarantee: none by itself. It reads raw labels, so nobody but `PATEClassifier` may call it. It prints, keeps and sends nothing; `net`
+    and the functions in `recipe` must not either. A ledger knows it by its class alone: after a change of its settings take another
+    `random_state`, which is a new charge. One of eight inputs of an epoch has a label, for which the shard's rows are repeated. Cost: a
+    training on all rows for each teacher. Source: Tang et al., "Machine Learning with Differentially Private Labels" (2022), Algorithm 4
+    (PATE-FM); Sohn et al., "FixMatch" (2020).
 
     Examples
     --------
