@@ -334,7 +334,8 @@ def linear(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     begun = time.perf_counter()
     found, more = clock.whole(piece.part, work)
     taken: Run = {"seconds": round(time.perf_counter() - begun, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
-    return taken | more | {"accuracy": float(np.mean(found == data.y_test))}
+    taken |= more | {"accuracy": float(np.mean(found == data.y_test))}
+    return taken
 
 
 def _keep_components(data: Data, settings: Settings, trunk: dict[str, Any], device: str, path: Path) -> None:
