@@ -85,11 +85,15 @@ def embedded(name: str, part: str, rows: int | None) -> Array:
 def components(name: str, rows: int | None) -> tuple[Array, Array, Array, Array, int]:
     """(train, labels, test, test labels, K): principal components of the training rows' features, whose mean square is 1."""
     dataset = ldp.datasets.load(name)
-    F, F_test = (embedded(name, part, rows).astype(np.float32) for part in ("train", "test"))
-    pca = PCA(COMPONENTS, svd_solver="covariance_eigh").fit(F)
-    scale = np.sqrt(pca.explained_variance_.mean())
-    X, X_test = (pca.transform(part) / scale for part in (F, F_test))
+    X, X_test = scaled_components(*(embedded(name, part, rows).astype(np.float32) for part in ("train", "test")))
     return X, dataset.y_train[: len(X)], X_test, dataset.y_test[: len(X_test)], dataset.n_classes
+
+
+def scaled_components(F: Array, F_test: Array) -> tuple[Array, Array]:
+    """Principal components of the training rows' features, whose mean square is 1: of train and test rows."""
+    pca = PCA(min(COMPONENTS, *F.shape), svd_solver="covariance_eigh").fit(F)
+    scale = np.sqrt(pca.explained_variance_.mean())
+    return pca.transform(F) / scale, pca.transform(F_test) / scale
 
 
 # Methods ------------------------------------------------------------------------------------------------------------------------------
@@ -105,9 +109,13 @@ def choosing() -> Any:
     return SoftmaxRegression(C=STRENGTHS, intercept_C=0.1, max_iter=200, random_state=0)
 
 
-def chosen(name: str, epsilon: float, seed: int, rows: int | None) -> tuple[str, Array]:
+Columns = tuple[Array, Array, Array, Array, int]
+"""Train rows, their labels, test rows, their labels, and the number of classes."""
+
+
+def chosen(columns: Columns, epsilon: float, seed: int) -> tuple[str, Array]:
     """Name the method that held-out draws choose, and what it predicts of the test rows."""
-    X, y, X_test, _, k = components(name, rows)
+    X, y, X_test, _, k = columns
     order = np.random.default_rng(seed).permutation(len(y))
     counted, drawn, held_out = np.split(order, [len(y) // 2, len(y) - len(y) // 10])
     noise = ldp.SeededNoise(seed)
@@ -141,11 +149,15 @@ def probabilities(model: Any, X: Array, k: int) -> Array:
 
 def predictions(run: Run) -> tuple[Array, Run]:
     """What a cell's method predicts of the test rows, and what else is to be kept."""
-    name, method, epsilon, seed = run["data"], run["method"], run["epsilon"], run["seed"]
-    X, y, X_test, _, k = components(name, run.get("rows"))
+    return predicted(components(run["data"], run.get("rows")), run["method"], run["epsilon"], run["seed"])
+
+
+def predicted(columns: Columns, method: str, epsilon: float, seed: int) -> tuple[Array, Run]:
+    """What a method predicts of the test rows, on any features that saw no label of the training rows."""
+    X, y, X_test, _, k = columns
     told: dict[str, Any] = {"epsilon": epsilon, "classes": range(k), "noise": ldp.SeededNoise(seed)}
     if method == "chosen":
-        best, found = chosen(name, epsilon, seed, run.get("rows"))
+        best, found = chosen(columns, epsilon, seed)
         return found, {"chose": best}
     if method == "no privacy":
         return learner().fit(X, y).predict(X_test), {}

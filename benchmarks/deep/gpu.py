@@ -1,42 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU is needed for, the most important first: images at small epsilon, from targets that rows share.
+"""What a GPU is needed for, the most important first, in pieces that fit a machine which is lent by the minute.
 
-Each run takes a net whose first weights were learned from the training images alone (`labeldp.research.ssl.simclr`, once for all runs of
-a data set), and trains it with `Consistency`: neighbours' votes, then posterior targets. No other data, pure epsilon, one stage of the
-best law without a prior, the last epoch; the test labels are looked at when a run is over.
+1. "sharing": CIFAR-10, then CIFAR-100, at small epsilon. A net whose first weights were learned from the training images alone
+   (`labeldp.research.ssl.simclr`, once for all runs of a data set) is trained with `Consistency`: neighbours' votes, then posterior
+   targets. No other data, pure epsilon, one stage of the best law without a prior, the last epoch; the test labels are looked at when a
+   run is over.
+2. "paper": the paper's net on Fashion-MNIST, by its recipes and ours: runs of `python -m benchmarks deep --table fashion-mnist --size gpu`,
+   kept with those.
+3. "small-epsilon": the features that 1. learned without labels, of CIFAR-10 and Fashion-MNIST, and on them the methods of
+   `python -m benchmarks pretrained`: a linear model from noisy labels, counts or votes of clusters, or both.
 
     python -m benchmarks gpu                      all that has not finished, until it is done
-    python -m benchmarks gpu --seconds 540        starts no piece that would not end in time: for machines that are lent by the minute
-    python -m benchmarks gpu --table cifar10 --epsilon 1 --seeds 3
-    python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, two epochs
+    python -m benchmarks gpu --seconds 540        stops in time, and goes on from there when it is started again
+    python -m benchmarks gpu --part sharing --table cifar10 --epsilon 1 --seeds 3
+    python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, an epoch or two
 
-Runs are kept in results/gpu.json, features in benchmarks/.cache. Recipes were chosen by the noisy labels of 10,000 training images that
-were not learned from, at epsilon 1.
+Runs of 1. and 3. are kept in results/gpu.json; features, and trainings that are not over, in benchmarks/.cache (or the folder that
+SMALL_EPSILON_CACHE names). A training of 1. goes on behind its last saved epoch, also if it was killed; a run of 2. or a cell of 3. is
+begun if there is time for the longest one like it so far. Recipes of 1. were chosen by the noisy labels of 10,000 training images that were
+not learned from, at epsilon 1.
 """
 
+import hashlib
+import json
 import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 import labeldp as ldp
+from benchmarks import pretrained
 from benchmarks.common import RESULTS, Run, load_runs, machine, now, parser, save_runs, worth
+from benchmarks.deep import runs
 from benchmarks.deep.data import Data, load
 from benchmarks.deep.nets import FastResNet
+from benchmarks.deep.published import EPSILONS
 from benchmarks.deep.train import probabilities, scores
 from benchmarks.small_epsilon.features import CACHE
+from benchmarks.small_epsilon.report import mean_of
 from labeldp.deep import Consistency, Recipe, augment, evidence_of, schedules, train
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import SubsetSelection
 from labeldp.research import ssl
+from labeldp.research.embed import Embedder
 
 FIRST_SEED = 100
 GOALS = {
@@ -44,6 +58,9 @@ GOALS = {
     "cifar100": {2.5: 67.0, 3.25: 72.0, 4.6: 80.0, 6.0: 82.5},
 }
 """Epsilons of each table, with the accuracy in percent that we aim at."""
+PAPER, PAPER_METHODS = "fashion-mnist", ("ours-1", "paper-2st", "ours-2", "paper-1st")
+SMALL_DATA, SMALL_EPSILONS, SMALL_METHODS = ("cifar10", "fashion-mnist"), (0.1, 0.5, 1.0), pretrained.METHODS
+PARTS = ("sharing", "paper", "small-epsilon")
 ORDER = [("cifar10", epsilon) for epsilon in (1.0, 2.0, 4.0, 0.75)] + [("cifar100", epsilon) for epsilon in GOALS["cifar100"]]
 
 
@@ -86,87 +103,249 @@ TINY = Settings(feature_epochs=1, epochs=2, batch_size=64, neighbours=20, width=
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run what has not finished, or print the table."""
+    """Run what has not finished, or print the tables."""
     options = parser("gpu", __doc__)
-    options.add_argument("--table", choices=tuple(GOALS), help="one data set")
+    options.add_argument("--part", choices=PARTS, help="one part")
+    options.add_argument("--table", choices=(*GOALS, PAPER), help="one data set")
     options.add_argument("--epsilon", type=float, nargs="*", help="these only")
     options.add_argument("--seeds", type=int, default=1, help="from 100 on (default 1)")
-    options.add_argument("--seconds", type=float, default=math.inf, help="start nothing that would not end in this time")
+    options.add_argument("--seconds", type=float, default=math.inf, help="stop before so much time is over")
     options.add_argument("--feature-epochs", type=int, default=Settings.feature_epochs)
     options.add_argument("--epochs", type=int, default=Settings.epochs)
     options.add_argument("--tiny", action="store_true", help="the smallest setting, to try the command out")
-    options.add_argument("--report", action="store_true", help="print the table of kept runs and stop")
+    options.add_argument("--report", action="store_true", help="print the tables of kept runs and stop")
     args = options.parse_args(arguments)
     if not args.report:
         settings = TINY if args.tiny else Settings(feature_epochs=args.feature_epochs, epochs=args.epochs)
-        wanted = [
-            (name, epsilon, seed)
+        pieces = [
+            piece
             for seed in range(FIRST_SEED, FIRST_SEED + args.seeds)
-            for name, epsilon in ORDER
-            if args.table in (None, name) and (not args.epsilon or epsilon in args.epsilon)
+            for piece in wanted(seed)
+            if args.part in (None, piece.part) and args.table in (None, piece.table)
+            if not args.epsilon or piece.epsilon in args.epsilon
         ]
-        if not wanted:
-            options.error(f"no run of that kind; tables and epsilons are {', '.join(f'{name} {epsilon:g}' for name, epsilon in ORDER)}")
-        run_all(wanted, settings, args.seconds)
+        if not pieces:
+            there = {f"{piece.part} {piece.table} {piece.epsilon:g}": None for piece in wanted(FIRST_SEED) if piece.epsilon is not None}
+            options.error(f"no run of that kind; there are {', '.join(there)}")
+        run_all(pieces, settings, args.seconds)
     print(tables())
 
 
-def run_all(wanted: Sequence[tuple[str, float, int]], settings: Settings, seconds: float) -> None:
-    """Run each piece that has not finished, as long as the time is enough for one like the last."""
-    started, longest = time.perf_counter(), 0.0
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    path = RESULTS / "gpu.json"
-    for name, epsilon, seed in wanted:
-        asked = {"table": name, "epsilon": epsilon, "seed": seed, "settings": asdict(settings)}
-        kept = load_runs(path)
-        if any(run["status"] == "finished" and all(run[key] == value for key, value in asked.items()) for run in kept):
-            continue
-        if time.perf_counter() - started + longest >= seconds:
-            print(f"{name} at {epsilon:g} would not end in time: start the command again", flush=True)
-            return
-        save_runs(path, [*kept, asked | {"status": "started", "started": now(), "machine": machine()}])
-        data = load(name)
-        if settings.rows is not None:
-            data = data.tiny(settings.rows)
-        try:
-            trunk = features(data, settings, device)
-            begun = time.perf_counter()
-            found = fit(data, epsilon, seed, trunk, settings, device)
-        except Exception as error:
-            save_runs(path, [*kept, asked | {"status": "failed", "finished": now(), "error": str(error), "machine": machine()}])
-            raise
-        longest = time.perf_counter() - begun
-        ended = {"status": "finished", "finished": now(), "seconds": round(longest, 1), "device": _name(device)}
-        save_runs(path, [*kept, asked | ended | found | {"machine": machine()}])
-        print(f"{name} at {epsilon:g}, seed {seed}: {100 * found['accuracy']:.2f} % in {longest:.0f} s", flush=True)
+@dataclass(frozen=True)
+class Piece:
+    """A run that is asked for; epsilon None: without privacy."""
+
+    part: str
+    table: str
+    epsilon: float | None
+    seed: int
+    method: str | None = None
 
 
-def features(data: Data, settings: Settings, device: str) -> dict[str, torch.Tensor]:
-    """Weights of a net that has seen the training images and no label; trained once, then kept."""
-    path = CACHE / f"gpu-{data.name}-{len(data.X)}-{settings.feature_epochs}-{settings.width}.pt"
-    if not path.exists():
-        torch.manual_seed(0)
-        start = time.perf_counter()
-        trunk = ssl.without_head(FastResNet(data.n_classes, data.X.shape[1], settings.width))
-        generator = torch.Generator().manual_seed(0)
-        ssl.simclr(trunk, data.X, settings.features(), generator=generator, temperature=0.2, device=device, progress=_say)
-        print(f"{data.name}: features in {time.perf_counter() - start:.0f} s", flush=True)
+def wanted(seed: int) -> list[Piece]:
+    """All runs of a seed, the most important first."""
+    sharing = [Piece("sharing", name, epsilon, seed) for name, epsilon in ORDER]
+    cells = [(float(epsilon), method) for epsilon in EPSILONS[PAPER] for method in PAPER_METHODS] + [(None, "non-private")]
+    paper = [Piece("paper", PAPER, epsilon, seed, method) for epsilon, method in cells]
+    small = [
+        Piece("small-epsilon", name, None if method == "no privacy" else epsilon, seed, method)
+        for name in SMALL_DATA
+        for epsilon in SMALL_EPSILONS
+        for method in SMALL_METHODS
+        if method != "no privacy" or epsilon == SMALL_EPSILONS[-1]
+    ]
+    return sharing + paper + small
+
+
+class OutOfTime(Exception):
+    """The time of this piece is over; nothing is lost."""
+
+
+@dataclass
+class Clock:
+    """When to stop, and the longest run so far of those that cannot be stopped in between."""
+
+    end: float
+    longest: dict[str, float] = field(default_factory=dict)
+
+    def require(self, seconds: float = 0.0) -> None:
+        """Stop if there is not so much time left."""
+        if time.perf_counter() + seconds >= self.end:
+            raise OutOfTime
+
+    def whole(self, part: str, work: Callable[[], Any]) -> Any:
+        """Do what cannot go on where it stopped, if there is time for it."""
+        self.require(self.longest.get(part, 0.0))
+        begun = time.perf_counter()
+        found = work()
+        self.longest[part] = max(self.longest.get(part, 0.0), time.perf_counter() - begun)
+        return found
+
+
+class Training:
+    """A training in several pieces: the checkpoint that it goes on from, and the seconds of all pieces."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        clock.require()
+        self.path, self._clock, self._times = path, clock, path.with_suffix(".json")
+        self.seconds = float(json.loads(self._times.read_text())) if self._times.exists() else 0.0
+        self._last = time.perf_counter()
         path.parent.mkdir(parents=True, exist_ok=True)
+
+    def progress(self, epoch: Any) -> None:
+        """Note the time, and stop if it is not enough for another epoch."""
+        taken = time.perf_counter() - self._last
+        self._last, self.seconds = self._last + taken, self.seconds + taken
+        self._times.write_text(json.dumps(self.seconds))
+        if epoch.number % 10 == 0:
+            print(f"    epoch {epoch.number} of {epoch.epochs}: loss {epoch.loss:.4f}", flush=True)
+        if epoch.number < epoch.epochs:
+            self._clock.require(taken)
+
+
+def forget(path: Path) -> None:
+    """Delete a training's checkpoint, once what came of it is saved."""
+    path.unlink(missing_ok=True)
+    path.with_suffix(".json").unlink(missing_ok=True)
+
+
+def run_all(pieces: Sequence[Piece], settings: Settings, seconds: float) -> None:
+    """Run each piece that has not finished, as long as there is time."""
+    clock, device = Clock(time.perf_counter() + seconds), "cuda" if torch.cuda.is_available() else "cpu"
+    for piece in pieces:
+        try:
+            if piece.part == "paper":
+                _of_the_paper(piece, settings, clock, device)
+            else:
+                _run(piece, settings, clock, device)
+        except OutOfTime:
+            print(f"{piece.table} at {piece.epsilon} would not end in time: start the command again", flush=True)
+            return
+
+
+def _of_the_paper(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
+    """Run a cell of `deep`, unless that is done."""
+    tiny = settings.rows is not None
+    epsilons = (0.0 if piece.epsilon is None else piece.epsilon,)
+    seeds = runs.wanted(PAPER, "gpu", [str(piece.method)], epsilons, piece.seed - FIRST_SEED + 1, tiny)
+    cells = [run for run in seeds if run["seed"] == piece.seed]
+    for cell in runs.unfinished(cells, tiny):
+        clock.whole("paper", partial(runs.run_all, [cell], tiny=tiny, threads=torch.get_num_threads(), device=device))
+
+
+def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
+    """Run a piece, unless that is done; each start and each end is on disk."""
+    path = RESULTS / "gpu.json"
+    asked = {"table": piece.table, "epsilon": piece.epsilon, "seed": piece.seed, "settings": asdict(settings)}
+    asked |= {} if piece.method is None else {"method": piece.method}
+    kept = load_runs(path)
+    mine = [run for run in kept if run.get("method") == piece.method and all(run[key] == value for key, value in asked.items())]
+    if any(run["status"] == "finished" for run in mine):
+        return
+    clock.require()
+    stopped = [run for run in mine if run["status"] == "started"]
+    kept = [run for run in kept if run not in stopped]
+    asked |= {"status": "started", "started": stopped[0]["started"] if stopped else now()}
+    save_runs(path, [*kept, asked | {"machine": machine()}])
+    try:
+        found = fit(piece, settings, clock, device) if piece.method is None else linear(piece, settings, clock, device)
+    except OutOfTime:
+        raise
+    except Exception as error:
+        save_runs(path, [*kept, asked | {"status": "failed", "finished": now(), "error": str(error), "machine": machine()}])
+        raise
+    asked |= {"status": "finished", "finished": now(), "device": _name(device)}
+    save_runs(path, [*kept, asked | found | {"machine": machine()}])
+    if piece.method is None:
+        forget(_checkpoint(piece, settings))
+    what = f"{piece.table} at {piece.epsilon}{f', {piece.method}' if piece.method else ''}, seed {piece.seed}"
+    print(f"{what}: {100 * found['accuracy']:.2f} % in {found['seconds']:.0f} s", flush=True)
+
+
+def _data(table: str, settings: Settings) -> Data:
+    data = load(table)
+    return data if settings.rows is None else data.tiny(settings.rows)
+
+
+def _net(data: Data, settings: Settings) -> FastResNet:
+    return FastResNet(data.n_classes, data.X.shape[1], settings.width)
+
+
+def _trunk_file(data: Data, settings: Settings) -> Path:
+    return CACHE / f"gpu-{data.name}-{len(data.X)}-{settings.feature_epochs}-{settings.width}.pt"
+
+
+def _checkpoint(piece: Piece, settings: Settings) -> Path:
+    key = hashlib.sha256(json.dumps([asdict(piece), asdict(settings)]).encode()).hexdigest()[:16]
+    return CACHE / f"gpu-{piece.table}-{key}.checkpoint"
+
+
+def features(data: Data, settings: Settings, clock: Clock, device: str) -> dict[str, Any]:
+    """Weights of a net that has seen the training images and no label; trained once, then kept."""
+    path = _trunk_file(data, settings)
+    if not path.exists():
+        work = Training(path.with_suffix(".checkpoint"), clock)
+        torch.manual_seed(0)
+        trunk = ssl.without_head(_net(data, settings))
+        generator = torch.Generator().manual_seed(0)
+        more: dict[str, Any] = {"device": device, "progress": work.progress, "checkpoint": work.path}
+        ssl.simclr(trunk, data.X, settings.features(), generator=generator, temperature=0.2, **more)
+        print(f"{data.name}: features in {work.seconds:.0f} s", flush=True)
         weights = {name: values.cpu() for name, values in trunk.state_dict().items()}
-        torch.save({"weights": weights, "seconds": time.perf_counter() - start}, path)
+        part = path.with_suffix(".part")
+        torch.save({"weights": weights, "seconds": work.seconds}, part)
+        part.replace(path)
+        forget(work.path)
     return dict(torch.load(path, map_location="cpu"))
 
 
-def fit(data: Data, epsilon: float, seed: int, trunk: dict[str, Any], settings: Settings, device: str) -> Run:
+def fit(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     """Draw the labels from seeded noise, train, then look at the test labels."""
-    noisy = drawn(data, epsilon, seed)
-    torch.manual_seed(seed)
-    net: nn.Module = FastResNet(data.n_classes, data.X.shape[1], settings.width)
+    data = _data(piece.table, settings)
+    trunk = features(data, settings, clock, device)
+    assert piece.epsilon is not None
+    noisy, work = drawn(data, piece.epsilon, piece.seed), Training(_checkpoint(piece, settings), clock)
+    torch.manual_seed(piece.seed)
+    net = _net(data, settings)
     net.load_state_dict(trunk["weights"], strict=False)  # all but the head
-    generator = torch.Generator().manual_seed(seed)
-    net = train(net, data.X, evidence_of(noisy), settings.recipe(), generator=generator, device=device, progress=_say)
-    proba = probabilities(net, data.X_test, "flip")
-    return {"law": noisy.blocks[0].law.name, "feature_seconds": round(float(trunk["seconds"]), 1)} | scores(proba, data.y_test)
+    generator = torch.Generator().manual_seed(piece.seed)
+    more: dict[str, Any] = {"device": device, "progress": work.progress, "checkpoint": work.path}
+    proba = probabilities(train(net, data.X, evidence_of(noisy), settings.recipe(), generator=generator, **more), data.X_test, "flip")
+    taken = {"seconds": round(work.seconds, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
+    return {"law": noisy.blocks[0].law.name} | taken | scores(proba, data.y_test)
+
+
+def linear(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
+    """A linear model, counts or votes on the features that were learned without labels."""
+    data = _data(piece.table, settings)
+    trunk = features(data, settings, clock, device)
+    path = _trunk_file(data, settings).with_suffix(".npz")
+    if not path.exists():
+        clock.whole("components", partial(_keep_components, data, settings, trunk, device, path))
+    with np.load(path) as kept:
+        X, X_test = kept["train"], kept["test"]
+    columns = (X, data.y, X_test, data.y_test, data.n_classes)
+
+    def work() -> tuple[Any, Run]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return pretrained.predicted(columns, str(piece.method), 0.0 if piece.epsilon is None else piece.epsilon, piece.seed)
+
+    begun = time.perf_counter()
+    found, more = clock.whole(piece.part, work)
+    taken: Run = {"seconds": round(time.perf_counter() - begun, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
+    taken |= more | {"accuracy": float(np.mean(found == data.y_test))}
+    return taken
+
+
+def _keep_components(data: Data, settings: Settings, trunk: dict[str, Any], device: str, path: Path) -> None:
+    net = ssl.without_head(_net(data, settings))
+    net.load_state_dict(trunk["weights"])
+    seen = Embedder(net.eval(), device=device)
+    X, X_test = pretrained.scaled_components(*(seen.transform(part) for part in (data.X, data.X_test)))
+    part = path.with_suffix(".part.npz")
+    np.savez(part, train=X, test=X_test)
+    part.replace(path)
 
 
 def drawn(data: Data, epsilon: float, seed: int) -> NoisyLabels:
@@ -177,11 +356,25 @@ def drawn(data: Data, epsilon: float, seed: int) -> NoisyLabels:
 
 
 def tables() -> str:
-    """Kept runs by data set and epsilon."""
-    runs = [run for run in load_runs(RESULTS / "gpu.json") if run["status"] == "finished" and run["settings"]["rows"] is None]
+    """Kept runs by data set and epsilon: targets that rows share, and below them the methods on features, if any was run."""
+    kept = [run for run in load_runs(RESULTS / "gpu.json") if run["status"] == "finished" and run["settings"]["rows"] is None]
+    linear = [run for run in kept if run.get("method")]
+    return _sharing([run for run in kept if not run.get("method")]) + (f"\n\n{_linear(linear)}" if linear else "")
+
+
+def _linear(kept: Sequence[Run]) -> str:
+    rows = [["accuracy on own features, %", "eps", *SMALL_METHODS], ["---"] * (2 + len(SMALL_METHODS))]
+    for name in sorted({run["table"] for run in kept}):
+        for epsilon in sorted({run["epsilon"] for run in kept if run["table"] == name and run["epsilon"] is not None}):
+            same = [run for run in kept if run["table"] == name and run["epsilon"] in (None, epsilon)]
+            rows.append([name, f"{epsilon:g}", *(mean_of([run for run in same if run["method"] == method]) for method in SMALL_METHODS)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def _sharing(kept: Sequence[Run]) -> str:
     rows = []
-    for name, epsilon in sorted({(run["table"], run["epsilon"]) for run in runs}):
-        found = [run for run in runs if (run["table"], run["epsilon"]) == (name, epsilon)]
+    for name, epsilon in sorted({(run["table"], run["epsilon"]) for run in kept}):
+        found = [run for run in kept if (run["table"], run["epsilon"]) == (name, epsilon)]
         mean = {
             key: np.mean([run[key] for run in found]) for key in ("accuracy", "worst_class", "log_loss", "calibration_error", "seconds")
         }
@@ -213,8 +406,3 @@ def tables() -> str:
 
 def _name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else device
-
-
-def _say(epoch: Any) -> None:
-    if epoch.number % 10 == 0:
-        print(f"    epoch {epoch.number} of {epoch.epochs}: loss {epoch.loss:.4f}", flush=True)

@@ -70,11 +70,15 @@ def _recipe(table: str, size: str, name: str, epsilon: float | None, tiny: bool)
     return found.shortened() if tiny else found
 
 
+def unfinished(todo: Sequence[Run], tiny: bool) -> list[Run]:
+    """Those of some runs that are still to be done."""
+    done = [run for run in load_runs(results_file(tiny)) if run["status"] == "finished" and counts(run)]
+    return [run for run in todo if not any(same(run, other) for other in done)]
+
+
 def run_all(todo: list[Run], *, tiny: bool, threads: int, device: str, at_once: int = 1) -> None:
     """Start what has not finished yet, so many at once; each start and each end is on disk."""
-    path = results_file(tiny)
-    done = [run for run in load_runs(path) if run["status"] == "finished" and counts(run)]
-    todo = [run for run in todo if not any(same(run, other) for other in done)]
+    path, todo = results_file(tiny), unfinished(todo, tiny)
     conditions = {"device": device, "threads": threads, "at_once": at_once, "noise": "seeded: insecure, public data"}
 
     def start(number: int, run: Run) -> None:

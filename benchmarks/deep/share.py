@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, now, parser, save_runs
 from benchmarks.deep.train import probabilities, scores
-from labeldp.deep import Consistency, Form, Recipe, consensus, evidence_of, group_votes, models, predict, train
+from labeldp.deep import Consistency, Form, Recipe, consensus, denoise, evidence_of, models, predict, train
 from labeldp.errors import LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import AutoLaw, RandomizedResponse, SubsetSelection
@@ -182,8 +182,8 @@ def drawn(method: Method, X: Tensor, y: Array, epsilon: float, seed: int) -> tup
 
 def denoised(X: Tensor, evidence: Form) -> Form:
     """The labels that agree with the vote of their cluster of pixels."""
-    clusters = find_clusters(X.flatten(1).numpy(), 20, random_state=0)
-    return consensus(evidence, group_votes(clusters.assign(X.flatten(1).numpy()), evidence, 10).argmax(1), 10)
+    flat = X.flatten(1).numpy()
+    return denoise(find_clusters(flat, 20, random_state=0).assign(flat), evidence, 10)
 
 
 def tables() -> str:

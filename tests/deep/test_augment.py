@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Augmentation: exactly what is promised, for every image, in the promised proportions, from the generator alone."""
 
+import ast
+import inspect
+import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from benchmarks.deep import gpu
+from benchmarks.deep.recipes import AUGMENTATIONS, batch_crop
 from torch.nn import functional
 
 from labeldp import InvalidInput
-from labeldp.deep import augment
+from labeldp.deep import Consistency, augment, recipes
+
+ROOT = Path(__file__).resolve().parents[2]
 
 STEPS = {
     "flip": augment.flip,
@@ -228,3 +236,35 @@ def test_bad_options_are_refused():
     ):
         with pytest.raises(InvalidInput, match="Expected"):
             bad()
+
+
+def test_no_policy_that_was_searched_with_labels_is_here():
+    """As docs/guarantee.md says: every augmentation is one of these, drawn alike, and no code names another."""
+    known = {"flip", "shift", "cutout", "mixup", "resized_crop", "colour_jitter", "rand_augment", "chain"}
+    offered = {name for name, each in vars(augment).items() if inspect.isfunction(each) and each.__module__ == augment.__name__}
+    assert {name for name in offered if not name.startswith("_")} == known
+    searched = re.compile(r"auto_?augment|\bpolic(y|ies)\b|torchvision|kornia\.augmentation", re.IGNORECASE)
+    code = [path for folder in ("src/labeldp/deep", "src/labeldp/research", "benchmarks/deep") for path in (ROOT / folder).rglob("*.py")]
+    calls = {path.name: searched.findall(" ".join(names_in(path))) for path in code}
+    assert len(calls) > 20
+    assert searched.search("autoaugment")
+    assert not {name: found for name, found in calls.items() if found}
+
+
+def names_in(path: Path) -> list[str]:
+    """Every name, attribute and import of a file; not its text."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    found = [node.id for node in nodes if isinstance(node, ast.Name)] + [node.attr for node in nodes if isinstance(node, ast.Attribute)]
+    found += [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    found += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+    return found + [alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+
+
+def test_augmentations_of_the_recipes_are_made_of_these():
+    """Those of the papers' recipes, of the benchmarks', and the strong change of consistency."""
+    made = [recipes.lp_1st("cifar10", epsilon=1.0)["recipe"].augment, recipes.lp_2st("fashion_mnist", epsilon=1.0)["recipe"][1].augment]
+    made += [*AUGMENTATIONS.values(), Consistency().strong, gpu.Settings().recipe().augment]
+    steps = [step for each in made if each is not None for step in getattr(each, "steps", (each,))]
+    functions = {getattr(step, "func", step) for step in steps}
+    assert len(functions) > 3
+    assert {function for function in functions if function.__module__ != augment.__name__} <= {batch_crop}

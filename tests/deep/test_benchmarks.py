@@ -178,18 +178,32 @@ def test_a_run_records_last_epoch_and_best_by_noisy_labels(monkeypatch):
     assert "validation" not in runs.measure(asked | {"method": "non-private", "epsilon": None})
 
 
-def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def lent(tmp_path, monkeypatch):
+    """A machine for `gpu`: random images, results and caches of their own, and every run in this process."""
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (700, 3, 32, 32), np.uint8))
     labels = np.random.default_rng(1).integers(0, 10, 700)
-    data = Data("cifar10", images[:600], labels[:600], images[600:], labels[600:], 10, np.empty((0, 0), np.float32))
-    for name, value in (("load", lambda _: data), ("RESULTS", tmp_path), ("CACHE", tmp_path / "cache")):
+    colour = Data("cifar10", images[:600], labels[:600], images[600:], labels[600:], 10, np.empty((0, 0), np.float32))
+    grey = replace(colour, name="fashion-mnist", X=images[:600, :1, 2:30, 2:30], X_test=images[600:, :1, 2:30, 2:30])
+    for name, value in (("RESULTS", tmp_path), ("CACHE", tmp_path / "cache")):
         monkeypatch.setattr(gpu, name, value)
-    gpu.main(["--tiny", "--table", "cifar10", "--epsilon", "1"])
-    (run,) = load_runs(tmp_path / "gpu.json")
+    for module in (gpu, runs):
+        monkeypatch.setattr(module, "load", lambda name: colour if name == "cifar10" else grey)
+    monkeypatch.setattr(runs, "results_file", lambda tiny: tmp_path / "deep.json")
+    monkeypatch.setattr(runs, "run_one", lambda run: {"status": "finished", "finished": "now", "seconds": 1.0} | runs.measure(run))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    return tmp_path
+
+
+def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(lent, monkeypatch, capsys):
+    asked = ["--tiny", "--part", "sharing", "--table", "cifar10", "--epsilon"]
+    gpu.main([*asked, "1"])
+    (run,) = load_runs(lent / "gpu.json")
     assert (run["status"], run["law"], run["device"]) == ("finished", "subset", gpu._name("cuda" if torch.cuda.is_available() else "cpu"))
     assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
-    gpu.main(["--tiny", "--table", "cifar10", "--epsilon", "1", "2", "--seconds", "0"])
-    assert load_runs(tmp_path / "gpu.json") == [run]
+    assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-600-1-8.pt"]
+    gpu.main([*asked, "1", "2", "--seconds", "0"])
+    assert load_runs(lent / "gpu.json") == [run]
     assert "start the command again" in capsys.readouterr().out
 
     def fails(*_: object) -> None:
@@ -197,8 +211,59 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(tm
 
     monkeypatch.setattr(gpu, "fit", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
-        gpu.main(["--tiny", "--table", "cifar10", "--epsilon", "2"])
-    assert [(each["epsilon"], each["status"]) for each in load_runs(tmp_path / "gpu.json")] == [(1.0, "finished"), (2.0, "failed")]
+        gpu.main([*asked, "2"])
+    assert [(each["epsilon"], each["status"]) for each in load_runs(lent / "gpu.json")] == [(1.0, "finished"), (2.0, "failed")]
+
+
+def test_a_gpu_that_is_lent_for_an_epoch_at_a_time_gets_there(lent, monkeypatch, capsys):
+    """First weights and training are stopped after each epoch, and no epoch is run twice."""
+    monkeypatch.setattr(gpu, "TINY", replace(gpu.TINY, feature_epochs=3, epochs=3, rows=200))
+    epochs, progress = [], gpu.Training.progress
+
+    def one_epoch(self, epoch):
+        epochs.append((self.path.suffix, epoch.epochs, epoch.number))
+        self._clock.end = -math.inf
+        progress(self, epoch)
+
+    monkeypatch.setattr(gpu.Training, "progress", one_epoch)
+    asked = ["--tiny", "--part", "sharing", "--table", "cifar10", "--epsilon", "1"]
+    starts = []
+    for _ in range(6):
+        gpu.main(asked)
+        starts.append(load_runs(lent / "gpu.json"))
+    assert [[run["status"] for run in kept] for kept in starts[:5]] == [["started"]] * 5
+    (run,) = starts[5]
+    assert (run["status"], run["started"]) == ("finished", starts[0][0]["started"])
+    assert [number for _, _, number in epochs] == [1, 2, 3, 1, 2, 3]
+    assert min(run["seconds"], run["feature_seconds"]) > 0
+    assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-200-3-8.pt"]
+    assert capsys.readouterr().out.count("start the command again") == 5
+
+
+def test_the_other_parts_of_a_gpu_run_here_too(lent, monkeypatch, capsys):
+    """The paper's net among the runs of `deep`, then counts and noisy labels on features that no label has taught."""
+    monkeypatch.setattr(gpu, "PAPER_METHODS", ("paper-1st",))
+    monkeypatch.setattr(gpu, "SMALL_METHODS", ("votes", "likelihood"))
+    for _ in range(2):
+        gpu.main(["--tiny", "--part", "paper", "--epsilon", "1"])
+    (run,) = load_runs(lent / "deep.json")
+    assert (run["status"], run["size"], run["method"], run["epsilon"]) == ("finished", "gpu", "paper-1st", 1.0)
+    for _ in range(2):
+        gpu.main(["--tiny", "--part", "small-epsilon", "--table", "fashion-mnist", "--epsilon", "1"])
+    kept = load_runs(lent / "gpu.json")
+    assert [(run["status"], run["method"]) for run in kept] == [("finished", "votes"), ("finished", "likelihood")]
+    assert all(0 <= run["accuracy"] <= 1 for run in kept)
+    monkeypatch.setattr(gpu, "load_runs", lambda path: [run | {"settings": {"rows": None}} for run in kept])
+    assert "| fashion-mnist | 1 | " in gpu.tables()
+
+
+def test_a_gpu_does_what_matters_most_first():
+    pieces = gpu.wanted(100)
+    parts = [piece.part for piece in pieces]
+    assert sorted(parts, key=gpu.PARTS.index) == parts
+    assert {(piece.table, piece.epsilon) for piece in pieces[:4]} == {("cifar10", epsilon) for epsilon in gpu.GOALS["cifar10"]}
+    assert {(piece.table, piece.epsilon) for piece in pieces[4:8]} == {("cifar100", epsilon) for epsilon in gpu.GOALS["cifar100"]}
+    assert set(parts) == set(gpu.PARTS)
 
 
 def test_a_method_of_sharing_is_run_once_and_tabled(tmp_path, monkeypatch, capsys):

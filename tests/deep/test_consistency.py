@@ -19,6 +19,7 @@ from labeldp.deep import (
     count_loss,
     cross_entropy,
     debiased_loss,
+    denoise,
     evidence_of,
     group_votes,
     likelihood_loss,
@@ -636,7 +637,7 @@ def test_consensus_of_clusters_and_then_of_the_net_learns_from_rows_that_agree()
     noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 1.0), noise=ldp.SeededNoise(0))
     flat, evidence = X.flatten(1).numpy(), evidence_of(noisy)
     clusters = find_clusters(flat, 20).assign(flat)
-    kept = consensus(evidence, group_votes(clusters, evidence, 10).argmax(1), 10)
+    kept = denoise(clusters, evidence, 10)
     agree = (kept.rest < 0).numpy()
     assert (kept.indices[:, 0].numpy() == y)[agree].mean() > (noisy.hard_codes() == y).mean() + 0.4
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))

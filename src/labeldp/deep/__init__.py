@@ -18,7 +18,7 @@ from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, recipes, schedules
-    from labeldp.deep._consistency import Consistency, consensus, count_loss, group_votes, neighbour_votes
+    from labeldp.deep._consistency import Consistency, consensus, count_loss, denoise, group_votes, neighbour_votes
     from labeldp.deep._estimator import TorchClassifier
     from labeldp.deep._inputs import Inputs, Resident, Streamed, WithEvidence, as_inputs, with_evidence
     from labeldp.deep._loop import Epoch, Recipe, predict, train
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         posterior_loss,
     )
     from labeldp.deep._regressor import LocationHead, TorchRegressor
+    from labeldp.deep._teacher import FixMatchTeacher
     from labeldp.deep.schedules import weight_average
 
 _HOME = {
@@ -50,9 +51,10 @@ _HOME = {
         *("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"),
     ),
     "_inputs": ("Inputs", "Resident", "Streamed", "WithEvidence", "as_inputs", "with_evidence"),
-    "_consistency": ("Consistency", "consensus", "count_loss", "group_votes", "neighbour_votes"),
+    "_consistency": ("Consistency", "consensus", "count_loss", "denoise", "group_votes", "neighbour_votes"),
     "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
+    "_teacher": ("FixMatchTeacher",),
     "_regressor": ("LocationHead", "TorchRegressor"),
     "schedules": ("weight_average",),
 }
@@ -64,6 +66,7 @@ __all__ = [
     "Consistency",
     "Dense",
     "Epoch",
+    "FixMatchTeacher",
     "Form",
     "Heads",
     "Inputs",
@@ -84,6 +87,7 @@ __all__ = [
     "cross_entropy",
     "debias_weights",
     "debiased_loss",
+    "denoise",
     "evidence_of",
     "generalised_cross_entropy",
     "group_votes",

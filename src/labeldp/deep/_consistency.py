@@ -243,6 +243,15 @@ class Targets:
         self._predicted[:] = True
         self._present = self._mean.mean(0)
 
+    def state(self) -> dict[str, Any]:
+        """What has been learned of the rows so far."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        device = self._mean.device
+        vars(self).update({name: value.to(device) for name, value in state.items()})
+
     @torch.no_grad()
     def vote(self, features: Tensor, *, before: bool = False) -> None:
         """Let the neighbours vote by these features (n, d): before training for the first predictions, later for a factor of targets."""
@@ -479,7 +488,7 @@ def group_votes(groups: Any, evidence: Any, n_classes: int) -> Tensor:
 
     See Also
     --------
-    consensus : keeps the labels of rows that agree with the vote.
+    denoise : keeps the labels of rows that agree with the vote.
     neighbour_votes : the same of each row's nearest rows.
 
     Notes
@@ -497,11 +506,54 @@ def group_votes(groups: Any, evidence: Any, n_classes: int) -> Tensor:
     return mix[where]
 
 
+def denoise(groups: Any, evidence: Any, n_classes: int) -> Candidates:
+    """Keep the labels of rows whose noisy label agrees with the vote of their group: the labels of DenoiseSSL.
+
+    Parameters
+    ----------
+    groups : (n,) int64 tensor or array
+        Numbers from 0, such as clusters of public features; made without labels.
+    evidence : Form of n rows
+        Of `evidence_of`. Take randomized response: a set of classes agrees with a vote too easily.
+    n_classes : int
+        K.
+
+    Returns
+    -------
+    Candidates of n rows, as those of `consensus`: give them to `train` in place of the evidence, with a `Consistency` that teaches the
+    rows without a label; the paper's is `Consistency.fixmatch()`.
+
+    Raises
+    ------
+    InvalidInput
+        As in `group_votes` and `consensus`.
+
+    Warns
+    -----
+    LostClassWarning
+        No row agrees on some class.
+
+    Notes
+    -----
+    Guarantee: post-processing of released labels. Cost: as `group_votes`. Source: Tang et al., "Machine Learning with Differentially
+    Private Labels" (2022), Algorithm 7, with the vote of the noisy labels in place of that of the raw ones.
+
+    Examples
+    --------
+    >>> import labeldp as ldp
+    >>> noisy = ldp.privatize([0, 0, 0, 1, 1, 1], ldp.RandomizedResponse(2, 4.0), noise=ldp.SeededNoise(1), classes=[0, 1])
+    >>> kept = denoise([0, 0, 0, 1, 1, 1], ldp.deep.evidence_of(noisy), 2)
+    >>> kept.indices[:, 0].tolist(), int((kept.rest < 0).sum())
+    ([0, 0, 0, 1, 1, 1], 6)
+    """
+    return consensus(evidence, group_votes(groups, evidence, n_classes).argmax(1), n_classes)
+
+
 @torch.no_grad()
 def consensus(evidence: Any, predicted: Any, n_classes: int) -> Candidates:
     """Keep the labels of rows whose noisy label agrees with a prediction; the other rows lose theirs.
 
-    With the votes of clusters as predictions this is the denoising of DenoiseSSL; with a net's own, a round of consensus retraining.
+    With a net's own predictions this is a round of consensus retraining; with the votes of clusters, `denoise`.
 
     Parameters
     ----------
@@ -529,7 +581,7 @@ def consensus(evidence: Any, predicted: Any, n_classes: int) -> Candidates:
 
     See Also
     --------
-    group_votes : predictions by clusters.
+    denoise : with predictions by clusters.
     labeldp.learn.LearnOptions : `consensus_rounds`, the same for classifiers of scikit-learn.
 
     Notes
@@ -546,7 +598,12 @@ def consensus(evidence: Any, predicted: Any, n_classes: int) -> Candidates:
         raise InvalidInput("Expected predictions that agree with some noisy label, got none that does. Predict by other features.")
     kept = torch.bincount(codes[agree, 0], minlength=n_classes)
     _tell_of_missing(kept == 0, "No row's noisy label agrees with the prediction of")
-    return Candidates(codes, torch.zeros(len(codes), 1, device=codes.device), torch.where(agree, -torch.inf, 0.0))
+    return labels_of_some(codes[:, 0], agree)
+
+
+def labels_of_some(codes: Tensor, known: Tensor) -> Candidates:
+    """Evidence of rows whose class (n,) is certain where it is known (n,), and may be any elsewhere."""
+    return Candidates(codes[:, None], torch.zeros(len(codes), 1, device=codes.device), torch.where(known, -torch.inf, 0.0))
 
 
 def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Tensor:

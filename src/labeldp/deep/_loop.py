@@ -11,13 +11,16 @@ batches, gradients, losses and scores are the same as in one process. Fabric is 
 """
 
 import hashlib
+import io
 import math
 import numbers
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -26,6 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from labeldp import _validate
+from labeldp._files import replace_file
 from labeldp.deep._consistency import Consistency, Targets
 from labeldp.deep._inputs import Inputs, as_inputs
 from labeldp.deep._losses import Dense, Form, cross_entropy, debiased_loss, generalised_cross_entropy, likelihood_loss, mixup_loss
@@ -37,6 +41,7 @@ from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, Untraine
 Precision = Literal["auto", "float32", "bf16"]
 
 _HIGH_FOR_ADAMW = 0.03  # ten times the default
+_SAVED_EVERY = 20.0  # seconds: a write of all weights takes as long as an epoch of a fast net
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,7 @@ def train(
     watch: Watch | None = None,
     fabric: Any = None,
     first: Any = None,
+    checkpoint: str | Path | None = None,
 ) -> nn.Module:
     """Train a net in place, on evidence alone: it takes no true label.
 
@@ -263,6 +269,11 @@ def train(
     first : (n, K) tensor or array of weights >= 0, optional
         With `Recipe(consistency=...)`: the predictions to begin with, such as those of a model that private counts have taught. The
         neighbours' votes, if any, are multiplied by them.
+    checkpoint : str or Path, optional
+        A file that keeps the state of the training, so that the same call goes on behind the last epoch that is in it: written after an
+        epoch if the last write is 20 seconds ago, after the last epoch, and where `progress` raises an error. It stays when the training is
+        over; delete it then. Evidence, the generator's state and the recipe's numbers are compared with it; inputs, first weights and
+        functions are not. The nets of an `Ensemble` have a file each, numbered. One process only.
 
     Returns
     -------
@@ -273,7 +284,8 @@ def train(
     Raises
     ------
     InvalidInput
-        If inputs and evidence differ in length, evidence differs between processes, a loss is not finite, or patience has no held-out rows.
+        If inputs and evidence differ in length, evidence differs between processes, a loss is not finite, patience has no held-out rows, or
+        the checkpoint is of another training.
 
     See Also
     --------
@@ -282,12 +294,15 @@ def train(
 
     Notes
     -----
-    Guarantee: post-processing of noisy labels, at no further budget. Cost: `recipe.epochs` passes over the rows, and a prediction of the
-    held-out rows per epoch.
+    Guarantee: post-processing of noisy labels, at no further budget; a checkpoint is made of them, too. Cost: `recipe.epochs` passes over
+    the rows, and a prediction of the held-out rows per epoch. On a CPU, a training that goes on from a checkpoint gives the same net as one
+    that was not stopped.
     """
     if isinstance(module, Ensemble):
         shared: dict[str, Any] = {"device": device, "held_out": held_out, "progress": progress, "watch": watch, "fabric": fabric}
-        done = [train(net, inputs, evidence, recipe, generator=generator, first=first, **shared) for net in module.nets]
+        files = [None if checkpoint is None else f"{checkpoint}-{number}" for number in range(len(module.nets))]
+        shared |= {"generator": generator, "first": first}
+        done = [train(net, inputs, evidence, recipe, checkpoint=file, **shared) for net, file in zip(module.nets, files, strict=True)]
         return Ensemble(done, module.sizes).eval()
     require_generator(generator)
     if recipe.patience is not None and held_out is None:
@@ -302,17 +317,20 @@ def train(
     if held_out is not None:
         held_out = (training.placed(_paired(*held_out)), held_out[1].to(place.device))
     best = None if recipe.patience is None else _Best(recipe.patience)
-    for number in range(1, recipe.epochs + 1):
+    kept = _Checkpoint(checkpoint, training, best)
+    model = training.model
+    for number in range(kept.restored() + 1, recipe.epochs + 1):
         loss = training.epoch(number)
-        model = training.model
         place.unite(model)  # before the net is scored, saved or shown: each process has its own batch statistics
         if watch is not None:
             watch(number, model)
         wanted = progress is not None or best is not None  # a score costs predictions
         score = _score(model, *held_out, place) if wanted and held_out is not None else None
-        if progress is not None:
-            progress(Epoch(number, loss, score, recipe.epochs))
-        if best is not None and best.is_enough(score, model):
+        ended = (best is not None and best.is_enough(score, model)) or number == recipe.epochs
+        with kept.after(number, ended):
+            if progress is not None:
+                progress(Epoch(number, loss, score, recipe.epochs))
+        if ended:
             break
     training.tell()
     if best is not None:
@@ -404,6 +422,42 @@ class _Training:
         if not features:
             raise _no_features(net)
         return torch.cat(features)
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs of the recipe."""
+        return self._recipe.epochs
+
+    def require_one_process(self) -> None:
+        """Refuse a checkpoint in many processes, each of which has a state of its own."""
+        if self._place.world > 1:
+            raise InvalidInput(f"Expected one process with checkpoint=, got {self._place.world}. Leave it out.")
+
+    def facts(self) -> dict[str, object]:
+        """What another training would have other values of: the evidence, the generator's state, and the recipe's numbers and words."""
+        shared = {} if self._recipe.consistency is None else vars(self._recipe.consistency)
+        named = vars(self._recipe) | {f"consistency.{name}": value for name, value in shared.items()}
+        settings: dict[str, object] = {name: value for name, value in named.items() if isinstance(value, int | float | str | None)}
+        return settings | {"evidence": _digest(self._evidence).hex(), "generator": _digest(self._draws.get_state()).hex()}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next epoch follows from, besides inputs and evidence."""
+        found = {"net": self._module.state_dict(), "optimizer": self._optimizer.state_dict(), "draws": self._draws.get_state()}
+        found |= {"global": torch.get_rng_state()}
+        if self._average is not None:
+            found["average"] = self._average.state_dict()
+        return found if self._targets is None else found | {"targets": self._targets.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._module.load_state_dict(state["net"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._draws.set_state(state["draws"].cpu())
+        torch.set_rng_state(state["global"].cpu())
+        if self._average is not None:
+            self._average.load_state_dict(state["average"])
+        if self._targets is not None:
+            self._targets.restore(state["targets"])
 
     def tell(self) -> None:
         """Warn of classes that no target was of."""
@@ -511,6 +565,64 @@ class _Best:
         else:
             self.waited += 1
         return self.waited >= self.patience
+
+
+class _Checkpoint:
+    """The file from which a training goes on: its state after an epoch. Without a path nothing is kept."""
+
+    def __init__(self, path: str | Path | None, training: _Training, best: _Best | None) -> None:
+        self._path = None if path is None else Path(path)
+        self._training, self._best, self._written = training, best, time.monotonic()
+        if path is not None:
+            training.require_one_process()
+            self._facts = training.facts()
+
+    @contextmanager
+    def after(self, number: int, ended: bool) -> Iterator[None]:
+        """Keep the state after an epoch, if the last write is long ago or the block raises an error."""
+        if ended or time.monotonic() - self._written > _SAVED_EVERY:
+            self._save(number, ended)
+        try:
+            yield
+        except BaseException:
+            self._save(number, ended)
+            raise
+
+    def _save(self, number: int, ended: bool) -> None:
+        if self._path is None:
+            return
+        best = {} if self._best is None else vars(self._best)
+        buffer = io.BytesIO()
+        torch.save({"facts": self._facts, "number": number, "ended": ended, "best": best, "state": self._training.state()}, buffer)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self._path.with_name(f".{self._path.name}.part"), self._path, buffer.getvalue())
+        self._written = time.monotonic()
+
+    def restored(self) -> int:
+        """Go on from the file, if there is one; return how many epochs are done, all of them if the training is over."""
+        if self._path is None or not self._path.exists():
+            return 0
+        advice = "Delete it to begin anew, or name another file."
+        try:
+            found = torch.load(self._path, map_location="cpu", weights_only=True)
+            kept, number, ended, best, state = (found[name] for name in ("facts", "number", "ended", "best", "state"))
+        except Exception as error:  # of torch's, zip's and pickle's many
+            raise InvalidInput(
+                f"Expected a checkpoint of train in {self._path}, got what is none ({type(error).__name__}). {advice}"
+            ) from None
+        if changed := list(_validate.differences(kept, self._facts)):
+            raise InvalidInput(
+                f"Expected the checkpoint of this training in {self._path}, got another's: {_validate.told(changed)}. {advice}"
+            )
+        try:
+            self._training.restore(state)
+        except (RuntimeError, ValueError, KeyError) as error:  # torch's message has lines of names and shapes
+            raise InvalidInput(
+                f"Expected a checkpoint of this net in {self._path}, got another net's ({type(error).__name__}). {advice}"
+            ) from None
+        if self._best is not None:
+            vars(self._best).update(best)
+        return self._training.epochs if ended else int(number)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,6 +75,7 @@ def simclr(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     fabric: Any = None,
+    checkpoint: str | Path | None = None,
 ) -> nn.Module:
     """Train a net so that two views of an image are nearer to each other than to views of other images.
 
@@ -91,6 +93,8 @@ def simclr(
         Temperature of `nt_xent`.
     device, progress, fabric
         As in `train`. In many processes, an image is compared with those of its own process.
+    checkpoint : str or Path, optional
+        As in `train`: a training that was cut off goes on from it.
 
     Returns
     -------
@@ -112,7 +116,7 @@ def simclr(
         net = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
     views = _two_views(_view(recipe, found))
     loss = partial(nt_xent, temperature=temperature)
-    trained = _train(net, found, recipe, views, loss, generator, _Host(device, progress, fabric))
+    trained = _train(net, found, recipe, views, loss, generator, _Host(device, progress, fabric, checkpoint))
     return _inside(trained, 0)
 
 
@@ -295,11 +299,12 @@ class _Pairs(Inputs):
 
 @dataclass(frozen=True)
 class _Host:
-    """The device and processes of a training, and its progress function."""
+    """The device and processes of a training, its progress function, and the file that it goes on from."""
 
     device: torch.device | str
     progress: Progress | None
     fabric: Any
+    checkpoint: str | Path | None = None
 
 
 def _train(
@@ -321,7 +326,7 @@ def _train(
     # Row numbers take the place of evidence: the loop wants some for each row, and this loss ignores them, so no label can be passed.
     own = replace(recipe, augment=pairs, loss=of_pairs)
     numbers = torch.arange(len(inputs))
-    return train(net, inputs, numbers, own, generator=generator, device=host.device, progress=host.progress, fabric=host.fabric)
+    return train(net, inputs, numbers, own, generator=generator, **vars(host))
 
 
 def _images(X: Any) -> Inputs:
