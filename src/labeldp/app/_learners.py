@@ -411,13 +411,8 @@ def learner_for(model: str, inputs: Inputs, classes: Sequence[object], options: 
     If the classes are a `Grid`, the name is one of `NUMBER_MODELS`, and the learner learns numbers. Of `LabelColumns` it is one of
     `SEVERAL_MODELS`.
     """
-    if isinstance(classes, LabelColumns) and (model not in SEVERAL_MODELS or (model == AUTO and inputs.image is not None)):
-        got = f"images, which nets learn, with --model {model}" if inputs.image is not None else repr(model)
-        raise InvalidInput(
-            f"Expected a model of several label columns, got {got}. Choose one of {', '.join(SEVERAL_MODELS)} (--model), or release "
-            "the columns together (labeldp release) and train for each of them: one charge. In Python, labeldp.deep.TorchClassifier "
-            "learns them by one net."
-        )
+    if isinstance(classes, LabelColumns):
+        require_of_several(model, images=inputs.image is not None)
     if model in named.NETS or (model == AUTO and inputs.image is not None):
         return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, classes, options, paper)
     if paper is not None and paper.data is not None:
@@ -433,6 +428,19 @@ def learner_for(model: str, inputs: Inputs, classes: Sequence[object], options: 
     if model in CLUSTER_MODELS:
         return ClusterLearner(model, inputs)
     return (NumberLearner if isinstance(classes, Grid) else TabularLearner)(model, inputs)
+
+
+def require_of_several(model: str, *, images: bool) -> None:
+    """Refuse models that do not learn several label columns; `images`: the inputs are images."""
+    known = model in SEVERAL_MODELS
+    if known and not images:
+        return
+    what, got = ("inputs", "images, which nets learn") if known else ("a model", repr(model))
+    raise InvalidInput(
+        f"Expected {what} of several label columns, got {got}. Choose one of {', '.join(SEVERAL_MODELS)} (--model), for numbers and "
+        "categories. Or release the columns together (labeldp release), then learn each from that table (labeldp train): one charge. In "
+        "Python, labeldp.deep.TorchClassifier learns them by one net."
+    )
 
 
 def needs_torch(model: str, *, images: bool) -> bool:

@@ -36,6 +36,7 @@ from labeldp.app._learners import (
     PaperSpec,
     learner_for,
     needs_torch,
+    require_of_several,
 )
 from labeldp.app._model import StoredModel, check_free, load_models, require_numbers, save_model, save_models
 from labeldp.custody._draw import law_per_row
@@ -295,6 +296,7 @@ class TrainSpec:
             return
         if self.evidence.declared:
             raise InvalidInput("Expected one column of labels that another mechanism drew, got several. Train for one at a time (--label).")
+        require_of_several(self.model, images=self.inputs.image is not None)
         given = {"--recipe": self.recipe is not None, "--filter": self.top_k_filter is not None}
         if found := [name for name, there in given.items() if there]:
             raise InvalidInput(f"Expected {' and '.join(found)} with one label column, got several. Leave it out.")
@@ -758,13 +760,14 @@ class _Raw:
         return {name: _estimate(getattr(model, f"{name}_", None)) for name in (ESTIMATES if self.grid is None else ESTIMATES_OF_NUMBERS)}
 
     def _of_each(self, model: Any) -> list[dict[str, object]]:
-        """Return the facts about each of several label columns and its model, with the number of rows that were asked about it alone."""
-        noisy = model.noisy_labels_
-        asked = {} if drawn_together(noisy) else {c.column: int(noisy.column(c.column).evidenced.sum()) for c in self.codecs}
-        return [
-            self._named(codec) | self._judged(part) | ({"rows_asked": asked[codec.column]} if codec.column in asked else {})
-            for codec, part in zip(self.codecs, model.estimators_, strict=True)
-        ]
+        """Return the facts about each of several label columns and its model; with the number of rows asked about it, if not all were."""
+        noisy, found = model.noisy_labels_, []
+        for codec, part in zip(self.codecs, model.estimators_, strict=True):
+            own = noisy if drawn_together(noisy) else noisy.column(codec.column)
+            asked = int(own.evidenced.sum())
+            more = {"rows_asked": asked} if asked < noisy.evidenced.sum() else {}
+            found.append(self._named(codec) | self._judged(part) | more)
+        return found
 
     @property
     def ids(self) -> Sequence[str]:
