@@ -26,6 +26,13 @@ COUNTED = np.zeros((4, 3), int)
 np.add.at(COUNTED, (SITE, KIND), 1)
 
 
+def test_several_label_columns_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    asked = ("--classes", "x,y,z", "--group", "site", "--epsilon", 1, "--ledger", tmp_path / "l.db", "--out", tmp_path / "out.csv")
+    code, _, said = run("aggregate", visits(tmp_path / "in.csv"), "--label", "kind, visit", *asked)
+    assert code == 4 and "Expected one label column, got 'kind', 'visit'. Ask about each by itself, such as --label kind" in said
+    assert not (tmp_path / "out.csv").exists() and (not (tmp_path / "l.db").exists() or not Ledger(tmp_path / "l.db").runs())
+
+
 def visits(path: Path, **replaced: object) -> Path:
     table = pa.table({"visit": np.arange(900), "site": np.array(SITES)[SITE], "kind": np.array(["x", "y", "z"])[KIND]})
     for name, column in replaced.items():

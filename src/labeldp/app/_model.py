@@ -325,7 +325,8 @@ def load_models(folder: Path, trust: Collection[str] = (), device: str = "cpu") 
     for column, each in zip(columns, models, strict=True):
         if each.facts.get("label") != column.get("label") or each.facts["features"] != facts.get("features"):
             raise _changed(folder / FACTS)
-    if len({each.facts["label"] for each in models}) < len(models):
+    labels = [each.facts.get("label") for each in models]
+    if not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
         raise _other_facts(folder)
     return models
 
