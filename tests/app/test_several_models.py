@@ -54,8 +54,9 @@ def test_each_column_is_a_model(folder: Path) -> None:
 
 def test_a_kill_while_it_is_written_leaves_no_half(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed process has left is removed by the next one, also if that has fewer columns."""
-    without_digests(folder)
     facts = json.loads((folder / "model.json").read_text())
+    for name in ("format", "kind", "digests"):  # are written anew
+        facts.pop(name)
     fitted = [(each.model.estimator, {}) for each in load_models(folder)]  # type: ignore[attr-defined]
     out, stale = tmp_path / "new", tmp_path / ".new.labeldp"
     monkeypatch.setattr(models.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed")))
