@@ -446,7 +446,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         if self.top_k_filter is not None:
             raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
         if isinstance(y, NoisyLabels):
-            wanted = some_of(self.classes, columns_in(y))
+            wanted = some_of(self.classes, y.classes)
             check_noisy(y, self.classes if wanted is None else None, unit)
             rates = rates_of(self.class_prior, columns_in(y))
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)

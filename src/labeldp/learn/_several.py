@@ -121,9 +121,9 @@ def columns_in(noisy: NoisyLabels) -> LabelColumns:
     return noisy.classes
 
 
-def some_of(classes: object, columns: LabelColumns) -> LabelColumns | None:
-    """Return declared classes that are those of some of these columns, or of all in another order; None for others."""
-    if not isinstance(classes, LabelColumns) or not set(classes.names) <= set(columns.names):
+def some_of(classes: object, columns: object) -> LabelColumns | None:
+    """Return declared classes that are those of some of several columns, or of all in another order; None for others."""
+    if not (isinstance(classes, LabelColumns) and isinstance(columns, LabelColumns)) or not set(classes.names) <= set(columns.names):
         return None
     same = all(values == columns.lists[columns.place(name)] for name, values in zip(classes.names, classes.lists, strict=True))
     return classes if same else None
