@@ -314,3 +314,10 @@ def test_killed_before_the_file_is_there_the_same_command_writes_the_stored_answ
     (record,) = Ledger(place).runs()
     assert (record.state, record.epsilon) == ("settled", 0.5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answer.csv", "private", "visits.csv"]
+
+
+def test_several_label_columns_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    asked = ("--classes", "x,y,z", "--group", "site", "--epsilon", 1, "--ledger", tmp_path / "l.db", "--out", tmp_path / "out.csv")
+    code, _, said = run("aggregate", visits(tmp_path / "in.csv"), "--label", "kind, visit", *asked)
+    assert code == 4 and "Expected one label column, got 'kind', 'visit'. Ask about each by itself, such as --label kind" in said
+    assert not (tmp_path / "out.csv").exists() and (not (tmp_path / "l.db").exists() or not Ledger(tmp_path / "l.db").runs())

@@ -409,3 +409,33 @@ def test_a_repeat_in_another_order_is_matched_without_a_warning(ledger):
     assert [each.category for each in said] == [RepeatWarning]
     np.testing.assert_array_equal(again.noisy_labels_.ids, ids[order])
     np.testing.assert_array_equal(again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood()[order])
+
+
+@pytest.mark.parametrize("split", ["equal", "one", "joint"])
+def test_some_columns_of_noisy_labels_are_learned_alone(split):
+    """In the order of `classes`; each as when all are learned. Of a joint draw the others tell of them, too."""
+    noisy = ldp.privatize(Y, COLUMNS.law(4.0, split), classes=COLUMNS, noise=ldp.SeededNoise(0))
+    turned = ldp.LabelColumns(dict(zip(COLUMNS.names[::-1], COLUMNS.lists[::-1], strict=True)))
+    whole, other = model(classes=None).fit(X, noisy), model(classes=turned).fit(X, noisy)
+    np.testing.assert_array_equal(other.predict(X), whole.predict(X)[:, ::-1])
+    assert [list(each) for each in other.classes_] == [[1, 2, 3], ["no", "yes"]] and other.estimated_accuracy_ == whole.estimated_accuracy_[
+        ::-1
+    ]
+    three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
+    noisy = ldp.privatize({**Y, "high": (X[:, 2] > 0).astype(int)}, three.law(4.0, split), classes=three, noise=ldp.SeededNoise(0))
+    whole, some = model(classes=None).fit(X, noisy), model().fit(X, noisy)
+    assert len(some.estimators_) == 2 and len(whole.estimators_) == 3
+    np.testing.assert_array_equal(some.predict(X), whole.predict(X)[:, :2])
+    assert 0 < some.score(X, Y) <= 1
+    with pytest.raises(InvalidInput, match="declared classes"):
+        model(classes=ldp.LabelColumns({"clicked": ["yes", "no"], "high": [0, 1]})).fit(X, noisy)
+
+
+def test_a_column_that_no_row_was_asked_about_keeps_no_other_from_being_learned():
+    three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
+    law = three.law(4.0, "one", weights=[1, 1, 1e-12])
+    noisy = ldp.privatize({**Y, "high": (X[:, 2] > 0).astype(int)}, law, classes=three, noise=ldp.SeededNoise(0))
+    assert not noisy["high"].evidenced.any()  # of 1,500 rows one is asked with a probability below 10^-6
+    with pytest.raises(InvalidInput, match="none about 'high'"):
+        model(classes=None).fit(X, noisy)
+    assert model().fit(X, noisy).predict(X).shape == (N, 2)

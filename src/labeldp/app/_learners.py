@@ -32,6 +32,7 @@ from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayInputs
 from labeldp.inputs._columns import ColumnInputs
 from labeldp.laws import Grid
+from labeldp.laws._columns import LabelColumns
 from labeldp.learn._boosting import LikelihoodBoosting
 from labeldp.learn._classifier import FEW_ROWS
 from labeldp.learn._data import MAX_CATEGORIES
@@ -49,6 +50,8 @@ CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
 MODELS = (AUTO, *TREES, LINEAR, *CLUSTER_MODELS, *named.NETS)
 NUMBER_MODELS = (AUTO, BOOSTING, LINEAR, *named.NETS)
 """Those that learn numbers of a range, too."""
+SEVERAL_MODELS = (AUTO, *TREES, LINEAR)
+"""Those that learn several label columns under one charge."""
 IMAGES_BY_DEFAULT = "small-convnet"
 MANY_CATEGORIES = 300
 """Number of categories, over all columns, from which "auto" is a linear model: trees could split so many in ways that fit the noise."""
@@ -405,8 +408,11 @@ class Learner(Protocol):
 def learner_for(model: str, inputs: Inputs, classes: Sequence[object], options: NetOptions, paper: PaperSpec | None = None) -> Learner:
     """Choose the learner with this name in `MODELS`, for these inputs; a net is trained as the paper's recipe says.
 
-    If the classes are a `Grid`, the name is one of `NUMBER_MODELS`, and the learner learns numbers.
+    If the classes are a `Grid`, the name is one of `NUMBER_MODELS`, and the learner learns numbers. Of `LabelColumns` it is one of
+    `SEVERAL_MODELS`.
     """
+    if isinstance(classes, LabelColumns):
+        require_of_several(model, images=inputs.image is not None)
     if model in named.NETS or (model == AUTO and inputs.image is not None):
         return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, classes, options, paper)
     if paper is not None and paper.data is not None:
@@ -422,6 +428,19 @@ def learner_for(model: str, inputs: Inputs, classes: Sequence[object], options: 
     if model in CLUSTER_MODELS:
         return ClusterLearner(model, inputs)
     return (NumberLearner if isinstance(classes, Grid) else TabularLearner)(model, inputs)
+
+
+def require_of_several(model: str, *, images: bool) -> None:
+    """Refuse models that do not learn several label columns; `images`: the inputs are images."""
+    known = model in SEVERAL_MODELS
+    if known and not images:
+        return
+    what, got = ("inputs", "images, which nets learn") if known else ("a model", repr(model))
+    raise InvalidInput(
+        f"Expected {what} of several label columns, got {got}. Choose one of {', '.join(SEVERAL_MODELS)} (--model), for numbers and "
+        "categories. Or release the columns together (labeldp release), then learn each from that table (labeldp train): one charge. In "
+        "Python, labeldp.deep.TorchClassifier learns them by one net."
+    )
 
 
 def needs_torch(model: str, *, images: bool) -> bool:

@@ -5,6 +5,9 @@ A folder holds model.json (the facts) and the learned parameters, in formats tha
 inputs to probabilities; weights.pt is the state_dict of a net, whose name and parameters are in model.json; booster.txt and booster.json
 are LightGBM's and XGBoost's trees; steps.skops is the preprocessing of a net or of boosted trees, if they have any.
 
+A folder of models of several label columns holds model.json, with the facts that they share and those of each, and a folder for each
+column, column-1 to column-L: a model of this column, which can be used by itself.
+
 The compiled code of scikit-learn trusts its arrays: a crafted file could make it read beyond their ends. So every array of a file is
 checked before use, and only the types listed below are allowed, unless the user names another one as trusted.
 """
@@ -44,6 +47,7 @@ from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.inputs import Inputs, inputs_from_dict
 from labeldp.inputs._columns import matrix_of
 from labeldp.laws import Grid
+from labeldp.laws._columns import MOST_COMBINATIONS
 from labeldp.laws._grid import classes_of
 from labeldp.learn._boosting import HistogramScores
 from labeldp.learn._corrections import Model
@@ -53,9 +57,13 @@ from labeldp.tables._place import workplace
 from labeldp.tables._priors import OwnHistogram, PriorTable, as_text, ordered_by_value
 
 FORMAT = 2
+ONE, SEVERAL = "model", "models"
+"""Kinds of folders: the model of one label column, or those of several."""
 MODEL, WEIGHTS, STEPS, FACTS = "model.skops", "weights.pt", "steps.skops", "model.json"
 _MODELS = (MODEL, WEIGHTS, *BOOSTERS.values())
 _DIGESTED = {FACTS: "facts", **dict.fromkeys(_MODELS, "model"), STEPS: "steps"}
+_FOLDERS = tuple(f"column-{number}" for number in range(1, MOST_COMBINATIONS.bit_length()))
+"""Folders of the models of several label columns: so many columns have two classes each."""
 SAFE = frozenset(
     {
         # parts of scikit-learn's histogram gradient boosting and imputer that skops does not trust by itself; `check_estimator` checks them
@@ -156,19 +164,56 @@ def check_free(out: Path) -> None:
 
 def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
     """Write a model's folder, whole or not at all: an estimator, or what the facts name (a net, boosted trees) with its preprocessing."""
-    check_free(out)
+    _write(out, {"": _files_of(model, facts)})
+
+
+def save_models(out: Path, models: Sequence[tuple[Any, Mapping[str, object]]], facts: Mapping[str, Any]) -> None:
+    """Write the folder of models of several label columns, whole or not at all.
+
+    Parameters
+    ----------
+    out : Path
+        A new or empty folder.
+    models : sequence of L pairs (model, facts)
+        As `save_model` takes them, with the facts that differ between the models of one training.
+    facts : mapping
+        The facts that all share; under "columns" a list of L mappings, the facts of each column.
+    """
+    columns: list[Mapping[str, object]] = facts["columns"]
+    shared = {name: fact for name, fact in facts.items() if name not in ("label", "columns")}
+    folders = {
+        name: _files_of(model, {**shared, **column, **more})
+        for name, column, (model, more) in zip(_FOLDERS[: len(columns)], columns, models, strict=True)
+    }
+    said = {"format": FORMAT, "kind": SEVERAL} | dict(facts)
+    _write(out, {"": {FACTS: _text(said | {"digests": _digests_of_all(said, folders)})}} | folders)
+
+
+def _files_of(model: Any, facts: Mapping[str, object]) -> dict[str, bytes]:
+    """Make the files of one model: its parameters, then the facts with their digests."""
     files = _bytes_of(model, facts)
-    said = {"format": FORMAT, "kind": "model"} | dict(facts)
-    text = json.dumps(said | {"digests": _digests(said, files)}, indent=2, ensure_ascii=False, allow_nan=False)
+    said = {"format": FORMAT, "kind": ONE} | dict(facts)
+    return files | {FACTS: _text(said | {"digests": _digests(said, files)})}
+
+
+def _text(facts: Mapping[str, object]) -> bytes:
+    return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _write(out: Path, folders: Mapping[str, Mapping[str, bytes]]) -> None:
+    """Write a new folder with its files and those of folders within it, by their names; "" is the folder itself."""
+    check_free(out)
     # All files are on disk in a private folder before one rename gives it its name: a crash leaves no half of a model.
-    with workplace(out, "model", MODEL, WEIGHTS, STEPS, FACTS) as folder:
+    with workplace(out, "model", *_DIGESTED, *_FOLDERS) as folder:
         made = folder / "model"
-        own_folder(made)
-        for name, data in (*files.items(), (FACTS, text.encode())):
-            write_new(made / name, data)
+        for name, files in folders.items():
+            own_folder(made / name)
+            for each, data in files.items():
+                write_new(made / name / each, data)
+                give_usual_rights(made / name / each)
+        for name in reversed([*folders]):
             give_usual_rights(made / name)
-        give_usual_rights(made)
-        sync(made)
+            sync(made / name)
         os.replace(made, out)
         sync(out.parent)
 
@@ -191,6 +236,13 @@ def _digests(facts: Mapping[str, object], files: Mapping[str, bytes]) -> dict[st
     # Against accidents alone: whoever changes a file on purpose can write its new digest, too.
     found = {_DIGESTED[name]: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
     return {name: f"sha256:{each}" for name, each in ({"facts": digest(facts)} | found).items()}
+
+
+def _digests_of_all(facts: Mapping[str, object], folders: Mapping[str, Mapping[str, bytes]]) -> dict[str, str]:
+    """Compute the digests of the facts that columns share, and of each column's facts, which have those of its files."""
+    return {"facts": f"sha256:{digest(facts)}"} | {
+        name: f"sha256:{hashlib.sha256(each[FACTS]).hexdigest()}" for name, each in folders.items()
+    }
 
 
 def files_of_model(folder: Path) -> list[Path]:
@@ -247,7 +299,47 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
     except LabelDPError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
-        raise InvalidInput(f"Expected the facts of a model in {folder / FACTS}, got others. The file is damaged or was changed.") from None
+        raise _other_facts(folder) from None
+
+
+def load_models(folder: Path, trust: Collection[str] = (), device: str = "cpu") -> tuple[StoredModel, ...]:
+    """Read a folder that `save_model` or `save_models` wrote: the model of one label column, or that of each.
+
+    See `load_model` for parameters and errors; the models of several columns have the same inputs.
+    """
+    facts = _facts(folder, (ONE, SEVERAL))
+    if facts["kind"] == ONE:
+        return (load_model(folder, trust, device),)
+    columns = facts.get("columns")
+    if not isinstance(columns, list) or not 1 < len(columns) <= len(_FOLDERS) or not all(isinstance(each, dict) for each in columns):
+        raise _other_facts(folder)
+    names = _FOLDERS[: len(columns)]
+    try:
+        known = {name: {FACTS: (folder / name / FACTS).read_bytes()} for name in names}
+    except OSError as error:
+        raise ReleaseError(f"Expected a model's file, got {error.filename} ({error.strerror}).") from None
+    said = {name: fact for name, fact in facts.items() if name != "digests"}
+    if "digests" in facts and facts["digests"] != _digests_of_all(said, known):
+        raise _changed(folder / FACTS)
+    models = tuple(load_model(folder / name, trust, device) for name in names)
+    for column, each in zip(columns, models, strict=True):
+        if each.facts.get("label") != column.get("label") or each.facts["features"] != facts.get("features"):
+            raise _changed(folder / FACTS)
+    labels = [each.facts.get("label") for each in models]
+    if not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
+        raise _other_facts(folder)
+    return models
+
+
+def _other_facts(folder: Path) -> InvalidInput:
+    return InvalidInput(f"Expected the facts of a model in {folder / FACTS}, got others. The file is damaged or was changed.")
+
+
+def _changed(file: Path) -> InvalidInput:
+    return InvalidInput(
+        f"Expected {file} as it was written with the model, got one that was changed: classes, columns or numbers may stand for others. "
+        "Restore the folder or train again; give predictions other names in their table."
+    )
 
 
 def _check_digests(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path) -> None:
@@ -258,26 +350,28 @@ def _check_digests(facts: Mapping[str, Any], files: Mapping[str, bytes], folder:
     found = _digests({name: fact for name, fact in facts.items() if name != "digests"}, files)
     for file, name in _DIGESTED.items():
         if said.get(name) != found.get(name) and (file in files or file not in _MODELS):
-            raise InvalidInput(
-                f"Expected {folder / file} as it was written with the model, got one that was changed: classes, columns or numbers may "
-                "stand for others. Restore the folder or train again; give predictions other names in their table."
-            )
+            raise _changed(folder / file)
 
 
 def require_numbers(folder: Path) -> None:
     """Refuse a model of classes where quantiles are wanted."""
-    if _facts(folder).get("grid") is None:
+    if _facts(folder, (ONE, SEVERAL)).get("grid") is None:
         raise InvalidInput("Expected quantiles of numbers, got a model of classes, which have none. Leave them out (--quantile).")
 
 
-def _facts(folder: Path) -> dict[str, Any]:
+def _facts(folder: Path, kinds: Collection[str] = (ONE,)) -> dict[str, Any]:
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except OSError as error:
         raise ReleaseError(f"Expected the folder of a model, got {folder} ({error.strerror}: {FACTS}).") from None
     except ValueError:
         facts = None
-    if not isinstance(facts, dict) or facts.get("kind") != "model" or facts.get("format") not in (1, FORMAT):
+    if isinstance(facts, dict) and facts.get("kind") == SEVERAL and SEVERAL not in kinds:
+        raise InvalidInput(
+            f"Expected the model of one label column, got those of several in {folder}. Name the folder of one: {folder / _FOLDERS[0]} is "
+            "that of the first."
+        )
+    if not isinstance(facts, dict) or facts.get("kind") not in (ONE, SEVERAL) or facts.get("format") not in (1, FORMAT):
         raise InvalidInput(f"Expected a model of format {FORMAT}, got something else in {folder / FACTS}.")
     if facts["format"] != FORMAT:
         raise InvalidInput(

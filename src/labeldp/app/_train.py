@@ -7,12 +7,13 @@ Raw labels are charged once, when the classifier draws them. Labels that were re
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +36,9 @@ from labeldp.app._learners import (
     PaperSpec,
     learner_for,
     needs_torch,
+    require_of_several,
 )
-from labeldp.app._model import StoredModel, check_free, load_model, require_numbers, save_model
+from labeldp.app._model import StoredModel, check_free, load_models, require_numbers, save_model, save_models
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._encode import INFER, infers
 from labeldp.deep._named import require_torch
@@ -47,16 +49,27 @@ from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayTable, is_arrays, learn_array
 from labeldp.inputs._columns import learn_columns
 from labeldp.inputs._images import ImageInputs, NamesOfFiles, learn_images
-from labeldp.laws import Grid, parse_law
+from labeldp.laws import Grid, Law, parse_law
 from labeldp.laws._columns import LabelColumns
 from labeldp.laws._grid import grid_facts
 from labeldp.learn._corrections import CORRECTIONS, heard_by
+from labeldp.learn._several import drawn_together
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.protocol._estimator import TopK, quantiles_of
 from labeldp.protocol._fit import stage_shares
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
-from labeldp.tables._evidence import ProvenLabels, check_unchanged, matched, of_others, proven, released_columns, unknown, warn_of_names
+from labeldp.tables._evidence import (
+    ProvenLabels,
+    check_unchanged,
+    matched,
+    of_others,
+    proven,
+    proven_together,
+    released_columns,
+    unknown,
+    warn_of_names,
+)
 from labeldp.tables._place import Place, manifest_path, workplace
 from labeldp.tables._release import all_facts, check_raw, default_dataset
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer, law_of
@@ -64,6 +77,7 @@ from labeldp.tables.engines._local import Progress, declared_codec, silent
 from labeldp.tables.formats._parquet import DatasetSource, check_ending, is_parquet, open_table, table_writer
 from labeldp.tables.formats._table import (
     EVIDENCE,
+    ColumnsCodec,
     LabelCodec,
     Readable,
     Source,
@@ -155,10 +169,14 @@ class EvidenceSpec:
         if self.declared and (self.manifest or self.released):
             raise InvalidInput("Expected declared labels without a manifest or released table, got both. What is released is not declared.")
 
-    def read(self, source: Source, label: str, ledger: Ledger) -> ProvenLabels | None:
+    def read(self, source: Source, labels: Sequence[str], ledger: Ledger) -> ProvenLabels | None:
         """Read the proven noisy labels of a table, compared with the ledger; None if they are raw or declared."""
         original = source if self.released is None else open_table(self.released)
-        found = proven(original, label, self.manifest, ledger)
+        label = labels[0]
+        if len(labels) > 1:
+            found = proven_together(original, labels, self.manifest, ledger)
+        else:
+            found = proven(original, label, self.manifest, ledger)
         if found is None and self.released is not None:
             raise unknown(original, label, ledger)
         if found is not None and self.declared:
@@ -174,17 +192,19 @@ class TrainSpec:
 
     Parameters
     ----------
-    label : str
-        The label column: raw, or as `labeldp release` wrote it.
+    label : str or sequence of str
+        The label column: raw, or as `labeldp release` wrote it. Or several, of raw labels those of `classes`; of a released table some of
+        those that were released together. Each has a model of its own, and one charge covers all.
     epsilon : float > 0, optional
         Total budget of one row or unit. None for a released table, whose labels are already charged.
     classes, id, unit, max_rows_per_unit, dataset
-        As in `ReleaseSpec`, for raw labels; these need `classes`. With a `Grid` the model learns numbers.
+        As in `ReleaseSpec`, for raw labels; these need `classes`. With a `Grid` the model learns numbers. Several columns
+        have `LabelColumns`.
     strict : bool
         Refuse, before the charge, what would give a warning before it, as in `ReleaseSpec`; also categories that the model counts as one,
         and a learning rate that is too high. False by default.
-    law : str, default="auto"
-        A law's name, as in `ReleaseSpec`.
+    law : str or Law, default="auto"
+        A law's name, as in `ReleaseSpec`; of several columns also one of `LabelColumns.law`.
     n_stages, stage_sizes, prior_temperature, top_k_filter, correction
         As in `LabelDPClassifier`. A net's loss is its correction: "auto" and "likelihood" are the default, "em" is `posterior_loss`,
         "debias" `debiased_loss`, and "none" `cross_entropy`.
@@ -208,13 +228,13 @@ class TrainSpec:
         nothing is charged, and nothing is proven.
     """
 
-    label: str
+    label: str | Sequence[str]
     epsilon: float | None = None
     classes: Sequence[object] | None = None
     id: str | Sequence[str] | None = None
     unit: str | None = None
     max_rows_per_unit: int = 1
-    law: str = "auto"
+    law: str | Law = "auto"
     n_stages: int = 1
     stage_sizes: tuple[float, ...] | None = None
     prior_temperature: float = 1.0
@@ -255,10 +275,48 @@ class TrainSpec:
             raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
         if self.classes is not None:
             object.__setattr__(self, "classes", declared_or_infer(self.classes, strict=self.strict))
+        self._check_columns()
         if isinstance(self.classes, Grid):
             self.require_for_numbers()
         elif isinstance(self.prior, HistogramSpec):
             raise InvalidInput("Expected --prior histogram with numbers only, got classes. Add --range, or take --prior clusters.")
+
+    def _check_columns(self) -> None:
+        """Refuse what several label columns cannot have."""
+        labels, classes = self.labels, self.classes
+        if len(set(labels)) < len(labels):
+            raise InvalidInput(f"Expected different label columns, got one twice in {_validate.quoted(labels)}. Name each one once.")
+        names = classes.names if isinstance(classes, LabelColumns) else None
+        if not labels or (names is not None and names != labels) or (classes is not None and names is None and len(labels) > 1):
+            raise InvalidInput(
+                f"Expected classes of the label columns {_validate.quoted(labels)}, got those of "
+                f"{_validate.quoted(names) if names else 'one column'}. Declare labeldp.LabelColumns of these names, in this order."
+            )
+        if len(labels) == 1:
+            return
+        if self.evidence.declared:
+            raise InvalidInput("Expected one column of labels that another mechanism drew, got several. Train for one at a time (--label).")
+        require_of_several(self.model, images=self.inputs.image is not None)
+        given = {"--recipe": self.recipe is not None, "--filter": self.top_k_filter is not None}
+        if found := [name for name, there in given.items() if there]:
+            raise InvalidInput(f"Expected {' and '.join(found)} with one label column, got several. Leave it out.")
+        if isinstance(self.law, Law) and self.prior is not None:
+            raise InvalidInput(
+                "Expected --split and --weights without a prior, which takes a part of epsilon, got both. Leave them out: the rule auto "
+                "divides what is left."
+            )
+        if isinstance(classes, LabelColumns):
+            require_classes(labels, classes.lists)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The label columns: one, or several that are learned together."""
+        return (self.label,) if isinstance(self.label, str) else tuple(self.label)
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the label column; of several all names in one text, as receipts show it."""
+        return self.labels[0] if len(self.labels) == 1 else _validate.joined(self.labels)
 
     def require_for_numbers(self) -> None:
         """Refuse what is for classes alone, where the labels are numbers of a range."""
@@ -301,6 +359,15 @@ class TrainSpec:
         return () if self.id is None else (self.id,) if isinstance(self.id, str) else tuple(self.id)
 
 
+def require_classes(labels: Sequence[str], lists: Sequence[Sequence[object]]) -> None:
+    """Refuse numbers among several label columns."""
+    if found := [name for name, values in zip(labels, lists, strict=True) if isinstance(values, Grid)]:
+        raise InvalidInput(
+            f"Expected several label columns of classes, got numbers in {_validate.quoted(found)}. Train for a number by itself: release "
+            f"the columns together (labeldp release), then learn each from that table (labeldp train --label {found[0]}), under one charge."
+        )
+
+
 @dataclass(frozen=True)
 class TrainedModel:
     """The result of a training: its folder, the facts in its model.json, and the released private columns, which were left out."""
@@ -325,7 +392,8 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
         Parquet or CSV: numbers and categories, possibly missing, or a column of images. Or .npz or .npy: an array of numbers or of images.
         Ids and units are not inputs.
     out : str or Path
-        A new folder for model.json and model.skops or, for a net, weights.pt.
+        A new folder for model.json and model.skops or, for a net, weights.pt. Of several label columns for model.json and a folder of such
+        files for each.
     spec : TrainSpec
     ledger : Ledger, or its path, optional
         Default: the user's own.
@@ -343,7 +411,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
     path, target, known = Path(source), Path(out), ledger_of(ledger)
     _check_apart(target, spec.net.folder)
     with ChargesUnwarned(spec.strict):
-        data = TrainingData(path, spec.inputs, Columns(spec.label, spec.ids, spec.unit), spec.evidence, known)
+        data = TrainingData(path, spec.inputs, Columns(spec.labels, spec.ids, spec.unit), spec.evidence, known)
         if needs_torch(spec.model, images=spec.inputs.image is not None):
             require_torch()  # before all rows are read, and long before a charge
         # Evidence decides what the labels are: proven noisy, declared noisy, or else raw. No option can turn raw labels into proven ones.
@@ -351,6 +419,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
         labels: _Raw = kind(data, spec, path, known)
         inputs = data.learn_inputs(labels.dataset)
         labels.check_features(inputs.names)
+        check_names(labels.codecs, labels.ids)
         learner = learner_for(spec.model, inputs, labels.codec.classes, spec.net, spec.recipe)
         rows = data.read(inputs, labels.codec, progress)
         X, n_rows = learner.prepared(rows.X), len(rows.X)
@@ -358,9 +427,13 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
         with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
             warnings.simplefilter("ignore", DomainLeakWarning)  # the codec has warned already, when it inferred the classes
             labels.fit(model, X, rows)
-    stored, more = learner.result(model)
-    facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]} | more
-    save_model(target, stored, facts)
+    facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]}
+    if len(spec.labels) > 1:
+        save_models(target, [learner.result(part) for part in model.estimators_], facts)
+    else:
+        stored, more = learner.result(model)
+        facts |= more
+        save_model(target, stored, facts)
     return TrainedModel(target, facts, data.noisy_columns)
 
 
@@ -382,21 +455,26 @@ def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns that are not inputs: label, ids and unit."""
+    """Names of the columns that are not inputs: labels, ids and unit."""
 
-    label: str
+    labels: tuple[str, ...]
     ids: tuple[str, ...]
     unit: str | None
 
     def __post_init__(self) -> None:
         for role, names in {"id": self.ids, "unit": (self.unit,)}.items():
-            if self.label in names:
-                raise InvalidInput(f"Expected {role} to name public columns, got the label column {self.label!r}. Leave it out.")
+            if found := [label for label in self.labels if label in names]:
+                raise InvalidInput(f"Expected {role} to name public columns, got the label column {found[0]!r}. Leave it out.")
 
     @property
     def names(self) -> list[str]:
         """Names of all these columns."""
-        return [self.label, *self.ids, *([self.unit] if self.unit else [])]
+        return [*self.labels, *self.beside]
+
+    @property
+    def beside(self) -> list[str]:
+        """Names of the columns of ids and units."""
+        return [*self.ids, *([self.unit] if self.unit else [])]
 
 
 @dataclass(frozen=True)
@@ -432,21 +510,21 @@ class TrainingData:
     def __init__(self, path: Path, where: InputsSpec, columns: Columns, evidence: EvidenceSpec, ledger: Ledger):
         self._path, self._where, self._columns, self._ledger = path, where, columns, ledger
         self.noisy_columns: tuple[str, ...] = ()
-        self.table = where.open(path, columns.label)
+        self.table = where.open(path, columns.labels[0])
         if isinstance(self.table, ArrayTable):
             self.released = None
             if evidence.manifest is not None or evidence.released is not None:
                 raise InvalidInput("Expected --manifest and --released with a table, got arrays. Give the released table.")
         else:
             # Before the label column is required: a released table's labels come from its evidence, wherever the column lies in this copy.
-            self.released = evidence.read(self.table, columns.label, ledger)
-            if self.released is not None and isinstance(self.released.noisy.classes, LabelColumns):
+            self.released = evidence.read(self.table, columns.labels, ledger)
+            if self.released is not None and len(columns.labels) == 1 and isinstance(self.released.noisy.classes, LabelColumns):
                 listed = _validate.quoted(self.released.noisy.classes.names)
                 raise InvalidInput(f"Expected one of the released columns {listed} to train for, got all of them. Name one (--label).")
-        check_columns(self.table, columns.names if self.released is None else columns.names[1:])
+        check_columns(self.table, columns.names if self.released is None else columns.beside)
         if where.image is not None:
             check_columns(self.table, [where.image])
-            if where.image in (columns.label, columns.unit):
+            if where.image in (*columns.labels, columns.unit):
                 raise InvalidInput(f"Expected a column of images, got {where.image!r}, which is the label or the unit. Name another.")
 
     def learn_inputs(self, dataset: str) -> Inputs:
@@ -464,7 +542,7 @@ class TrainingData:
         """Return the feature columns: all or the chosen ones, except label, ids, unit, and what releases drew or added."""
         known: Mapping[str, Any] = {} if self.released is None else self.released.facts
         ids, receipt = known.get("id"), known.get("receipt")
-        evidence = known.get("evidence") or self._columns.label + EVIDENCE
+        evidence = known.get("evidence") or _validate.joined(self._columns.labels) + EVIDENCE
         out = {*self._columns.names, str(evidence), *(ids if isinstance(ids, (list, tuple)) else ())}
         if isinstance(receipt, Mapping):
             out.add(receipt["unit"])
@@ -491,17 +569,16 @@ class TrainingData:
         """Read all rows; of a released table the ids, by which the labels that its evidence has are matched."""
         X: list[Any] = []
         beside: list[tuple[NDArray[np.generic] | None, ...]] = []  # codes, ids and units
-        label = self._columns.label
         known = self._columns.names if self.released is None else self.released.id_names
         names = self._names_of_files(codec)  # a file named by its class would put the label among the public inputs
         rows = done = 0
         for batch in self.table.batches(list(dict.fromkeys([*inputs.names, *known]))):
-            if names is not None:
-                names.check(batch.column(names.column), rows)
+            for each in names:
+                each.check(batch.column(each.column), rows)
             X.append(inputs.read(batch, rows))
             if self.released is None:
                 units = id_array(batch, self._columns.unit) if self._columns.unit else None
-                beside.append((codec.encode(batch.column(label), rows), row_id_array(batch, self._columns.ids), units))
+                beside.append((codec.read(batch, rows), row_id_array(batch, self._columns.ids), units))
             else:
                 beside.append((None, row_id_array(batch, self.released.id_names), None))
             rows, done = rows + len(batch), done + batch.extent
@@ -511,19 +588,20 @@ class TrainingData:
         codes, ids, units = map(_joined, zip(*beside, strict=True))
         return TrainingRows(_joined(X), codes, ids, units)
 
-    def _names_of_files(self, codec: LabelCodec) -> NamesOfFiles | None:
-        """Make the check that refuses image file names that reveal the label; None without images."""
+    def _names_of_files(self, codec: LabelCodec) -> list[NamesOfFiles]:
+        """Make the check that refuses image file names that reveal a label, one for each label column; none without images."""
         if self._where.image is None:
-            return None
-        names = NamesOfFiles(self._where.image, self._columns.label, codec.classes)
+            return []
+        names = [NamesOfFiles(self._where.image, each.column, each.classes) for each in codecs_of(codec)]
         if isinstance(self.table, DatasetSource):
-            names.check_layout(self.table.layout)
+            for each in names:
+                each.check_layout(self.table.layout)
         return names
 
-    @property
-    def label_type(self) -> pa.DataType:
-        """Arrow type of the label column."""
-        return self.table.type_of(self._columns.label) if self.released is None else self.released.codec.column_type
+
+def codecs_of(codec: LabelCodec) -> tuple[LabelCodec, ...]:
+    """List the codecs of the label columns."""
+    return codec.codecs if isinstance(codec, ColumnsCodec) else (codec,)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -531,6 +609,11 @@ def _joined(parts: Sequence[Any]) -> Any:
     if parts[0] is None:
         return None
     return pa.concat_tables(parts) if isinstance(parts[0], pa.Table) else np.concatenate(parts)
+
+
+def has_column(path: Path, name: str) -> bool:
+    """Tell whether a table has a column of this name."""
+    return not is_arrays(path) and name in open_inputs(path).names
 
 
 def open_inputs(path: Path) -> Source:
@@ -559,11 +642,12 @@ class _Raw:
         """Check as far as possible that the labels are raw, and that an epsilon is given for them."""
         manifest = ""
         if not isinstance(self._data.table, ArrayTable):
-            check_raw(open_table(self._path), self._spec.label, self._ledger)
+            check_raw(open_table(self._path), self._spec.labels, self._ledger)
             manifest = f"If it was released, put its manifest ({manifest_path(self._path).name}) beside it again, or name it (--manifest). "
         if self._spec.epsilon is None:
-            other = None if isinstance(self._data.table, ArrayTable) else of_others(self._data.table, self._spec.label, None, self._ledger)
-            raise other or InvalidInput(
+            tables = [] if isinstance(self._data.table, ArrayTable) else [self._data.table]
+            others = (of_others(table, label, None, self._ledger) for table in tables for label in self._spec.labels)
+            raise next(filter(None, others), None) or InvalidInput(
                 f"Expected a released table, or epsilon for raw labels, got neither: nothing says that {self._path.name} was released. "
                 f"{manifest}If its labels are raw, pass the total budget (--epsilon)."
             )
@@ -584,8 +668,21 @@ class _Raw:
     @cached_property
     def codec(self) -> LabelCodec:
         """The classes: declared, or inferred if the specification says so."""
-        check_type(self._spec.label, self._data.label_type)
-        return declared_codec(self._data.table, self._spec.label, self._spec.classes)
+        for label in self._spec.labels:
+            check_type(label, self._data.table.type_of(label))
+        if len(self._spec.labels) > 1 and self._spec.classes is None:
+            listed = ", ".join(self._spec.labels)
+            raise InvalidInput(
+                f"Expected classes of {len(self._spec.labels)} columns ({listed}), got none. Declare labeldp.LabelColumns({{...}}).",
+                cli=f"Expected classes of {len(self._spec.labels)} columns ({listed}), got none. Declare a list each in their order, for "
+                "example --classes 'no,yes;1,2,3,4,5', or one for all.",
+            )
+        return declared_codec(self._data.table, self._spec.name, self._spec.classes)
+
+    @property
+    def codecs(self) -> tuple[LabelCodec, ...]:
+        """The classes of each label column."""
+        return codecs_of(self.codec)
 
     @property
     def grid(self) -> Grid | None:
@@ -602,7 +699,7 @@ class _Raw:
             "stage_sizes": spec.stage_sizes,
             "max_rows_per_unit": spec.max_rows_per_unit,
             "dataset": self.dataset,
-            "column": spec.label,
+            "column": spec.name,
             "ledger": self._ledger,
         }
         if self.grid is not None:
@@ -612,14 +709,21 @@ class _Raw:
             "prior_temperature": spec.prior_temperature,
             "top_k_filter": spec.top_k_filter,
             "correction": spec.correction,
-            "classes": INFER if infers(spec.classes) else list(range(len(self.codec.classes))),  # inferred classes all occur as codes
+            "classes": INFER if infers(spec.classes) else self._codes,  # inferred classes all occur as codes
             "prior": spec.prior,
         }
         return shared | of_classes | of_paper
 
+    @property
+    def _codes(self) -> Sequence[object]:
+        codes = coded(self.codec.classes)
+        return codes if isinstance(codes, LabelColumns) else list(codes)
+
     def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
         """Fit the estimator, which charges."""
-        spec, labels = self._spec, rows.codes
+        spec, labels = self._spec, cast(Any, rows.codes)
+        if isinstance(self.codec.classes, LabelColumns):
+            labels = dict(zip(self.codec.classes.names, self.codec.classes.parts(labels), strict=True))
         if self.grid is not None:
             labels = np.asarray(self.grid, np.float64)[rows.codes]  # a point of the grid has the code of the number that it stands for
         model.fit(X, labels, ids=rows.ids, unit=rows.units, id_name=spec.ids or None, unit_name=spec.unit)
@@ -629,27 +733,54 @@ class _Raw:
         spent = model.privacy_
         guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
         guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
+        several = len(self.codecs) > 1
+        judged = {} if several else self._judged(model)
         return {
             "guarantee": guarantee if spent.secure else None,
             "insecure": not spent.secure,
-            "label": self._spec.label,
-            "label_type": str(self._data.label_type),
-            "classes": list(self.codec.classes),
-            **grid_facts(self.codec.classes),
+            **({"label": self._spec.name, "columns": self._of_each(model)} if several else self._named(self.codec)),
             "classes_inferred": WHICH_CLASSES in spent.except_for,
             "trained_on": self.trained_on,
             **({} if self._spec.recipe is None else {"paper": {"recipe": self._spec.recipe.name, "data": self._spec.recipe.data}}),
             "evidence": spent.evidence,
             "rows": n_rows - (spent.rows_over_the_cap if self._data.released is None else 0),  # a released table has no rows over the cap
             "rows_over_the_cap": spent.rows_over_the_cap,
-            **{name: _estimate(getattr(model, f"{name}_", None)) for name in (ESTIMATES if self.grid is None else ESTIMATES_OF_NUMBERS)},
-            "ids": list(self._ids),
+            **judged,
+            "ids": list(self.ids),
         }
 
+    @staticmethod
+    def _named(codec: LabelCodec) -> dict[str, object]:
+        """Return the facts about a label column."""
+        classes = codec.classes
+        return {"label": codec.column, "label_type": str(codec.column_type), "classes": list(classes), **grid_facts(classes)}
+
+    def _judged(self, model: Any) -> dict[str, object]:
+        """Return the estimated quality of one column's model."""
+        return {name: _estimate(getattr(model, f"{name}_", None)) for name in (ESTIMATES if self.grid is None else ESTIMATES_OF_NUMBERS)}
+
+    def _of_each(self, model: Any) -> list[dict[str, object]]:
+        """Return the facts about each of several label columns and its model; with the number of rows asked about it, if not all were."""
+        noisy, found = model.noisy_labels_, []
+        for codec, part in zip(self.codecs, model.estimators_, strict=True):
+            own = noisy if drawn_together(noisy) else noisy.column(codec.column)
+            asked = int(own.evidenced.sum())
+            more = {"rows_asked": asked} if asked < noisy.evidenced.sum() else {}
+            found.append(self._named(codec) | self._judged(part) | more)
+        return found
+
     @property
-    def _ids(self) -> Sequence[str]:
+    def ids(self) -> Sequence[str]:
         """The id columns, which predictions carry."""
         return self._spec.ids
+
+
+def coded(classes: Sequence[object]) -> tuple[object, ...]:
+    """Return the codes of classes, of several columns those of each; the points of numbers among the columns stay."""
+    if not isinstance(classes, LabelColumns):
+        return tuple(range(len(classes)))
+    lists = (values if isinstance(values, Grid) else range(len(values)) for values in classes.lists)
+    return LabelColumns(dict(zip(classes.names, lists, strict=True)))
 
 
 class _Noisy(_Raw, ABC):
@@ -680,7 +811,7 @@ class _Noisy(_Raw, ABC):
     def fit(self, model: Any, X: Any, rows: TrainingRows) -> None:
         """Fit the estimator, which draws nothing."""
         noisy = self.noisy(rows)
-        classes = tuple(range(noisy.n_classes)) if self.grid is None else self.grid
+        classes = coded(noisy.classes) if self.grid is None else self.grid
         # X was read from the same rows; where they have ids, these match each row to its label.
         model.fit(X, derived(noisy, classes=classes, order="labels"), ids=rows.ids)
 
@@ -696,7 +827,7 @@ class _Declared(_Noisy):
         if spec.n_stages > 1:
             raise InvalidInput("Expected no stages of labels that were drawn already, got more than one. Leave them out (--stages).")
         n_classes, cap = len(spec.classes or ()), spec.max_rows_per_unit
-        made = ReleaseSpec(spec.label, range(n_classes), float(spec.epsilon or 0), spec.law, unit=spec.unit, max_rows_per_unit=cap)
+        made = ReleaseSpec(spec.name, range(n_classes), float(spec.epsilon or 0), spec.law, unit=spec.unit, max_rows_per_unit=cap)
         self._law = label_law(law_per_row(law_of(made, n_classes), cap))
 
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
@@ -725,12 +856,14 @@ class _Released(_Noisy):
     def codec(self) -> LabelCodec:
         """The classes of the release, or the range of its numbers."""
         found, grid = self._proven.codec, self._proven.noisy.classes
+        if isinstance(found, ColumnsCodec):
+            return ColumnsCodec([found.codecs[found.columns.index(label)] for label in self._spec.labels])
         if not isinstance(grid, Grid):
             return found
         return label_codec(grid, found.column, found.column_type, text_table=is_text(value_type(found.column_type)))
 
     @property
-    def _ids(self) -> Sequence[str]:
+    def ids(self) -> Sequence[str]:
         return self._proven.id_names
 
     def noisy(self, rows: TrainingRows) -> NoisyLabels:
@@ -740,13 +873,16 @@ class _Released(_Noisy):
     def facts(self, model: Any, n_rows: int) -> dict[str, object]:
         """Return model.json's facts, with the number of rows that were asked about this column, if others were asked about others."""
         asked = int(self._proven.noisy.evidenced.sum())
-        return super().facts(model, n_rows) | ({"rows_asked": asked} if asked < n_rows else {})
+        return super().facts(model, n_rows) | ({"rows_asked": asked} if asked < n_rows and len(self.codecs) == 1 else {})
 
     def _check(self) -> None:
         """Compare the specification with the release: a contradiction is an error, since ignoring it would mislead."""
         super()._check()
         if isinstance(self.codec.classes, Grid):
             self._spec.require_for_numbers()
+        if isinstance(self._proven.noisy.classes, LabelColumns):
+            known = dict(zip(self._proven.noisy.classes.names, self._proven.noisy.classes.lists, strict=True))
+            require_classes(self._spec.labels, [known[label] for label in self._spec.labels])
         spec, facts, receipt = self._spec, self._proven.facts, Receipt.from_dict(self._proven.facts["receipt"])
         if spec.epsilon is not None:
             raise InvalidInput(
@@ -775,17 +911,25 @@ class _Released(_Noisy):
         return "the classes of the release", "classes in another order, or others"
 
     def _other_classes(self) -> bool:
-        spec, codec = self._spec, self.codec
+        spec = self._spec
         if spec.classes is None or infers(spec.classes):
             return False
         if isinstance(spec.classes, Grid) or self.grid is not None:
             return spec.classes != self.grid
-        text = all(isinstance(value, str) for value in codec.classes)
-        return parse_classes(spec.classes, spec.label, codec.column_type, text_table=text) != codec.classes
+        lists = spec.classes.lists if isinstance(spec.classes, LabelColumns) else (spec.classes,)
+        return any(_differ(values, codec) for values, codec in zip(lists, self.codecs, strict=True))
 
 
-def _other_law(name: str, released: Mapping[str, object]) -> bool:
+def _differ(values: Sequence[object], codec: LabelCodec) -> bool:
+    """Return whether a user's classes differ from those of a released column."""
+    text = all(isinstance(value, str) for value in codec.classes)
+    return parse_classes(values, codec.column, codec.column_type, text_table=text) != codec.classes
+
+
+def _other_law(name: str | Law, released: Mapping[str, object]) -> bool:
     """Return whether the user's law differs from that of the release; "auto" never does."""
+    if isinstance(name, Law):
+        return name.to_dict() != released
     if name == "auto":
         return False
     cls, fields = parse_law(name)
@@ -846,8 +990,9 @@ def predict(
         Rows of the kind that the model was trained on: a table, in Parquet or CSV; or .npz or .npy.
     out : str or Path
         Parquet or CSV, with one row for each row of `source`, in the same order: the id columns of the training that `source` has,
-        `prediction`, and `probability_CLASS` for each class. Of numbers the prediction is the mean, and `quantile_Q` a quantile. Ids keep
-        their type; whole numbers from CSV become int64 in Parquet.
+        `prediction`, and `probability_CLASS` for each class; of several label columns `prediction_LABEL` and `probability_LABEL_CLASS` for
+        each of them. Of numbers the prediction is the mean, and `quantile_Q` a quantile. Ids keep their type; whole numbers from CSV become
+        int64 in Parquet.
     trust : collection of str, default=()
         Types in the model's file that the user trusts, beyond those that labeldp knows.
     progress : function of (phase, done, total), optional
@@ -873,18 +1018,19 @@ def predict(
     wanted = _quantiles(quantiles)
     if wanted:
         require_numbers(Path(model))
-    stored, path, target = load_model(Path(model), trust, device), Path(source), Path(out)
+    models, path, target = load_models(Path(model), trust, device), Path(source), Path(out)
+    stored = models[0]  # all read the same inputs
     table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)
     check_columns(table, stored.inputs.names)
     if isinstance(stored.inputs, ImageInputs):
-        stored = replace(stored, inputs=replace(stored.inputs, folder=images or path.parent))
+        models = tuple(replace(each, inputs=replace(stored.inputs, folder=images or path.parent)) for each in models)
     check_ending(target)
     if target.exists():
         raise ReleaseError(f"Expected a new name for the output, got {target}, which exists. Remove it, or choose another name.")
     with workplace(target) as folder:
         # The file gets its name in one step when it is complete, so a kill leaves no half of it under this name.
         kinds = _kinds_of_ids(table, stored.facts.get("ids", []), target)
-        rows = _write(_predictions(stored, table, kinds, wanted, progress), private_file(folder / target.name), table)
+        rows = _write(_predictions(models, table, kinds, wanted, progress), private_file(folder / target.name), table)
         Place.of(folder / target.name).move(Place.of(target))
     return Predictions(target, rows)
 
@@ -898,25 +1044,60 @@ def _quantiles(asked: Sequence[float]) -> dict[str, float]:
 
 
 def _predictions(
-    stored: StoredModel, table: Readable, kinds: Mapping[str, pa.DataType], quantiles: Mapping[str, float], progress: Progress
+    models: Sequence[StoredModel],
+    table: Readable,
+    kinds: Mapping[str, pa.DataType],
+    quantiles: Mapping[str, float],
+    progress: Progress,
 ) -> Iterator[pa.RecordBatch]:
-    answers = _answers_of_numbers(stored, quantiles) if stored.of_numbers else _answers_of_classes(stored)
+    several, inputs = len(models) > 1, models[0].inputs
+    answers = [
+        _answers_of_numbers(each, quantiles)
+        if each.of_numbers
+        else _answers_of_classes(each, str(each.facts["label"]) if several else None)
+        for each in models
+    ]
     start = done = 0
-    for batch in table.batches(list(dict.fromkeys([*stored.inputs.names, *kinds]))):
+    for batch in table.batches(list(dict.fromkeys([*inputs.names, *kinds]))):
         columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}
-        yield pa.record_batch(columns | answers(stored.inputs.read(batch, start)))
+        X = inputs.read(batch, start)
+        for answer in answers:
+            columns |= answer(X)
+        yield pa.record_batch(columns)
         start, done = start + len(batch), done + batch.extent
         progress("predict", done, table.extent)
 
 
-def _answers_of_classes(stored: StoredModel) -> Callable[[Any], dict[str, pa.Array]]:
-    """Make a function of inputs that returns each row's likeliest class and the probabilities of all."""
+def _names_of_classes(classes: Sequence[object], label: str | None) -> tuple[str, list[str]]:
+    """Name the columns of the prediction and of each class's probability; with the label of one of several label columns."""
+    told = "" if label is None else f"{label}_"
+    prediction = PREDICTION if label is None else f"{PREDICTION}_{label}"
+    return prediction, [f"{PROBABILITY}{told}{'' if value is None else value}" for value in classes]
+
+
+def check_names(codecs: Sequence[LabelCodec], ids: Sequence[str]) -> None:
+    """Refuse several label columns whose predictions would have columns of one name, or that of an id."""
+    if len(codecs) < 2:
+        return
+    names = list(dict.fromkeys(ids))
+    for codec in codecs:
+        prediction, probabilities = _names_of_classes(codec.classes, codec.column)
+        names += [prediction, *probabilities]
+    if again := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise InvalidInput(
+            f"Expected predictions of different names, got two columns {again!r} of the label columns "
+            f"{_validate.quoted(codec.column for codec in codecs)} and their classes. Rename a label column."
+        )
+
+
+def _answers_of_classes(stored: StoredModel, label: str | None) -> Callable[[Any], dict[str, pa.Array]]:
+    """Make a function of inputs that returns each row's likeliest class and the probabilities of all; `label` as for the names."""
     classes = pa.array(list(stored.classes))
-    names = [f"{PROBABILITY}{'' if value is None else value}" for value in stored.classes]
+    prediction, names = _names_of_classes(stored.classes, label)
 
     def answers(X: Any) -> dict[str, pa.Array]:
         chances = stored.predict_proba(X)
-        return {PREDICTION: classes.take(pa.array(chances.argmax(axis=1)))} | dict(zip(names, map(pa.array, chances.T), strict=True))
+        return {prediction: classes.take(pa.array(chances.argmax(axis=1)))} | dict(zip(names, map(pa.array, chances.T), strict=True))
 
     return answers
 

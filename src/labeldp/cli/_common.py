@@ -26,7 +26,16 @@ import typer
 from typer.core import TyperGroup
 
 from labeldp import _validate
-from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPError, LabelDPWarning, LedgerError, MissingExtra, ReleaseError
+from labeldp.errors import (
+    BudgetExceeded,
+    ClassMismatch,
+    InvalidInput,
+    LabelDPError,
+    LabelDPWarning,
+    LedgerError,
+    MissingExtra,
+    ReleaseError,
+)
 from labeldp.laws import LAWS, register_law, spellings
 from labeldp.receipt import Receipt
 
@@ -432,6 +441,56 @@ class NumberOptions(ColumnOptions):
                 "column: 'A,B;C,D'. A number has a range instead: --range NAME=LOW:HIGH."
             )
         return [[*(split(part) or ()), *more] for part in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsOptions(NumberOptions):
+    """The label column, or several under one epsilon, and how they share it."""
+
+    label: Labels
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Values that a label can have: A,B,C. Of several label columns a list each, or one for all: 'A,B;C,D'."),
+    ] = None
+    range: Annotated[
+        str | None,
+        typer.Option(
+            "--range",
+            help="Public range of a number, instead of classes: LOW:HIGH. Numbers outside are clamped. Of several label columns "
+            "NAME=LOW:HIGH, separated by semicolons.",
+        ),
+    ] = None
+    split: Annotated[
+        Split | None,
+        typer.Option(
+            "--split",
+            help="Of several label columns, how epsilon is divided: equal, weights or information (a share each), one (each row is asked "
+            "about one column), joint (a set of combinations). Default: auto, what tells most.",
+        ),
+    ] = None
+    weights: Annotated[str | None, typer.Option("--weights", help="Of several label columns, for --split weights or one: 1,2,1.")] = None
+
+    def require_several(self) -> None:
+        """Refuse, with one label column, options of several."""
+        if self.split is not None or self.weights is not None:
+            raise typer.BadParameter("Expected --split and --weights with several label columns, got one. Write --label A,B.")
+
+    def law_of(self, columns: Any, epsilon: float, law: str | None) -> Any:
+        """Make the law of several label columns by --split and --weights."""
+        weights = None if self.weights is None else usage(lambda: numbers_of(str(self.weights)))
+        return usage(lambda: columns.law(epsilon, self.split.value if self.split else "auto", law, weights))
+
+    @contextlib.contextmanager
+    def one_list_told(self) -> Iterator[None]:
+        """If declared classes are not those of a column, say that one list was given for several, and how a list each is written."""
+        try:
+            yield
+        except ClassMismatch as error:
+            names = split(self.label) or []
+            if len(names) > 1 and self.classes is not None and ";" not in self.classes:
+                told = f"--classes {self.classes} is for all of {_validate.quoted(names)}; a list each is written"
+                error.cli = f"{error.cli or error} {told} --classes 'no,yes;1,2,3,4,5'."
+            raise
 
 
 @dataclass(frozen=True, kw_only=True)

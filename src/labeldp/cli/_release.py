@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release`, `aggregate`, `peer` and `stage`: read private labels of a table; write noisy labels, or answers about groups."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from labeldp.cli._common import (
     Json,
     Key,
     Label,
-    Labels,
+    LabelsOptions,
     LedgerOptions,
     NumberOptions,
     Order,
@@ -32,7 +31,6 @@ from labeldp.cli._common import (
     Redraw,
     RowOrder,
     SecretOptions,
-    Split,
     Strict,
     Table,
     account_text,
@@ -47,7 +45,6 @@ from labeldp.cli._common import (
     usage,
     with_commas,
 )
-from labeldp.errors import ClassMismatch
 
 app = typer.Typer(cls=Commands)
 _SHOWN = 40  # names of unchanged columns in a line: a name that is left out may be that of a private column
@@ -57,22 +54,8 @@ _SHOWN = 40  # names of unchanged columns in a line: a name that is left out may
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseOptions(NumberOptions):
+class ReleaseOptions(LabelsOptions):
     """Columns, cost and law of the release."""
-
-    label: Labels
-    classes: Annotated[
-        str | None,
-        typer.Option(help="Values that a label can have: A,B,C. Of several label columns a list each, or one for all: 'A,B;C,D'."),
-    ] = None
-    range: Annotated[
-        str | None,
-        typer.Option(
-            "--range",
-            help="Public range of a number, instead of classes: LOW:HIGH. Numbers outside are clamped. Of several label columns "
-            "NAME=LOW:HIGH, separated by semicolons.",
-        ),
-    ] = None
 
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit.")]
     infer_classes: InferClasses = False
@@ -80,15 +63,6 @@ class ReleaseOptions(NumberOptions):
         str | None,
         typer.Option("--law", help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; threshold of a range.", callback=law_of_text),
     ] = None
-    split: Annotated[
-        Split | None,
-        typer.Option(
-            "--split",
-            help="Of several label columns, how epsilon is divided: equal, weights or information (a share each), one (each row is asked "
-            "about one column), joint (a set of combinations). Default: auto, what tells most.",
-        ),
-    ] = None
-    weights: Annotated[str | None, typer.Option("--weights", help="Of several label columns, for --split weights or one: 1,2,1.")] = None
     order: RowOrder = Order.shuffle
     dataset: Dataset = None
     overlap: Annotated[Overlap, typer.Option(help="refuse: fail if an earlier release of this column covers one of the rows.")] = (
@@ -103,31 +77,17 @@ class ReleaseOptions(NumberOptions):
         names = split(self.label) or []
         if len(names) > 1:
             return self._of_columns(names, prior)
-        if self.split is not None or self.weights is not None:
-            raise typer.BadParameter("Expected --split and --weights with several label columns, got one. Write --label A,B.")
+        self.require_several()
         listed = self.points(infer=self.infer_classes) or self.required(null_class=self.null_class, infer=self.infer_classes)
         label = with_commas(self.label)
         return spec_of(ReleaseSpec, self, label=label, classes=listed, id=self.id or None, prior=prior.value())
-
-    @contextlib.contextmanager
-    def one_list_told(self) -> Iterator[None]:
-        """If declared classes are not those of a column, say that one list was given for several, and how a list each is written."""
-        try:
-            yield
-        except ClassMismatch as error:
-            names = split(self.label) or []
-            if len(names) > 1 and self.classes is not None and ";" not in self.classes:
-                told = f"--classes {self.classes} is for all of {_validate.quoted(names)}; a list each is written"
-                error.cli = f"{error.cli or error} {told} --classes 'no,yes;1,2,3,4,5'."
-            raise
 
     def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
         """Make the ReleaseSpec of several label columns."""
         from labeldp.tables._spec import ReleaseSpec
 
         columns = self.of_columns(names, infer=self.infer_classes)
-        weights = None if self.weights is None else usage(lambda: numbers_of(str(self.weights)))
-        law = usage(lambda: columns.law(self.epsilon, self.split.value if self.split else "auto", self.law, weights))
+        law = self.law_of(columns, self.epsilon, self.law)
         return spec_of(ReleaseSpec, self, label=columns.name, classes=columns, law=law, id=self.id or None, prior=prior.value())
 
 

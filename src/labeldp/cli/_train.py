@@ -18,7 +18,7 @@ from labeldp.cli._common import (
     ImagesFolder,
     InferClasses,
     Json,
-    NumberOptions,
+    LabelsOptions,
     SecretOptions,
     Strict,
     Trust,
@@ -35,6 +35,7 @@ from labeldp.cli._common import (
     spec_of,
     split,
     usage,
+    with_commas,
 )
 from labeldp.receipt import Receipt
 
@@ -173,7 +174,7 @@ class NetSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(NoiseOptions, NumberOptions):
+class TrainOptions(NoiseOptions, LabelsOptions):
     """Columns, cost and model."""
 
     epsilon: Annotated[float | None, typer.Option(help="Total budget of one row or unit; none for a released table.")] = None
@@ -205,8 +206,8 @@ class TrainOptions(NoiseOptions, NumberOptions):
     dataset: Dataset = None
     strict: Strict = False
 
-    def spec(self, inputs: InputOptions, evidence: EvidenceOptions, net: NetSettings) -> Any:
-        """Make the TrainSpec."""
+    def spec(self, source: Path, inputs: InputOptions, evidence: EvidenceOptions, net: NetSettings) -> Any:
+        """Make the TrainSpec for a table or a file of arrays."""
         from labeldp.app._learners import prior_of_text
         from labeldp.app._train import TrainSpec
 
@@ -216,8 +217,37 @@ class TrainOptions(NoiseOptions, NumberOptions):
             "evidence": evidence.value(),
             "prior": usage(lambda: prior_of_text(self.prior)),
         }
+        more |= self.of_stages(self.law) | {"id": self.id or None, "random_state": self.seed}
+        names = self._names(source)
+        if len(names) > 1:
+            return spec_of(TrainSpec, self, **more | {"label": names} | self._of_columns(names))
+        self.require_several()
         listed = self.points(infer=self.infer_classes) or self.listed(null_class=self.null_class, infer=self.infer_classes)
-        return spec_of(TrainSpec, self, classes=listed, id=self.id or None, random_state=self.seed, **self.of_stages(self.law), **more)
+        return spec_of(TrainSpec, self, **more | {"label": names[0], "classes": listed})
+
+    def _names(self, source: Path) -> list[str]:
+        """Return the label columns; one where the table has a column of this very name, with commas."""
+        from labeldp.app._train import has_column
+
+        names = split(self.label) or []
+        if len(names) < 2:
+            return [with_commas(self.label)]
+        return [self.label] if has_column(source, self.label) else names
+
+    def _of_columns(self, names: list[str]) -> dict[str, Any]:
+        """Return the TrainSpec's fields of classes and law of several columns, as far as they are given."""
+        given = (self.classes, self.classes_file, self.range, self.grid, self.infer_classes or None, self.null_class or None)
+        columns = None if all(value is None for value in given) else self.of_columns(names, infer=self.infer_classes)
+        if self.split is None and self.weights is None:
+            return {"classes": columns}
+        if columns is None or self.epsilon is None:
+            raise typer.BadParameter(
+                "Expected --epsilon and --classes with --split and --weights, which are for raw labels, got less. Of a released table "
+                "leave them out: it says itself how its epsilon was divided."
+            )
+        # Only a law that reads a prior can be asked by what the stages before predict.
+        law = self.law or ("auto" if (self.stages or 1) > 1 else None)
+        return {"classes": columns, "law": self.law_of(columns, self.epsilon, law)}
 
 
 @app.command()
@@ -235,24 +265,38 @@ def train(
     ledger: SecretOptions,
     as_json: Json = False,
 ) -> None:
-    """Train a model on private labels, classes or numbers: of a table, with categories and gaps; of images; or of arrays."""
+    """Train a model on private labels, classes or numbers: of a table, with categories and gaps; of images; or of arrays.
+
+    Several label columns share one charge, and each has a model.
+    """
     from labeldp.app._train import train as run
     from labeldp.inputs._arrays import is_arrays
 
-    spec = asked.spec(inputs, evidence, net)
+    spec = asked.spec(source, inputs, evidence, net)
     usage(lambda: spec.net.require_net(spec.model, images=spec.inputs.image is not None or is_arrays(source)))
     record = ledger.open()
-    with progress_bars(as_json) as progress:
+    with progress_bars(as_json) as progress, asked.one_list_told():
         done = run(source, out, spec, record, progress)
-    said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
     how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
     asked_of = f" ({done.facts['rows_asked']:,} of them asked about this column)" if "rows_asked" in done.facts else ""
-    text = f"{done.path}: a model of {done.facts['rows']:,} rows{asked_of}, {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
+    if len(spec.labels) > 1:
+        which = f"a model of {done.facts['rows']:,} rows for each of the columns {_validate.quoted(spec.labels)}, together"
+        said = "".join(map(column_text, done.facts["columns"]))
+    else:
+        which = f"a model of {done.facts['rows']:,} rows{asked_of},"
+        said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
+    text = f"{done.path}: {which} {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
     told = {"path": str(done.path)} | dict(done.facts)
     if done.noisy_columns:
         text += f"\nNo features, since releases drew them from private columns: {', '.join(done.noisy_columns)}."
         told["noisy_columns"] = list(done.noisy_columns)
     answer(as_json, told, f"{text}\n{charge_text(done.facts, record)}")
+
+
+def column_text(column: Mapping[str, Any]) -> str:
+    """Report, in a line of its own, the model of one of several label columns."""
+    asked = f" ({column['rows_asked']:,} rows asked)" if "rows_asked" in column else ""
+    return f"\n{column['label']!r}{asked}:{quality_text(column) or ' its accuracy was not estimated.'}"
 
 
 def left_out_text(facts: Mapping[str, Any]) -> str:
@@ -330,7 +374,9 @@ def clusters_text(asked: Mapping[str, Any] | None) -> str:
 def predict(
     model: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that labeldp train wrote.")],
     source: Annotated[Path, typer.Argument(metavar="IN", help="Rows of the kind that the model was trained on.")],
-    out: Annotated[Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row, or the mean of a number.")],
+    out: Annotated[
+        Path, typer.Option(help="Parquet or CSV: a class and its probabilities for each row and label column, or the mean of a number.")
+    ],
     quantile: Annotated[str | None, typer.Option("--quantile", help="Quantiles of a number, a column each: .05,.95.")] = None,
     images: ImagesFolder = None,
     device: Device = "auto",

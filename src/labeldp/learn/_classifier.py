@@ -40,7 +40,7 @@ from labeldp.learn._corrections import (
 from labeldp.learn._corrections import HeldOut as Scored
 from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
 from labeldp.learn._location import LocationModel
-from labeldp.learn._several import Drawn, SeveralModels, columns_in, drawn, in_stages
+from labeldp.learn._several import Drawn, SeveralModels, columns_in, drawn, in_stages, some_of
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import (
@@ -264,8 +264,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         far. "mean", as in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     classes : sequence of K values, LabelColumns, or "infer", default=None
         The public list of classes; `LabelColumns` declares several targets, see `fit`. Raw labels need one, unless they are integer codes
-        and `law` is a Law, which knows K; NoisyLabels have theirs. "infer" takes the list from the raw labels, which reveals which classes
-        occur: it warns, `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
+        and `law` is a Law, which knows K; NoisyLabels have theirs, and of several targets `LabelColumns` of some of them learns these
+        alone. "infer" takes the list from the raw labels, which reveals which classes occur: it warns, `privacy_.except_for` says so, and
+        floats, or more than sqrt(n) different values, are refused.
     validation_fraction : float in [0, 1), default=0.1
         Share of the rows held out to choose and measure the model by their noisy labels; a ClusterPrior does not count them. The final
         refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
@@ -445,16 +446,19 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         if self.top_k_filter is not None:
             raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
         if isinstance(y, NoisyLabels):
-            check_noisy(y, self.classes, unit)
+            wanted = some_of(self.classes, y.classes)
+            check_noisy(y, self.classes if wanted is None else None, unit)
             rates = rates_of(self.class_prior, columns_in(y))
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             found = Drawn(noisy)
         else:
-            rates = rates_of(self.class_prior, self.classes)
+            wanted, rates = None, rates_of(self.class_prior, self.classes)
             found = self._draw_several(inputs, y, RowIds.of(ids, unit, *names).beside(y), rates)
         noisy, stages = found.noisy, found.stages
         counted = self._counted(noisy, bool(stages))
-        model = SeveralModels.fit(inputs, noisy, lambda number: self._of_one_column(rates[number]), found.belief, self._weights, counted)
+        model = SeveralModels.fit(
+            inputs, noisy, lambda number: self._of_one_column(rates[number]), found.belief, self._weights, counted, wanted
+        )
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
         for name in ("classes_", "estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_"):
             setattr(self, name, [getattr(part, name) for part in model.parts])

@@ -41,6 +41,7 @@ class SeveralModels:
     Attributes
     ----------
     columns : LabelColumns of L columns
+        Those that were learned: all of the noisy labels, or some of them.
     parts : tuple of L fitted LabelDPClassifier
     """
 
@@ -56,8 +57,9 @@ class SeveralModels:
         belief: Belief | None = None,
         sample_weight: Floats | None = None,
         counted: Rows | None = None,
+        wanted: LabelColumns | None = None,
     ) -> "SeveralModels":
-        """Fit a classifier to each column.
+        """Fit a classifier to each column, or to each of those that are wanted.
 
         Parameters
         ----------
@@ -73,9 +75,12 @@ class SeveralModels:
         counted : (m,) positions, optional
             Rows whose sets of combinations are counted for each column, which measures without bias; they have no say in `belief`. None:
             all rows.
+        wanted : LabelColumns, optional
+            Some of the columns, in any order. None: all.
         """
         columns = columns_in(noisy)
-        if lacking := untold(noisy):
+        wanted = columns if wanted is None else wanted
+        if lacking := [name for name in untold(noisy) if name in wanted.names]:
             raise InvalidInput(
                 f"Expected rows that were asked about every label column, got none about {_validate.quoted(lacking)}. Learn each of the "
                 "others from noisy[name], or draw by another rule: law=columns.law(epsilon, 'joint')."
@@ -88,14 +93,14 @@ class SeveralModels:
                 columns, *some, lambda number: make(number).set_params(validation_fraction=0.0), Reading(uniform)
             ).predict_proba(X)
         reading = Reading(belief or [], counted)
-        return cls._of(columns, X, noisy, sample_weight, make, reading.tied(noisy, sample_weight) if belief else reading)
+        return cls._of(wanted, X, noisy, sample_weight, make, reading.tied(noisy, sample_weight) if belief else reading)
 
     @classmethod
     def _of(
-        cls, columns: LabelColumns, X: Any, noisy: NoisyLabels, sample_weight: Floats | None, make: Maker, reading: "Reading"
+        cls, wanted: LabelColumns, X: Any, noisy: NoisyLabels, sample_weight: Floats | None, make: Maker, reading: "Reading"
     ) -> "SeveralModels":
-        numbers = range(len(columns.names))
-        return cls(columns, tuple(make(number).fit(X, reading.told(noisy, number), sample_weight) for number in numbers))
+        numbers = map(columns_in(noisy).place, wanted.names)
+        return cls(wanted, tuple(make(number).fit(X, reading.told(noisy, number), sample_weight) for number in numbers))
 
     def predict_proba(self, X: Any) -> list[Floats]:
         """Predict probabilities for each column: L arrays (n, K_l)."""
@@ -114,6 +119,14 @@ def columns_in(noisy: NoisyLabels) -> LabelColumns:
     """Return the columns of noisy labels of combinations."""
     assert isinstance(noisy.classes, LabelColumns)
     return noisy.classes
+
+
+def some_of(classes: object, columns: object) -> LabelColumns | None:
+    """Return declared classes that are those of some of several columns, or of all in another order; None for others."""
+    if not (isinstance(classes, LabelColumns) and isinstance(columns, LabelColumns)) or not set(classes.names) <= set(columns.names):
+        return None
+    same = all(values == columns.lists[columns.place(name)] for name, values in zip(classes.names, classes.lists, strict=True))
+    return classes if same else None
 
 
 def drawn_together(noisy: NoisyLabels) -> bool:

@@ -255,6 +255,25 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
     return ProvenLabels(noisy, facts, codec, columns)
 
 
+def proven_together(source: Source, labels: Sequence[str], manifest: Any = None, ledger: Ledger | None = None) -> ProvenLabels | None:
+    """Read and prove the noisy labels of the release that drew several columns together, maybe with others; see `proven`.
+
+    Raises
+    ------
+    InvalidInput
+        Also if the columns were not drawn together.
+    """
+    facts = next((facts for label in labels if (facts := facts_of(source, label, manifest)) is not None and is_of(facts, label)), None)
+    if facts is None:
+        return proven(source, labels[0], manifest, ledger)  # none, or the error that says why
+    if others := [label for label in labels if label not in labels_of(facts)]:
+        raise InvalidInput(
+            f"Expected label columns that were released together, got {_validate.quoted(labels)}: the release of "
+            f"{_validate.quoted(labels_of(facts))} did not draw {_validate.quoted(others)}. Train for one at a time (--label)."
+        )
+    return proven(source, str(facts["label"]), manifest, ledger)
+
+
 def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     """Return the noisy labels of the rows of another table, matched by id, in its order.
 
