@@ -402,8 +402,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         y : NoisyLabels of n rows, or (n,) public true numbers
             With NoisyLabels it is estimated from them (`labeldp.metrics.r2`); a SeenRowsWarning says so where the model has learned from
             them. Rows without evidence are left out.
-        sample_weight : (n,) array, optional
-            For public numbers only.
+        sample_weight : (n,) array >= 0, optional
+            Public weights of the rows.
         ids : (n,) or (n, columns) array, optional
             Ids of X's rows, for NoisyLabels; as in `fit`.
 
@@ -414,9 +414,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
-            if weights is not None:
-                raise InvalidInput("Expected no sample_weight with the NoisyLabels of numbers.")
-            return metrics.r2(truth, predicted).value
+            return metrics.r2(truth, predicted, sample_weight=weights).value
         true = np.asarray(truth, np.float64)
         spread = float(np.average((true - np.average(true, weights=weights)) ** 2, weights=weights))
         error = float(np.average((true - predicted) ** 2, weights=weights))
