@@ -32,6 +32,7 @@ from labeldp.learn._corrections import (
     heard_by,
     make_learner,
     require_classifier,
+    require_no_threshold,
     require_weights,
     seeded,
     takes_raw_labels,
@@ -383,6 +384,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     def _inputs(self, X: Any, y: Any) -> Any:
         require_classifier(self._base())
+        require_no_threshold(self._base())
         self._require_settings()
         _validate.one_of(CORRECTIONS, correction=self.correction)
         if y is None:
