@@ -44,6 +44,7 @@ from labeldp.protocol._fit import (
     answer_for,
     open_fit,
     plan_fit,
+    require_known_rates,
     run_stages,
 )
 from labeldp.protocol._matching import row_count
@@ -537,7 +538,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         return open_fit(plan, labels, public_digest=training.public_digest)
 
     def _start(self, training: Any, plan: FitPlan) -> tuple[Training[Fitted], Fitted | None]:
-        """Pass the prior to the training, and make the initial model of the first stage; None: start from nothing."""
+        """Pass prior and rates to the training, and make the initial model of the first stage; None: start from nothing."""
         return training, None
 
     def _require_settings(self) -> None:
@@ -574,6 +575,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         self.prior_ = plan.known
 
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
+        require_known_rates(getattr(self, "class_prior", None))
         with self._state() as state:
             training = self._training(inputs, noisy, state)
             held_out = hold_out(noisy, self.validation_fraction, training.permutation)
