@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LabelDPRegressor: the location model's mathematics, what it learns, what it refuses before a charge; and metrics of numbers."""
+"""LabelDPRegressor: the location model's mathematics, what it learns, what it refuses before a charge; and metrics of numbers.
+
+Data, noise (`SeededNoise`, or secrets by `same_noise`) and training are seeded wherever a result is measured, so that it is the same in
+every run: no test fails by chance. Tests of unbiasedness, coverage and shares state in how many choices of the seeds they would fail,
+1e-6 in all. Other bounds, on R^2 and errors of predictions, are for these seeds: they say how well models learn, and are no confidence
+bounds.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -110,7 +116,9 @@ def test_information_is_the_expected_square_of_the_score_exactly_for_bits_and_ne
 
 @pytest.mark.parametrize("law", [ldp.Threshold, ldp.SubsetSelection, SquareWave])
 def test_cuts_give_the_shares_of_the_points_wherever_the_rows_are(law: Any) -> None:
-    """Within 6 standard errors of the least informative law: a share is told by thresholds with a deviation below 0.03."""
+    """Within 6 standard errors of the least informative law: a share is told by thresholds with a deviation below 0.03. Of 11
+    shares, twice under three laws, one fails in 1.3e-7 of all choices of the seeds.
+    """
     random = np.random.default_rng(0)
     location = random.normal(0, 0.5, 20_000)
     y = np.minimum(np.exp(location + random.normal(0, 0.5, 20_000)), 5)  # skewed and capped
@@ -380,7 +388,7 @@ def test_weights_need_an_estimator_that_takes_them_and_names_of_others_are_refus
 @pytest.mark.parametrize(("law", "epsilon"), [(ldp.RandomizedResponse, 2.0), (ldp.SubsetSelection, 1.0), (ldp.Threshold, 2.0)])
 def test_intervals_of_errors_cover_what_they_estimate(law: Any, epsilon: float) -> None:
     """Of 400 draws at least 353 intervals of 95 % hold the true value, which has probability 1 - 2.8e-8 at coverage 0.95; the mean is
-    unbiased within 5.5 standard errors (3.8e-8). With three figures, plain and weighted, of three laws, all fail falsely in 7e-7 of all
+    unbiased within 5.7 standard errors (1.2e-8). Of three figures and a mean, plain and weighted, under three laws one fails in 6e-7 of all
     choices of the seeds.
     """
     draws, n, grid = 400, 600, ldp.Grid(0, 10, points=6)
@@ -405,7 +413,7 @@ def test_intervals_of_errors_cover_what_they_estimate(law: Any, epsilon: float) 
         values.append([found[0].value, found[3].value])
     assert stats.binom.cdf(352, draws, 0.95) < 3e-8
     assert kept.min() >= 353
-    assert np.all(np.abs(np.mean(values, axis=0) - [error, of_weighted[0]]) < 5.5 * np.std(values, axis=0) / np.sqrt(draws))
+    assert np.all(np.abs(np.mean(values, axis=0) - [error, of_weighted[0]]) < 5.7 * np.std(values, axis=0) / np.sqrt(draws))
 
 
 def test_without_noise_errors_are_those_of_scikit_learn() -> None:
@@ -477,7 +485,8 @@ def test_scorers_refuse_what_they_cannot_read() -> None:
         ldp.metrics.likelihood_scorer(LinearRegression().fit(X, y), X, noisy)
     with pytest.raises(ValueError, match=r"scoring=labeldp.metrics.make_scorer\('r2'\)"):
         GridSearchCV(plain(), {"estimator__alpha": [1.0]}, scoring="r2", cv=KFold(2)).fit(X, noisy)
-    told_nothing = ldp.privatize(np.full(40, 5.0), ldp.RandomizedResponse(32, 0.1), classes=ldp.Grid(0, 10, points=32))
+    five = np.full(40, 5.0)
+    told_nothing = ldp.privatize(five, ldp.RandomizedResponse(32, 0.1), classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0))
     negative = next(each for each in (told_nothing[s : s + 3] for s in range(37)) if np.isnan(r2(each, np.full(3, 5.0)).value))
     with pytest.raises(InvalidInput, match=r"no variance is left .*neg_mean_squared_error"):
         SCORERS["r2"](model, X[:3], negative)
@@ -513,9 +522,11 @@ def test_a_private_histogram_is_the_prior_on_one_bill(tmp_path: Path, law: str) 
         assert model.score(*linear(1000, seed=1)) > 0.6
     drawn = model.stages_[0].law
     if law != "threshold":
-        # noise of standard deviation 24 on counts of 2,700 rows: 7 of them
+        # The absolute noise of 11 counts of 2,700 rows is Gamma(11) / 0.0605 in sum; what brings them to their sum at most doubles it. It
+        # is above 0.48 in 5e-8 of all choices of the secrets; the rest is for the rows that are held out.
+        assert stats.gamma.sf(0.24 * 2700 * 0.0605, 11) < 5e-8
         wanted = np.bincount(np.rint(np.clip(y, 0, 10)).astype(int), minlength=11) / 3000
-        assert np.abs(np.array(drawn.prior) - wanted).max() < 0.065
+        assert np.abs(np.array(drawn.prior) - wanted).sum() < 0.51 < np.abs(1 / 11 - wanted).sum()
         assert drawn == type(drawn)(11, 1.879, prior=drawn.prior)
         trained = [block for block in model.noisy_labels_.blocks if block.law == drawn]
         assert len(trained) == 1 and np.isin(trained[0].outputs, np.arange(len(drawn.values))).all()
@@ -524,13 +535,13 @@ def test_a_private_histogram_is_the_prior_on_one_bill(tmp_path: Path, law: str) 
 
 
 def test_a_number_as_it_was_released_is_learned_from_by_any_regressor() -> None:
-    """A plain least-squares fit of unbiased numbers finds the coefficients: 5 standard errors of 2 sigma / sqrt(n)."""
+    """A plain least-squares fit of unbiased numbers finds three coefficients within 5.5 standard errors (two-sided 1.2e-7)."""
     X, y = linear(20_000)
     grid = ldp.Grid(0, 10, points=21)
     noisy = ldp.privatize(y, ldp.laws.UnbiasedRandomizer(21, 2.0), classes=grid, noise=ldp.SeededNoise(0))
     released = noisy.released()
     found = LinearRegression().fit(X, released).coef_ - LinearRegression().fit(X, np.clip(y, 0, 10)).coef_
-    assert np.abs(found).max() < 5 * released.std() / X.std(axis=0).min() / np.sqrt(len(y))
+    assert np.abs(found).max() < 5.5 * released.std() / X.std(axis=0).min() / np.sqrt(len(y))
     assert released.std() > 2 * y.std()
     with pytest.raises(ldp.InvalidInput, match="releases a label or a number"):
         ldp.privatize(y, ldp.Threshold(21, 2.0), classes=grid, noise=ldp.SeededNoise(0)).released()
