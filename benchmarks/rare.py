@@ -184,7 +184,7 @@ def run_known(seeds: int) -> None:
     runs = load_runs(KNOWN)
     wanted = [(learner, epsilon, seed) for seed in range(seeds) for learner in LEARNERS for epsilon in EPSILONS]
     done = {(run["learner"], run["epsilon"], run["seed"]) for run in runs}
-    for learner, epsilon, seed in (each for each in wanted if each not in done):
+    for learner, epsilon, seed in (cell for cell in wanted if cell not in done):
         X, y, X_test, truth = made(0.01, seed)
         noisy = ldp.privatize(y, ldp.RandomizedResponse(2, epsilon), classes=range(2), noise=ldp.SeededNoise(seed))
         rates, said = truth.mean(axis=0), ldp.metrics.likeliest_frequencies(noisy.likelihood())
@@ -196,15 +196,25 @@ def run_known(seeds: int) -> None:
         runs.append(run | {"machine": machine(), "finished": now()})
         save_runs(KNOWN, runs)
         print(f"{learner}, eps {epsilon:g}, seed {seed}: {losses}", flush=True)
-    for run in runs:
-        if ASKED not in run["log_loss"]:
-            X, y, X_test, truth = made(0.01, run["seed"])
-            given = None if run["learner"] == "trees" else LEARNERS[run["learner"]]()
-            asks = {"class_prior": HistogramPrior(SHARE * run["epsilon"]), "classes": range(2), "noise": ldp.SeededNoise(run["seed"])}
-            asked = ldp.LabelDPClassifier(given, epsilon=run["epsilon"], **asks, random_state=run["seed"]).fit(X, y)
-            run["log_loss"][ASKED] = _loss(asked.predict_proba(X_test), truth)
+    for each in runs:
+        if ASKED not in each["log_loss"]:
+            each["log_loss"][ASKED] = _asked(each["learner"], each["epsilon"], each["seed"])
             save_runs(KNOWN, runs)
-            print(f"{run['learner']}, eps {run['epsilon']:g}, seed {run['seed']}: asked {run['log_loss'][ASKED]:.4f}", flush=True)
+            print(f"{each['learner']}, eps {each['epsilon']:g}, seed {each['seed']}: asked {each['log_loss'][ASKED]:.4f}", flush=True)
+
+
+def _asked(learner: str, epsilon: float, seed: int) -> float:
+    """Return the log-loss of a fit of raw labels that asks for the rate."""
+    X, y, X_test, truth = made(0.01, seed)
+    model = ldp.LabelDPClassifier(
+        None if learner == "trees" else LEARNERS[learner](),
+        epsilon=epsilon,
+        class_prior=HistogramPrior(SHARE * epsilon),
+        classes=range(2),
+        noise=ldp.SeededNoise(seed),
+        random_state=seed,
+    )
+    return _loss(model.fit(X, y).predict_proba(X_test), truth)
 
 
 def known_tables() -> str:
