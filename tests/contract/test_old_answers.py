@@ -18,7 +18,14 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.feature_selection import RFE, SelectFromModel, SelectKBest, VarianceThreshold
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score, permutation_test_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    TunedThresholdClassifierCV,
+    cross_val_predict,
+    cross_val_score,
+    permutation_test_score,
+)
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
@@ -300,6 +307,7 @@ THROUGH = {
     "predictions": lambda model: cross_val_predict(model, X, FIRST, cv=KFold(2)),
     "permutations": lambda model: permutation_test_score(model, X, FIRST, cv=KFold(2), n_permutations=2),
     "a calibration": lambda model: CalibratedClassifierCV(model, cv=KFold(2)).fit(X, FIRST),
+    "a threshold": lambda model: TunedThresholdClassifierCV(model, cv=KFold(2)).fit(X, FIRST),
     "self-training": lambda model: SelfTrainingClassifier(model).fit(X, np.where(IDS < 200, FIRST, -1)),
     "a selection": lambda model: RFE(make_pipeline(model), importance_getter=lambda m: np.ones(m[-1].n_features_in_)).fit(X, FIRST),
 }
@@ -339,6 +347,23 @@ def test_without_a_ledger_they_are_warned_of_once(way):
     with warnings.catch_warnings():
         warnings.simplefilter("error", RawLabelsWarning)
         THROUGH[way](linear(noise=ldp.SeededNoise(0)))
+
+
+@pytest.mark.parametrize(
+    ("fit", "instead"),
+    [
+        (THROUGH["a calibration"], r"LabelDPClassifier\(CalibratedClassifierCV"),
+        (lambda model: CalibratedClassifierCV(model, cv=KFold(2), n_jobs=2).fit(X, FIRST), r"LabelDPClassifier\(CalibratedClassifierCV"),
+        (lambda model: GridSearchCV(CalibratedClassifierCV(model), {}, error_score="raise").fit(X, FIRST), "CalibratedClassifierCV"),
+        (THROUGH["a threshold"], r"labeldp\.metrics\.best_threshold"),
+        (THROUGH["a stack"], r"LabelDPClassifier\(StackingClassifier"),
+    ],
+    ids=["calibration", "in processes", "within a search", "threshold", "stack"],
+)
+def test_what_learns_from_raw_labels_itself_is_refused_without_a_ledger_too(fit, instead):
+    with pytest.raises(ldp.InvalidInput, match=f"learns from them itself.* Nothing was charged.*{instead}"):
+        fit(linear())
+    fit(linear(noise=ldp.SeededNoise(0)))  # of public data
 
 
 class Wrapper:

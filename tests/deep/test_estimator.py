@@ -25,7 +25,7 @@ from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, 
 from labeldp.deep import _estimator as estimator
 from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
 from labeldp.errors import SeenRowsWarning
-from labeldp.learn import ClusterPrior, LearnOptions
+from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions
 
 K, N = 4, 1200
 QUICK = Recipe(epochs=4, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
@@ -239,6 +239,34 @@ def test_mean_probabilities_are_the_known_rates(data, tmp_path):
     assert inside.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     with pytest.raises(ldp.InvalidInput, match="mapping of label columns"):
         classifier(class_prior=rates, classes=ldp.LabelColumns({"a": range(K), "b": [0, 1]})).fit(X, {"a": y, "b": y % 2})
+
+
+def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_path):
+    """At epsilon 400 a count is exact, but for a noise whose other values have probability e^-200."""
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    asks = {
+        "epsilon": 402.0,
+        "class_prior": HistogramPrior(400.0),
+        "noise": None,
+        "ledger": ledger,
+        "dataset": "d",
+        "folder": tmp_path / "fit",
+    }
+    model = classifier(**asks).fit(X, y, ids=np.arange(N))
+    rates = np.bincount(y, minlength=K) / N
+    assert model.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
+    assert [receipt.epsilon for receipt in model.receipts_] == [400.0, 2.0] and ledger.spent("d", "label") == 402.0
+    again = classifier(**asks).fit(X, y, ids=np.arange(N))
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert ledger.spent("d", "label") == 402.0
+    staged = classifier(epsilon=402.0, class_prior=HistogramPrior(400.0), n_stages=2, law="rr", validation_fraction=0.1).fit(X, y)
+    assert staged.estimated_accuracy_ is not None
+    for refused, labels in ((classifier(class_prior=HistogramPrior()), y), (classifier(class_prior=HistogramPrior(0.1)), noisy_of(y))):
+        with pytest.raises(ldp.InvalidInput, match="class_prior"):
+            refused.fit(X, labels)
+    with pytest.raises(ldp.InvalidInput, match="class_prior"):
+        classifier(class_prior=HistogramPrior(0.1)).fit_likelihood(X, noisy_of(y).log_likelihood())
 
 
 def test_a_unit_is_capped_and_rows_beyond_it_are_not_learned_from(data):

@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
 from labeldp.errors import SeenRowsWarning
-from labeldp.learn import ClusterPrior, LearnOptions
-from labeldp.protocol._fit import mixed
+from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions
+from labeldp.protocol._fit import HELD_OUT, mixed
 from labeldp.protocol.metrics import class_rates
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
@@ -416,6 +416,85 @@ def test_catboost_learns_by_expectation_maximisation(n_classes: int, tmp_path: P
     assert found["auto"][0] > (0.8 if n_classes == 2 else 0.6)
     assert found["auto"][1] < found["none"][1] - 0.05
     assert list(tmp_path.iterdir()) == []
+
+
+# Rates that are asked for ----------------------------------------------------------------------------------------------------------------
+
+
+def rare(n: int = 3000) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    return X, (rng.random(n) < 1 / (1 + np.exp(3 - 1.5 * X[:, 0]))).astype(int)
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression(), None, GaussianNB()], ids=["likelihood", "trees", "em"])
+def test_rates_are_asked_for_on_one_bill(tmp_path: Path, estimator: object) -> None:
+    X, y = rare()
+    ledger, ids = ldp.Ledger(tmp_path / "ledger.db", budget=2.0), np.arange(len(y))
+    settings = {"epsilon": 2.0, "class_prior": HistogramPrior(0.4), "classes": [0, 1], "ledger": ledger, "dataset": "d", "random_state": 0}
+    model = ldp.LabelDPClassifier(estimator, **settings).fit(X, y, ids=ids)
+    assert [receipt.epsilon for receipt in model.receipts_] == [0.4, 1.6]
+    assert model.privacy_.epsilon == ledger.spent("d", "label") == 2.0
+    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {1.6} and model.noisy_labels_.measurable.evidenced.all()
+    assert model.estimated_log_loss_ is not None and model.prior_ is None
+    again = ldp.LabelDPClassifier(estimator, **settings).fit(X, y, ids=ids)  # the same answers, at no cost
+    assert ledger.spent("d", "label") == 2.0
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.usefixtures("same_noise")
+@pytest.mark.parametrize("settings", [{}, {"law": "rr", "n_stages": 2}, {"correction": "em"}], ids=str)
+def test_models_are_held_to_the_rates_of_the_rows_that_were_counted(settings: dict) -> None:
+    """At epsilon 400 a count is exact, but for a noise whose other values have probability e^-200."""
+    X, y = rare()
+    asks = {"epsilon": 401.0, "class_prior": HistogramPrior(400.0), "classes": [0, 1], "options": LearnOptions(refit=False)} | settings
+    model = ldp.LabelDPClassifier(LogisticRegression(), **asks, random_state=0).fit(X, y)
+    held_out = np.concatenate([block.rows for block in model.noisy_labels_.blocks if block.stage == HELD_OUT])
+    counted = np.setdiff1d(np.arange(len(y)), held_out)
+    assert 200 < len(held_out) < 400
+    if settings.get("correction") == "em":
+        assert model._model.frequencies == pytest.approx([1 - y[counted].mean(), y[counted].mean()])
+    else:
+        assert model.predict_proba(X[counted])[:, 1].mean() == pytest.approx(y[counted].mean(), abs=1e-5)
+
+
+def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
+    """Of 2,000 rows none is of class 2; the standard error of a count at epsilon 0.5 is 5.6. Every answer of any seed is above it."""
+    X, y = rare(2000)
+    for seed in range(5):
+        asks = {"epsilon": 1.0, "class_prior": HistogramPrior(0.5), "classes": [0, 1, 2], "noise": ldp.SeededNoise(seed)}
+        asks |= {"correction": "em", "validation_fraction": 0.0, "random_state": 0}
+        rates = ldp.LabelDPClassifier(GaussianNB(), **asks).fit(X, y)._model.frequencies
+        assert rates.min() > 5.6 / 2000 * 0.98 and rates.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"class_prior": HistogramPrior()}, r"HistogramPrior\(epsilon\) with the cost"),
+        ({"class_prior": HistogramPrior(1.0)}, "epsilon"),
+        ({"class_prior": ClusterPrior(epsilon=0.1)}, "got a ClusterPrior"),
+        ({"prior": HistogramPrior(0.1), "law": "split"}, "Expected prior=None"),
+        ({"correction": "none"}, "correction='none'"),
+        ({"classes": ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})}, "mapping of label columns"),
+    ],
+    ids=["no cost", "all of epsilon", "clusters", "two questions", "labels taken as true", "several columns"],
+)
+def test_rates_that_cannot_be_asked_for_are_refused_before_a_charge(tmp_path: Path, settings: dict, message: str) -> None:
+    X, y = rare(400)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    given = {"class_prior": HistogramPrior(0.1), "classes": [0, 1], "ledger": ledger, "dataset": "d"} | settings
+    labels = np.column_stack([y, y]) if isinstance(given["classes"], ldp.LabelColumns) else y
+    with pytest.raises(ldp.InvalidInput, match=message):
+        ldp.LabelDPClassifier(LogisticRegression(), **given).fit(X, labels)
+    assert not ledger.runs()
+
+
+def test_noisy_labels_are_not_asked_for_rates() -> None:
+    X, y = rare(400)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match="which asks raw labels"):
+        ldp.LabelDPClassifier(LogisticRegression(), class_prior=HistogramPrior(0.1)).fit(X, noisy)
 
 
 def test_given_rates_say_what_is_wrong_with_a_mapping() -> None:

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LabelDPRegressor: the location model's mathematics, what it learns, what it refuses before a charge; and metrics of numbers."""
+"""LabelDPRegressor: the location model's mathematics, what it learns, what it refuses before a charge; and metrics of numbers.
+
+Data, noise (`SeededNoise`, or secrets by `same_noise`) and training are seeded wherever a result is measured, so that it is the same in
+every run: no test fails by chance. Tests of unbiasedness, coverage and shares state in how many choices of the seeds they would fail,
+1e-6 in all. Other bounds, on R^2 and errors of predictions, are for these seeds: they say how well models learn, and are no confidence
+bounds.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +16,8 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, KFold, cross_validate
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -109,7 +116,9 @@ def test_information_is_the_expected_square_of_the_score_exactly_for_bits_and_ne
 
 @pytest.mark.parametrize("law", [ldp.Threshold, ldp.SubsetSelection, SquareWave])
 def test_cuts_give_the_shares_of_the_points_wherever_the_rows_are(law: Any) -> None:
-    """Within 6 standard errors of the least informative law: a share is told by thresholds with a deviation below 0.03."""
+    """Within 6 standard errors of the least informative law: a share is told by thresholds with a deviation below 0.03. Of 11
+    shares, twice under three laws, one fails in 1.3e-7 of all choices of the seeds.
+    """
     random = np.random.default_rng(0)
     location = random.normal(0, 0.5, 20_000)
     y = np.minimum(np.exp(location + random.normal(0, 0.5, 20_000)), 5)  # skewed and capped
@@ -378,7 +387,10 @@ def test_weights_need_an_estimator_that_takes_them_and_names_of_others_are_refus
 @pytest.mark.usefixtures("same_noise")
 @pytest.mark.parametrize(("law", "epsilon"), [(ldp.RandomizedResponse, 2.0), (ldp.SubsetSelection, 1.0), (ldp.Threshold, 2.0)])
 def test_intervals_of_errors_cover_what_they_estimate(law: Any, epsilon: float) -> None:
-    """Of 400 draws at least 356 intervals of 95 % hold the true value: fewer have probability 1e-6 at coverage 0.95."""
+    """Of 400 draws at least 353 intervals of 95 % hold the true value, which has probability 1 - 2.8e-8 at coverage 0.95; the mean is
+    unbiased within 5.7 standard errors (1.2e-8). Of three figures and a mean, plain and weighted, under three laws one fails in 6e-7 of all
+    choices of the seeds.
+    """
     draws, n, grid = 400, 600, ldp.Grid(0, 10, points=6)
     random = np.random.default_rng(0)
     points = np.asarray(grid, np.float64)
@@ -386,17 +398,22 @@ def test_intervals_of_errors_cover_what_they_estimate(law: Any, epsilon: float) 
     predicted = 0.7 * truth + 1.5 + random.normal(0, 1, n)
     error, mean = float(np.mean((truth - predicted) ** 2)), 4.0
     share = 1 - error / float(np.mean((truth - mean) ** 2))
-    kept, values = np.zeros(3, int), []
+    weights = random.random(n) * (truth > 1)
+    of_weighted = [float(np.average((truth - other) ** 2, weights=weights)) for other in (predicted, mean)]
+    wanted = [error, np.sqrt(error), share, of_weighted[0], np.sqrt(of_weighted[0]), 1 - of_weighted[0] / of_weighted[1]]
+    kept, values = np.zeros(6, int), []
     for seed in range(draws):
         # Another data set draws other thresholds, over which those of `Threshold` are unbiased.
         noisy = ldp.privatize(truth, law(6, epsilon), classes=grid, noise=ldp.SeededNoise(seed), dataset=str(seed))
         found = [mean_squared_error(noisy, predicted), root_mean_squared_error(noisy, predicted), r2(noisy, predicted, mean=mean)]
-        kept += [each.low <= true <= each.high for each, true in zip(found, (error, np.sqrt(error), share), strict=True)]
-        values.append(found[0].value)
-    assert stats.binom.cdf(355, draws, 0.95) < 1e-6
-    assert kept.min() >= 356
-    # unbiased: 4.9 standard errors, two-sided 1e-6
-    assert abs(np.mean(values) - error) < 4.9 * np.std(values) / np.sqrt(draws)
+        weighed = {"sample_weight": weights}
+        found += [mean_squared_error(noisy, predicted, **weighed), root_mean_squared_error(noisy, predicted, **weighed)]
+        found += [r2(noisy, predicted, mean=mean, **weighed)]
+        kept += [each.low <= true <= each.high for each, true in zip(found, wanted, strict=True)]
+        values.append([found[0].value, found[3].value])
+    assert stats.binom.cdf(352, draws, 0.95) < 3e-8
+    assert kept.min() >= 353
+    assert np.all(np.abs(np.mean(values, axis=0) - [error, of_weighted[0]]) < 5.7 * np.std(values, axis=0) / np.sqrt(draws))
 
 
 def test_without_noise_errors_are_those_of_scikit_learn() -> None:
@@ -414,6 +431,65 @@ def test_without_noise_errors_are_those_of_scikit_learn() -> None:
     weights = np.random.default_rng(1).random(500)
     wanted = r2_score(truth, model.predict(truth[:, None].astype(float)), sample_weight=weights)
     assert model.score(truth[:, None].astype(float), truth, sample_weight=weights) == pytest.approx(wanted)
+
+
+# Scorers: all noise and training is seeded, so that each result is the same in every run ----------------------------------------------
+
+SCORERS = {name: ldp.metrics.make_scorer(name) for name in ("r2", "neg_mean_squared_error", "neg_root_mean_squared_error")}
+SCORERS["likelihood"] = ldp.metrics.likelihood_scorer
+
+
+def plain(alpha: float = 1.0) -> ldp.LabelDPRegressor:
+    return ldp.LabelDPRegressor(Ridge(alpha), random_state=0, options=LearnOptions(em_rounds=0, refit=False))
+
+
+@pytest.mark.parametrize("law", [SquareWave, ldp.Threshold])
+@pytest.mark.parametrize("name", SCORERS)
+def test_a_search_over_noisy_numbers_finds_the_better_model(name: str, law: Any) -> None:
+    X, y = linear(2000)
+    noisy = ldp.privatize(y, law(32, 2.0), classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0))
+    search = GridSearchCV(plain(), {"estimator__alpha": [1e6, 1.0]}, cv=KFold(2), scoring=SCORERS[name], error_score="raise")
+    scores = search.fit(X, noisy).cv_results_["mean_test_score"]
+    assert search.best_params_ == {"estimator__alpha": 1.0} and np.isfinite(scores).all()
+
+
+def test_scorers_give_what_their_metrics_give_also_several_at_once_and_behind_a_pipeline() -> None:
+    X, y = linear(1500)
+    noisy = ldp.privatize(y, SquareWave(32, 3.0), classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0))
+    found = cross_validate(plain(), X, noisy, cv=KFold(3), scoring=SCORERS, error_score="raise")
+    assert all(np.isfinite(found[f"test_{name}"]).all() for name in SCORERS)
+    test, weights = slice(1000, None), np.repeat([0.0, 1.0, 3.0], [100, 250, 150])
+    model = plain().fit(X[:1000], noisy[:1000])
+    predicted = model.predict(X[test])
+    assert SCORERS["r2"](model, X[test], noisy[test]) == r2(noisy[test], predicted).value == found["test_r2"][2]
+    assert SCORERS["r2"](model, X[test], noisy[test]) == model.score(X[test], noisy[test])
+    weighed = SCORERS["neg_mean_squared_error"](model, X[test], noisy[test], weights)
+    assert weighed == -mean_squared_error(noisy[test], predicted, sample_weight=weights).value
+    assert model.score(X[test], noisy[test], sample_weight=weights) == r2(noisy[test], predicted, sample_weight=weights).value
+    alone = root_mean_squared_error(noisy[1100:1350], predicted[100:350])
+    of_some = root_mean_squared_error(noisy[test], predicted, sample_weight=np.repeat([0, 2, 0], [100, 250, 150]))
+    assert of_some.value == pytest.approx(alone.value)
+    behind = make_pipeline(StandardScaler(), plain()).fit(X[:1000], noisy[:1000])
+    assert SCORERS["likelihood"](behind, X[test], noisy[test]) == pytest.approx(found["test_likelihood"][2], abs=1e-3)
+    assert SCORERS["likelihood"](make_pipeline(model), X[test], noisy[test]) == found["test_likelihood"][2]
+
+
+def test_scorers_refuse_what_they_cannot_read() -> None:
+    X, y = linear(300)
+    noisy = ldp.privatize(y, SquareWave(32, 3.0), classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0))
+    other = ldp.privatize(y, SquareWave(32, 3.0), classes=ldp.Grid(0, 12, points=32), noise=ldp.SeededNoise(0))
+    model = plain().fit(X, noisy)
+    with pytest.raises(InvalidInput, match="on the grid that the regressor has learned"):
+        ldp.metrics.likelihood_scorer(model, X, other)
+    with pytest.raises(InvalidInput, match=r"got LinearRegression. Use a scorer .*'neg_mean_squared_error'"):
+        ldp.metrics.likelihood_scorer(LinearRegression().fit(X, y), X, noisy)
+    with pytest.raises(ValueError, match=r"scoring=labeldp.metrics.make_scorer\('r2'\)"):
+        GridSearchCV(plain(), {"estimator__alpha": [1.0]}, scoring="r2", cv=KFold(2)).fit(X, noisy)
+    five = np.full(40, 5.0)
+    told_nothing = ldp.privatize(five, ldp.RandomizedResponse(32, 0.1), classes=ldp.Grid(0, 10, points=32), noise=ldp.SeededNoise(0))
+    negative = next(each for each in (told_nothing[s : s + 3] for s in range(37)) if np.isnan(r2(each, np.full(3, 5.0)).value))
+    with pytest.raises(InvalidInput, match=r"no variance is left .*neg_mean_squared_error"):
+        SCORERS["r2"](model, X[:3], negative)
 
 
 def test_few_noisy_rows_tell_nothing_of_r2_and_it_says_so() -> None:
@@ -446,9 +522,11 @@ def test_a_private_histogram_is_the_prior_on_one_bill(tmp_path: Path, law: str) 
         assert model.score(*linear(1000, seed=1)) > 0.6
     drawn = model.stages_[0].law
     if law != "threshold":
-        # noise of standard deviation 24 on counts of 2,700 rows: 7 of them
+        # The absolute noise of 11 counts of 2,700 rows is Gamma(11) / 0.0605 in sum; what brings them to their sum at most doubles it. It
+        # is above 0.48 in 5e-8 of all choices of the secrets; the rest is for the rows that are held out.
+        assert stats.gamma.sf(0.24 * 2700 * 0.0605, 11) < 5e-8
         wanted = np.bincount(np.rint(np.clip(y, 0, 10)).astype(int), minlength=11) / 3000
-        assert np.abs(np.array(drawn.prior) - wanted).max() < 0.065
+        assert np.abs(np.array(drawn.prior) - wanted).sum() < 0.51 < np.abs(1 / 11 - wanted).sum()
         assert drawn == type(drawn)(11, 1.879, prior=drawn.prior)
         trained = [block for block in model.noisy_labels_.blocks if block.law == drawn]
         assert len(trained) == 1 and np.isin(trained[0].outputs, np.arange(len(drawn.values))).all()
@@ -457,13 +535,13 @@ def test_a_private_histogram_is_the_prior_on_one_bill(tmp_path: Path, law: str) 
 
 
 def test_a_number_as_it_was_released_is_learned_from_by_any_regressor() -> None:
-    """A plain least-squares fit of unbiased numbers finds the coefficients: 5 standard errors of 2 sigma / sqrt(n)."""
+    """A plain least-squares fit of unbiased numbers finds three coefficients within 5.5 standard errors (two-sided 1.2e-7)."""
     X, y = linear(20_000)
     grid = ldp.Grid(0, 10, points=21)
     noisy = ldp.privatize(y, ldp.laws.UnbiasedRandomizer(21, 2.0), classes=grid, noise=ldp.SeededNoise(0))
     released = noisy.released()
     found = LinearRegression().fit(X, released).coef_ - LinearRegression().fit(X, np.clip(y, 0, 10)).coef_
-    assert np.abs(found).max() < 5 * released.std() / X.std(axis=0).min() / np.sqrt(len(y))
+    assert np.abs(found).max() < 5.5 * released.std() / X.std(axis=0).min() / np.sqrt(len(y))
     assert released.std() > 2 * y.std()
     with pytest.raises(ldp.InvalidInput, match="releases a label or a number"):
         ldp.privatize(y, ldp.Threshold(21, 2.0), classes=grid, noise=ldp.SeededNoise(0)).released()

@@ -6,11 +6,13 @@ import math
 import numpy as np
 import pytest
 from sklearn import metrics as true
-from sklearn.calibration import calibration_curve
+from sklearn.calibration import CalibratedClassifierCV, calibration_curve
 from sklearn.ensemble import VotingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, KFold, cross_val_score
+from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, KFold, TunedThresholdClassifierCV, cross_val_score
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
 
 import labeldp as ldp
 from labeldp.protocol import metrics
@@ -229,7 +231,10 @@ def model():
     return ldp.LabelDPClassifier(LogisticRegression(), random_state=0)
 
 
-@pytest.mark.parametrize("name", metrics.SCORES)
+OF_NUMBERS = ("r2", "neg_mean_squared_error", "neg_root_mean_squared_error")  # tests/learn/test_regressor.py tests these
+
+
+@pytest.mark.parametrize("name", [name for name in metrics.SCORES if name not in OF_NUMBERS])
 def test_every_scorer_works_in_a_cross_validation(learned, name):
     X, labels, noisy = learned
     given = {"lift": {"share": 0.1}, "neg_cost": {"costs": [[0, 5], [1, 0]]}}.get(name, {})
@@ -304,11 +309,53 @@ def test_what_takes_fitted_models_works_and_the_rest_goes_inside(learned):
     votes = VotingClassifier([("a", LogisticRegression()), ("b", LogisticRegression(C=0.01))], voting="soft")
     inside = ldp.LabelDPClassifier(votes, random_state=0).fit(X, noisy)
     assert true.roc_auc_score(labels == "yes", inside.predict_proba(X)[:, 0]) > 0.75
-    with pytest.raises(ldp.InvalidInput, match="go inside"):
-        VotingClassifier([("a", model())]).fit(X, noisy)
+    calibrated = ldp.LabelDPClassifier(CalibratedClassifierCV(LogisticRegression(), cv=3), random_state=0).fit(X, noisy)
+    assert metrics.calibration_curve(noisy, calibrated.predict_proba(X), positive="yes").error.low < 0.05
+    for around in (
+        VotingClassifier([("a", model())]),
+        CalibratedClassifierCV(model(), cv=KFold(2)),
+        CalibratedClassifierCV(FrozenEstimator(fitted)),
+        TunedThresholdClassifierCV(model(), scoring=metrics.make_scorer("f1"), cv=KFold(2)),
+        FixedThresholdClassifier(model()),
+    ):
+        with pytest.raises(ldp.InvalidInput, match=r"go inside.*best_threshold"):
+            around.fit(X, noisy)
     half = model().fit(X[:1500], noisy[:1500])
     rest, weights = slice(1500, None), np.repeat([0.0, 1.0], 750)
     assert half.score(X[rest], noisy[rest], sample_weight=weights) == pytest.approx(half.score(X[2250:], noisy[2250:]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [(TunedThresholdClassifierCV, "tuned on noisy labels as if"), (FixedThresholdClassifier, "would not be used")]
+)
+@pytest.mark.parametrize("wrap", [lambda inner: inner, make_pipeline, lambda inner: VotingClassifier([("a", inner)])], ids="apv")
+def test_a_threshold_inside_is_refused_before_any_charge(learned, tmp_path, kind, why, wrap):
+    X, labels, noisy = learned
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    inside = ldp.LabelDPClassifier(wrap(kind(LogisticRegression())), classes=["no", "yes"], dataset="d", ledger=ledger)
+    for y in (labels, noisy):
+        with pytest.raises(ldp.InvalidInput, match=rf"got {kind.__name__}, whose threshold .*{why}.*best_threshold"):
+            inside.fit(X, y)
+    assert ledger.spent("d", "label") == 0
+
+
+def test_a_fitted_model_is_calibrated_by_the_likelihood_of_other_noisy_rows():
+    """Of a model whose odds are exaggerated. Noise and training are seeded: the losses, 0.540 and 0.521, are the same in every run."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(9000, 1)), 8, axis=1)  # one feature, counted eight times by naive Bayes
+    p = 1 / (1 + np.exp(1 - 1.5 * X[:, 0]))
+    labels = (rng.random(9000) < p).astype(int)
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 2.0), classes=[0, 1], noise=ldp.SeededNoise(0))
+    train, other, test = slice(0, 3000), slice(3000, 6000), slice(6000, None)
+    fitted = ldp.LabelDPClassifier(GaussianNB(), random_state=0).fit(X[train], noisy[train])
+
+    def log_odds(rows):
+        found = np.clip(fitted.predict_proba(rows), 1e-9, 1)
+        return np.log(found[:, 1:] / found[:, :1])
+
+    calibrated = model().fit(log_odds(X[other]), noisy[other]).predict_proba(log_odds(X[test]))[:, 1]
+    losses = [-np.mean(p[test] * np.log(q) + (1 - p[test]) * np.log1p(-q)) for q in (fitted.predict_proba(X[test])[:, 1], calibrated)]
+    assert losses[1] < losses[0] - 0.01
 
 
 @pytest.mark.parametrize("class_weight", [{0: 1.0, 1: 5.0}, "balanced"])

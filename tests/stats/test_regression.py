@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regressions by the exact likelihood: against brute force, against plain fits at huge epsilon, and over many releases."""
+"""Regressions by the exact likelihood: against brute force, against plain fits at huge epsilon, and over many releases.
+
+Labels and noise are seeded, so that every run has the same result. Of other seeds the statistical bounds of this file together fail in at
+most 9e-7: 58 coverages in 5.8e-7, and four coefficients, within 5.5 of their own standard errors, in 2e-7.
+"""
 
 import math
 
@@ -8,14 +12,14 @@ import pandas as pd
 import pytest
 from scipy.optimize import approx_fprime, minimize
 from scipy.special import expit, softmax
-from scipy.stats import norm, poisson
+from scipy.stats import binom, norm, poisson
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput, SeparationWarning
 from labeldp.stats._families import Count, Normal, Softmax
 
-SIGMAS = 4.9  # two-sided normal quantile of 1e-6
+RATE = 1e-8  # at which one coverage fails
 SEED = ldp.SeededNoise(0)
 POINTS = np.arange(9.0)
 
@@ -131,7 +135,9 @@ LAWS = {
     ("model", "law"), [(model, law) for model, laws in LAWS.items() for law in laws], ids=lambda v: getattr(v, "name", v)
 )
 def test_intervals_cover_with_either_standard_error(model, law):
-    """120 releases of 1,200 rows: within five binomial standard errors, and two points of the asymptotics."""
+    """Of 120 and 40 releases of 1,200 rows, by exact binomial tails: fails in at most 1e-8 where the coverage, which is asymptotic, is at
+    least 93 %. Of so few releases none can show that it is too large.
+    """
     runs, n = 120, 1200
     X, y, theta = made(model, runs * n, seed=3)
     noisy = ldp.privatize(y, law, classes=range(law.n_classes), noise=SEED)
@@ -141,8 +147,7 @@ def test_intervals_cover_with_either_standard_error(model, law):
             rows = slice(i * n, (i + 1) * n)
             low, high = ldp.stats.regress(noisy[rows], X[rows], model, standard_errors=kind).conf_int().T
             held.append((low <= theta) & (theta <= high))
-        rate = np.mean(held, axis=0)
-        assert (np.abs(rate - 0.95) < SIGMAS * math.sqrt(0.0475 / len(held)) + 0.02).all(), rate
+        assert (binom.cdf(np.sum(held, axis=0), len(held), 0.93) > RATE).all(), np.mean(held, axis=0)
 
 
 def test_units_widen_standard_errors():
@@ -160,7 +165,7 @@ def test_fits_do_not_depend_on_the_scale_of_columns_or_values():
     noisy = ldp.privatize(y, ldp.SubsetSelection(9, 3.0), classes=range(9), noise=SEED)
     money = ldp.privatize(y * 1e5, ldp.SubsetSelection(9, 3.0), classes=[1e5 * value for value in range(9)], noise=SEED)
     one, other = ldp.stats.regress(noisy, X, "linear"), ldp.stats.regress(money, X * [1e6, 1] + [1e6, 0], "linear")
-    assert other.params[1] == pytest.approx(one.params[1] / 10, rel=0.3)
+    assert abs(10 * other.params[1] - one.params[1]) < 5.5 * math.hypot(one.bse[1], 10 * other.bse[1])
     same = ldp.stats.regress(noisy, X * [1e6, 1] + [1e7, 0], "linear")
     assert same.params[1] * 1e6 == pytest.approx(one.params[1], rel=1e-5) and same.loglik == pytest.approx(one.loglik, abs=1e-6)
     assert same.bse[1] * 1e6 == pytest.approx(one.bse[1], rel=1e-4)
@@ -184,7 +189,7 @@ def test_a_step_that_is_too_long_is_shortened_without_a_word():
     numbers = np.clip(np.round(5 + 2 * x + rng.normal(size=2000)), 0, 10)
     noisy = ldp.privatize(numbers, ldp.Threshold(11, 50.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
     fit = ldp.stats.regress(noisy, x, "linear")
-    assert fit.converged and abs(fit.params[1] - 2) < 5 * fit.bse[1]
+    assert fit.converged and abs(fit.params[1] - 2) < 5.5 * fit.bse[1]
 
 
 def test_perfect_separation_is_said_and_has_infinite_standard_errors():
@@ -244,7 +249,7 @@ def test_classes_that_nothing_tells_apart_are_refused():
 
 
 def test_least_squares_of_answers_about_random_thresholds() -> None:
-    """Slope and mean within 5 standard errors (two-sided 6e-7 each), and errors near those of the weights; words are fixed by the seed."""
+    """Slope and mean within 5.5 standard errors (two-sided 4e-8 each), and errors near those of the weights."""
     n, grid = 20_000, ldp.Grid(0, 10, points=11)
     rng = np.random.default_rng(3)
     x = rng.normal(size=n)
@@ -252,6 +257,6 @@ def test_least_squares_of_answers_about_random_thresholds() -> None:
     noisy = ldp.privatize(y, ldp.Threshold(11, 2.0), classes=grid, noise=ldp.SeededNoise(0))
     fit = ldp.stats.regress(noisy, x, "least-squares")
     true = np.polyfit(x, y, 1)[::-1]
-    assert (np.abs(fit.params - true) < 5 * fit.bse).all()
+    assert (np.abs(fit.params - true) < 5.5 * fit.bse).all()
     numbers = noisy.class_weights() @ np.arange(11.0)
     assert fit.bse[1] == pytest.approx(numbers.std() / np.sqrt(n), rel=0.1)

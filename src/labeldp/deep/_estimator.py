@@ -50,6 +50,7 @@ from labeldp.deep._stages import (
     facts_of_training,
     logits_of,
     opened,
+    rated,
     require_held_out,
     seed_of,
     seeded,
@@ -61,7 +62,7 @@ from labeldp.errors import InvalidInput, LabelDPError, UntrainedWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LabelColumns, Law
 from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, judged, not_fitted, undisturbed
-from labeldp.protocol._fit import FitPlan, FitSettings, is_group_prior, open_fit, settled_classes
+from labeldp.protocol._fit import FitPlan, FitSettings, is_group_prior, open_fit, require_known_rates, settled_classes
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
 from labeldp.protocol._several import check_rows, columns_told, rates_of, share_right, stacked, untold
@@ -190,6 +191,9 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         return (read[0] if is_first() else np.empty(0)), settled
 
     def _start(self, training: Trainer, plan: FitPlan) -> tuple[Trainer, None]:
+        if plan.rates is not None:
+            for net in rated(training.template):
+                net.know(plan.rates)
         return replace(training, first=plan.prior), None
 
     def _state(self) -> AbstractContextManager[Checkpoint]:
@@ -214,7 +218,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             return self._trainer(inputs, source.classes, recipes, state, lambda: {"noisy_labels": evidence_digest(None, source)})
         stages = source.stages
         recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, source.classes)
-        if source.grouped is not None:
+        if source.grouped is not None and not source.asks_rates:
             world = 1 if self._fabric is None else self._fabric.world_size
             recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
         require_losses(recipes, source)
@@ -346,11 +350,12 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
         scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
         identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
-    class_prior : (K,) floats above 0, or mapping of classes to them, default=None
+    class_prior : (K,) floats above 0, mapping of classes to them, or labeldp.learn.HistogramPrior, default=None
         Known rates of the classes: public, or released before, never counted from these labels without noise. After each stage the logits
         are shifted until the mean probability of each class over the rows of X is its rate, at the cost of a prediction of some of them. It
         costs no budget. Not with losses on hard labels. Of several label columns a mapping of columns to them; a column that is left out
-        has none. `prior` is what rows are asked by; this is what is learned from the answers.
+        has none. `prior` is what rows are asked by; this is what is learned from the answers. `HistogramPrior(epsilon)` asks the raw labels
+        of one column for the rates, at this part of the fit's epsilon, without a `prior`; it does not count held-out rows.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -453,7 +458,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         law: str | Law = "auto",
         prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,
         prior_weight: float = 0.0,
-        class_prior: "ArrayLike | Mapping[object, float] | None" = None,
+        class_prior: "ArrayLike | Mapping[object, float] | GroupPrior | None" = None,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         warm_start: bool = True,
@@ -497,7 +502,9 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         net = super()._template(classes, seed, few)
         if self.class_prior is None:
             return net
-        rates = rates_of(self.class_prior, classes) if isinstance(classes, LabelColumns) else [class_rates(self.class_prior, list(classes))]
+        # Rates that are asked for are known after the charge (`_start`); until then equal ones stand for them.
+        given = np.full(len(classes), 1 / len(classes)) if is_group_prior(self.class_prior) else self.class_prior
+        rates = rates_of(given, classes) if isinstance(classes, LabelColumns) else [class_rates(given, list(classes))]
         heads = list(zip(sizes_of(classes), rates, strict=True))
         # Each net of several is held to the rates, and so is their mean.
         return Ensemble([RatedNet(each, heads) for each in net.nets], net.sizes) if isinstance(net, Ensemble) else RatedNet(net, heads)
@@ -512,6 +519,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
             ln P[output | y] up to a constant per row; -inf where a class is impossible.
         """
         self._require_settings()
+        require_known_rates(self.class_prior)
         inputs = inputs_of(X)
         table = likelihood_table(log_likelihood, len(inputs))
         recipes = recipes_for(self.recipe, self.n_stages, 1, range(table.values.shape[1]))

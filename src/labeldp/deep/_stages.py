@@ -94,6 +94,10 @@ class RatedNet(nn.Module):
         self.rates = tuple(None if known is None else tuple(known.tolist()) for _, known in heads)
         self.register_buffer("shift", torch.zeros(sum(self.sizes)))  # stored and copied with the weights
 
+    def know(self, rates: Floats) -> None:
+        """Take (K,) rates of one head in the place of those that it was made with."""
+        self.rates = (tuple(rates.tolist()),)
+
     def extra_repr(self) -> str:
         """Show the rates, by which a folder's fit is recognised."""
         return f"rates={self.rates if len(self.rates) > 1 else self.rates[0]}"
@@ -109,6 +113,11 @@ class RatedNet(nn.Module):
             for size, known, scores in zip(self.sizes, self.rates, logits.split(self.sizes, dim=1), strict=True)
         ]
         self.shift += torch.from_numpy(np.concatenate(parts)).to(self.shift)
+
+
+def rated(module: nn.Module) -> list[RatedNet]:
+    """Return the nets with known rates: the one itself, or those of several."""
+    return [net for net in (module.nets if isinstance(module, Ensemble) else [module]) if isinstance(net, RatedNet)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,10 +261,9 @@ class Trainer:
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients
-        for net in done.nets if isinstance(done, Ensemble) else [done]:
-            if isinstance(net, RatedNet):
-                some = _spread(len(self.inputs), sum(net.sizes), _RATED)
-                net.hold(logits_of(net, self.inputs, some, recipe.precision, self.fabric))
+        for net in rated(done):
+            some = _spread(len(self.inputs), sum(net.sizes), _RATED)
+            net.hold(logits_of(net, self.inputs, some, recipe.precision, self.fabric))
         return TrainedNet(done, number, (*before, tuple(history)))
 
     def _first(self, model: TrainedNet | None, rows: Positions) -> torch.Tensor | None:

@@ -241,7 +241,8 @@ class NoisyLabels:
             "NoisyLabels cannot become an array of labels, since a row's output need not be a label. For cross-validation pass a splitter "
             "that does not look at labels, for example cv=KFold(5): an integer cv stratifies, which would need true labels. Score by "
             "scoring=labeldp.metrics.make_scorer('roc_auc') or the like. Calibrators and votes go inside: "
-            "LabelDPClassifier(VotingClassifier(...)). For the most likely class of each row call .hard(), for likelihoods .likelihood()."
+            "LabelDPClassifier(VotingClassifier(...)). A threshold is chosen by labeldp.metrics.best_threshold. For the most likely class "
+            "of each row call .hard(), for likelihoods .likelihood()."
         )
 
     def __getitem__(self, rows: Any) -> "NoisyLabels":

@@ -21,7 +21,7 @@ from labeldp.custody._encode import Name, RowIds
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LabelColumns, Law, RandomizedResponse, SubsetSelection
-from labeldp.learn._clusters import ClusterPrior
+from labeldp.learn._clusters import ClusterPrior, HistogramPrior
 from labeldp.learn._corrections import (
     CORRECTIONS,
     DEFAULTS,
@@ -32,6 +32,7 @@ from labeldp.learn._corrections import (
     heard_by,
     make_learner,
     require_classifier,
+    require_no_threshold,
     require_weights,
     seeded,
     takes_raw_labels,
@@ -251,12 +252,13 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
         scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
         identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
-    class_prior : (K,) floats above 0, or mapping of classes to them, default=None
+    class_prior : (K,) floats above 0, mapping of classes to them, or HistogramPrior, default=None
         Known rates of the classes: public, or released before, never counted from these labels without noise. Models are held to them
         where they are else held to rates that the noisy labels speak for: the mean probability of each class is its rate (likelihood), or
         what unseen rows do not believe of the model falls back on the rates (em). It changes neither the draw nor its cost. Not with
         correction="none" or "debias". `prior` is what rows are asked by; this is what is learned from the answers. Of several targets a
-        mapping of columns to them; a column that is left out has none.
+        mapping of columns to them; a column that is left out has none. `HistogramPrior(epsilon)` asks the raw labels of one column for the
+        rates, at this part of the fit's epsilon, without a `prior`; it does not count held-out rows.
     prior_temperature : float > 0, default=1.0
         Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
@@ -294,7 +296,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
-        Receipts of all charges: the ClusterPrior's, and the rows'.
+        Receipts of all charges: that of a prior or of rates which are asked for, and the rows'.
     stages_ : tuple of Stage
     prior_ : ClusterModel or None
         The clusters and their noisy histograms, with a ClusterPrior.
@@ -346,7 +348,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         correction: str = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | ClusterPrior | None = None,
         prior_weight: float = 0.0,
-        class_prior: ArrayLike | Mapping[object, float] | None = None,
+        class_prior: ArrayLike | Mapping[object, float] | HistogramPrior | None = None,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         classes: Sequence[object] | None = None,
@@ -384,6 +386,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     def _inputs(self, X: Any, y: Any) -> Any:
         require_classifier(self._base())
+        require_no_threshold(self._base())
         self._require_settings()
         _validate.one_of(CORRECTIONS, correction=self.correction)
         if y is None:
@@ -391,6 +394,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         return self._checked(X, reset=True)
 
     def _start(self, training: "_Training[Model]", plan: FitPlan) -> tuple["_Training[Model]", Model | None]:
+        if plan.rates is not None and training.held_to is not None:
+            training = replace(training, learner=training.held_to(plan.rates))
         return training, None if plan.known is None else Model(plan.known, len(plan.classes))
 
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training[Model]":
@@ -401,11 +406,14 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         if self._weights is not None:
             require_weights(estimator, correction)
 
-        rates = None if self.class_prior is None else class_rates(self.class_prior, list(source.classes))
-        settings: dict[str, Any] = {"linear": not isinstance(self.prior, ClusterPrior), "class_prior": rates}
+        # Rates that are asked for are known after the charge (`_start`); until then equal ones stand for them.
+        asked = isinstance(source, FitPlan) and source.asks_rates
+        given = np.full(len(source.classes), 1 / len(source.classes)) if asked else self.class_prior
+        rates = None if given is None else class_rates(given, list(source.classes))
+        settings: dict[str, Any] = {"linear": not isinstance(self.prior, ClusterPrior), "top_k_filter": self.top_k_filter}
 
-        def learner_of(copy: Any, generator: np.random.RandomState) -> Learner:
-            return make_learner(copy, correction, options, generator, top_k_filter=self.top_k_filter, **settings)
+        def learner_of(copy: Any, generator: np.random.RandomState, known: Floats | None = rates) -> Learner:
+            return make_learner(copy, correction, options, generator, class_prior=known, **settings)
 
         learner = learner_of(estimator, random_state)
         if isinstance(source, FitPlan):
@@ -427,11 +435,12 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             lambda: features_digest(inputs),
             lambda rows: random_state.permutation(rows),
             self._weights,
+            lambda known: learner_of(estimator, random_state, known),
         )
 
     def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:
-            prior = "no prior" if plan.prior is None and plan.grouped is None else "a prior"
+            prior = "no prior" if plan.prior is None and (plan.grouped is None or plan.asks_rates) else "a prior"
             raise InvalidInput(
                 f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law}, "
                 f"n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. "
@@ -600,6 +609,7 @@ class _Training(Generic[Fitted]):
     public_digest: Callable[[], str]
     permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     weights: Floats | None = None
+    held_to: "Callable[[Floats], LearnerOf[Fitted]] | None" = None  # makes the learner that holds models to rates
 
     def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
         rows, noisy, kept = evidenced(rows, noisy, held_out)

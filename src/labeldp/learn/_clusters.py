@@ -564,11 +564,14 @@ class ClusterPrior(BaseEstimator):
 class HistogramPrior(BaseEstimator):
     """A prior for `LabelDPRegressor`, `TorchRegressor` and `ReleaseSpec`: the noisy histogram of all labels, at a part of epsilon.
 
+    As `class_prior=` of a classifier it asks for the rates of the classes.
+
     Parameters
     ----------
     epsilon : float > 0, default=None
         Cost of the histogram, less than the total of the fit or release. None: sqrt(4 K / n), at most half of the total: then what noise
-        adds to the shares of K points among n rows is about as much as what the law loses by a smaller epsilon.
+        adds to the shares of K points among n rows is about as much as what the law loses by a smaller epsilon. `class_prior=` needs a
+        number, since how exact rates must be depends on how rare a class is; the standard error of one is 2.8 / (epsilon n).
 
     See Also
     --------

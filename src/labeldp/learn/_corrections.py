@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
@@ -367,9 +368,26 @@ def require_plain_labels(estimator: Estimator) -> None:
         )
 
 
+def require_no_threshold(estimator: Estimator) -> None:
+    """Refuse an estimator with a threshold, which would be tuned on noisy labels as if they were true, and not be used by `predict`."""
+    found = next((each for each in _within(estimator) if isinstance(each, FixedThresholdClassifier | TunedThresholdClassifierCV)), None)
+    if found is not None:
+        tuned = isinstance(found, TunedThresholdClassifierCV)
+        why = "would be tuned on noisy labels as if they were true" if tuned else "would not be used"
+        raise InvalidInput(
+            f"Expected an estimator without a threshold inside LabelDPClassifier, got {type(found).__name__}, whose threshold {why}. Pass "
+            "the classifier that is in it, choose threshold = labeldp.metrics.best_threshold(noisy, scores) by noisy labels of rows that "
+            "the fitted model has not learned from, and put FixedThresholdClassifier(FrozenEstimator(model), threshold=threshold) around."
+        )
+
+
 def _raw_inside(estimator: Estimator) -> object | None:
-    inside = estimator.get_params().values() if hasattr(estimator, "get_params") else ()
-    return next((each for each in (estimator, *inside) if getattr(each, "takes_raw_labels", False) is True), None)
+    return next((each for each in _within(estimator) if getattr(each, "takes_raw_labels", False) is True), None)
+
+
+def _within(estimator: Estimator) -> tuple[object, ...]:
+    """Return an estimator and everything that is in its parameters."""
+    return (estimator, *(estimator.get_params().values() if hasattr(estimator, "get_params") else ()))
 
 
 def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:

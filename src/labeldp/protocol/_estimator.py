@@ -44,6 +44,7 @@ from labeldp.protocol._fit import (
     answer_for,
     open_fit,
     plan_fit,
+    require_known_rates,
     run_stages,
 )
 from labeldp.protocol._matching import row_count
@@ -402,8 +403,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         y : NoisyLabels of n rows, or (n,) public true numbers
             With NoisyLabels it is estimated from them (`labeldp.metrics.r2`); a SeenRowsWarning says so where the model has learned from
             them. Rows without evidence are left out.
-        sample_weight : (n,) array, optional
-            For public numbers only.
+        sample_weight : (n,) array >= 0, optional
+            Public weights of the rows.
         ids : (n,) or (n, columns) array, optional
             Ids of X's rows, for NoisyLabels; as in `fit`.
 
@@ -414,9 +415,7 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
-            if weights is not None:
-                raise InvalidInput("Expected no sample_weight with the NoisyLabels of numbers.")
-            return metrics.r2(truth, predicted).value
+            return metrics.r2(truth, predicted, sample_weight=weights).value
         true = np.asarray(truth, np.float64)
         spread = float(np.average((true - np.average(true, weights=weights)) ** 2, weights=weights))
         error = float(np.average((true - predicted) ** 2, weights=weights))
@@ -539,7 +538,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         return open_fit(plan, labels, public_digest=training.public_digest)
 
     def _start(self, training: Any, plan: FitPlan) -> tuple[Training[Fitted], Fitted | None]:
-        """Pass the prior to the training, and make the initial model of the first stage; None: start from nothing."""
+        """Pass prior and rates to the training, and make the initial model of the first stage; None: start from nothing."""
         return training, None
 
     def _require_settings(self) -> None:
@@ -576,6 +575,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         self.prior_ = plan.known
 
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
+        require_known_rates(getattr(self, "class_prior", None))
         with self._state() as state:
             training = self._training(inputs, noisy, state)
             held_out = hold_out(noisy, self.validation_fraction, training.permutation)
@@ -783,6 +783,13 @@ def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
 
 _PASSES_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # modules of scikit-learn that pass labels on unchanged
 _SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")  # their transformers need labels, whatever their tags say
+# What learns from the labels by itself too, after or beside the estimators in it; with a function that does so in another process.
+_LEARN_THEMSELVES = {
+    "CalibratedClassifierCV": ("_fit_classifier_calibrator_pair", "Calibrate inside: LabelDPClassifier(CalibratedClassifierCV(...)). "),
+    "TunedThresholdClassifierCV": ("_fit_and_score_over_thresholds", "A threshold is chosen by labeldp.metrics.best_threshold. "),
+    "StackingClassifier": ("", "Stack inside: LabelDPClassifier(StackingClassifier(...)). "),
+    "StackingRegressor": ("", "Stack inside: LabelDPRegressor(StackingRegressor(...)). "),
+}
 _warned: set[str] = set()  # callers that this process has warned of
 
 
@@ -792,11 +799,12 @@ def require_own_labels(settings: FitSettings) -> None:
     Raises
     ------
     InvalidInput
-        With a durable ledger, or if a step of a pipeline has read the labels; nothing is charged.
+        With a durable ledger, or if a step of a pipeline has read the labels or what is around the estimator learns from them, too;
+        nothing is charged.
     """
     if settings.noise is not None:  # of public data: nothing to protect
         return
-    caller, step = _calling_estimator(), _step_that_learned()
+    callers, step = _calling_estimators(), _step_that_learned()
     # Pipelines pass labels on unchanged, but a step that learns from them, such as a selection of features, publishes what it learned.
     if step:
         raise InvalidInput(
@@ -804,12 +812,19 @@ def require_own_labels(settings: FitSettings) -> None:
             "learned of these is protected by no epsilon. Nothing was charged. Leave the step out, or put it behind the noise, into the "
             "estimator that this one is given: LabelDPClassifier(make_pipeline(step, estimator), ...)."
         )
-    if not caller:
+    if not callers:
         return
+    caller = callers[-1]
     once = (
         "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, in a search or cross-validation with a "
         "splitter that does not look at labels, such as cv=KFold(5); or fit this estimator by itself, which takes any number of classes."
     )
+    for name, (function, instead) in _LEARN_THEMSELVES.items():
+        if name in callers or function in callers:
+            raise InvalidInput(
+                f"Expected raw labels that nothing else reads, got some through scikit-learn's {name}, which learns from them itself: that "
+                f"part is protected by no epsilon. Nothing was charged. {once} {instead}".rstrip()
+            )
     # A ledger recognises a repeat by its rows: of several targets that, say, OneVsRest makes, all but the first would get the first one's
     # stored labels. Without a ledger each of its fits spends epsilon again.
     if settings.ledger is not None:
@@ -827,16 +842,17 @@ def require_own_labels(settings: FitSettings) -> None:
         )
 
 
-def _calling_estimator() -> str:
-    """Return the name of the outermost class or function of scikit-learn that called this fit with its own rows or labels; "" for none."""
+def _calling_estimators() -> list[str]:
+    """Return the names of classes and functions of scikit-learn that called this fit with their own rows or labels, the outermost last."""
     # By the call stack: a search or a meta-estimator passes plain arrays, so nothing else shows where they come from.
-    found, frame = "", sys._getframe(2).f_back
+    found: list[str] = []
+    frame = sys._getframe(2).f_back
     while frame is not None:
         package, _, part = str(frame.f_globals.get("__name__")).partition(".")
         part = part.split(".")[0]
         if package == "sklearn" and part not in _PASSES_ON and not part.startswith("_"):
             owner = frame.f_locals.get("self")
-            found = frame.f_code.co_name if owner is None else type(owner).__name__
+            found.append(frame.f_code.co_name if owner is None else type(owner).__name__)
         frame = frame.f_back
     return found
 

@@ -66,6 +66,8 @@ class FitSettings:
     noise : SeededNoise or None
     law, n_stages, stage_sizes, prior, prior_weight, validation_fraction
         For estimators that draw each row; estimators that ask about groups leave them at their defaults.
+    class_prior : rates or GroupPrior, optional
+        Only a `HistogramPrior`, which asks for the rates, takes part in the charge.
     numbers : bool
         Whether models are measured by squared errors of numbers, not by classes.
     """
@@ -83,6 +85,7 @@ class FitSettings:
     prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None
     prior_weight: float = 0.0
     validation_fraction: float = 0.0
+    class_prior: Any = None
     numbers: bool = False
 
     def account(self, resumes: str = "") -> "Account":
@@ -108,13 +111,15 @@ class FitPlan:
     prior : (n, K) float64 array or None
         Prior of the first stage.
     grouped : GroupPlan or None
-        The question that a prior of groups asks (`answer_for` pays for it).
+        The question that a prior of groups, or of the classes' rates, asks (`answer_for` pays for it).
     answer : Aggregate or None
         The noisy histogram that answers it.
     known : model with `predict_proba`, or None
         The noisy histogram as a model that predicts any row's label.
     held_out : (n,) bool, or None
         The validation rows of a fit with a prior of groups, which its histogram did not count. None: the run chooses them.
+    rates : (K,) float64 or None
+        The rates of the classes, where the question was about these.
     """
 
     settings: FitSettings
@@ -127,6 +132,12 @@ class FitPlan:
     answer: "Aggregate | None" = None
     known: Any = None
     held_out: NDArray[np.bool_] | None = None
+    rates: Floats | None = None
+
+    @property
+    def asks_rates(self) -> bool:
+        """Whether the question is about the rates of the classes, by which models are learned and no row is drawn."""
+        return is_group_prior(self.settings.class_prior)
 
     @property
     def prior_digest(self) -> str:
@@ -138,7 +149,7 @@ class FitPlan:
     @property
     def invertible(self) -> bool:
         """Whether every row will have an unbiased estimator."""
-        return self.stages.invertible and self.prior is None and self.grouped is None
+        return self.stages.invertible and self.prior is None and (self.grouped is None or self.asks_rates)
 
     def with_answer(self, asked: "GroupAnswer | None") -> "FitPlan":
         """Return the plan with the answer and the prior that follows from it; unchanged without a prior of groups."""
@@ -146,6 +157,8 @@ class FitPlan:
             return self
         # The model starts from the histogram, so rows that it counted could not measure the model without bias.
         held_out = asked.held_out if self.stages.validation_fraction else None
+        if self.asks_rates:
+            return replace(self, answer=asked.answer, held_out=held_out, rates=_rates_in(asked.answer))
         grouped, known, prior = self.grouped.as_asked(asked), None, asked.answer.prior(asked.groups)
         if self.stages.law.kind == "number":  # no row reads the prior: the law is made for it
             law = made_for_shares(self.stages.law, prior[0])
@@ -178,16 +191,17 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
     inferred : bool
         Whether the classes were inferred from the labels (see `settled_classes`).
     """
-    grouped, known = None, None
-    if is_group_prior(settings.prior):
+    grouped, known, rates = None, None, _asks_rates(settings, classes)
+    asks = settings.class_prior if rates else settings.prior
+    if is_group_prior(asks):
         if isinstance(classes, LabelColumns) and n_rows * len(classes) > MOST_CELLS:
             raise InvalidInput(
                 f"Expected at most {MOST_CELLS:,} rows x combinations with a prior that asks about groups of rows, got {n_rows:,} x "
                 f"{len(classes):,}. Take fewer columns or classes, or drop prior=."
             )
-        if isinstance(settings.law, Law) and settings.law.kind != "number":
+        if isinstance(settings.law, Law) and settings.law.kind != "number" and not rates:
             _require_use(settings.law)
-        grouped = settings.prior.plan_groups(
+        grouped = asks.plan_groups(
             X,
             n_rows=n_rows,
             n_classes=len(classes),
@@ -231,7 +245,7 @@ def _law_for(settings: FitSettings, grouped: "GroupPlan | None", classes: tuple[
     elif law.n_classes != n_classes or law.epsilon != budget:
         why = "" if grouped is None else f", which the prior leaves of {settings.epsilon!r}"
         raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}{why}, got {law}. Make the two agree.")
-    if grouped is not None:
+    if grouped is not None and not is_group_prior(settings.class_prior):
         _require_use(law, grouped)
     check_contract(law_per_row(law, settings.max_rows_per_unit))  # what will be drawn with: a unit's rows share epsilon
     return law
@@ -480,6 +494,45 @@ class GroupPrior(Protocol):
 def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
     """Return whether a prior groups the rows and pays for an answer, rather than being public weights."""
     return hasattr(prior, "plan_groups")
+
+
+def _asks_rates(settings: FitSettings, classes: Sequence[object]) -> bool:
+    """Return whether the rates of the classes are asked for; refuse what is no one histogram of all rows of one column at a stated cost."""
+    given = settings.class_prior
+    if not is_group_prior(given):
+        return False
+    if isinstance(classes, LabelColumns) or not getattr(given, "of_all_rows", False):
+        what = "it for several label columns" if isinstance(classes, LabelColumns) else f"a {type(given).__name__}"
+        raise InvalidInput(
+            f"Expected rates as class_prior, or for one label column a HistogramPrior, which asks for them; got {what}. Pass the rates."
+        )
+    if settings.prior is not None:
+        raise InvalidInput(
+            "Expected prior=None with class_prior=HistogramPrior(...), which asks for the rates of the classes, got both. Drop one of them."
+        )
+    if getattr(given, "epsilon", None) is None:
+        raise InvalidInput(
+            "Expected class_prior=HistogramPrior(epsilon) with the cost of the rates, got none. The standard error of a rate is about "
+            "2.8 / (epsilon x rows): choose one that is small beside the rarest class's rate."
+        )
+    return True
+
+
+def require_known_rates(class_prior: Any) -> None:
+    """Refuse to ask for the rates of the classes where there are no raw labels to ask."""
+    if is_group_prior(class_prior):
+        raise InvalidInput(
+            "Expected class_prior as rates with NoisyLabels, got a HistogramPrior, which asks raw labels. Leave it out, or pass rates: "
+            "labeldp.aggregate(labels, Histogram(...)) asks for them where the raw labels are."
+        )
+
+
+def _rates_in(answer: "Aggregate") -> Floats:
+    """Read the rates of all rows' classes off their noisy histogram: (K,), above 0."""
+    # A rate is taken as exact by those who learn by it, so none is below what the noise of a count can hide.
+    error = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) / max(1, int(answer.n_rows.sum()))  # type: ignore[attr-defined]
+    rates = np.maximum(answer.prior(np.zeros(1, np.int64))[0], min(error, 1 / len(answer.classes)))
+    return np.asarray(rates / rates.sum())
 
 
 def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":

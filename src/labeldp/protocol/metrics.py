@@ -17,7 +17,7 @@ chooses those of labels and predictions alike, by `noisy.evidenced`.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,12 +81,6 @@ __all__ = [
 
 _ROUNDING = 1e-3  # by which probabilities may miss a sum of 1, as those of half precision do
 _FLOOR = 1e-15  # the least probability that a log-loss counts
-
-
-class _Classifier(Protocol):
-    def predict(self, X: object) -> ArrayLike: ...
-
-    def predict_proba(self, X: object) -> ArrayLike: ...
 
 
 def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95) -> Estimate:
@@ -487,7 +481,9 @@ def points_of(values: Sequence[object]) -> Floats:
     return points
 
 
-def mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimate:
+def mean_squared_error(
+    noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95
+) -> Estimate:
     """Estimate the mean squared error of predictions of the true numbers, on the grid on which they were drawn.
 
     Parameters
@@ -495,6 +491,8 @@ def mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confidence
     noisy : NoisyLabels of n rows that the model did not learn from
         Their classes are numbers, such as a `Grid`.
     predictions : (n,) float
+    sample_weight : (n,) array >= 0, optional
+        Public weights of the rows.
     confidence : float
 
     Returns
@@ -507,17 +505,19 @@ def mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confidence
     InvalidInput
         If the classes are no numbers, the predictions are not finite, or some row has no unbiased estimator.
     """
-    losses = _squares(noisy, predictions)
+    losses, weights = _squares(noisy, predictions), _weights(sample_weight, len(noisy))
     values, ranges = noisy.debias(losses), noisy.loss_range(losses)
-    return _weighted_mean(values, ranges, np.ones(len(noisy)), confidence, 0.0, float(losses.max(axis=1).mean()))
+    return _weighted_mean(values, ranges, weights, confidence, 0.0, float((weights * losses.max(axis=1)).mean()))
 
 
-def root_mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimate:
+def root_mean_squared_error(
+    noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95
+) -> Estimate:
     """Estimate the root mean squared error: the roots of `mean_squared_error`'s value and of the ends of its interval.
 
     Parameters
     ----------
-    noisy, predictions, confidence
+    noisy, predictions, sample_weight, confidence
         As in `mean_squared_error`.
 
     Returns
@@ -525,17 +525,24 @@ def root_mean_squared_error(noisy: NoisyLabels, predictions: ArrayLike, *, confi
     Estimate
         Its value is 0 where the unbiased estimate of the mean squared error is negative.
     """
-    found = mean_squared_error(noisy, predictions, confidence=confidence)
+    found = mean_squared_error(noisy, predictions, sample_weight=sample_weight, confidence=confidence)
     value, low, high, most = (float(np.sqrt(max(each, 0.0))) for each in (found.value, found.low, found.high, found.most))
     return Estimate(value, low, high, confidence, (high - low) / (2 * quantile(confidence)), 0.0, most)
 
 
-def r2(noisy: NoisyLabels, predictions: ArrayLike, *, mean: float | None = None, confidence: float = 0.95) -> Estimate:
+def r2(
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    *,
+    mean: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
     """Estimate R^2, the share of the true numbers' variance that predictions explain: 1 - (mean squared error) / (that of a constant).
 
     Parameters
     ----------
-    noisy, predictions, confidence
+    noisy, predictions, sample_weight, confidence
         As in `mean_squared_error`.
     mean : float, optional
         The constant: the mean of other rows. None (default): the estimated mean of these rows, whose own error is left out of the interval.
@@ -543,17 +550,18 @@ def r2(noisy: NoisyLabels, predictions: ArrayLike, *, mean: float | None = None,
     Returns
     -------
     Estimate
-        A ratio of unbiased estimates. Its interval is Fieller's; it is without bounds where noise could carry the variance to 0.
+        A ratio of unbiased estimates, NaN where that of the variance is not above 0. Its interval is Fieller's; it is without bounds where
+        noise could carry the variance to 0.
 
     References
     ----------
     Fieller (1954), "Some problems in interval estimation".
     """
-    points, losses = numbers_of(noisy), _squares(noisy, predictions)
-    centre = float((noisy.class_weights() @ points).mean()) if mean is None else float(mean)
+    points, losses, weights = numbers_of(noisy), _squares(noisy, predictions), _weights(sample_weight, len(noisy))
+    centre = float((weights * (noisy.class_weights() @ points)).mean()) if mean is None else float(mean)
     around = _squares(noisy, np.full(len(noisy), np.clip(centre, points[0], points[-1])))
-    values = np.array([noisy.debias(losses), noisy.debias(around)])
-    ranges = np.array([noisy.loss_range(losses), noisy.loss_range(around)])
+    values = weights * np.array([noisy.debias(losses), noisy.debias(around)])
+    ranges = weights * np.array([noisy.loss_range(losses), noisy.loss_range(around)])
     z, n = quantile(confidence), len(noisy)
     error, variance = values.mean(axis=1)
     # z^2 (sums of squares and products, with `mean_interval`'s z^2 observations at the full range) against n^2 (means)
@@ -1074,7 +1082,8 @@ class Scorer:
     ----------
     metric : function of noisy labels and predictions, which returns an Estimate
     response : {"predict", "scores", "predict_proba"}
-        What the estimator is asked for: classes, the positive class's probability (else its decision function), or all probabilities.
+        What the estimator is asked for: classes or numbers, the positive class's probability (else its decision function), or all
+        probabilities.
     sign : float
         -1 for a loss, so that larger is better.
     settings : mapping
@@ -1091,7 +1100,7 @@ class Scorer:
 
         Parameters
         ----------
-        estimator : fitted classifier
+        estimator : fitted classifier or regressor
         X : n rows of features
         y : NoisyLabels of n rows
         sample_weight : (n,) array, optional
@@ -1103,9 +1112,12 @@ class Scorer:
         """
         found = self.estimate(estimator, X, y, sample_weight)
         if np.isnan(found.value):
+            numbers = self.metric is r2
             raise InvalidInput(
-                f"Expected enough noisy rows for a score, got {int(y.evidenced.sum())}, in which no row of a class is left once the noise "
-                "is taken off. Use fewer folds, class_prior=, or labeldp.metrics.likelihood_scorer, which is always defined."
+                f"Expected enough noisy rows for a score, got {int(y.evidenced.sum())}, in which no "
+                f"{'variance' if numbers else 'row of a class'} is left once the noise is taken off. Use fewer folds, "
+                f"{'make_scorer(' + repr(_SQUARES) + ')' if numbers else 'class_prior='}, or labeldp.metrics.likelihood_scorer, which is "
+                "always defined."
             )
         return self.sign * found.value
 
@@ -1126,6 +1138,7 @@ class Scorer:
         return self.metric(y, answer, **weighted, **self.settings)
 
 
+_SQUARES = "neg_mean_squared_error"
 _SCORES: dict[str, tuple[Callable[..., Estimate], str, float]] = {
     "accuracy": (accuracy, "predict", 1.0),
     "balanced_accuracy": (balanced_accuracy, "predict", 1.0),
@@ -1139,6 +1152,9 @@ _SCORES: dict[str, tuple[Callable[..., Estimate], str, float]] = {
     "lift": (lift, "scores", 1.0),
     "neg_cost": (cost, "predict", -1.0),
     "neg_expected_calibration_error": (expected_calibration_error, "scores", -1.0),
+    "r2": (r2, "predict", 1.0),
+    _SQUARES: (mean_squared_error, "predict", -1.0),
+    "neg_root_mean_squared_error": (root_mean_squared_error, "predict", -1.0),
 }
 SCORES = tuple(_SCORES)
 """Names that `make_scorer` knows: scikit-learn's, and some more."""
@@ -1151,7 +1167,8 @@ def make_scorer(name: str, **settings: object) -> Scorer:
     ----------
     name : one of SCORES
         scikit-learn's names: "accuracy", "balanced_accuracy", "precision", "recall", "f1", "roc_auc", "average_precision", "neg_log_loss",
-        "neg_brier_score"; and "lift" (with share=), "neg_cost" (with costs=), "neg_expected_calibration_error".
+        "neg_brier_score"; and "lift" (with share=), "neg_cost" (with costs=), "neg_expected_calibration_error". For numbers "r2",
+        "neg_mean_squared_error" and "neg_root_mean_squared_error".
     **settings
         Keyword arguments of the metric, such as `positive="yes"` or `class_prior=0.01`.
 
@@ -1163,7 +1180,8 @@ def make_scorer(name: str, **settings: object) -> Scorer:
 
     Notes
     -----
-    For choosing a model `likelihood_scorer` varies least, and works for every law.
+    For choosing a model `likelihood_scorer` varies least, and works for every law. Of the scores of numbers the squared error is unbiased;
+    its root and "r2" are not, and "r2" is undefined where noise leaves no variance.
 
     Examples
     --------
@@ -1180,11 +1198,24 @@ log_loss_scorer = make_scorer("neg_log_loss")
 """Scores by minus the unbiased log-loss."""
 
 
-def likelihood_scorer(estimator: _Classifier, X: object, noisy: NoisyLabels) -> float:
+def likelihood_scorer(estimator: Any, X: object, noisy: NoisyLabels) -> float:
     """Score with noisy labels as `y`: the model's mean log-probability of the released outputs.
 
     It works for every law, invertible or not, and varies less than the unbiased scores, so it is the first choice for tuning. Rows without
     evidence are left out.
+
+    Parameters
+    ----------
+    estimator : fitted classifier with `predict_proba`, or regressor with `predict_distribution`, such as `LabelDPRegressor`
+        Also a pipeline that ends in one.
+    X : n rows of features
+    noisy : NoisyLabels of n rows
+        Of a regressor with the grid that it has learned.
+
+    Returns
+    -------
+    float
+        Larger is better; only differences on the same rows mean something.
     """
     _require_rows(noisy)
     kept, proba, _ = rows_to_score(noisy, _aligned(estimator, X, noisy), None)
@@ -1223,6 +1254,8 @@ def rows_to_score(
 
 def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
     """Predict probabilities, with columns in the order of the noisy labels' classes; 0 for classes that the estimator lacks."""
+    if not hasattr(estimator, "predict_proba"):
+        return _distribution(estimator, X, noisy)
     found = np.asarray(estimator.predict_proba(X), np.float64)
     known = getattr(estimator, "classes_", None)
     if known is None or list(known) == list(noisy.classes) or found.ndim != 2 or found.shape[1] != len(known):
@@ -1230,6 +1263,22 @@ def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
     table = np.zeros((len(found), noisy.n_classes))
     table[:, _codes_of(noisy, np.asarray(known))] = found
     return table
+
+
+def _distribution(estimator: Any, X: Any, noisy: NoisyLabels) -> Floats:
+    """Predict probabilities of the numbers on the noisy labels' grid, by a regressor or a pipeline that ends in one."""
+    if hasattr(estimator, "steps"):  # a pipeline passes on only the methods that scikit-learn knows
+        return _distribution(estimator[-1], estimator[:-1].transform(X) if len(estimator) > 1 else X, noisy)
+    if not hasattr(estimator, "predict_distribution"):
+        raise InvalidInput(
+            f"Expected an estimator that predicts probabilities (predict_proba, or predict_distribution of numbers), got "
+            f"{type(estimator).__name__}. Use a scorer of its predictions, such as labeldp.metrics.make_scorer({_SQUARES!r}) of numbers."
+        )
+    if not np.array_equal(estimator.grid_, numbers_of(noisy)):
+        raise InvalidInput(
+            "Expected noisy labels on the grid that the regressor has learned, got another one. Release both with one labeldp.Grid."
+        )
+    return np.asarray(estimator.predict_distribution(X), np.float64)
 
 
 def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
