@@ -36,7 +36,17 @@ from sklearn.preprocessing import OneHotEncoder
 from labeldp import _validate
 from labeldp._files import give_usual_rights, own_folder, sync, write_new
 from labeldp._hash import digest
-from labeldp.app._boosters import BOOSTERS, SCIKIT_LEARN, BoostedModel, booster_from, booster_of, factor_of, start_of
+from labeldp.app._boosters import (
+    BOOSTERS,
+    SCIKIT_LEARN,
+    BoostedLocations,
+    BoostedModel,
+    booster_from,
+    booster_of,
+    factor_of,
+    locations_from,
+    start_of,
+)
 from labeldp.custody._stream import HISTOGRAM
 from labeldp.deep import _named as named
 from labeldp.deep._named import load_module
@@ -90,19 +100,29 @@ class NetModel:
 
 @dataclass(frozen=True, eq=False)
 class BoostedSteps:
-    """Boosted trees with their preprocessing, as a classifier of class codes."""
+    """Boosted trees with their preprocessing, as a classifier of class codes or a regressor of locations."""
 
-    boosted: BoostedModel
+    boosted: Any
     steps: Any = None
 
     @property
     def classes_(self) -> NDArray[np.int64]:
         """The codes 0..K-1."""
-        return self.boosted.classes_
+        found: NDArray[np.int64] = self.boosted.classes_
+        return found
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict probabilities of the class codes: (n, K)."""
-        return self.boosted.predict_proba(X if self.steps is None else self.steps.transform(X))
+        found: NDArray[np.float64] = self.boosted.predict_proba(self._read(X))
+        return found
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Predict locations: (n,)."""
+        found: NDArray[np.float64] = self.boosted.predict(self._read(X))
+        return found
+
+    def _read(self, X: Any) -> Any:
+        return X if self.steps is None else self.steps.transform(X)
 
 
 @dataclass(frozen=True)
@@ -239,7 +259,8 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
         if "net" in facts:
             made = _net(facts, files, folder, trust, device)
         elif isinstance(classes, Grid):
-            made = _located(facts["location"], classes, _scikit_learn(facts, files, folder, trust))
+            read = _boosted_locations if "boosting" in facts else _scikit_learn
+            made = _located(facts["location"], classes, read(facts, files, folder, trust))
         else:
             read = _boosted if "boosting" in facts else _scikit_learn
             made = _corrected(facts, read(facts, files, folder, trust))
@@ -288,7 +309,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _net(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str], device: str) -> NetModel:
-    steps = read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+    steps = _steps(files, folder, trust)
     named.require_torch()
     from labeldp.deep._loop import device_of
 
@@ -302,8 +323,17 @@ def _scikit_learn(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: 
     return read_estimator(files[MODEL], str(folder / MODEL), trust)
 
 
+def _steps(files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> Any:
+    return read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+
+
+def _boosted_locations(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> BoostedSteps:
+    name = BOOSTERS[_library(facts)]
+    return BoostedSteps(locations_from(files[name], facts["boosting"], str(folder / name)), _steps(files, folder, trust))
+
+
 def _boosted(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> BoostedSteps:
-    steps = read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+    steps = _steps(files, folder, trust)
     told, name = facts["boosting"], BOOSTERS.get(_library(facts), MODEL)
     if len(told["start"]) != len(facts["classes"]):
         raise ValueError("start")
