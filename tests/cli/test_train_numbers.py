@@ -196,8 +196,6 @@ def test_a_release_says_its_range_itself(tmp_path: Path) -> None:
     for more in (("--range", "0:99", "--grid", 11), ("--range", "0:100"), ("--classes", "a,b")):
         code, _, err = train(released, tmp_path / "other", *more)
         assert code == 4 and "Expected the range of the release, 0 to 100 in 11 points" in err
-    code, _, err = train(released, tmp_path / "other", "--model", "noise-cluster")
-    assert code == 4 and "Expected a model of numbers" in err
     for text, expected, message in (("0,.5", 2, "q in (0, 1)"), ("x", 2, "numbers separated"), (".5,.50", 4, "different quantiles")):
         code, said, err = run("predict", tmp_path / "same", source, "--out", tmp_path / "p.csv", "--quantile", text)
         assert code == expected and message in " ".join((said + err).replace("│", " ").split())

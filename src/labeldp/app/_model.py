@@ -3,7 +3,7 @@
 
 A folder holds model.json (the facts) and the learned parameters, in formats that run no code: model.skops is a scikit-learn pipeline from
 inputs to probabilities; weights.pt is the state_dict of a net, whose name and parameters are in model.json; booster.txt and booster.json
-are LightGBM's and XGBoost's trees; steps.skops is the preprocessing of a net or of boosted trees, if they have any.
+are LightGBM's and XGBoost's trees, of numbers all pieces as one booster; steps.skops is the preprocessing of a net or of boosted trees, if they have any.
 
 The compiled code of scikit-learn trusts its arrays: a crafted file could make it read beyond their ends. So every array of a file is
 checked before use, and only the types listed below are allowed, unless the user names another one as trusted.
@@ -100,29 +100,31 @@ class NetModel:
 
 @dataclass(frozen=True, eq=False)
 class BoostedSteps:
-    """Boosted trees with their preprocessing, as a classifier of class codes or a regressor of locations."""
+    """Boosted trees with their preprocessing, as a classifier of class codes."""
 
-    boosted: Any
+    boosted: BoostedModel
     steps: Any = None
 
     @property
     def classes_(self) -> NDArray[np.int64]:
         """The codes 0..K-1."""
-        found: NDArray[np.int64] = self.boosted.classes_
-        return found
+        return self.boosted.classes_
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict probabilities of the class codes: (n, K)."""
-        found: NDArray[np.float64] = self.boosted.predict_proba(self._read(X))
-        return found
+        return self.boosted.predict_proba(X if self.steps is None else self.steps.transform(X))
+
+
+@dataclass(frozen=True, eq=False)
+class LocationSteps:
+    """Boosted trees with their preprocessing, as a regressor of locations."""
+
+    boosted: BoostedLocations
+    steps: Any = None
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predict locations: (n,)."""
-        found: NDArray[np.float64] = self.boosted.predict(self._read(X))
-        return found
-
-    def _read(self, X: Any) -> Any:
-        return X if self.steps is None else self.steps.transform(X)
+        return self.boosted.predict(X if self.steps is None else self.steps.transform(X))
 
 
 @dataclass(frozen=True)
@@ -327,9 +329,9 @@ def _steps(files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> 
     return read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
 
 
-def _boosted_locations(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> BoostedSteps:
+def _boosted_locations(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> LocationSteps:
     name = BOOSTERS[_library(facts)]
-    return BoostedSteps(locations_from(files[name], facts["boosting"], str(folder / name)), _steps(files, folder, trust))
+    return LocationSteps(locations_from(files[name], facts["boosting"], str(folder / name)), _steps(files, folder, trust))
 
 
 def _boosted(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> BoostedSteps:

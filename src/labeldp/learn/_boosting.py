@@ -43,7 +43,7 @@ _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
 _CERTAIN = 80.0  # logit beyond which nothing changes: its probability's inverse still fits into 32 bits
 
-# What the libraries name differently: their classes, the rounds of early stopping, and what is set here unless the user has: its default, as
+# What the libraries name differently: the classes, the rounds of early stopping, and what is set here unless the user has: its default, as
 # the library's parameters say and in effect, and its value under much noise. scikit-learn has no least gain of a split, but smaller trees.
 _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float]]]] = {
     "lightgbm": (
@@ -76,10 +76,12 @@ _OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob"
 _SQUARES = (None, "squared_error", "reg:squarederror", "regression", "regression_l2", "l2", "mse", "mean_squared_error")
 _ROUNDS = {"lightgbm": "n_estimators", "xgboost": "n_estimators", "sklearn.ensemble": "max_iter"}
 _USUAL = 100  # rounds that XGBoost's None stands for
-# Other names under which LightGBM takes the objective and the kind of trees, and settings with which a piece would not add so many steps.
+# All names under which the libraries take the objective and the kind of trees; those of the number of rounds that would override the one
+# above; and settings with which pieces are not the same as one boosting of squares.
 _OBJECTIVE_NAMES = ("objective", "objective_type", "app", "application", "loss")
 _KINDS_OF_TREES = ("boosting_type", "boosting", "boost", "booster")
-_OTHER_ROUNDS = ("num_iteration", "num_iterations", "n_iter", "num_tree", "num_trees", "num_round", "num_rounds", "nrounds", "num_boost_round")
+_OTHER_ROUNDS = {"num_iteration", "num_iterations", "n_iter", "num_tree", "num_trees", "num_round", "num_rounds", "nrounds", "max_iter"}
+_OTHER_ROUNDS |= {"num_boost_round"}
 _UNEVEN = ("eval_metric", "callbacks", "reg_sqrt")
 
 
@@ -113,8 +115,9 @@ def library_of_squares(estimator: Any) -> str | None:
     params = estimator.get_params()
     squares = all(params.get(name) in _SQUARES for name in _OBJECTIVE_NAMES)
     trees = all(params.get(name) in (None, "gbdt", "goss", "gbtree") for name in _KINDS_OF_TREES)
-    rounds = not any(name in params for name in ("max_iter", *_OTHER_ROUNDS) if name != _ROUNDS[library])
-    return library if squares and trees and rounds and not any(params.get(name) for name in _UNEVEN) else None
+    rounds = not (_OTHER_ROUNDS - {_ROUNDS[library]}) & params.keys()
+    even = not any(params.get(name) for name in _UNEVEN) and not isinstance(params["random_state"], np.random.Generator)
+    return library if squares and trees and rounds and even else None
 
 
 class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
@@ -337,7 +340,7 @@ def _silence(params: dict[str, Any], library: str) -> dict[str, Any]:
     return {"verbosity": -1} if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys() else {}
 
 
-def noisy_settings(estimator: Any, library: str, told: float, information: float = np.inf) -> dict[str, Any]:
+def noisy_settings(estimator: Any, library: str, told: float, information: float = np.inf, unit: float = 1.0) -> dict[str, Any]:
     """Give the settings that hold noise off, where the user has not set them.
 
     Parameters
@@ -349,12 +352,14 @@ def noisy_settings(estimator: Any, library: str, told: float, information: float
         Share of a label's information that the noise leaves.
     information : float > 0
         What all rows hold on the scores.
+    unit : float > 0
+        Of the scores, in whose square gains are: of numbers their standard deviation.
     """
     params, held_back = estimator.get_params(), min(max(1.0, ENOUGH / information), MOST / RIDGE)
     settings: dict[str, Any] = {}
     for name, (default, own, noisy) in _LIBRARIES[library][2].items():
         if params.get(name) == default:
-            noisy *= held_back if name in ("l2_regularization", "reg_lambda") else 1
+            noisy *= held_back if name in ("l2_regularization", "reg_lambda") else unit**2 if name in ("min_split_gain", "gamma") else 1
             found = noisy + (own - noisy) * told**2
             settings[name] = round(found) if isinstance(noisy, int) else found
     return settings
@@ -705,7 +710,7 @@ def rounds_of(regressor: Any, library: str) -> int:
     return _validate.integer(**{_ROUNDS[library]: found}, low=1)
 
 
-def settled(regressor: Any, library: str, settings: dict[str, Any], rounds: int = 1) -> Any:
+def settled(regressor: Any, library: str, settings: dict[str, Any], rounds: int) -> Any:
     """Clone a regressor of this library for `newton`: with these settings and rounds, and no ending of its own."""
     params = regressor.get_params()
     own: dict[str, dict[str, Any]] = {

@@ -267,7 +267,7 @@ class LocationLearner:
     keeps wild predictions off where labels tell next to nothing. The share is 0 unless the likelihood is better than the constant's by more
     than a standard error.
     Cost: FOLDS (1 + em_rounds) fits on 1 - 1/FOLDS of the rows, and one on all: with the defaults 7 times a plain fit. O(n G) besides.
-    Histogram boosting: FOLDS boostings on 1 - 1/FOLDS of the rows, in a dozen pieces, up to the round after which rows that a model has not
+    Gradient boosting: FOLDS boostings on 1 - 1/FOLDS of the rows, in a dozen pieces, up to the round after which rows that a model has not
     seen are less likely; the mean of them is the model, and of the refit the mean with one boosting on all rows.
 
     References
@@ -377,7 +377,8 @@ class LocationBoosting(RegressorMixin, BaseEstimator):
         sample_weight : (n,) float, optional
         """
         regressor = HistGradientBoostingRegressor() if self.estimator is None else clone(self.estimator)
-        return self._keep(0.0, [[regressor.fit(X, y, sample_weight=sample_weight, **columns_told(self.categorical))]], 1.0, 1)
+        regressor.fit(X, y, sample_weight=sample_weight, **columns_told(self.categorical))
+        return self._keep(0.0, [[regressor]], 1.0, int(getattr(regressor, "n_iter_", None) or regressor.get_num_boosting_rounds()))
 
     def _keep(self, start: float, boostings: list[list[Any]], share: float, rounds: int) -> "LocationBoosting":
         self.start_, self.share_, self.n_iter_ = start, share, rounds
@@ -416,7 +417,7 @@ def boosted(estimator: Estimator) -> "_Regressor | None":
 
 @dataclass(frozen=True, eq=False)
 class _Regressor:
-    """A regressor that adds some rounds to locations, with the settings of its pieces where noise changes the user's."""
+    """A library's regressor that adds some rounds to locations, with the settings of its pieces where noise changes the user's."""
 
     user: Any
     library: str
@@ -424,29 +425,17 @@ class _Regressor:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def rounds(self) -> int:
-        """Most rounds."""
-        return rounds_of(self.user, self.library)
-
-    @property
     def sizes(self) -> Iterator[int]:
-        """Rounds of each piece."""
-        return pieces_of(self.rounds, _GROWTH, _FIRST)
+        """Rounds of each piece, up to those that the user allows."""
+        return pieces_of(rounds_of(self.user, self.library), _GROWTH, _FIRST)
 
     def binned(self, X: Any) -> Any:
         """Features as the library reads them fast."""
         return rounded_to_bins(X, self.user.max_bins) if self.library == "sklearn.ensemble" else X
 
-    def piece(
-        self, X: Any, gradient: Floats, curvature: Floats, size: int, scale: float, generator: np.random.RandomState
-    ) -> Estimator:
-        """Fit Newton's steps."""
-        settings = self.settings
-        import os
-        if os.environ.get("GAIN") != "constant":
-            scale = scale**2 if os.environ.get("GAIN") == "piece" else 0
-            settings = settings | {name: settings[name] * scale for name in ("min_split_gain", "gamma") if name in settings}
-        regressor = settled(self.user, self.library, settings, size)
+    def piece(self, X: Any, gradient: Floats, curvature: Floats, size: int, generator: np.random.RandomState) -> Estimator:
+        """Fit so many rounds of Newton's steps."""
+        regressor = settled(self.user, self.library, self.settings, size)
         return newton(regressor, X, gradient, curvature, generator, self.categorical)
 
 
@@ -497,14 +486,12 @@ class _Boosting:
         `_ENOUGH` true numbers, small trees and the library's own are both boosted, and the likelihood of a third of the rows decides.
         """
         told = float(self.rows.working(family, np.full(len(self.rows.answers), centre))[1].sum())
-        settings = noisy_settings(self.regressor.user, self.regressor.library, min(1.0, told / self.rows.total))
-        import os
-        if os.environ.get("GAIN") == "constant":
-            settings |= {name: settings[name] * family.scale**2 for name in ("min_split_gain", "gamma") if name in settings}
+        regressor, share = self.regressor, min(1.0, told / self.rows.total)
+        settings = noisy_settings(regressor.user, regressor.library, share, unit=family.scale)
         if not settings or told < _ENOUGH:
             return settings
         folds = self._folds()[:1]
-        small, own = (self._path(replace(self.regressor, settings=each), X, family, centre, folds)[2] for each in (settings, {}))
+        small, own = (self._path(replace(regressor, settings=each), X, family, centre, folds)[2] for each in (settings, {}))
         return {} if self.rows.part(folds[0][1]).gain(own, small)[0] > 0 else settings
 
     def _folds(self) -> list[tuple[Codes, Codes]]:
@@ -543,9 +530,7 @@ class _Boosting:
         kept = kept if share > 0 else 0
         return [made[:kept] for made in pieces], LocationModel(None, family, centre, share, path=tuple(families[:kept])), best[2]
 
-    def _pieces(
-        self, regressor: _Regressor, X: Any, path: Iterable[Family], centre: float
-    ) -> list[Estimator]:
+    def _pieces(self, regressor: _Regressor, X: Any, path: Iterable[Family], centre: float) -> list[Estimator]:
         """Boost on all rows, one piece for each family."""
         rows = np.arange(len(self.rows.answers))
         pieces: list[Estimator] = []
@@ -569,7 +554,7 @@ class _Boosting:
         """Add some rounds to the locations of all rows, learned from a part of them."""
         np.clip(found, *family.ends, out=found)
         targets, weights = self.rows.working(family, found[learned], learned)
-        piece = regressor.piece(take(X, learned), weights * (found[learned] - targets), weights, size, family.scale, generator)
+        piece = regressor.piece(take(X, learned), weights * (found[learned] - targets), weights, size, generator)
         tell_of_fit()
         return piece
 
