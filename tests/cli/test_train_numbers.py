@@ -109,6 +109,30 @@ def test_released_numbers_are_learned_at_no_cost_and_are_a_prior(tmp_path: Path,
     assert np.corrcoef(asked, people()["income"])[0, 1] > 0.7
 
 
+@pytest.mark.parametrize("model", BOOSTERS)
+def test_trees_of_which_nothing_is_taken_are_stored_without_their_library(tmp_path: Path, model: str) -> None:
+    pytest.importorskip(model)
+    source = write(tmp_path / "in.csv", people(200))
+    code, said, err = train(source, tmp_path / "model", *RANGE, "--epsilon", 0.01, "--id", "person", "--model", model)
+    assert code == 0, said + err
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"model.json", "model.skops"}
+    assert np.ptp(predicted(tmp_path / "model")["prediction"].to_numpy()) == 0
+
+
+@pytest.mark.parametrize("model", BOOSTERS)
+def test_changed_facts_of_boosted_numbers_are_refused(tmp_path: Path, model: str) -> None:
+    pytest.importorskip(model)
+    source = write(tmp_path / "in.csv", people())
+    assert train(source, tmp_path / "model", *RANGE, "--epsilon", 6, "--id", "person", "--model", model)[0] == 0
+    path = without_digests(tmp_path / "model") / "model.json"
+    facts = json.loads(path.read_text())
+    load_model(path.parent)
+    for change in ({"library": "scikit-learn"}, {"library": "catboost"}, {"start": None}, {"start": float("inf")}, {"features": 9}):
+        path.write_text(json.dumps(facts | {"boosting": facts["boosting"] | change}))
+        with pytest.raises(ldp.InvalidInput, match="damaged or was changed"):
+            load_model(path.parent)
+
+
 def test_a_histogram_of_all_numbers_is_paid_from_the_same_budget(tmp_path: Path) -> None:
     source, ledger = write(tmp_path / "in.csv", people()), ldp.Ledger(tmp_path / "ledger.db")
     asked = (*RANGE, "--epsilon", 4, "--id", "person", "--model", "linear", "--law", "unbiased", "--prior", "histogram,eps=0.5")

@@ -3,7 +3,8 @@
 
 A folder holds model.json (the facts) and the learned parameters, in formats that run no code: model.skops is a scikit-learn pipeline from
 inputs to probabilities; weights.pt is the state_dict of a net, whose name and parameters are in model.json; booster.txt and booster.json
-are LightGBM's and XGBoost's trees, of numbers all pieces as one booster; steps.skops is the preprocessing of a net or of boosted trees, if they have any.
+are LightGBM's and XGBoost's trees, of numbers the sum of all pieces; steps.skops is the preprocessing of a net or of boosted trees, if
+they have any.
 
 The compiled code of scikit-learn trusts its arrays: a crafted file could make it read beyond their ends. So every array of a file is
 checked before use, and only the types listed below are allowed, unless the user names another one as trusted.
