@@ -116,7 +116,7 @@ def library_of_squares(estimator: Any) -> str | None:
     squares = all(params.get(name) in _SQUARES for name in _OBJECTIVE_NAMES)
     trees = all(params.get(name) in (None, "gbdt", "goss", "gbtree") for name in _KINDS_OF_TREES)
     rounds = not (_OTHER_ROUNDS - {_ROUNDS[library]}) & params.keys()
-    even = not any(params.get(name) for name in _UNEVEN) and not isinstance(params["random_state"], np.random.Generator)
+    even = not any(params.get(name) for name in _UNEVEN) and not isinstance(estimator.random_state, np.random.Generator)
     return library if squares and trees and rounds and even else None
 
 
