@@ -217,7 +217,7 @@ def test_of_noise_alone_other_libraries_predict_the_mean(library: str) -> None:
 
 @each_library
 def test_units_of_the_numbers_change_nothing(library: str) -> None:
-    """Also not whether a split gains enough: in units of a power of two the same floats are computed."""
+    """Also not which splits are made: in units of a power of two the same floats are computed."""
     X, y = linear(1200)
     grid, unit = ldp.Grid(0, 10, points=41), 2**20
     noisy = ldp.privatize(y, ldp.Threshold(41, 2.0), classes=grid, noise=ldp.SeededNoise(0))

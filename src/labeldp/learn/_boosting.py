@@ -72,6 +72,7 @@ _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float
         {"l2_regularization": (0.0, 0.0, RIDGE), "max_leaf_nodes": (31, 31, LEAVES - 2), "max_features": (1.0, 1.0, COLUMNS)},
     ),
 }
+LEAST_GAINS = ("min_split_gain", "gamma")
 _OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob", "multi:softmax")
 _SQUARES = (None, "squared_error", "reg:squarederror", "regression", "regression_l2", "l2", "mse", "mean_squared_error")
 _ROUNDS = {"lightgbm": "n_estimators", "xgboost": "n_estimators", "sklearn.ensemble": "max_iter"}
@@ -340,7 +341,7 @@ def _silence(params: dict[str, Any], library: str) -> dict[str, Any]:
     return {"verbosity": -1} if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys() else {}
 
 
-def noisy_settings(estimator: Any, library: str, told: float, information: float = np.inf, unit: float = 1.0) -> dict[str, Any]:
+def noisy_settings(estimator: Any, library: str, told: float, information: float = np.inf) -> dict[str, Any]:
     """Give the settings that hold noise off, where the user has not set them.
 
     Parameters
@@ -352,14 +353,12 @@ def noisy_settings(estimator: Any, library: str, told: float, information: float
         Share of a label's information that the noise leaves.
     information : float > 0
         What all rows hold on the scores.
-    unit : float > 0
-        Of the scores, in whose square gains are: of numbers their standard deviation.
     """
     params, held_back = estimator.get_params(), min(max(1.0, ENOUGH / information), MOST / RIDGE)
     settings: dict[str, Any] = {}
     for name, (default, own, noisy) in _LIBRARIES[library][2].items():
         if params.get(name) == default:
-            noisy *= held_back if name in ("l2_regularization", "reg_lambda") else unit**2 if name in ("min_split_gain", "gamma") else 1
+            noisy *= held_back if name in ("l2_regularization", "reg_lambda") else 1
             found = noisy + (own - noisy) * told**2
             settings[name] = round(found) if isinstance(noisy, int) else found
     return settings
@@ -705,9 +704,10 @@ def pieces_of(rounds: int, growth: float = 0.5, first: int = 1) -> Iterator[int]
 
 def rounds_of(regressor: Any, library: str) -> int:
     """Return how many rounds a regressor of this library is to take at most."""
-    found = getattr(regressor, _ROUNDS[library])
-    found = _USUAL if found is None and library == "xgboost" else found
-    return _validate.integer(**{_ROUNDS[library]: found}, low=1)
+    if library == "sklearn.ensemble":
+        return _validate.integer(max_iter=regressor.max_iter, low=1)
+    usual = regressor.n_estimators is None and library == "xgboost"
+    return _validate.integer(n_estimators=_USUAL if usual else regressor.n_estimators, low=1)
 
 
 def settled(regressor: Any, library: str, settings: dict[str, Any], rounds: int) -> Any:

@@ -37,6 +37,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import CELLS
 from labeldp.laws import PriorSplit, Threshold
 from labeldp.learn._boosting import (
+    LEAST_GAINS,
     columns_told,
     library_of_squares,
     newton,
@@ -486,8 +487,10 @@ class _Boosting:
         `_ENOUGH` true numbers, small trees and the library's own are both boosted, and the likelihood of a third of the rows decides.
         """
         told = float(self.rows.working(family, np.full(len(self.rows.answers), centre))[1].sum())
-        regressor, share = self.regressor, min(1.0, told / self.rows.total)
-        settings = noisy_settings(regressor.user, regressor.library, share, unit=family.scale)
+        regressor = self.regressor
+        settings = noisy_settings(regressor.user, regressor.library, min(1.0, told / self.rows.total))
+        # Gains are in squares of the number's unit and shrink as trees are added, whose number unseen rows choose: a least one only stops them.
+        settings = {name: value for name, value in settings.items() if name not in LEAST_GAINS}
         if not settings or told < _ENOUGH:
             return settings
         folds = self._folds()[:1]
