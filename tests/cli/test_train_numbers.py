@@ -127,6 +127,7 @@ def test_changed_facts_of_boosted_numbers_are_refused(tmp_path: Path, model: str
     path = without_digests(tmp_path / "model") / "model.json"
     facts = json.loads(path.read_text())
     load_model(path.parent)
+    (path.parent / "model.skops").write_bytes(b"")  # where a model of scikit-learn would be
     for change in ({"library": "scikit-learn"}, {"library": "catboost"}, {"start": None}, {"start": float("inf")}, {"features": 9}):
         path.write_text(json.dumps(facts | {"boosting": facts["boosting"] | change}))
         with pytest.raises(ldp.InvalidInput, match="damaged or was changed"):
