@@ -13,10 +13,11 @@ from tests.app.fuzz_models import without_digests
 
 import labeldp as ldp
 from labeldp.app import _boosters
-from labeldp.app._boosters import booster_from, booster_of, facts_of
+from labeldp.app._boosters import booster_from, booster_of, facts_of, locations_from
 from labeldp.app._model import load_model, save_model
 from labeldp.app._train import EvidenceSpec, TrainSpec, predict, train
 from labeldp.learn._boosting import LikelihoodBoosting
+from labeldp.learn._location import LocationBoosting
 from labeldp.ledger._ledger import Ledger
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -77,6 +78,36 @@ def test_a_folder_holds_the_same_model_and_no_pickle(library: str, tmp_path: Pat
     (folder / file).write_bytes(raw + b"\n")
     with pytest.raises(ldp.InvalidInput, match="that was changed"):
         load_model(folder)
+
+
+def of_numbers(library: str, epsilon: float = 4.0) -> ldp.LabelDPRegressor:
+    X = rows()
+    y = 3.0 * np.isin(X[:, 0], [1, 4]) + np.nan_to_num(X[:, 1]) + 3
+    if library == "lightgbm":
+        trees = LocationBoosting(lightgbm.LGBMRegressor(n_estimators=30, n_jobs=1, verbose=-1), categorical=[0])
+    else:
+        kinds = ["c", "q", "q"]
+        trees = LocationBoosting(xgboost.XGBRegressor(n_estimators=30, n_jobs=1, enable_categorical=True, feature_types=kinds))
+    return ldp.LabelDPRegressor(trees, range=(0, 8), epsilon=epsilon, noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+
+
+@each
+def test_pieces_of_numbers_are_one_booster_in_a_file(library: str) -> None:
+    model = of_numbers(library)
+    boosting = model.estimator_
+    assert len(boosting.pieces_) > 4 and np.ptp(model.predict(rows())) > 2
+    raw, facts = booster_of(boosting), facts_of(boosting, 3)
+    read = locations_from(raw, facts, "file")
+    np.testing.assert_allclose(read.predict(rows()), boosting.predict(rows()), rtol=1e-5)
+    with pytest.raises(ldp.InvalidInput, match="Expected 3 columns"):
+        read.predict(rows()[:, :2])
+    with pytest.raises(ValueError, match="start"):
+        locations_from(raw, facts | {"start": float("nan")}, "file")
+    for changed in (facts | {"features": 4}, facts | {"library": "xgboost" if library == "lightgbm" else "lightgbm"}):
+        with pytest.raises(ldp.InvalidInput, match="got others"):
+            locations_from(raw, changed, "file")
+    with pytest.raises(ldp.InvalidInput, match="got others"):
+        locations_from(raw + b"\n", facts, "file")
 
 
 def refused(folder: Path, name: str, text: str) -> None:

@@ -15,6 +15,7 @@ from tests.app.fuzz_models import without_digests
 from tests.cli.commands import SENTINEL, run
 
 import labeldp as ldp
+from labeldp.app._boosters import BOOSTERS
 from labeldp.app._model import load_model
 from labeldp.app._train import EvidenceSpec, TrainSpec
 from labeldp.app._train import train as run_train
@@ -61,8 +62,10 @@ def share_left(table: pa.Table) -> float:
     return float(np.sqrt(np.mean((table["prediction"].to_numpy() - truth) ** 2)) / truth.std())
 
 
-@pytest.mark.parametrize(("ending", "model"), [("csv", "auto"), ("parquet", "linear")])
+@pytest.mark.parametrize(("ending", "model"), [("csv", "auto"), ("parquet", "linear"), ("csv", "lightgbm"), ("parquet", "xgboost")])
 def test_a_number_is_learned_charged_once_and_predicted(tmp_path: Path, ending: str, model: str) -> None:
+    if model in BOOSTERS:
+        pytest.importorskip(model)
     source, ledger = write(tmp_path / f"in.{ending}", people()), ldp.Ledger(tmp_path / "ledger.db")
     asked = (*RANGE, "--epsilon", 6, "--id", "person", "--model", model)
     code, said, _ = train(source, tmp_path / "model", *asked)
@@ -70,6 +73,8 @@ def test_a_number_is_learned_charged_once_and_predicted(tmp_path: Path, ending: 
     assert "Estimated RMSE " in said and "; always the mean: " in said and "R^2" in said
     facts = json.loads((tmp_path / "model" / "model.json").read_text())
     assert facts["grid"] == {"low": 0, "high": 100, "points": 11}
+    files = {path.name for path in (tmp_path / "model").iterdir()}
+    assert files == {"model.json", *([BOOSTERS[model], "steps.skops"] if model in BOOSTERS else ["model.skops"])}
     assert all(facts[name]["high"] > 0 for name in ("estimated_rmse", "estimated_r2", "baseline_rmse"))
     table = predicted(tmp_path / "model", "--quantile", ".05,.95")
     assert table.column_names == ["person", "prediction", "quantile_0.05", "quantile_0.95"]
@@ -81,10 +86,13 @@ def test_a_number_is_learned_charged_once_and_predicted(tmp_path: Path, ending: 
     assert predicted(tmp_path / "again").column("prediction").equals(table.column("prediction"))
 
 
-@pytest.mark.parametrize(("ending", "model"), [("csv", "boosting"), pytest.param("parquet", "mlp", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    ("ending", "model"),
+    [("csv", "boosting"), ("csv", "lightgbm"), ("parquet", "xgboost"), pytest.param("parquet", "mlp", marks=pytest.mark.deep)],
+)
 def test_released_numbers_are_learned_at_no_cost_and_are_a_prior(tmp_path: Path, ending: str, model: str) -> None:
-    if model == "mlp":
-        pytest.importorskip("torch")
+    if model != "boosting":
+        pytest.importorskip("torch" if model == "mlp" else model)
     source, released, ledger = write(tmp_path / f"in.{ending}", people()), tmp_path / f"out.{ending}", tmp_path / "ledger.db"
     paid = ("--label", "income", *RANGE, "--id", "person", "--ledger", ledger)
     assert run("release", source, *paid, "--epsilon", 6, "--law", "rr", "--out", released)[0] == 0
@@ -99,6 +107,31 @@ def test_released_numbers_are_learned_at_no_cost_and_are_a_prior(tmp_path: Path,
     later = read_noisy(tmp_path / f"later.{ending}").by_id(np.arange(N))
     asked = np.abs(np.diff(later.likelihood(), axis=1)).argmax(axis=1)
     assert np.corrcoef(asked, people()["income"])[0, 1] > 0.7
+
+
+@pytest.mark.parametrize("model", BOOSTERS)
+def test_trees_of_which_nothing_is_taken_are_stored_without_their_library(tmp_path: Path, model: str) -> None:
+    pytest.importorskip(model)
+    source = write(tmp_path / "in.csv", people(200))
+    code, said, err = train(source, tmp_path / "model", *RANGE, "--epsilon", 0.01, "--id", "person", "--model", model)
+    assert code == 0, said + err
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"model.json", "model.skops"}
+    assert np.ptp(predicted(tmp_path / "model")["prediction"].to_numpy()) == 0
+
+
+@pytest.mark.parametrize("model", BOOSTERS)
+def test_changed_facts_of_boosted_numbers_are_refused(tmp_path: Path, model: str) -> None:
+    pytest.importorskip(model)
+    source = write(tmp_path / "in.csv", people())
+    assert train(source, tmp_path / "model", *RANGE, "--epsilon", 6, "--id", "person", "--model", model)[0] == 0
+    path = without_digests(tmp_path / "model") / "model.json"
+    facts = json.loads(path.read_text())
+    load_model(path.parent)
+    (path.parent / "model.skops").write_bytes(b"")  # where a model of scikit-learn would be
+    for change in ({"library": "scikit-learn"}, {"library": "catboost"}, {"start": None}, {"start": float("inf")}, {"features": 9}):
+        path.write_text(json.dumps(facts | {"boosting": facts["boosting"] | change}))
+        with pytest.raises(ldp.InvalidInput, match="damaged or was changed"):
+            load_model(path.parent)
 
 
 def test_a_histogram_of_all_numbers_is_paid_from_the_same_budget(tmp_path: Path) -> None:
@@ -148,7 +181,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     "a range and classes": ((*RANGE, "--classes", "a,b"), 2, "Leave one out"),
     "a grid alone": (("--grid", 11), 2, "Add --range"),
     "one point": (("--range", "0:1", "--grid", 1), 2, "points"),
-    "a model of classes": ((*RANGE, "--model", "xgboost"), 2, "Expected a model of numbers"),
+    "a model of classes": ((*RANGE, "--model", "noise-cluster"), 2, "Expected a model of numbers"),
     "clusters": ((*RANGE, "--model", "proportions"), 2, "Expected a model of numbers"),
     "a correction": ((*RANGE, "--correction", "debias"), 2, "--correction with classes only"),
     "a prior of clusters": ((*RANGE, "--prior", "clusters"), 2, "--prior clusters with classes only"),
@@ -188,8 +221,6 @@ def test_a_release_says_its_range_itself(tmp_path: Path) -> None:
     for more in (("--range", "0:99", "--grid", 11), ("--range", "0:100"), ("--classes", "a,b")):
         code, _, err = train(released, tmp_path / "other", *more)
         assert code == 4 and "Expected the range of the release, 0 to 100 in 11 points" in err
-    code, _, err = train(released, tmp_path / "other", "--model", "lightgbm")
-    assert code == 4 and "Expected a model of numbers" in err
     for text, expected, message in (("0,.5", 2, "q in (0, 1)"), ("x", 2, "numbers separated"), (".5,.50", 4, "different quantiles")):
         code, said, err = run("predict", tmp_path / "same", source, "--out", tmp_path / "p.csv", "--quantile", text)
         assert code == expected and message in " ".join((said + err).replace("│", " ").split())

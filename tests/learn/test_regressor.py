@@ -7,6 +7,7 @@ every run: no test fails by chance. Tests of unbiasedness, coverage and shares s
 bounds.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_validate
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput
 from labeldp.laws import SquareWave
 from labeldp.learn import HistogramPrior, LearnOptions
-from labeldp.learn._location import Answers, Family, LocationBoosting, _belief, _Rows
+from labeldp.learn._boosting import newton, settled
+from labeldp.learn._location import Answers, Family, LocationBoosting, _belief, _Rows, boosted
 from labeldp.protocol.metrics import mean_squared_error, r2, root_mean_squared_error
 
 POINTS = np.linspace(0.0, 10.0, 11)
@@ -180,6 +183,120 @@ def test_boosting_takes_what_unseen_rows_speak_for_also_in_a_pipeline() -> None:
             found.append((model.predict(features).std(), boosting.n_iter_))
         assert found[0][0] < 0.15 < 1.0 < found[1][0]
         assert 8 < found[1][1] <= 40
+
+
+# LightGBM and XGBoost ------------------------------------------------------------------------------------------------------------------
+
+LIBRARIES = {"lightgbm": ("LGBMRegressor", {"verbose": -1}), "xgboost": ("XGBRegressor", {})}
+each_library = pytest.mark.parametrize("library", LIBRARIES)
+
+
+def regressor(library: str, **settings: Any) -> Any:
+    name, usual = LIBRARIES[library]
+    return getattr(pytest.importorskip(library), name)(**{"n_estimators": 40, "n_jobs": 1} | usual | settings)
+
+
+@pytest.mark.usefixtures("same_noise")
+@each_library
+@pytest.mark.parametrize(("n_stages", "refit"), [(1, True), (2, True), (1, False)])
+def test_other_libraries_boost_on_the_likelihood_too(library: str, n_stages: int, refit: bool) -> None:
+    X, y = linear(2000)
+    estimator = make_pipeline(StandardScaler(), regressor(library))
+    settings = {"range": (0, 10), "epsilon": 3.0, "n_stages": n_stages, "options": LearnOptions(refit=refit), "random_state": 0}
+    model = ldp.LabelDPRegressor(estimator, **settings).fit(X, y)
+    boosting = model.estimator_.steps[-1][1]
+    assert isinstance(boosting, LocationBoosting)
+    assert {type(piece) for piece in boosting.pieces_} == {type(estimator.steps[-1][1])} and 8 < boosting.n_iter_ <= 40
+    assert sum(boosting.weights_) == pytest.approx(len(boosting.pieces_) / 4)  # three of folds, and one of all rows
+    X_test, y_test = linear(1000, seed=1)
+    assert model.score(X_test, y_test) > 0.7  # without noise it would be 0.88
+    low, high = model.predict_quantile(X_test, [0.05, 0.95]).T
+    assert 0.8 < np.mean((low <= y_test) & (y_test <= high)) < 0.98
+    again = ldp.LabelDPRegressor(clone(estimator), **settings).fit(X, model.noisy_labels_)
+    assert np.corrcoef(again.predict(X), model.predict(X))[0, 1] > 0.9
+
+
+@pytest.mark.usefixtures("same_noise")
+@each_library
+def test_of_noise_alone_other_libraries_predict_the_mean(library: str) -> None:
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(2000, 5)), random.normal(5, 1, 2000)
+    assert ldp.LabelDPRegressor(regressor(library), range=(0, 10), epsilon=1.0, random_state=0).fit(X, y).predict(X).std() < 0.15
+
+
+@each_library
+def test_units_of_the_numbers_change_nothing(library: str) -> None:
+    """Also not which splits are made: in units of a power of two the same floats are computed."""
+    X, y = linear(1200)
+    grid, unit = ldp.Grid(0, 10, points=41), 2**20
+    noisy = ldp.privatize(y, ldp.Threshold(41, 2.0), classes=grid, noise=ldp.SeededNoise(0))
+    found = [
+        ldp.LabelDPRegressor(regressor(library), validation_fraction=0, random_state=0).fit(X, replace(noisy, classes=classes)).predict(X)
+        for classes in (grid, ldp.Grid(0, 10 * unit, points=41))
+    ]
+    assert found[0].std() > 1
+    np.testing.assert_allclose(found[1] / unit, found[0], rtol=1e-9)
+
+
+@each_library
+def test_rows_that_count_as_none_change_nothing(library: str) -> None:
+    X, y = linear(900)
+    noisy = ldp.privatize(y, ldp.Threshold(41, 4.0), classes=ldp.Grid(0, 10, points=41), noise=ldp.SeededNoise(0))
+    few = np.arange(900) < 600
+    model = ldp.LabelDPRegressor(regressor(library), validation_fraction=0, random_state=0)
+    alone = clone(model).fit(X[few], noisy[few]).predict(X)
+    np.testing.assert_allclose(clone(model).fit(X, noisy, sample_weight=few.astype(float)).predict(X), alone)
+    doubled = clone(model).fit(X, noisy, sample_weight=np.where(few, 1.0, 9.0)).predict(X)
+    assert np.abs(doubled - alone).max() > 0.1
+
+
+@each_library
+def test_a_piece_takes_newtons_steps_from_nothing(library: str) -> None:
+    random = np.random.default_rng(0)
+    X = np.repeat([[0.0], [1.0]], 100, axis=0)
+    gradient, curvature = random.normal(2, 1, 200) - 3 * X[:, 0], random.uniform(0.5, 2, 200)
+    shape = {"reg_lambda": 3.0, "learning_rate": 0.25, "early_stopping_rounds": 5}
+    piece = newton(settled(regressor(library, **shape), library, {}, 1), X, gradient, curvature, np.random.RandomState(0))
+    wanted = [-0.25 * gradient[side].sum() / (curvature[side].sum() + 3) for side in (slice(100), slice(100, None))]
+    np.testing.assert_allclose(piece.predict(X[[0, -1]]), wanted, rtol=1e-5)
+    # nothing can be split: no step of the mean without shrinkage, as LightGBM takes by itself
+    same = newton(settled(regressor(library, **shape), library, {}, 1), 0 * X, gradient, curvature, np.random.RandomState(0))
+    assert np.abs(same.predict(X)).max() <= 0.2501 * np.abs(gradient.sum() / curvature.sum())
+
+
+@each_library
+def test_only_plain_boosting_of_squares_takes_the_likelihood(library: str) -> None:
+    assert boosted(regressor(library)) is not None and boosted(make_pipeline(StandardScaler(), regressor(library))) is not None
+    other = {
+        "lightgbm": ({"objective": "mae"}, {"boosting_type": "dart"}, {"boosting": "rf"}, {"num_iterations": 5}, {"reg_sqrt": True}),
+        "xgboost": ({"objective": "reg:absoluteerror"}, {"booster": "dart"}, {"eval_metric": "mae"}, {"callbacks": [object()]}),
+    }[library]
+    for settings in (*other, {"objective": lambda y, p: (p - y, np.ones(len(y)))}, {"random_state": np.random.default_rng(0)}):
+        assert boosted(regressor(library, **settings)) is None
+    own = type("Own", (type(regressor(library)),), {"__init__": type(regressor(library)).__init__})
+    assert boosted(own()) is None and boosted(DecisionTreeRegressor()) is None
+
+
+@pytest.mark.parametrize(
+    ("library", "settings", "message"),
+    [
+        ("lightgbm", {"n_estimators": 0}, "n_estimators >= 1"),
+        ("lightgbm", {"num_leaves": 1}, "num_leaves"),
+        ("lightgbm", {"random_state": "x"}, "seed"),
+        ("xgboost", {"n_estimators": 2.5}, "n_estimators >= 1"),
+        ("xgboost", {"feature_types": ["q"]}, "feature types"),
+        ("xgboost", {"max_depth": -2}, "max_depth"),
+        (None, {"max_iter": 0}, "max_iter >= 1"),
+        (None, {"random_state": "x"}, "seed"),
+    ],
+)
+def test_boosting_that_cannot_be_fitted_is_refused_before_any_charge(library: Any, settings: Any, message: str, tmp_path: Path) -> None:
+    X, y = linear(200)
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    estimator = HistGradientBoostingRegressor(**settings) if library is None else regressor(library, **settings)
+    with pytest.raises(InvalidInput, match=message):
+        ldp.LabelDPRegressor(estimator, range=(0, 10), dataset="d", ledger=ledger).fit(X, y)
+    assert ledger.runs() == []
 
 
 @pytest.mark.usefixtures("same_noise")

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, MissingExtra
 from labeldp.learn._boosting import HistogramScores, LikelihoodBoosting, probabilities_of, starting_scores
+from labeldp.learn._location import LocationBoosting
 
 SCIKIT_LEARN, LIGHTGBM, XGBOOST = "scikit-learn", "lightgbm", "xgboost"
 BOOSTERS = {LIGHTGBM: "booster.txt", XGBOOST: "booster.json"}
@@ -60,18 +61,47 @@ class BoostedModel:
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict probabilities of the class codes: (n, K)."""
-        rows = np.asarray(X, np.float64)
-        if rows.ndim != 2 or rows.shape[1] != self.n_features:
-            raise InvalidInput(f"Expected {self.n_features} columns, as the trees were trained on, got shape {rows.shape}.")
+        rows = _rows_of(X, self.n_features)
         start = starting_scores(self.start, len(rows))
         return probabilities_of(start + self.factor * self.scores(rows, np.zeros_like(start)))
+
+
+@dataclass(frozen=True, eq=False)
+class BoostedLocations:
+    """Scores of boosted trees as a regressor of locations, from which the trees start.
+
+    Attributes
+    ----------
+    scores : function of (n, d) floats and (n,) starting scores -> raw scores of the same shape
+    start : float
+    n_features : int
+    """
+
+    scores: Callable[[NDArray[np.floating[Any]], NDArray[np.float64]], NDArray[np.floating[Any]]]
+    start: float
+    n_features: int
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Predict locations: (n,) float64."""
+        rows = _rows_of(X, self.n_features)
+        return self.start + np.asarray(self.scores(rows, np.zeros(len(rows))), np.float64)
+
+
+def _rows_of(X: Any, n_features: int) -> NDArray[np.float64]:
+    rows = np.asarray(X, np.float64)
+    if rows.ndim != 2 or rows.shape[1] != n_features:
+        raise InvalidInput(f"Expected {n_features} columns, as the trees were trained on, got shape {rows.shape}.")
+    return rows
 
 
 # Writing ----------------------------------------------------------------------------------------------------------------------------
 
 
-def facts_of(model: LikelihoodBoosting, n_features: int) -> dict[str, object]:
+def facts_of(model: LikelihoodBoosting | LocationBoosting, n_features: int) -> dict[str, object]:
     """Give the facts that a reader needs beside the booster's file."""
+    if isinstance(model, LocationBoosting):
+        library = LIGHTGBM if _is_lightgbm(model.pieces_[0]) else XGBOOST
+        return {"library": library, "start": float(model.start_), "features": n_features}
     library = SCIKIT_LEARN if isinstance(model.estimator_, HistogramScores) else LIGHTGBM if _is_lightgbm(model.estimator_) else XGBOOST
     return {"library": library, "start": [float(each) for each in model.start_], "factor": model.factor_, "features": n_features}
 
@@ -81,14 +111,15 @@ def _is_lightgbm(fitted: Any) -> bool:
 
 
 def booster_of(fitted: Any) -> bytes:
-    """Write the fitted classifier's trees in their library's own format."""
+    """Write the trees of a fitted classifier, or of the pieces of a `LocationBoosting`, in their library's own format."""
+    if isinstance(fitted, LocationBoosting):
+        parts = [(piece, fitted.share_ * weight) for piece, weight in zip(fitted.pieces_, fitted.weights_, strict=True)]
+        return (_lightgbm_sum if _is_lightgbm(fitted.pieces_[0]) else _xgboost_sum)(parts).encode()
     if _is_lightgbm(fitted):
         return _lightgbm_text(*_lightgbm_parts(fitted.booster_.model_to_string(num_iteration=fitted.best_iteration_ or None))).encode()
     booster = fitted.get_booster()
     best = getattr(fitted, "best_iteration", None)
-    booster = booster if best is None else booster[: best + 1]
-    kinds = booster.feature_types
-    return _xgboost_text(json.loads(bytes(booster.save_raw("json"))), None if kinds is None else list(kinds)).encode()
+    return _xgboost_text(*_xgboost_parts(booster if best is None else booster[: best + 1])).encode()
 
 
 # Reading ----------------------------------------------------------------------------------------------------------------------------
@@ -104,19 +135,30 @@ def booster_from(raw: bytes, facts: Mapping[str, Any], name: str) -> BoostedMode
     MissingExtra
         If the library is not installed.
     """
-    library, n_features, start = facts["library"], int(facts["features"]), start_of(facts)
-    groups = 1 if len(start) == 2 else len(start)
+    start = start_of(facts)
+    scores = _scores_from(raw, facts, name, 1 if len(start) == 2 else len(start))
+    return BoostedModel(scores, start, int(facts["features"]), factor_of(facts))
+
+
+def locations_from(raw: bytes, facts: Mapping[str, Any], name: str) -> BoostedLocations:
+    """Read what `booster_of` wrote of a `LocationBoosting`; see `booster_from`."""
+    start = float(facts["start"])
+    if not math.isfinite(start):
+        raise ValueError("start")
+    return BoostedLocations(_scores_from(raw, facts, name, 1), start, int(facts["features"]))
+
+
+def _scores_from(raw: bytes, facts: Mapping[str, Any], name: str, groups: int) -> Any:
+    library = facts["library"]
     read = _read_lightgbm if library == LIGHTGBM else _read_xgboost
     try:
-        text = raw.decode()
-        scores = read(text, n_features, groups)
+        return read(raw.decode(), int(facts["features"]), groups)
     except (MissingExtra, MemoryError):
         raise
     except Exception:
         raise InvalidInput(
             f"Expected trees of {library} as labeldp writes them in {name}, got others. The file is damaged or was changed."
         ) from None
-    return BoostedModel(scores, start, n_features, factor_of(facts))
 
 
 def start_of(facts: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -174,6 +216,15 @@ def _lightgbm_text(head: Mapping[str, int], trees: Sequence[Tree]) -> str:
     return "\n".join(["tree", "version=v4", *said, f"tree_sizes={sizes}", "", ""]) + "".join(blocks) + "end of trees\n"
 
 
+def _lightgbm_sum(parts: Iterable[tuple[Any, float]]) -> str:
+    """Write pieces, each times a factor, as one model."""
+    trees: list[Tree] = []
+    for piece, factor in parts:
+        head, found = _lightgbm_parts(piece.booster_.model_to_string())
+        trees += [tree | {"leaf_value": [repr(factor * float(value)) for value in tree["leaf_value"]]} for tree in found]
+    return _lightgbm_text(head, trees)
+
+
 def _read_lightgbm(text: str, n_features: int, groups: int) -> Any:
     head, trees = _lightgbm_parts(text)
     _require(head == {"num_class": groups, "num_tree_per_iteration": groups, "max_feature_idx": n_features - 1})
@@ -218,6 +269,27 @@ _REALS = ("base_weights", "loss_changes", "split_conditions", "sum_hessian")
 _LISTS = (*_REALS, "default_left", "left_children", "parents", "right_children", "split_indices", "split_type")
 _CATEGORIES = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
 _ROOT = 2**31 - 1  # parent of a root
+
+
+def _xgboost_parts(booster: Any) -> tuple[dict[str, Any], list[str] | None]:
+    """Give a booster's JSON, and the types of its features."""
+    kinds = booster.feature_types
+    return json.loads(bytes(booster.save_raw("json"))), None if kinds is None else list(kinds)
+
+
+def _xgboost_sum(parts: Iterable[tuple[Any, float]]) -> str:
+    """Write pieces, each times a factor, as one model."""
+    trees: list[dict[str, Any]] = []
+    for piece, factor in parts:
+        found, kinds = _xgboost_parts(piece.get_booster())
+        model = found["learner"]["gradient_booster"]["model"]
+        for tree in model["trees"]:  # a leaf's value is where an inner node's threshold is
+            values = zip(tree["split_conditions"], tree["left_children"], strict=True)
+            tree["split_conditions"] = [value if left >= 0 else factor * value for value, left in values]
+            tree["base_weights"] = [factor * value for value in tree["base_weights"]]
+        trees += model["trees"]
+    model["trees"], model["tree_info"] = trees, [0] * len(trees)
+    return _xgboost_text(found, kinds)
 
 
 def _xgboost_text(found: Mapping[str, Any], kinds: Sequence[str] | None) -> str:

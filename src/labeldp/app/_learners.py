@@ -36,7 +36,8 @@ from labeldp.laws._columns import LabelColumns
 from labeldp.learn._boosting import LikelihoodBoosting
 from labeldp.learn._classifier import FEW_ROWS
 from labeldp.learn._data import MAX_CATEGORIES
-from labeldp.learn._regressor import default_regressor
+from labeldp.learn._location import LocationBoosting
+from labeldp.learn._regressor import MOST_ROUNDS, default_regressor
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.tables.engines._local import Progress
 
@@ -48,7 +49,7 @@ TREES = (BOOSTING, *BOOSTERS)
 NOISE_CLUSTER, PROPORTIONS = "noise-cluster", "proportions"
 CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
 MODELS = (AUTO, *TREES, LINEAR, *CLUSTER_MODELS, *named.NETS)
-NUMBER_MODELS = (AUTO, BOOSTING, LINEAR, *named.NETS)
+NUMBER_MODELS = (AUTO, *TREES, LINEAR, *named.NETS)
 """Those that learn numbers of a range, too."""
 SEVERAL_MODELS = (AUTO, *TREES, LINEAR)
 """Those that learn several label columns under one charge."""
@@ -492,14 +493,19 @@ class TabularLearner:
             # No early stopping of scikit-learn's own: it would measure by noisy labels as if they were true.
             shape = {} if by_likelihood else {"max_leaf_nodes": 15, "l2_regularization": 1.0, "early_stopping": False}
             return HistGradientBoostingClassifier(categorical_features=codes or None, random_state=seed, **shape)
+        return LikelihoodBoosting(*self._trees_of_library("Classifier", seed))
+
+    def _trees_of_library(self, kind: str, seed: int, **settings: Any) -> tuple[Any, list[int] | None]:
+        """Make the library's "Classifier" or "Regressor", and the columns of category codes if its `fit` has to be told."""
+        codes = list(range(self._encoding.n_codes)) or None
         if self._model == LIGHTGBM:
-            from lightgbm import LGBMClassifier
+            import lightgbm
 
-            return LikelihoodBoosting(LGBMClassifier(random_state=seed, verbose=-1), categorical=codes or None)
-        from xgboost import XGBClassifier
+            return getattr(lightgbm, f"LGBM{kind}")(random_state=seed, verbose=-1, **settings), codes
+        import xgboost
 
-        kinds = ["c"] * len(codes) + ["q"] * (self._width - len(codes))
-        return LikelihoodBoosting(XGBClassifier(random_state=seed, enable_categorical=True, feature_types=kinds if codes else None))
+        kinds = None if codes is None else ["c"] * len(codes) + ["q"] * (self._width - len(codes))
+        return getattr(xgboost, f"XGB{kind}")(random_state=seed, enable_categorical=True, feature_types=kinds, **settings), None
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return a pipeline of scikit-learn's own types, or boosted trees with the steps before them; and how to correct probabilities."""
@@ -521,7 +527,7 @@ class NumberLearner(TabularLearner):
 
     Parameters
     ----------
-    model : {"auto", "boosting", "linear"}
+    model : {"auto", "boosting", "lightgbm", "xgboost", "linear"}
         As for `TabularLearner`.
     inputs : Inputs
     """
@@ -530,12 +536,17 @@ class NumberLearner(TabularLearner):
         """Make a LabelDPRegressor; of clusters it knows nothing, and `TrainSpec` refuses them."""
         from labeldp.learn import LabelDPRegressor
 
-        codes = list(range(self._encoding.n_codes)) or None
-        base = Ridge() if self._model == LINEAR else default_regressor(self._rows, categorical_features=codes)
+        base: Any
+        if self._model in BOOSTERS:
+            base = LocationBoosting(*self._trees_of_library("Regressor", seed, n_estimators=MOST_ROUNDS))
+        elif self._model == LINEAR:
+            base = Ridge()
+        else:
+            base = default_regressor(self._rows, categorical_features=list(range(self._encoding.n_codes)) or None)
         return LabelDPRegressor(base, random_state=seed, prior=_prior_for(prior, None), **settings)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """Return a pipeline that predicts locations, and what makes distributions of them."""
+        """Return a pipeline that predicts locations, or boosted trees with the steps before them; and what makes distributions of them."""
         made = model._model
         location: dict[str, object] = {
             "scale": float(made.family.scale),
@@ -543,7 +554,10 @@ class NumberLearner(TabularLearner):
             "share": min(1.0, float(made.share)),
             "cuts": None if made.family.cuts is None else made.family.cuts.tolist(),
         }
-        return self._encoding.pipeline(model.estimator_), {"location": location}
+        found = model.estimator_
+        if self._model in BOOSTERS and found.pieces_:  # else the start alone is left, which no library is needed for
+            return (found, self._encoding.transformer), {"location": location, "boosting": facts_of(found, self._width)}
+        return self._encoding.pipeline(found), {"location": location}
 
 
 _OF_ROWS = {"law", "prior", "n_stages", "stage_sizes", "prior_temperature", "top_k_filter", "correction"}

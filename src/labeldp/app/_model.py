@@ -3,7 +3,8 @@
 
 A folder holds model.json (the facts) and the learned parameters, in formats that run no code: model.skops is a scikit-learn pipeline from
 inputs to probabilities; weights.pt is the state_dict of a net, whose name and parameters are in model.json; booster.txt and booster.json
-are LightGBM's and XGBoost's trees; steps.skops is the preprocessing of a net or of boosted trees, if they have any.
+are LightGBM's and XGBoost's trees, of numbers the sum of all pieces; steps.skops is the preprocessing of a net or of boosted trees, if
+they have any.
 
 A folder of models of several label columns holds model.json, with the facts that they share and those of each, and a folder for each
 column, column-1 to column-L: a model of this column, which can be used by itself.
@@ -39,7 +40,17 @@ from sklearn.preprocessing import OneHotEncoder
 from labeldp import _validate
 from labeldp._files import give_usual_rights, own_folder, sync, write_new
 from labeldp._hash import digest
-from labeldp.app._boosters import BOOSTERS, SCIKIT_LEARN, BoostedModel, booster_from, booster_of, factor_of, start_of
+from labeldp.app._boosters import (
+    BOOSTERS,
+    SCIKIT_LEARN,
+    BoostedLocations,
+    BoostedModel,
+    booster_from,
+    booster_of,
+    factor_of,
+    locations_from,
+    start_of,
+)
 from labeldp.custody._stream import HISTOGRAM
 from labeldp.deep import _named as named
 from labeldp.deep._named import load_module
@@ -111,6 +122,18 @@ class BoostedSteps:
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict probabilities of the class codes: (n, K)."""
         return self.boosted.predict_proba(X if self.steps is None else self.steps.transform(X))
+
+
+@dataclass(frozen=True, eq=False)
+class LocationSteps:
+    """Boosted trees with their preprocessing, as a regressor of locations."""
+
+    boosted: BoostedLocations
+    steps: Any = None
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Predict locations: (n,)."""
+        return self.boosted.predict(X if self.steps is None else self.steps.transform(X))
 
 
 @dataclass(frozen=True)
@@ -291,7 +314,8 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
         if "net" in facts:
             made = _net(facts, files, folder, trust, device)
         elif isinstance(classes, Grid):
-            made = _located(facts["location"], classes, _scikit_learn(facts, files, folder, trust))
+            read = _boosted_locations if "boosting" in facts else _scikit_learn
+            made = _located(facts["location"], classes, read(facts, files, folder, trust))
         else:
             read = _boosted if "boosting" in facts else _scikit_learn
             made = _corrected(facts, read(facts, files, folder, trust))
@@ -382,7 +406,7 @@ def _facts(folder: Path, kinds: Collection[str] = (ONE,)) -> dict[str, Any]:
 
 
 def _net(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str], device: str) -> NetModel:
-    steps = read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+    steps = _steps(files, folder, trust)
     named.require_torch()
     from labeldp.deep._loop import device_of
 
@@ -396,8 +420,17 @@ def _scikit_learn(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: 
     return read_estimator(files[MODEL], str(folder / MODEL), trust)
 
 
+def _steps(files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> Any:
+    return read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+
+
+def _boosted_locations(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> LocationSteps:
+    name = BOOSTERS[_library(facts)]
+    return LocationSteps(locations_from(files[name], facts["boosting"], str(folder / name)), _steps(files, folder, trust))
+
+
 def _boosted(facts: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, trust: Collection[str]) -> BoostedSteps:
-    steps = read_estimator(files[STEPS], str(folder / STEPS), trust) if STEPS in files else None
+    steps = _steps(files, folder, trust)
     told, name = facts["boosting"], BOOSTERS.get(_library(facts), MODEL)
     if len(told["start"]) != len(facts["classes"]):
         raise ValueError("start")

@@ -186,7 +186,7 @@ class TrainOptions(NoiseOptions, LabelsOptions):
             help="auto (linear if columns have hundreds of categories, else boosting; for images small-convnet), boosting, lightgbm, "
             "xgboost, linear; for "
             "small budgets proportions (label counts of clusters of rows) or noise-cluster (one vote for each); or a net, which needs "
-            "torch: mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception. Numbers have auto, boosting, linear and nets.",
+            "torch: mlp, small-convnet, resnet18, wrn-28-4, vgg16 or small-inception. Numbers have all but proportions and noise-cluster.",
         ),
     ] = "auto"
     law: Annotated[

@@ -2,6 +2,7 @@
 """Gradient boosting on the exact likelihood: one fit of LightGBM's, XGBoost's or scikit-learn's classifier.
 
 LightGBM and XGBoost take the objective of noisy labels; scikit-learn's histogram boosting, which takes none, is a sum of its regressors.
+Numbers are learned by such sums of every library's regressor.
 """
 
 import sys
@@ -16,6 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.utils import check_random_state, get_tags
 
+from labeldp import _validate
 from labeldp.errors import InvalidInput
 from labeldp.learn._data import Floats
 from labeldp.protocol._matching import take
@@ -41,11 +43,11 @@ _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
 _CERTAIN = 80.0  # logit beyond which nothing changes: its probability's inverse still fits into 32 bits
 
-# What the libraries name differently: the class, the rounds of early stopping, and what is set here unless the user has: its default, as
+# What the libraries name differently: the classes, the rounds of early stopping, and what is set here unless the user has: its default, as
 # the library's parameters say and in effect, and its value under much noise. scikit-learn has no least gain of a split, but smaller trees.
 _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float]]]] = {
     "lightgbm": (
-        "LGBMClassifier",
+        "LGBM",
         "early_stopping_round",
         {
             "min_split_gain": (0.0, 0.0, GAIN),
@@ -55,7 +57,7 @@ _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float
         },
     ),
     "xgboost": (
-        "XGBClassifier",
+        "XGB",
         "early_stopping_rounds",
         {
             "gamma": (None, 0.0, GAIN),
@@ -65,18 +67,30 @@ _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float
         },
     ),
     "sklearn.ensemble": (
-        "HistGradientBoostingClassifier",
+        "HistGradientBoosting",
         "",
         {"l2_regularization": (0.0, 0.0, RIDGE), "max_leaf_nodes": (31, 31, LEAVES - 2), "max_features": (1.0, 1.0, COLUMNS)},
     ),
 }
+LEAST_GAINS = ("min_split_gain", "gamma")
 _OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob", "multi:softmax")
+_SQUARES = (None, "squared_error", "reg:squarederror", "regression", "regression_l2", "l2", "mse", "mean_squared_error")
+_ROUNDS = {"lightgbm": "n_estimators", "xgboost": "n_estimators", "sklearn.ensemble": "max_iter"}
+_USUAL = 100  # rounds that XGBoost's None stands for
+# All names under which the libraries take the objective and the kind of trees; those of the number of rounds that would override the one
+# above; and settings with which pieces are not the same as one boosting of squares.
+_OBJECTIVE_NAMES = ("objective", "objective_type", "app", "application", "loss")
+_KINDS_OF_TREES = ("boosting_type", "boosting", "boost", "booster")
+_OTHER_ROUNDS = {"num_iteration", "num_iterations", "n_iter", "num_tree", "num_trees", "num_round", "num_rounds", "nrounds", "max_iter"}
+_OTHER_ROUNDS |= {"num_boost_round"}
+_UNEVEN = ("eval_metric", "callbacks", "reg_sqrt")
 
 
-def _maker(estimator: object) -> str | None:
-    """Name the library whose boosting classifier this is, or None."""
+def _maker(estimator: object, kind: str = "Classifier") -> str | None:
+    """Name the library whose boosting classifier (or "Regressor") this is, or None."""
     modules = ((library, sys.modules.get(library)) for library in _LIBRARIES)  # who has an instance has imported it
-    return next((library for library, module in modules if module and isinstance(estimator, getattr(module, _LIBRARIES[library][0]))), None)
+    made = ((library, getattr(module, _LIBRARIES[library][0] + kind)) for library, module in modules if module)
+    return next((library for library, each in made if isinstance(estimator, each)), None)
 
 
 def library_of(estimator: Any) -> str | None:
@@ -91,6 +105,20 @@ def library_of(estimator: Any) -> str | None:
     trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (None, "gbtree")
     measured = params.get("eval_metric") is None and params.get("scoring") in (None, "loss")
     return library if params.get("objective") in _OBJECTIVES and unweighted and trees and measured else None
+
+
+def library_of_squares(estimator: Any) -> str | None:
+    """Name the library of a regressor that can be boosted by `newton`; None for all others, and where its settings forbid it."""
+    library = _maker(estimator, "Regressor")
+    # a class of the user's own, or one of random forests, takes other steps
+    if library is None or type(estimator) is not getattr(sys.modules[library], _LIBRARIES[library][0] + "Regressor"):
+        return None
+    params = estimator.get_params()
+    squares = all(params.get(name) in _SQUARES for name in _OBJECTIVE_NAMES)
+    trees = all(params.get(name) in (None, "gbdt", "goss", "gbtree") for name in _KINDS_OF_TREES)
+    rounds = not (_OTHER_ROUNDS - {_ROUNDS[library]}) & params.keys()
+    even = not any(params.get(name) for name in _UNEVEN) and not isinstance(estimator.random_state, np.random.Generator)
+    return library if squares and trees and rounds and even else None
 
 
 class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
@@ -280,11 +308,9 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     def _settings(self, library: str, told: float, early: bool, information: float = np.inf) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
         patience, params = _LIBRARIES[library][1], self.estimator.get_params()
-        settings = noisy_settings(self.estimator, library, told, information)
+        settings = noisy_settings(self.estimator, library, told, information) | _silence(params, library)
         if patience and (early or params.get(patience)):
             settings[patience] = (params.get(patience) or PATIENCE) if early else None
-        if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys():
-            settings["verbosity"] = -1  # it would warn in each round that a tree has no more to gain, which here is how boosting ends
         return settings
 
     def _scores(self, n: int) -> Floats:
@@ -308,6 +334,11 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Predict the likeliest code, (n,) int64."""
         return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+
+def _silence(params: dict[str, Any], library: str) -> dict[str, Any]:
+    # LightGBM would warn in each round that a tree has no more to gain, which here is how boosting ends
+    return {"verbosity": -1} if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys() else {}
 
 
 def noisy_settings(estimator: Any, library: str, told: float, information: float = np.inf) -> dict[str, Any]:
@@ -537,7 +568,7 @@ def _fit_lightgbm(
     start: Callable[[int], Floats],
     categorical: list[int] | None = None,
 ) -> Any:
-    told: dict[str, Any] = {} if categorical is None else {"categorical_feature": categorical}
+    told = columns_told(categorical)
     if held is not None:
         told |= {"eval_X": held[0], "eval_y": held[1].labels, "eval_init_score": [start(held[1].n)]}
         told["eval_metric"] = lambda y, scores: ("standing", held[1].standing(y, scores), False)
@@ -671,30 +702,61 @@ def pieces_of(rounds: int, growth: float = 0.5, first: int = 1) -> Iterator[int]
         done += size
 
 
+def rounds_of(regressor: Any, library: str) -> int:
+    """Return how many rounds a regressor of this library is to take at most."""
+    if library == "sklearn.ensemble":
+        return _validate.integer(max_iter=regressor.max_iter, low=1)
+    usual = regressor.n_estimators is None and library == "xgboost"
+    return _validate.integer(n_estimators=_USUAL if usual else regressor.n_estimators, low=1)
+
+
+def settled(regressor: Any, library: str, settings: dict[str, Any], rounds: int) -> Any:
+    """Clone a regressor of this library for `newton`: with these settings and rounds, and no ending of its own."""
+    params = regressor.get_params()
+    own: dict[str, dict[str, Any]] = {
+        "lightgbm": {name: None for name in ("early_stopping_round", "early_stopping_rounds") if params.get(name)},
+        "xgboost": {"early_stopping_rounds": None, "base_score": 0.0},
+        "sklearn.ensemble": {"early_stopping": False, "warm_start": False},
+    }
+    return clone(regressor).set_params(**settings | own[library] | _silence(params, library) | {_ROUNDS[library]: rounds})
+
+
 def newton(
-    regressor: HistGradientBoostingRegressor,
+    regressor: Any,
     X: Any,
     gradient: NDArray[np.floating],
     curvature: NDArray[np.floating],
     generator: np.random.RandomState,
-) -> HistGradientBoostingRegressor:
+    categorical: Sequence[int] | None = None,
+) -> Any:
     """Fit Newton's steps of one score.
 
     Parameters
     ----------
-    regressor : HistGradientBoostingRegressor
+    regressor : regressor that `settled` gives
         With the number of rounds; cloned.
-    X : n rows of features, in bins
+    X : n rows of features, of scikit-learn's in bins
     gradient, curvature : (n,) float
     generator : numpy RandomState
+    categorical : sequence of int, optional
+        Columns of category codes, for LightGBM.
     """
     weights = np.asarray(curvature, np.float64)
     steps = -gradient / weights
-    # The regressor starts from the mean step, without shrinkage or ridge; where labels say little, such steps grow without bounds.
-    whole, ridge = -float(gradient.sum(dtype=np.float64)), regressor.l2_regularization
-    steps += regressor.learning_rate * whole / (weights.sum() + ridge) - whole / weights.sum()
+    told: dict[str, Any] = {}
+    if isinstance(regressor, HistGradientBoostingRegressor):
+        # It starts from the mean step, without shrinkage or ridge; where labels say little, such steps grow without bounds.
+        whole, ridge = -float(gradient.sum(dtype=np.float64)), regressor.l2_regularization
+        steps += regressor.learning_rate * whole / (weights.sum() + ridge) - whole / weights.sum()
+    elif _maker(regressor, "Regressor") == "lightgbm":
+        told = {"init_score": np.zeros(len(steps))} | columns_told(categorical)  # else it starts from the mean step, too
     seed = int(generator.randint(np.iinfo(np.int32).max))
-    return clone(regressor).set_params(random_state=seed).fit(X, steps, sample_weight=weights)
+    return clone(regressor).set_params(random_state=seed).fit(X, steps, sample_weight=weights, **told)
+
+
+def columns_told(categorical: Sequence[int] | None) -> dict[str, Any]:
+    """Give columns of category codes as LightGBM's `fit` takes them."""
+    return {} if categorical is None else {"categorical_feature": list(categorical)}
 
 
 def rounded_to_bins(X: Any, most: int) -> Any:

@@ -14,14 +14,15 @@ It is maximised by Fisher scoring. With s and I the derivative of ln L and its e
 regressor is fitted by least squares to m + s / I with weights I: for a leaf of a tree, a linear model and every other least-squares learner
 this is one Newton step. A row whose question was far from m says little there, and weighs little.
 
-scikit-learn's histogram boosting takes such steps from tree to tree, so that one boosting follows the likelihood. How many rounds it takes
-is chosen by the likelihood of rows that a model has not seen.
+Gradient boosting (scikit-learn's histogram boosting, LightGBM, XGBoost) takes such steps from tree to tree, so that one boosting follows
+the likelihood. How many rounds it takes is chosen by the likelihood of rows that a model has not seen.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,22 @@ from scipy.special import ndtr, ndtri
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, get_tags
 
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import CELLS
 from labeldp.laws import PriorSplit, Threshold
-from labeldp.learn._boosting import newton, noisy_settings, pieces_of, rounded_to_bins
+from labeldp.learn._boosting import (
+    LEAST_GAINS,
+    columns_told,
+    library_of_squares,
+    newton,
+    noisy_settings,
+    pieces_of,
+    rounded_to_bins,
+    rounds_of,
+    settled,
+)
 from labeldp.learn._corrections import LearnOptions, Transform, fit_last, tell_of_fit, weight_keyword
 from labeldp.learn._data import Codes, Estimator, Floats
 from labeldp.protocol._matching import take
@@ -257,7 +268,7 @@ class LocationLearner:
     keeps wild predictions off where labels tell next to nothing. The share is 0 unless the likelihood is better than the constant's by more
     than a standard error.
     Cost: FOLDS (1 + em_rounds) fits on 1 - 1/FOLDS of the rows, and one on all: with the defaults 7 times a plain fit. O(n G) besides.
-    Histogram boosting: FOLDS boostings on 1 - 1/FOLDS of the rows, in a dozen pieces, up to the round after which rows that a model has not
+    Gradient boosting: FOLDS boostings on 1 - 1/FOLDS of the rows, in a dozen pieces, up to the round after which rows that a model has not
     seen are less likely; the mean of them is the model, and of the refit the mean with one boosting on all rows.
 
     References
@@ -277,8 +288,8 @@ class LocationLearner:
         """Learn from n rows; the model of an earlier stage has seen some of them, so it is no start."""
         X, noisy, counts = counted(X, noisy, sample_weight)
         rows = _Rows(noisy, self.random_state, weight_keyword(self.estimator) is not None, counts)
-        if boosted(self.estimator) is not None:
-            boosting = _Boosting(self.estimator, rows, self.random_state)
+        if (regressor := boosted(self.estimator)) is not None:
+            boosting = _Boosting(self.estimator, regressor, rows, self.random_state)
             return boosting.whole(X, boosting.fit(X)) if self.whole else boosting.fit(X)
         family, centre = rows.constant()
         folds = _folds(len(noisy), self.random_state)
@@ -296,10 +307,11 @@ class LocationLearner:
 
     def refit(self, X: object, noisy: NoisyLabels, model: LocationModel, sample_weight: Floats | None = None) -> LocationModel:
         """Learn again from all rows: the model's own locations have followed the noise of those that it has learned from."""
-        if model.path is None:
+        regressor = boosted(self.estimator)
+        if regressor is None:
             return self.fit(X, noisy, None, None, sample_weight)
         X, noisy, counts = counted(X, noisy, sample_weight)
-        return _Boosting(self.estimator, _Rows(noisy, self.random_state, True, counts), self.random_state).whole(X, model)
+        return _Boosting(self.estimator, regressor, _Rows(noisy, self.random_state, True, counts), self.random_state).whole(X, model)
 
     def _fitted(self, X: object, targets: Floats, weights: Floats, rows: Codes) -> Estimator:
         keyword = weight_keyword(self.estimator)
@@ -329,13 +341,20 @@ def _share_of_all(share: float) -> float:
 
 
 class LocationBoosting(RegressorMixin, BaseEstimator):
-    """Histogram boosting of locations: the mean of several boostings, each a sum of pieces.
+    """Gradient boosting of locations: the mean of several boostings, each a sum of pieces.
+
+    Parameters
+    ----------
+    estimator : HistGradientBoostingRegressor, lightgbm.LGBMRegressor or xgboost.XGBRegressor, default=None
+        Of squared errors. None: scikit-learn's.
+    categorical : sequence of int, default=None
+        Columns of category codes, for LightGBM, whose regressor takes them in `fit`. The others take them as settings.
 
     Attributes
     ----------
     start_ : float
         Location before the first piece.
-    pieces_ : list of HistGradientBoostingRegressor
+    pieces_ : list of fitted regressors
         Of all boostings; empty if rows that no model had seen spoke against the first one.
     weights_ : list of float
         Of each piece in the mean.
@@ -345,8 +364,12 @@ class LocationBoosting(RegressorMixin, BaseEstimator):
         Rounds of one boosting.
     """
 
+    def __init__(self, estimator: Any = None, categorical: Sequence[int] | None = None) -> None:
+        self.estimator = estimator
+        self.categorical = categorical
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "LocationBoosting":
-        """Fit on known numbers, in one piece with scikit-learn's settings.
+        """Fit on known numbers, in one piece with the regressor's settings.
 
         Parameters
         ----------
@@ -354,18 +377,19 @@ class LocationBoosting(RegressorMixin, BaseEstimator):
         y : (n,) float
         sample_weight : (n,) float, optional
         """
-        return self._keep(0.0, [[HistGradientBoostingRegressor().fit(X, y, sample_weight)]], 1.0)
+        regressor = HistGradientBoostingRegressor() if self.estimator is None else clone(self.estimator)
+        regressor.fit(X, y, sample_weight=sample_weight, **columns_told(self.categorical))
+        return self._keep(0.0, [[regressor]], 1.0, int(getattr(regressor, "n_iter_", None) or regressor.get_num_boosting_rounds()))
 
-    def _keep(self, start: float, boostings: list[list[HistGradientBoostingRegressor]], share: float) -> "LocationBoosting":
-        self.start_, self.share_ = start, share
+    def _keep(self, start: float, boostings: list[list[Any]], share: float, rounds: int) -> "LocationBoosting":
+        self.start_, self.share_, self.n_iter_ = start, share, rounds
         self.pieces_ = [piece for pieces in boostings for piece in pieces]
         self.weights_ = [1 / len(boostings)] * len(self.pieces_)
-        self.n_iter_ = sum(int(piece.n_iter_) for piece in boostings[0])
         return self
 
-    def _with(self, start: float, pieces: list[HistGradientBoostingRegressor]) -> "LocationBoosting":
+    def _with(self, start: float, pieces: list[Any]) -> "LocationBoosting":
         """Take the mean with another boosting of as many rounds."""
-        found = LocationBoosting()._keep((self.start_ + start) / 2, [pieces], self.share_)
+        found = LocationBoosting()._keep((self.start_ + start) / 2, [pieces], self.share_, self.n_iter_)
         found.weights_ = [each / 2 for each in (*self.weights_, *found.weights_)]
         found.pieces_ = [*self.pieces_, *pieces]
         return found
@@ -377,15 +401,43 @@ class LocationBoosting(RegressorMixin, BaseEstimator):
             found += self.share_ * weight * piece.predict(X)
         return found
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(HistGradientBoostingRegressor() if self.estimator is None else self.estimator).input_tags
+        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        return tags
 
-def boosted(estimator: Estimator) -> HistGradientBoostingRegressor | None:
-    """Return the histogram boosting that an estimator is, or that a pipeline ends in; None for all others."""
+
+def boosted(estimator: Estimator) -> "_Regressor | None":
+    """Return the regressor to boost that an estimator is, or that a pipeline ends in; None for all others."""
     last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
-    return last if type(last) is HistGradientBoostingRegressor and last.loss == "squared_error" else None
+    inner, categorical = (last.estimator, last.categorical) if isinstance(last, LocationBoosting) else (last, None)
+    library = library_of_squares(inner)
+    return None if library is None else _Regressor(inner, library, categorical)
 
 
-def _settled(regressor: HistGradientBoostingRegressor, settings: dict[str, Any]) -> HistGradientBoostingRegressor:
-    return clone(regressor).set_params(**settings, early_stopping=False, warm_start=False)
+@dataclass(frozen=True, eq=False)
+class _Regressor:
+    """A library's regressor that adds some rounds to locations, with the settings of its pieces where noise changes the user's."""
+
+    user: Any
+    library: str
+    categorical: Sequence[int] | None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> Iterator[int]:
+        """Rounds of each piece, up to those that the user allows."""
+        return pieces_of(rounds_of(self.user, self.library), _GROWTH, _FIRST)
+
+    def binned(self, X: Any) -> Any:
+        """Features as the library reads them fast."""
+        return rounded_to_bins(X, self.user.max_bins) if self.library == "sklearn.ensemble" else X
+
+    def piece(self, X: Any, gradient: Floats, curvature: Floats, size: int, generator: np.random.RandomState) -> Estimator:
+        """Fit so many rounds of Newton's steps."""
+        regressor = settled(self.user, self.library, self.settings, size)
+        return newton(regressor, X, gradient, curvature, generator, self.categorical)
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,6 +445,7 @@ class _Boosting:
     """Boosting of locations in pieces of some rounds; before each one targets and weights are computed again."""
 
     estimator: Estimator
+    regressor: _Regressor
     rows: "_Rows"
     random_state: np.random.RandomState
 
@@ -402,11 +455,12 @@ class _Boosting:
 
         def learn(last: Estimator, features: Any, through: Transform) -> Estimator:
             family, centre = self.rows.constant()
-            binned = rounded_to_bins(features, last.max_bins)
-            settings = self._settings(last, binned, family, centre)
-            boostings, model, _ = self._path(_settled(last, settings), binned, family, centre, self._folds())
-            mean = LocationBoosting()._keep(centre, boostings, _share_of_all(model.share))
-            found.append(replace(model, folds=mean, settings=settings))
+            binned = self.regressor.binned(features)
+            chosen = replace(self.regressor, settings=self._settings(binned, family, centre))
+            boostings, model, _ = self._path(chosen, binned, family, centre, self._folds())
+            rounds = sum(islice(chosen.sizes, len(model.path or ())))
+            mean = LocationBoosting()._keep(centre, boostings, _share_of_all(model.share), rounds)
+            found.append(replace(model, folds=mean, settings=chosen.settings))
             return mean
 
         fitted = fit_last(self.estimator, X, learn)
@@ -415,38 +469,40 @@ class _Boosting:
     def whole(self, X: Any, model: LocationModel) -> LocationModel:
         """Boost on all rows along the path that was chosen, and take the mean with the model: each has followed noise of its own."""
         steps = model.estimator.steps if isinstance(self.estimator, Pipeline) else []
-        last = self.estimator.steps[-1][1] if steps else self.estimator
         # Transformed by the steps that are fitted, so that both read the same features.
         features = Pipeline(steps[:-1]).transform(X) if steps[:-1] else X
         centre = self.rows.constant()[1]
-        regressor = _settled(last, model.settings)
-        pieces = self._pieces(regressor, rounded_to_bins(features, regressor.max_bins), model.path or (), centre)
+        regressor = replace(self.regressor, settings=model.settings)
+        pieces = self._pieces(regressor, regressor.binned(features), model.path or (), centre)
         assert model.folds is not None
         joined = model.folds._with(centre, pieces)
         tell_of_fit()
         fitted = Pipeline([*steps[:-1], (steps[-1][0], joined)]) if steps else joined
         return replace(model, estimator=fitted, centre=joined.start_)
 
-    def _settings(self, regressor: HistGradientBoostingRegressor, X: Any, family: Family, centre: float) -> dict[str, Any]:
+    def _settings(self, X: Any, family: Family, centre: float) -> dict[str, Any]:
         """Choose what holds noise off, where the user has not set it.
 
         Small trees are best for few rows, and for many where the number is a sum of simple parts. So where the rows tell as much as
         `_ENOUGH` true numbers, small trees and the library's own are both boosted, and the likelihood of a third of the rows decides.
         """
         told = float(self.rows.working(family, np.full(len(self.rows.answers), centre))[1].sum())
-        settings = noisy_settings(regressor, "sklearn.ensemble", min(1.0, told / self.rows.total))
+        regressor = self.regressor
+        settings = noisy_settings(regressor.user, regressor.library, min(1.0, told / self.rows.total))
+        # Gains are in squares of the number's unit and shrink from tree to tree: a least one would stop trees that unseen rows speak for.
+        settings = {name: value for name, value in settings.items() if name not in LEAST_GAINS}
         if not settings or told < _ENOUGH:
             return settings
         folds = self._folds()[:1]
-        small, own = (self._path(_settled(regressor, each), X, family, centre, folds)[2] for each in (settings, {}))
+        small, own = (self._path(replace(regressor, settings=each), X, family, centre, folds)[2] for each in (settings, {}))
         return {} if self.rows.part(folds[0][1]).gain(own, small)[0] > 0 else settings
 
     def _folds(self) -> list[tuple[Codes, Codes]]:
         return _folds(len(self.rows.answers), self.random_state)
 
     def _path(
-        self, regressor: HistGradientBoostingRegressor, X: Any, family: Family, centre: float, folds: list[tuple[Codes, Codes]]
-    ) -> tuple[list[list[HistGradientBoostingRegressor]], LocationModel, Floats]:
+        self, regressor: _Regressor, X: Any, family: Family, centre: float, folds: list[tuple[Codes, Codes]]
+    ) -> tuple[list[list[Estimator]], LocationModel, Floats]:
         """Boost on the rows outside each of these folds; the likelihood of those inside chooses the family of each piece, and their number.
 
         Returns
@@ -457,9 +513,9 @@ class _Boosting:
         judges = self.rows.part(inside)
         found, unseen = np.full((len(folds), n), centre), np.full(n, centre)
         generators = [check_random_state(self.random_state.randint(np.iinfo(np.int32).max)) for _ in folds]
-        families, pieces = [family], [list[HistGradientBoostingRegressor]() for _ in folds]
+        families, pieces = [family], [list[Estimator]() for _ in folds]
         best, kept, done, last = judges.chosen(centre, unseen[inside]), 0, 0, 0
-        for size in pieces_of(regressor.max_iter, _GROWTH, _FIRST):
+        for size in regressor.sizes:
             for own, (learned, others), generator, made in zip(found, folds, generators, pieces, strict=True):
                 if made:  # not before, since the last piece needs none
                     own[learned] += made[-1].predict(take(X, learned))
@@ -477,14 +533,12 @@ class _Boosting:
         kept = kept if share > 0 else 0
         return [made[:kept] for made in pieces], LocationModel(None, family, centre, share, path=tuple(families[:kept])), best[2]
 
-    def _pieces(
-        self, regressor: HistGradientBoostingRegressor, X: Any, path: Iterable[Family], centre: float
-    ) -> list[HistGradientBoostingRegressor]:
+    def _pieces(self, regressor: _Regressor, X: Any, path: Iterable[Family], centre: float) -> list[Estimator]:
         """Boost on all rows, one piece for each family."""
         rows = np.arange(len(self.rows.answers))
-        pieces: list[HistGradientBoostingRegressor] = []
-        found, generator = np.full(len(rows), centre), check_random_state(regressor.random_state)
-        for family, size in zip(path, pieces_of(regressor.max_iter, _GROWTH, _FIRST), strict=False):
+        pieces: list[Estimator] = []
+        found, generator = np.full(len(rows), centre), check_random_state(regressor.user.random_state)
+        for family, size in zip(path, regressor.sizes, strict=False):
             if pieces:
                 found += pieces[-1].predict(X)
             pieces.append(self._piece(regressor, X, family, found, rows, size, generator))
@@ -492,18 +546,18 @@ class _Boosting:
 
     def _piece(
         self,
-        regressor: HistGradientBoostingRegressor,
+        regressor: _Regressor,
         X: Any,
         family: Family,
         found: Floats,
         learned: Codes,
         size: int,
         generator: np.random.RandomState,
-    ) -> HistGradientBoostingRegressor:
+    ) -> Estimator:
         """Add some rounds to the locations of all rows, learned from a part of them."""
         np.clip(found, *family.ends, out=found)
         targets, weights = self.rows.working(family, found[learned], learned)
-        piece = newton(regressor.set_params(max_iter=size), take(X, learned), weights * (found[learned] - targets), weights, generator)
+        piece = regressor.piece(take(X, learned), weights * (found[learned] - targets), weights, size, generator)
         tell_of_fit()
         return piece
 

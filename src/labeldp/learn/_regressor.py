@@ -83,7 +83,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     random_state : int >= 0, RandomState or None, default=None
         Seed of the training only, never of the noise or of the partition into stages.
     options : LearnOptions, default=None
-        Rounds after the first one (not of histogram boosting), and refit; the rest is for classifiers. None: `LearnOptions()`.
+        Rounds after the first one (not of gradient boosting), and refit; the rest is for classifiers. None: `LearnOptions()`.
 
     Attributes
     ----------
@@ -121,13 +121,16 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     Model: an increasing function of a row's number is normal around the estimator's prediction, its location, with one deviation for all
     rows. The function, by the cuts between the grid's points, is the one with which predictions have the distribution of all numbers
     together, as the released labels tell it; so skewed and capped numbers are predicted without bias on the whole. Location and deviation
-    are found by maximum likelihood of what was released, in rounds of weighted least squares; by histogram boosting tree by tree, with as
-    many rounds, up to `max_iter`, as the likelihood of unseen noisy rows speaks for, and smaller trees where labels tell less. `predict`
-    gives the mean of the number.
+    are found by maximum likelihood of what was released, in rounds of weighted least squares; by gradient boosting (scikit-learn's
+    HistGradientBoostingRegressor, LightGBM's LGBMRegressor, XGBoost's XGBRegressor) tree by tree, with as many rounds, up to `max_iter` or
+    `n_estimators`, as the likelihood of unseen noisy rows speaks for, and smaller trees where labels tell less. `predict` gives the mean of
+    the number.
 
     Cost of one stage: 9 fits on two thirds of the rows and one on all, 7 plain fits together, and as much again for the final refit; with
-    `LearnOptions(em_rounds=0, refit=False)` 3 plain fits. Histogram boosting: three boostings on two thirds of the rows, whose mean is the
-    model, and one on all rows for the final refit, which enters the mean; with several stages one more on all rows of each.
+    `LearnOptions(em_rounds=0, refit=False)` 3 plain fits. Gradient boosting of squared errors: three boostings on two thirds of the rows,
+    each in about a dozen short fits, whose mean is the model, and one on all rows for the final refit, which enters the mean; with several
+    stages one more on all rows of each. With another objective or booster (DART, forests), or with a metric or callbacks of your own,
+    LightGBM and XGBoost take the 9 fits of any regressor.
 
     Examples
     --------
@@ -205,7 +208,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
             def fit(copy: Any, few: Any, noisy: NoisyLabels) -> LocationModel:
                 on_grid = replace(noisy, classes=source.classes)
-                return LocationLearner(copy, replace(options, em_rounds=0), check_random_state(0)).fit(few, on_grid, None, None)
+                learner = LocationLearner(copy, replace(options, em_rounds=0), check_random_state(0), whole=True)
+                return learner.fit(few, on_grid, None, None)
 
             dry_run(estimator, encoded, len(source.classes), rows, fit)
         return _Training(
