@@ -414,7 +414,7 @@ class _Loss:
         if (self.own == self.own[0]).all() and (self.other == self.other[0]).all():
             self.own, self.other = self.own[:1], self.other[:1]  # one law for all rows: fewer arrays in each round, and none to sort
 
-    def _law(self, rows: slice) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _law(self, rows: slice) -> tuple[Any, Any]:
         """P[class in the output | it is the label] and P[class in the output | it is not]: of these rows, or (1,) for all alike."""
         return (self.own, self.other) if len(self.own) == 1 else (self.own[rows], self.other[rows])
 
