@@ -39,6 +39,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "commands": commands,
         "tabular": _of("tabular"),
         "boosting": _of("boosting"),
+        "curvature": _of("boosting", "curvature_table"),
         "rare": _of("rare"),
         "coverage": _of("coverage"),
         "deep": _of("deep.report"),

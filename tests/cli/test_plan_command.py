@@ -3,6 +3,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,20 @@ from tests.cli.commands import run
 from typer.testing import CliRunner
 
 import labeldp as ldp
-from labeldp.app.plan import OF_NUMBERS, advantage, count_rows_per_unit, plan, plan_numbers
+from labeldp.app.plan import (
+    EMBEDDINGS,
+    EVENTS,
+    FEW,
+    NEXT,
+    NUMBERS,
+    OF_NUMBERS,
+    RULES,
+    TABLES,
+    advantage,
+    count_rows_per_unit,
+    plan,
+    plan_numbers,
+)
 from labeldp.cli import app
 from labeldp.laws import law_named
 
@@ -78,7 +92,7 @@ def test_a_range_is_planned_on_the_command_line() -> None:
     code, said = planned("--range", "0:100", "--grid", "11", "--epsilon", "1,4", "--rows", "900")
     assert (
         code == 0
-        and "labeldp train draws by default (best in two stages: --stages 2), and labeldp release with --law square-wave (its" in said
+        and "by default (best by LabelDPRegressor in two stages: --stages 2), and labeldp release with --law square-wave (its" in said
         and "mean_error" in said
         and "28.9" not in said
         and "31.6 off its middle" in said
@@ -229,16 +243,39 @@ def test_noisy_accuracy_keeps_its_digits_at_large_budgets(epsilon: float) -> Non
     assert 1.0 - hit == pytest.approx(0.0, abs=9 * (1 + epsilon) * math.exp(-epsilon / 2) + 1e-13)
 
 
-def test_what_to_learn_with_is_said_for_each_budget() -> None:
+def test_what_to_learn_with_follows_the_budget_the_classes_and_the_rows() -> None:
+    said = plan(2, (0.01, 0.5, 2.0, 4.0)).learners
+    assert ["LightGBM" in line for line in said] == [False, True, True, True]
+    assert ["--model lightgbm" in line for line in said] == [False, True, True, True]
+    assert ["counts of clusters" in line for line in said] == [True, True, True, False]
+    assert ["one row in a hundred" in line for line in said] == [False, True, True, False]
+    assert not any("one row in a hundred" in line for line in plan(10, (0.5, 2.0)).learners)
+    many, few = (plan(26, [1.0], rows=rows).learners[0] for rows in (60_000, 15_000))
+    assert "LightGBM" in many and "LightGBM" not in few and "are worth 21.8 true labels a class" in few
+    assert "LightGBM" in plan(2, [1.0], rows=60_000).learners[0]
+    shared = plan(2, [1.0], max_rows_per_unit=4).learners[0]  # a quarter of it for each row
+    assert "LightGBM" not in shared and shared.startswith("epsilon 1: ")
     made = plan(10, [0.5, 4.0])
-    assert "ProportionClassifier" in made.learners[0] and "TorchClassifier" in made.learners[1]
-    assert all("LightGBM" in line and line in made.to_text() for line in made.learners)
+    assert "TorchClassifier" in made.learners[1] and all(line in made.to_text() for line in (*made.learners, NEXT))
 
 
-def test_what_to_learn_with_follows_the_budget() -> None:
-    said = plan(2, (0.01, 0.5, 2.0)).learners
-    assert ["LightGBM" in line for line in said] == [False, True, True]
-    assert ["counts of clusters" in line for line in said] == [True, True, False]
+def test_the_readme_says_what_to_use_as_plan_does() -> None:
+    """Each rule's epsilon, in the line of its data, and there the names that plan prints."""
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    lines = dict(re.findall(r"^\* \*\*(.+?)\*\*: (.+)$", page, re.MULTILINE))
+    assert [name.lower() for name in lines] == [TABLES, EMBEDDINGS, NUMBERS]
+    names = {"ProportionClassifier", "LabelDPClassifier", "TorchClassifier", "LabelDPRegressor", "LightGBM", "two stages", "one stage"}
+    for rule in RULES:
+        line = lines["Tables" if rule.data == EVENTS else rule.data.capitalize()]
+        assert f"{rule.word} epsilon {rule.epsilon:g}" in line, rule
+        assert all(name in line for name in names if name in rule.learner), rule
+    assert f"fewer than {FEW:g} true labels a class" in lines["Tables"]
+    said = {
+        (word, float(epsilon)) for word, epsilon in re.findall(r"(below|up to|from|above) epsilon ([\d.]+\d|\d)", " ".join(lines.values()))
+    }
+    assert said == {(rule.word, rule.epsilon) for rule in RULES}
+    for data in (TABLES, EMBEDDINGS, NUMBERS):  # one answer at every epsilon
+        assert all(sum(rule.holds(epsilon) for rule in RULES if rule.data == data) == 1 for epsilon in (0.01, 0.5, 1.0, 1.5, 9.0))
 
 
 def test_classes_of_several_columns_are_planned_one_at_a_time() -> None:

@@ -297,5 +297,29 @@ def test_without_a_column_to_split_the_frequencies_are_the_model(library, column
 
 
 def test_a_dry_run_of_trees_whose_number_is_the_librarys_is_short() -> None:
-    assert _short(xgboost.XGBClassifier()).n_estimators == _short(make_pipeline(xgboost.XGBClassifier()))[-1].n_estimators == 5
-    assert _short(xgboost.XGBClassifier(n_estimators=3)).n_estimators == 3
+    assert _short(xgboost.XGBClassifier()).n_estimators == _short(make_pipeline(xgboost.XGBClassifier()))[-1].n_estimators == 2
+    assert _short(xgboost.XGBClassifier(n_estimators=1)).n_estimators == 1
+
+
+@pytest.mark.parametrize(
+    "estimator", [lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1), xgboost.XGBClassifier(n_estimators=3, n_jobs=1)]
+)
+def test_a_thousand_classes_of_a_few_hundred_rows(estimator, monkeypatch) -> None:
+    """Rows that are added so that the libraries find each class say nothing: they have no gradient, and no weight in what rows tell."""
+    k, n, heard = 1000, 240, []
+    library = library_of(estimator)
+    fit = _boosting._FITS[library]
+
+    def listening(model, X, loss, *others):
+        gradient, curvature = loss(None, np.zeros((loss.n, k)))
+        heard.append((loss.n, loss.weights.sum(), np.abs(gradient[n:]).max(), curvature[n:].max()))
+        return fit(model, X, loss, *others)
+
+    monkeypatch.setitem(_boosting._FITS, library, listening)
+    X, y = np.random.default_rng(0).normal(size=(n, 3)), np.arange(n) % 4
+    X[:, 0] += 3 * y
+    model = LikelihoodBoosting(estimator).fit_likelihood(X, np.where(np.arange(k) == y[:, None], 0.0, -6.0))
+    assert heard == [(k, n, 0.0, pytest.approx(_boosting._LEAST))]
+    proba = model.predict_proba(X)
+    assert proba.shape == (n, k) and np.allclose(proba.sum(axis=1), 1)
+    assert library == "xgboost" or np.mean(proba.argmax(axis=1) == y) > 0.6  # XGBoost makes no leaf of so little curvature

@@ -2,6 +2,7 @@
 """`labeldp plan`: compare the utility of laws at given budgets, before anything is spent."""
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -113,7 +114,7 @@ class Plan:
         """Format the plan as text for people."""
         laws = [asdict(item) | {"": _mark(item.recommended)} for item in self.laws]
         worth = ("epsilon", "attacker_advantage", *(("rows_worth",) if self.rows else ()))
-        said = "\n".join((*self.reasons, *self.learners))
+        said = "\n".join((*self.reasons, *self.learners, NEXT))
         parts = [table_text((*_LAW_COLUMNS, ""), laws), table_text(worth, [asdict(b) for b in self.budgets]), said]
         if self.caps:
             parts = [*_caps_text(self.caps), *parts]
@@ -209,6 +210,7 @@ def plan(
     caps: list[CapAtBudget] = []
     budgets: list[Advantage] = []
     reasons: list[str] = []
+    learners: list[str] = []
     for epsilon in epsilons:
         names = (*COMPARED, *laws)
         found = [] if rows_per_unit is None else _caps(n_classes, _validate.epsilon(epsilon), rows_per_unit, names)
@@ -219,11 +221,12 @@ def plan(
         best = _best(made)
         lines += [_line(name, law, epsilon, recommended=name == best) for name, law in made.items()]
         bits = _bits(made[best])
-        budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else rows * bits / math.log2(n_classes)))
+        kept = rows if best_cap is None else best_cap.rows_kept
+        worth = None if kept is None else kept * bits / math.log2(n_classes)
+        budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else worth))
         reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
-    return Plan(
-        n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(_learner(epsilon) for epsilon in epsilons), tuple(caps)
-    )
+        learners.append(_learner(epsilon, per_row_epsilon(epsilon, cap), n_classes, worth))
+    return Plan(n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(learners), tuple(caps))
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------------------------
@@ -342,7 +345,7 @@ def plan_numbers(
         made = [_line_of_numbers(name, grid, epsilon, per_row, kept) for name in dict.fromkeys((*OF_NUMBERS, *laws))]
         by = {line.law: line for line in made if isinstance(line, NumbersAtBudget)}
         lines += by.values()
-        reasons += [_reason_of_numbers(epsilon, by)] if LEARNED in by else []
+        reasons += [_reason_of_numbers(epsilon, per_row, by)] if LEARNED in by else []
         reasons += [line for line in made if isinstance(line, str)]
     if not lines:
         raise InvalidInput(f"Expected an epsilon at which a law of numbers exists, got {list(epsilons)}. Take 1e-6 or more.")
@@ -382,8 +385,8 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.10g}"
 
 
-def _reason_of_numbers(epsilon: float, lines: Mapping[str, NumbersAtBudget]) -> str:
-    stages = " (best in two stages: --stages 2)" if epsilon <= _STAGES_UP_TO else ""
+def _reason_of_numbers(epsilon: float, per_row: float, lines: Mapping[str, NumbersAtBudget]) -> str:
+    stages = f" (best by {rule.learner})" if (rule := rule_of(NUMBERS, per_row)) else ""
     off = {name: _short(lines[name].released_error or 0.0) for name in ("unbiased", "rr-on-bins") if name in lines}
     how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
     others = [f"{name} (each number {error} off, {how[name]})" for name, error in off.items()]
@@ -509,19 +512,73 @@ def _enumerated_chances(law: Law) -> tuple[float, float, float]:
     return float((channel * members.T).sum() / law.n_classes), size, float(channel.max(axis=0).sum() / law.n_classes)
 
 
-_ROWS_FROM = 0.5  # below, counts of clusters are ahead on tables, too
-_STAGES_UP_TO = 1.0  # two stages are ahead of one: docs/numbers.md
-_COUNTS_UP_TO = 1.0  # above, single rows say more of images and embeddings than counts of their clusters: benchmarks/README.md
+# What to learn with ---------------------------------------------------------------------------------------------------------------------
+
+TABLES, EVENTS, EMBEDDINGS, NUMBERS = "tables", "rare events", "images, texts and embeddings", "numbers"
+_HOLDS = {"below": operator.lt, "up to": operator.le, "from": operator.ge, "above": operator.gt}
 
 
-def _learner(epsilon: float) -> str:
-    """Say what to learn with at a budget, as the benchmarks found it."""
-    if epsilon < _ROWS_FROM:
-        return f"epsilon {epsilon:g}: learn from counts of clusters (ProportionClassifier); single rows tell too little."
-    near = (
-        "counts of clusters (ProportionClassifier)" if epsilon <= _COUNTS_UP_TO else "the likelihood (LabelDPClassifier, TorchClassifier)"
-    )
-    return f"epsilon {epsilon:g}: learn tables by LightGBM in LabelDPClassifier; images, texts and other embeddings by {near}."
+@dataclass(frozen=True)
+class Rule:
+    """What the benchmarks found best for a kind of data at some epsilon. The README's section on accuracy says the same.
+
+    Attributes
+    ----------
+    data : str
+    word : "below", "up to", "from" or "above"
+    epsilon : float
+        Of one row.
+    learner : str
+    model : str
+        What `labeldp train --model` calls it, or "".
+    """
+
+    data: str
+    word: str
+    epsilon: float
+    learner: str
+    model: str = ""
+
+    def holds(self, epsilon: float) -> bool:
+        """Whether the rule is about this epsilon."""
+        return bool(_HOLDS[self.word](epsilon, self.epsilon))
+
+
+RULES = (
+    Rule(TABLES, "below", 0.5, "counts of clusters (ProportionClassifier)", "proportions"),
+    Rule(TABLES, "from", 0.5, "LightGBM in LabelDPClassifier", "lightgbm"),
+    Rule(EVENTS, "up to", 2.0, "counts of clusters (ProportionClassifier)", "proportions"),
+    Rule(EMBEDDINGS, "up to", 1.0, "counts of clusters (ProportionClassifier; of images, then a net that learns its probabilities)"),
+    Rule(EMBEDDINGS, "above", 1.0, "the likelihood (LabelDPClassifier on features, TorchClassifier)"),
+    Rule(NUMBERS, "up to", 1.0, "LabelDPRegressor in two stages: --stages 2"),
+    Rule(NUMBERS, "above", 1.0, "LabelDPRegressor in one stage"),
+)
+FEW = 30.0  # true labels a class: where single rows are worth less, counts were ahead on tables, too
+_RARE = "where one row in a hundred is an event, and categories have many levels,"
+NEXT = (
+    "Next: labeldp train TABLE --label COLUMN --classes A,B --id COLUMN --epsilon E --model MODEL --out FOLDER. "
+    "With --id, another model on the same rows costs nothing more, unless it learns from counts."
+)
+
+
+def rule_of(data: str, epsilon: float) -> Rule | None:
+    """Return the rule for this data at this epsilon of one row, or None."""
+    return next((rule for rule in RULES if rule.data == data and rule.holds(epsilon)), None)
+
+
+def _learner(epsilon: float, per_row: float, n_classes: int, worth: float | None) -> str:
+    """Say what to learn with at a budget, in the README's order; `worth`: true labels that say as much as all rows, if known."""
+    few = worth is not None and worth < FEW * n_classes
+    rules = {data: rule_of(data, 0.0 if few and data == TABLES else per_row) for data in (TABLES, EVENTS, EMBEDDINGS)}
+    found = [rule for rule in rules.values() if rule]
+    if n_classes > 2 or found[0].model == "proportions":  # then tables are counted anyway
+        found = [rule for rule in found if rule.data != EVENTS]
+    said = []
+    for rule in found:
+        option = f" (--model {rule.model})" if rule.model else ""
+        said.append(f"{_RARE if rule.data == EVENTS else rule.data} by {rule.learner}{option}")
+    rows = "" if worth is None else f" Single rows are worth {_short(worth / n_classes)} true labels a class."
+    return f"epsilon {epsilon:g}: learn {'; '.join(said)}.{rows}"
 
 
 def _reason(epsilon: float, best: str, gain: float) -> str:

@@ -837,11 +837,11 @@ def _check_distinct(parts: Sequence[NoisyLabels]) -> None:
         mine: dict[tuple[str, str], list[Array]] = {}
         for block in part.blocks:
             mine.setdefault((block.receipt.run_id, block.stage), []).append(part.ids[block.rows])
-        # Repeats within a part are a bootstrap's; only a draw that is in two parts is refused.
         for name, ids in mine.items():
-            drawn.setdefault(name, []).append(np.unique(sortable(np.concatenate(ids)), axis=0))
-    for ids in drawn.values():
-        if len(ids) > 1 and _repeats(np.concatenate(ids)):
+            drawn.setdefault(name, []).append(np.concatenate(ids))
+    for found in drawn.values():
+        # Repeats within a part are a bootstrap's; only a draw that is in two parts is refused.
+        if len(found) > 1 and _repeats(np.concatenate([np.unique(sortable(ids), axis=0) for ids in found])):
             raise InvalidInput("Expected each draw once, got a row's draw in two parts: it cannot count as evidence twice. Drop one part.")
 
 

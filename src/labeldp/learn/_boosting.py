@@ -7,7 +7,7 @@ Numbers are learned by such sums of every library's regressor.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -238,8 +238,11 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         else:
             shares = class_rates(self.class_prior, range(k))
         self.start_: Floats = np.log(shares)
-        rows = np.arange(max(n, k)) % n  # both libraries find the number of classes in the labels, so each must occur
-        known = _Rows(X, table, sample_weight) if n >= k else _Rows(X, table, sample_weight).at(rows)
+        known = _Rows(X, table, sample_weight)
+        if n < k and library != "sklearn.ensemble":
+            # both libraries find the number of classes in the labels, so each must occur: further rows say nothing
+            rows, ones = np.arange(k), np.ones(n) if sample_weight is None else sample_weight
+            known = replace(known.at(rows % n), weights=np.where(rows < n, ones[rows % n], 0.0))
         loss = known.loss()
         frequencies = np.exp(self.start_)
         share, held = loss.told(frequencies)
@@ -439,6 +442,12 @@ class _Loss:
         inside = (likelihoods == 1).sum(axis=0)
         own = inside / likelihoods.sum(axis=0, dtype=np.float64)
         self.own, self.other = own.astype(np.float32), ((inside - own) / (len(likelihoods) - 1)).astype(np.float32)
+        if (self.own == self.own[0]).all() and (self.other == self.other[0]).all():
+            self.own, self.other = self.own[:1], self.other[:1]  # one law for all rows: fewer arrays in each round, and none to sort
+
+    def _law(self, rows: slice) -> tuple[Any, Any]:
+        """P[class in the output | it is the label] and P[class in the output | it is not]: of these rows, or (1,) for all alike."""
+        return (self.own, self.other) if len(self.own) == 1 else (self.own[rows], self.other[rows])
 
     @property
     def n(self) -> int:
@@ -459,12 +468,10 @@ class _Loss:
 
         Every row is taken to have these class frequencies.
         """
-        pairs = np.column_stack([self.own, self.other])
         total = float(self.n) if self.weights is None else float(self.weights.sum())
-        if (pairs == pairs[0]).all():  # sorting would take as long as some trees
-            laws, counts = pairs[:1], np.array([total])
-        else:
-            laws, place = np.unique(pairs, axis=0, return_inverse=True)
+        laws, counts = np.column_stack([self.own, self.other]), np.array([total])
+        if len(laws) > 1:
+            laws, place = np.unique(laws, axis=0, return_inverse=True)
             counts = np.bincount(place.reshape(-1), self.weights)
         held = information(frequencies[:, None], laws[:, 0], laws[:, 1]) @ counts
         return float(held.sum() / (frequencies * (1 - frequencies)).sum() / total), held
@@ -484,12 +491,12 @@ class _Loss:
         p = _shares(scores)
         q = p * self.likelihoods[:, rows]
         q /= np.maximum(q.sum(axis=0), _SMALLEST)
-        return p - q, information(p, self.own[rows], self.other[rows])
+        return p - q, information(p, *self._law(rows))
 
     def _of_two(self, scores: Floats, rows: slice) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Do the same for the second of two classes, without differences of almost equal numbers, so that 32 bits are enough."""
         (first, second), (none, p) = self.likelihoods[:, rows], _of_second(scores)
-        own, other = self.own[rows], self.other[rows]
+        own, other = self._law(rows)
         both = none * p
         found = both * (first - second) / (none * first + p * second)
         both *= own - other
@@ -526,10 +533,12 @@ class _HeldOut(_Loss):
         self.round += 1
         found = self.log_evidence(y_pred)
         found = found if self.weights is None else found * self.weights
-        if found.mean() > self.best.mean():
-            self.best = found
         worse = self.best - found
-        return 1.0 if worse.mean() > _DOUBT * worse.std() / np.sqrt(self.n) else -float(self.round)
+        mean = worse.mean()
+        if mean < 0:
+            self.best = found
+        # in small arrays each call counts: this is asked in each round
+        return 1.0 if mean > 0 and mean > _DOUBT * worse.std() / np.sqrt(self.n) else -float(self.round)
 
 
 def _shares(scores: Floats) -> Floats:

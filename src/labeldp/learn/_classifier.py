@@ -632,7 +632,7 @@ class _Training(Generic[Fitted]):
 
 # The dry run ------------------------------------------------------------------------------------------------------------------------------
 
-_FEW, _ROUNDS, _CATEGORIES = 60, 5, 300  # rows, rounds of training and categories per column that suffice to find a fault
+_FEW, _ROUNDS, _CATEGORIES = 60, 2, 300  # rows, rounds of training and categories per column that suffice to find a fault
 _LENGTHS = ("__max_iter", "__n_estimators", "__iterations", "__n_iter", "__num_boost_round")
 _OF_THE_REAL_FIT = ("__folder", "__progress")
 _Fit = Callable[[Estimator, Any, NoisyLabels], Any]

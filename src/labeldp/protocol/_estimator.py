@@ -580,7 +580,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
             training = self._training(inputs, noisy, state)
             held_out = hold_out(noisy, self.validation_fraction, training.permutation)
             # Rows over their unit's cap have no evidence: they carry no label to learn from.
-            rows = np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)
+            rows = np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out, assume_unique=True)
             model = training.fit(rows, noisy[rows], None, (held_out, noisy[held_out]) if len(held_out) else None)
         self._finish(training, noisy, model, held_out, ())
         self.prior_ = None
@@ -591,7 +591,7 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         self._measure(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
         # `score` warns where it is given rows that the model has learned from, so their noisy labels are remembered.
         unseen = self._keep(training, noisy, model, held_out)
-        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen)] if len(unseen) else noisy
+        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen, assume_unique=True)] if len(unseen) else noisy
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
         self.receipts_ = (*noisy.behind, *noisy.receipts)
 
@@ -710,8 +710,8 @@ def judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[n
     if not len(rows):
         return None
     # Rows that a model has asked would show other frequencies than theirs; they count only where there are no others.
-    plain = np.setdiff1d(np.flatnonzero(fair.evidenced), held_out)
-    others = fair[plain] if len(plain) else noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out)]
+    plain = np.setdiff1d(np.flatnonzero(fair.evidenced), held_out, assume_unique=True)
+    others = fair[plain] if len(plain) else noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out, assume_unique=True)]
     frequencies = metrics.likeliest_frequencies(others.likelihood()) if len(others) else np.full(noisy.n_classes, 1 / noisy.n_classes)
     return HeldOutRows(fair[rows], proba(rows), frequencies)
 
