@@ -13,6 +13,7 @@ from scipy.special import gammaincc, ndtr
 from labeldp import _validate
 from labeldp.errors import InvalidInput, MisfitWarning, SeparationWarning, warn
 from labeldp.evidence import NoisyLabels
+from labeldp.protocol._statistics import number_text
 from labeldp.stats._columns import (
     Codes,
     Column,
@@ -27,7 +28,7 @@ from labeldp.stats._columns import (
     warn_of_units,
 )
 from labeldp.stats._families import Count, Family, Normal, Softmax
-from labeldp.stats._figures import least_squares, normal_quantile, number_text, outer_of, text_table
+from labeldp.stats._figures import digits_text, least_squares, normal_quantile, outer_of, text_table
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 NUMERIC = ("linear", "poisson")
@@ -140,7 +141,7 @@ class Regression:
         """Format the fit as a table, as statsmodels does."""
         low, high = self.conf_int().T
         columns = (self.params, self.bse, self.zvalues, self.pvalues, low, high)
-        lines = [[name, *(number_text(column[i]) for column in columns)] for i, name in enumerate(self.names)]
+        lines = [[name, *(digits_text(column[i]) for column in columns)] for i, name in enumerate(self.names)]
         tail = (1 - self.confidence) / 2
         head = ["", "coef", "std err", "z", "P>|z|", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
         what = "unbiased least squares" if self.model == "least-squares" else f"{self.model} regression, exact likelihood"
@@ -236,10 +237,12 @@ def regress(
         "logistic": two classes, the log-odds of the second against the first.
         "multinomial": log-odds of each class against the first.
         "linear": class values are numbers. The outcome is normal with mean x'b and one standard deviation, rounded to the nearest class
-        value, numbers beyond the outermost ones to these (as `labeldp.Grid` encodes).
+        value, numbers beyond the outermost ones to these (as `labeldp.Grid` encodes). Only then are its coefficients those of the mean:
+        of skewed numbers, such as incomes, they are biased, however many rows there are.
         "poisson": the outcome is a Poisson count with mean exp(x'b), rounded in the same way.
-        "least-squares": unbiased estimates of the outcome are regressed; no distribution is assumed, but the law must have unbiased
-        weights.
+        "least-squares": unbiased estimates of the outcome are regressed. No distribution is assumed, so this is for skewed numbers; but
+        the law must have unbiased weights, intervals are wider than those of a right linear model, and the outcome is the number clamped
+        to the range of the class values.
     names : sequence of d str, optional
         Names of the columns; by default the frame's, else x1, x2, ...
     intercept : bool
@@ -249,7 +252,8 @@ def regress(
     ids : (n,) array, optional
         Ids of the rows of X, by which they are matched.
     standard_errors : "observed" or "sandwich", optional
-        Inverse observed information, right if the model is; or Huber's sandwich, right for the best coefficients of a wrong model, too.
+        Inverse observed information, right if the model is; or Huber's sandwich, right also for the coefficients of a wrong model that
+        are nearest to the truth by likelihood. These are not the coefficients of the mean, and no standard error removes that bias.
         None (default): "sandwich" with units and for least squares, else "observed".
 
     Returns
@@ -264,6 +268,9 @@ def regress(
 
     Warns
     -----
+    MisfitWarning
+        A linear model contradicts least squares, where the law has unbiased weights: its coefficients and those of the released outcomes
+        differ by more than chance (at the level 1e-4), and by more than a standard error of the model.
     SeparationWarning
         Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors.
 
