@@ -39,6 +39,7 @@ from labeldp.cli._common import (
 from labeldp.receipt import Receipt
 
 app = typer.Typer(cls=Commands)
+_SHOWN = 12  # columns in a line
 
 
 # Train and predict ------------------------------------------------------------------------------------------------------------------
@@ -236,6 +237,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model on private labels, classes or numbers: of a table, with categories and gaps; of images; or of arrays."""
+    from labeldp.app._train import DRAWN
     from labeldp.app._train import train as run
     from labeldp.inputs._arrays import is_arrays
 
@@ -245,14 +247,22 @@ def train(
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
     said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
-    how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
+    how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != DRAWN else ""
     asked_of = f" ({done.facts['rows_asked']:,} of them asked about this column)" if "rows_asked" in done.facts else ""
     text = f"{done.path}: a model of {done.facts['rows']:,} rows{asked_of}, {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
+    text += features_text(done.facts)
     told = {"path": str(done.path)} | dict(done.facts)
     if done.noisy_columns:
         text += f"\nNo features, since releases drew them from private columns: {', '.join(done.noisy_columns)}."
         told["noisy_columns"] = list(done.noisy_columns)
     answer(as_json, told, f"{text}\n{charge_text(done.facts, record)}")
+
+
+def features_text(facts: Mapping[str, Any]) -> str:
+    """List the columns that the model learned from, the first dozen of them; nothing for arrays and images."""
+    names = [str(each["name"]) for each in facts["features"].get("columns", ())]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"\nFeatures: {', '.join(names[:_SHOWN])}{more}." if names else ""
 
 
 def left_out_text(facts: Mapping[str, Any]) -> str:
@@ -264,7 +274,9 @@ def left_out_text(facts: Mapping[str, Any]) -> str:
 
 def charge_text(facts: Mapping[str, Any], ledger: Any) -> str:
     """Report the charge of the training, and what its data set has spent in all."""
-    if facts["trained_on"] != "raw labels":
+    from labeldp.app._train import DRAWN
+
+    if facts["trained_on"] != DRAWN:
         return "Nothing was drawn, nothing was charged."
     receipts = [Receipt.from_dict(each) for each in facts["receipts"]]  # a prior of clusters has a charge of its own
     paid = _validate.sum_up(each.epsilon for each in receipts if not each.repeated)
@@ -280,12 +292,17 @@ def quality_text(facts: Mapping[str, Any]) -> str:
         return ""
     if not facts["estimated_accuracy"]["tells"]:
         return " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
-    accuracy, loss = _measured(facts["estimated_accuracy"]), _measured(facts["estimated_log_loss"])
-    constant = _measured(facts["baseline_accuracy"], interval=False), _measured(facts["baseline_log_loss"], interval=False)
-    return (
-        f" Estimated accuracy {accuracy}; always the commonest class: {constant[0]}."
-        f" Estimated log-loss {loss}; the class frequencies alone: {constant[1]}."
-    )
+    accuracy = _beside("accuracy", facts["estimated_accuracy"], "always the commonest class", facts["baseline_accuracy"])
+    return accuracy + _beside("log-loss", facts["estimated_log_loss"], "the class frequencies alone", facts["baseline_log_loss"])
+
+
+def _beside(name: str, found: Mapping[str, Any], what: str, constant: Mapping[str, Any]) -> str:
+    """Report an estimate beside that of a constant prediction; the interval alone if it holds that one."""
+    known = min(max(constant["value"], constant["low"]), constant["high"])
+    if found["low"] <= known <= found["high"]:
+        interval = f"{found['low']:.3f} to {found['high']:.3f}"
+        return f" Estimated {name} {interval}: cannot tell whether it is better than {what}, {known:.3f}."
+    return f" Estimated {name} {_measured(found)}; {what}: {known:.3f}."
 
 
 def _quality_of_numbers(facts: Mapping[str, Any]) -> str:
