@@ -297,10 +297,11 @@ def quality_text(facts: Mapping[str, Any]) -> str:
 
 
 def _beside(name: str, found: Mapping[str, Any], what: str, constant: Mapping[str, Any]) -> str:
-    """Report an estimate beside that of a constant prediction; the interval alone if it holds that one."""
+    """Report an estimate beside that of a constant prediction; the interval first if it holds that one."""
     known = min(max(constant["value"], constant["low"]), constant["high"])
     if found["low"] <= known <= found["high"]:
         interval = f"{found['low']:.3f} to {found['high']:.3f}"
+        interval += f" (estimate {found['value']:.3f})" if found["low"] < found["value"] < found["high"] else ""
         return f" Estimated {name} {interval}: cannot tell whether it is better than {what}, {known:.3f}."
     return f" Estimated {name} {_measured(found)}; {what}: {known:.3f}."
 
