@@ -222,7 +222,7 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
 def _histogram_of(facts: Mapping[str, Any]) -> dict[str, object] | None:
     """Return the noisy histogram that a release publishes as its own prior, with its share of epsilon; None if it has none."""
     query = charged_histogram(Receipt.from_dict(facts["receipt"]))
-    return None if query is None else {"epsilon": query.epsilon} | dict(facts[HISTOGRAM])
+    return None if query is None else {"epsilon": query.epsilon, **facts[HISTOGRAM]}
 
 
 _CLASSES = 10  # classes in a line

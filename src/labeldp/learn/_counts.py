@@ -510,7 +510,7 @@ def _check_total(table: CountTable, found: _Matched) -> None:
     a quarter for the sum of all counts; and a quarter for single counts.
     """
     known = ~np.isnan(found.counts)
-    whole, some = known.all(axis=1), known.any(axis=1)
+    whole, some = (np.asarray(each) for each in (known.all(axis=1), known.any(axis=1)))
     sizes = np.bincount(found.groups, minlength=len(whole)).astype(np.float64)
     chance = sizes - found.counted if np.ndim(table.share) == 0 else np.zeros(len(sizes))  # at least the variance of a random part
     if table.suppressed_below is None or known.all():  # else what is published is the larger part of its noise
