@@ -18,6 +18,7 @@ LabelDPWarning
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a net has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
+├── MisfitWarning        a regression's model does not fit what was released
 ├── NoisyVotesWarning    noise outvotes teachers even where all of them agree
 ├── PriorQuestionsWarning a figure assumes that what rows were asked tells nothing of their labels
 ├── RareCategoriesWarning a column has more categories than its learner takes
@@ -165,6 +166,10 @@ class LostClassWarning(LabelDPWarning):
 
 class MergedClassesWarning(LabelDPWarning):
     """No row's output distinguishes some of the classes, so no model can."""
+
+
+class MisfitWarning(LabelDPWarning):
+    """A linear model by the exact likelihood contradicts unbiased least squares: its errors are not normal, as of skewed numbers."""
 
 
 class NoisyVotesWarning(LabelDPWarning):

@@ -507,7 +507,9 @@ def test_another_column_of_a_released_table_is_raw(shop: Shop) -> None:
     given = ("train", shop.out, "--label", "other", "--out", out, "--ledger", shop.ledger.location, "--json")
     assert run(*given)[0] == 4  # it asks for epsilon
     code, said, _ = run(*given, "--epsilon", 1, "--classes", "a,b", "--dataset", "o", "--id", "id")
-    assert code == 0 and json.loads(said)["trained_on"] == "raw labels" and shop.ledger.spent("o", "other") == 1.0
+    assert (
+        code == 0 and json.loads(said)["trained_on"] == "labels that labeldp drew from raw ones" and shop.ledger.spent("o", "other") == 1.0
+    )
 
 
 @pytest.mark.parametrize("form", [".csv", ".parquet"])

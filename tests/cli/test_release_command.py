@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release` as a person meets it: one message, the right exit code, nothing half done, and never a raw label."""
 
+import csv
 import json
 import logging
 import os
@@ -477,12 +478,34 @@ def test_what_was_drawn_in_a_table_is_inspected(tmp_path: Path) -> None:
     assert [each["receipt"]["run_id"] for each in found["drawn"]] == runs and all(map(str.__contains__, lines[1:3], runs))
     (tmp_path / "copy.csv").write_bytes((tmp_path / "b.csv").read_bytes())
     assert run("inspect", tmp_path / "copy.csv", "--manifest", tmp_path / "b.csv.manifest.json")[1].splitlines()[1:] == lines[1:]
+    assert lines[-1].startswith("The labels are those that its manifest or metadata say were drawn.")
+    for column in (1, 2):  # raw labels of the last release, and of the earlier one
+        raw, noisy = (list(csv.DictReader(path.read_text().splitlines())) for path in (source, tmp_path / "b.csv"))
+        name, known = list(raw[0])[column], {each["patient"]: each for each in raw}
+        edited = tmp_path / f"edited{column}.csv"
+        with edited.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(noisy[0]))
+            writer.writeheader()
+            writer.writerows(each | {name: known[each["patient"]][name]} for each in noisy)
+        (tmp_path / f"{edited.name}.manifest.json").write_bytes((tmp_path / "b.csv.manifest.json").read_bytes())
+        code, said, told = run("inspect", edited)
+        assert code == 4 and not said and f"got something else in {edited.name}: labels, evidence, ids or rows differ" in told
     for unknown in (source, tmp_path / "copy.csv"):
         code, _, told = run("inspect", unknown)
         assert code == 4 and "of which no manifest or metadata says that it was released" in told
     (tmp_path / "copy.csv.manifest.json").write_text('{"format": 1, "kind": "release", "label": "age"}')
     code, _, told = run("inspect", tmp_path / "copy.csv")
     assert code == 4 and "as labeldp wrote it" in told
+
+
+def test_the_histogram_that_a_release_publishes_is_inspected(tmp_path: Path) -> None:
+    source = people(tmp_path / "in.csv")
+    age = ("--label", "age", "--range", "20:90", "--grid", "15", "--epsilon", "1", "--law", "rr-on-bins", "--prior", "histogram,eps=0.25")
+    assert run("release", source, *age, "--id", "patient", "--out", tmp_path / "a.csv")[0] == 0
+    said = run("inspect", tmp_path / "a.csv")[1]
+    assert "age: 1-label-DP for each row, of which epsilon 0.25 paid for the noisy histogram of all labels in its manifest, by law" in said
+    found = json.loads(run("inspect", tmp_path / "a.csv", "--json")[1])["drawn"][0]["histogram"]
+    assert found["epsilon"] == 0.25 and found["rows"] == 400 and len(found["counts"]) == 15
 
 
 def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> None:

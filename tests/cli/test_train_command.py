@@ -26,7 +26,7 @@ from labeldp.app._learners import NetLearner, TabularLearner, as_logistic
 from labeldp.app._model import load_model, save_model
 from labeldp.app._train import InputsSpec, TrainSpec, predict, threads_for
 from labeldp.app._train import train as run_train
-from labeldp.cli._train import clusters_text, quality_text
+from labeldp.cli._train import clusters_text, features_text, quality_text
 from labeldp.errors import InvalidInput, RareCategoriesWarning
 from labeldp.inputs._arrays import ArrayInputs
 from labeldp.learn import SoftmaxRegression
@@ -502,12 +502,24 @@ def test_accuracy_is_said_beside_a_constants_and_never_where_it_cannot_be() -> N
         "baseline_log_loss": found(0.0562, 0.03, 0.08),
     }
     assert quality_text(facts) == (
-        " Estimated accuracy 1.000 (0.950 to 1.000); always the commonest class: 0.991."
-        " Estimated log-loss 0.056 (0.030 to 0.080); the class frequencies alone: 0.056."
+        " Estimated accuracy 0.950 to 1.000: cannot tell whether it is better than always the commonest class, 0.991."
+        " Estimated log-loss 0.030 to 0.080 (estimate 0.056): cannot tell whether it is better than the class frequencies alone, 0.056."
+    )
+    better = facts | {"estimated_accuracy": found(1.2, 0.995, 1.0), "estimated_log_loss": found(0.0263, 0.02, 0.04)}
+    assert quality_text(better) == (
+        " Estimated accuracy 1.000 (0.995 to 1.000); always the commonest class: 0.991."
+        " Estimated log-loss 0.026 (0.020 to 0.040); the class frequencies alone: 0.056."
     )
     few = facts | {"estimated_accuracy": found(6.8, 0.0, 1.0, tells=False)}
     assert quality_text(few) == " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
     assert quality_text(facts | {"estimated_accuracy": None}) == ""
+
+
+def test_features_are_listed_up_to_a_dozen() -> None:
+    columns = [{"name": f"x{i}", "kind": "number"} for i in range(14)]
+    assert features_text({"features": {"columns": columns[:2]}}) == "\nFeatures: x0, x1."
+    assert features_text({"features": {"columns": columns}}).endswith(", x11 and 2 more.")
+    assert features_text({"features": {"kind": "array", "shape": [3]}}) == ""
 
 
 def test_clusters_say_how_far_they_can_be_trusted() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learning from overlapping tables of counts: their likelihood, reading them by name, and the classifier."""
 
+import itertools
 import warnings
 from collections.abc import Iterator
 
@@ -22,6 +23,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 import labeldp as ldp
 from labeldp.learn import CountsClassifier, CountTable, Groupings, SoftmaxRegression
+from labeldp.learn._counts import _off
 from labeldp.learn._softmax import CountEvidence, CountNoise, JointEvidence, RowEvidence, count_evidence, objective
 
 K = 3
@@ -436,6 +438,30 @@ def test_counts_of_one_class_alone():
         CountsClassifier(regression()).fit(rows, tables)
 
 
+@pytest.mark.parametrize(
+    ("counts", "variance", "named"),
+    [
+        ([600.0, 300.0, 300.0], 25.0, "add up to at most 900, the rows in its cells, got 1,200 with noise of standard deviation 8.66"),
+        ([0.0, 300.0, 400.0], 25.0, "at most the number of rows in the cell, 300, got 400"),
+        ([-100.0, 300.0, 300.0], 25.0, "at least 0 .* got -100"),
+        ([301.0, 0.0, 0.0], 0.0, "at most the number of rows in the cell, 300, got 301"),
+    ],
+)
+def test_counts_of_one_class_that_the_rows_cannot_have(counts, variance, named):
+    rows = pd.DataFrame({"city": np.repeat(CITIES, 300)})
+    table = CountTable(("city",), tuple((city,) for city in CITIES), ("yes",), np.array(counts)[:, None], variance)
+    with pytest.raises(ldp.InvalidInput, match=named):
+        CountsClassifier(regression(), classes=["no", "yes"]).fit(rows, [table])
+
+
+def test_noise_alone_is_no_reason_to_refuse_counts():
+    """Exact: the tail of discrete Laplace noise beyond what is allowed, to one side."""
+    for epsilon in np.geomspace(1e-3, 40.0, 400):
+        a, variance = epsilon / 2, ldp.aggregates.Histogram(2, float(epsilon), 1).standard_deviation() ** 2
+        k = next(k for k in itertools.count(int(10 * variance**0.5)) if _off(float(k), 0.0, 0.0, variance))
+        assert np.exp(-a * k) / (1 + np.exp(-a)) < 2e-7, epsilon
+
+
 def test_a_part_of_the_rows_was_counted():
     rows, p, y = people(8000)
     some = np.random.default_rng(7).random(8000) < 0.4
@@ -444,7 +470,7 @@ def test_a_part_of_the_rows_was_counted():
     assert np.abs(model.predict_proba(rows)[:, 1] - p).mean() < 0.05
     with pytest.raises(ldp.InvalidInput, match=r"add up to about 8,000.*pass share=0\.4"):
         fitted(rows, [table_of(frame, [name]) for name, frame in frames.items()])
-    with pytest.raises(ldp.InvalidInput, match="else pass the rows that it counted"):
+    with pytest.raises(ldp.InvalidInput, match="other rows: pass the rows that it counted"):
         fitted(rows[some], [table_of(crossed(rows, y, ["city"]), ["city"])])
 
 

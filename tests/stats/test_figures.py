@@ -19,8 +19,9 @@ from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
 from labeldp.evidence import concat
 from labeldp.laws import SquareWave
 from labeldp.protocol import metrics
+from labeldp.protocol._statistics import number_text
 from labeldp.stats import _crosstab
-from labeldp.stats._figures import contributions_of
+from labeldp.stats._figures import contributions_of, digits_text
 
 SIGMAS = 4.9  # two-sided normal quantile of 1e-6
 SEED = ldp.SeededNoise(0)
@@ -95,6 +96,29 @@ def test_quantiles_of_exact_labels_are_those_of_the_labels():
         one = found[q]
         assert one.value == np.quantile(values, q, method="inverted_cdf")
         assert one.low <= one.value <= one.high
+
+
+def test_quantiles_of_rounded_numbers_are_those_of_the_numbers():
+    """Practically without noise, so that the interval of the rounded number is one point."""
+    values = np.random.default_rng(0).lognormal(10.5, 0.6, 20_001)
+    grid = ldp.Grid(0, 100_000, points=21)
+    noisy = ldp.privatize(values, ldp.RandomizedResponse(21, 40.0), classes=grid, noise=SEED)
+    found = ldp.stats.quantiles(noisy, q=(0.001, 0.1, 0.5, 0.999))
+    for q in (0.1, 0.5):
+        one, truth = found[q], np.quantile(values, q)
+        assert one.value % 5000 == 0 and one.low <= one.value - 2500 <= truth <= one.value + 2500 <= one.high
+    assert found[0.999].high == 100_000 and found[0.001].low >= 0
+    assert "e+0" not in str(found) and "12,500" in str(found)
+    rounded = ldp.privatize(np.asarray(grid)[grid.codes(values)], noisy.blocks[0].law, classes=list(grid), noise=SEED)
+    exact = ldp.stats.quantiles(rounded, q=(0.1,))[0.1]  # classes that are no grid
+    assert exact.low == exact.value == exact.high
+
+
+def test_numbers_are_shown_plainly():
+    shown = {0.25: "0.2500", -0.1: "-0.1000", 999.5: "999.5000", 9125.97: "9,126.0", 49810.2: "49,810", -1.5e6: "-1,500,000"}
+    assert {value: number_text(value) for value in shown} == shown
+    assert [digits_text(value) for value in (0.0, 2.5e-7, 49810.2)] == ["0.0000", "2.5e-07", "49,810"]
+    assert [number_text(value) for value in (math.inf, math.nan, 3e20)] == ["inf", "nan", "3e+20"]
 
 
 def test_quantiles_cover():

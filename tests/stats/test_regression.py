@@ -16,8 +16,9 @@ from scipy.stats import binom, norm, poisson
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 import labeldp as ldp
-from labeldp.errors import InvalidInput, SeparationWarning
+from labeldp.errors import InvalidInput, MisfitWarning, SeparationWarning
 from labeldp.stats._families import Count, Normal, Softmax
+from labeldp.stats._regression import _Compared
 
 RATE = 1e-8  # at which one coverage fails
 SEED = ldp.SeededNoise(0)
@@ -260,3 +261,36 @@ def test_least_squares_of_answers_about_random_thresholds() -> None:
     assert (np.abs(fit.params - true) < 5.5 * fit.bse).all()
     numbers = noisy.class_weights() @ np.arange(11.0)
     assert fit.bse[1] == pytest.approx(numbers.std() / np.sqrt(n), rel=0.1)
+
+
+# Wrong models -------------------------------------------------------------------------------------------------------------------------
+
+
+def of_skewed_numbers(seed):
+    rng = np.random.default_rng(seed)
+    arm = rng.integers(2, size=8000)
+    income = rng.lognormal(10.3, 0.7, 8000) * (1 + 0.35 * arm)
+    return arm, ldp.privatize(income, ldp.laws.SquareWave(31, 2.0), classes=ldp.Grid(0, 150_000, points=31), noise=ldp.SeededNoise(seed))
+
+
+@pytest.mark.parametrize("kind", ["observed", "sandwich"])
+def test_a_linear_model_of_skewed_numbers_is_warned_of(kind):
+    arm, noisy = of_skewed_numbers(0)
+    with pytest.warns(MisfitWarning, match=r"intercept 38,482 and 32,\d+, arm 13,338 and 9,\d+.*model='least-squares'"):
+        fit = ldp.stats.regress(noisy, arm, "linear", names=["arm"], standard_errors=kind)
+    plain = ldp.stats.regress(noisy, arm, "least-squares", names=["arm"])
+    assert fit.conf_int()[1, 1] < plain["arm"][0]
+    assert "e+0" not in fit.summary() and "38,482" in plain.summary()
+
+
+@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("law", [ldp.laws.SquareWave(9, 2.0), ldp.RandomizedResponse(9, 2.0), ldp.RandomizedResponse(9, 30.0)])
+def test_a_linear_model_that_is_right_passes_the_comparison(law, units, monkeypatch):
+    """With numbers beyond the range, which the model clamps. 60 fits; p-values are at least 1e-8: false alarm below 1e-6 in the limit."""
+    found = []
+    monkeypatch.setattr(_Compared, "warn", lambda self, names, stderr: found.append(self.pvalue))
+    for seed in range(10):
+        X, y, _ = made("linear", 1500, seed)
+        noisy = ldp.privatize(y, law, classes=POINTS.tolist(), ids=np.arange(1500) + 1500 * seed, noise=ldp.SeededNoise(seed))
+        ldp.stats.regress(noisy, X, "linear", units=np.arange(1500) // 2 if units else None)
+    assert len(found) == 10 and min(found) > 1e-8 and max(found) > 1e-3

@@ -13,11 +13,22 @@ from typing import Any
 
 from labeldp import _validate
 from labeldp.custody._run import warn_of_cap
+from labeldp.custody._stream import HISTOGRAM
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.receipt import Receipt
+from labeldp.tables._evidence import require_drawn
 from labeldp.tables._place import URI, Place, manifest_path, manifest_place
-from labeldp.tables._release import TableRelease, all_facts, check_raw, default_dataset, labels_of, noisy_names, release_table
+from labeldp.tables._release import (
+    TableRelease,
+    all_facts,
+    charged_histogram,
+    check_raw,
+    default_dataset,
+    labels_of,
+    noisy_names,
+    release_table,
+)
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import check_spec
 from labeldp.tables.engines._local import LocalEngine, Progress, silent
@@ -165,7 +176,7 @@ def _release_on_cluster(
 
 
 def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
-    """Read from a table's manifest or metadata what was drawn in it. No label is read, and nothing is proven.
+    """Read from a table's manifest or metadata what was drawn in it, and compare the table with it. No ledger is read.
 
     Parameters
     ----------
@@ -178,12 +189,17 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
     -------
     dict
         "rows" (None if only a file's metadata is there), "unchanged" (the other columns), and "drawn", a list with an entry for each
-        release whose columns are in the table: "columns", "evidence", "law", "classes" or "grid", "guarantee", and its "receipt".
+        release whose columns are in the table: "columns", "evidence", "law", "classes" or "grid", "guarantee", its "receipt", and
+        "histogram": "epsilon", "counts" and "rows" of the noisy histogram that it publishes as its prior, if it has one of its own.
 
     Raises
     ------
     InvalidInput
-        Nothing says that the table was released, or its manifest was changed.
+        Nothing says that the table was released, its manifest was changed, or it holds something else than was drawn.
+
+    Notes
+    -----
+    One pass over the bytes of a table that is as it was written; another one over the rows of a copy.
     """
     table = open_table(source)
     try:
@@ -191,14 +207,22 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
         drawn = [
             {"columns": list(labels_of(each)), "guarantee": Receipt.from_dict(each["receipt"]).guarantee}
             | {name: each.get(name) for name in ("evidence", "law", "classes", "grid", "receipt")}
+            | {HISTOGRAM: _histogram_of(each)}
             for each in found
         ]
+        require_drawn(table, found)
     except (KeyError, TypeError, AttributeError):
         raise InvalidInput(f"Expected a manifest of {table.path.name} as labeldp wrote it, got something else. Restore it.") from None
     if not drawn:
         raise InvalidInput(f"Expected a released table, got {table.path.name}, of which no manifest or metadata says that it was released.")
     noisy = noisy_names(found)
     return {"rows": found[0].get("rows"), "unchanged": [name for name in table.names if name not in noisy], "drawn": drawn}
+
+
+def _histogram_of(facts: Mapping[str, Any]) -> dict[str, object] | None:
+    """Return the noisy histogram that a release publishes as its own prior, with its share of epsilon; None if it has none."""
+    query = charged_histogram(Receipt.from_dict(facts["receipt"]))
+    return None if query is None else {"epsilon": query.epsilon, **facts[HISTOGRAM]}
 
 
 _CLASSES = 10  # classes in a line
@@ -212,9 +236,11 @@ def inspected_text(name: str, facts: Mapping[str, Any]) -> str:
         receipt, law = Receipt.from_dict(each["receipt"]), each["law"]["law"]
         beside = f", evidence in {each['evidence']}" if each["evidence"] else ""
         charged = f"data set {receipt.dataset!r}, run {receipt.run_id} of {receipt.charged_at[:10]}"
-        lines.append(f"{', '.join(each['columns'])}: {receipt.guarantee}, by law {law}{_values_text(each)}{beside}; {charged}.")
-    said = "So its manifest or metadata say; nothing was compared."
-    return "\n".join([*lines, f"{said} `labeldp ledger verify` compares a manifest with its table and the ledger."])
+        asked = each[HISTOGRAM]
+        counted = f", of which epsilon {asked['epsilon']:g} paid for the noisy histogram of all labels in its manifest" if asked else ""
+        lines.append(f"{', '.join(each['columns'])}: {receipt.guarantee}{counted}, by law {law}{_values_text(each)}{beside}; {charged}.")
+    said = "The labels are those that its manifest or metadata say were drawn."
+    return "\n".join([*lines, f"{said} `labeldp ledger verify` compares a manifest with the ledger, too."])
 
 
 def _values_text(drawn: Mapping[str, Any]) -> str:

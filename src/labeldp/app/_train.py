@@ -629,10 +629,13 @@ def open_inputs(path: Path) -> Source:
 # Labels ----------------------------------------------------------------------------------------------------------------------------
 
 
+DRAWN = "labels that labeldp drew from raw ones"  # "raw labels" in model.json of earlier versions
+
+
 class _Raw:
     """Raw labels, which the estimator charges and draws."""
 
-    trained_on = "raw labels"
+    trained_on = DRAWN
 
     def __init__(self, data: TrainingData, spec: TrainSpec, path: Path, ledger: Ledger):
         self._data, self._spec, self._path, self._ledger = data, spec, path, ledger
@@ -662,7 +665,7 @@ class _Raw:
         """Refuse features, ids and units that are private in this data set: no charge covers a model of them, or ids beside predictions."""
         taken = list(dict.fromkeys([*names, *self._spec.ids, *([self._spec.unit] if self._spec.unit else [])]))
         check_unchanged(taken, self.dataset, self._ledger)  # what is proven to be noisy is no feature
-        table, charged = self._data.table, self.trained_on == "raw labels"
+        table, charged = self._data.table, self.trained_on == DRAWN
         warn_of_names(taken, self.dataset, self._ledger, all_facts(table) if charged and not isinstance(table, ArrayTable) else ())
 
     @cached_property

@@ -120,7 +120,7 @@ class Plan:
             parts = [*_caps_text(self.caps), *parts]
         used = dict.fromkeys([*(_CAP_COLUMNS if self.caps else ()), *_LAW_COLUMNS, *worth])
         explained = "\n".join(f"  {name}: {_MEANING[name]}" for name in used if name in _MEANING)
-        return "\n\n".join([*parts, f"Of a label that may be any class alike:\n{explained}"])
+        return "\n\n".join([*parts, f"What the columns mean, for a label that is each class with the same probability:\n{explained}"])
 
 
 _LAW_COLUMNS = ("epsilon", "law", "keep_probability", "set_size", "bits_per_row", "noisy_accuracy")
@@ -391,8 +391,8 @@ def _reason_of_numbers(epsilon: float, per_row: float, lines: Mapping[str, Numbe
     how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
     others = [f"{name} (each number {error} off, {how[name]})" for name, error in off.items()]
     advice = f" For others, who use the column as it is: {', or '.join(others)}." if others else ""
-    release = f"labeldp release with --law {LEARNED} (its default is threshold)"
-    return f"epsilon {epsilon:g}: learn by intervals, which labeldp train draws by default{stages}, and {release}.{advice}"
+    release = f"labeldp release draws them with --law {LEARNED} (its default law is threshold)"
+    return f"epsilon {epsilon:g}: learn from intervals. labeldp train draws them by default{stages}; {release}.{advice}"
 
 
 def _compared(n_classes: int, epsilon: float, cap: int, names: Sequence[str]) -> dict[str, Law]:

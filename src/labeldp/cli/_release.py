@@ -159,7 +159,7 @@ def inspect(
     manifest: Annotated[Path | None, typer.Option(help="Its manifest, if IN is a copy of it without the manifest.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What was drawn in a released table: columns, laws and epsilons, by its manifest or metadata. No label is read."""
+    """What was drawn in a released table: columns, laws and epsilons, by its manifest or metadata, with which the table is compared."""
     from labeldp.app._release import inspect as run
     from labeldp.app._release import inspected_text
 

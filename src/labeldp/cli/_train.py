@@ -40,6 +40,7 @@ from labeldp.cli._common import (
 from labeldp.receipt import Receipt
 
 app = typer.Typer(cls=Commands)
+_SHOWN = 12  # columns in a line
 
 
 # Train and predict ------------------------------------------------------------------------------------------------------------------
@@ -269,6 +270,7 @@ def train(
 
     Several label columns share one charge, and each has a model.
     """
+    from labeldp.app._train import DRAWN
     from labeldp.app._train import train as run
     from labeldp.inputs._arrays import is_arrays
 
@@ -277,7 +279,7 @@ def train(
     record = ledger.open()
     with progress_bars(as_json) as progress, asked.one_list_told():
         done = run(source, out, spec, record, progress)
-    how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != "raw labels" else ""
+    how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != DRAWN else ""
     asked_of = f" ({done.facts['rows_asked']:,} of them asked about this column)" if "rows_asked" in done.facts else ""
     if len(spec.labels) > 1:
         which = f"a model of {done.facts['rows']:,} rows for each of the columns {_validate.quoted(spec.labels)}, together"
@@ -285,7 +287,7 @@ def train(
     else:
         which = f"a model of {done.facts['rows']:,} rows{asked_of},"
         said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
-    text = f"{done.path}: {which} {done.guarantee}{how}.{left_out_text(done.facts)}{said}"
+    text = f"{done.path}: {which} {done.guarantee}{how}.{left_out_text(done.facts)}{said}{features_text(done.facts)}"
     told = {"path": str(done.path)} | dict(done.facts)
     if done.noisy_columns:
         text += f"\nNo features, since releases drew them from private columns: {', '.join(done.noisy_columns)}."
@@ -299,6 +301,13 @@ def column_text(column: Mapping[str, Any]) -> str:
     return f"\n{column['label']!r}{asked}:{quality_text(column) or ' its accuracy was not estimated.'}"
 
 
+def features_text(facts: Mapping[str, Any]) -> str:
+    """List the columns that the model learned from, the first dozen of them; nothing for arrays and images."""
+    names = [str(each["name"]) for each in facts["features"].get("columns", ())]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"\nFeatures: {', '.join(names[:_SHOWN])}{more}." if names else ""
+
+
 def left_out_text(facts: Mapping[str, Any]) -> str:
     """Report how many rows were over their unit's cap; rows left out of a release are not in its table."""
     over = facts["rows_over_the_cap"]
@@ -308,7 +317,9 @@ def left_out_text(facts: Mapping[str, Any]) -> str:
 
 def charge_text(facts: Mapping[str, Any], ledger: Any) -> str:
     """Report the charge of the training, and what its data set has spent in all."""
-    if facts["trained_on"] != "raw labels":
+    from labeldp.app._train import DRAWN
+
+    if facts["trained_on"] != DRAWN:
         return "Nothing was drawn, nothing was charged."
     receipts = [Receipt.from_dict(each) for each in facts["receipts"]]  # a prior of clusters has a charge of its own
     paid = _validate.sum_up(each.epsilon for each in receipts if not each.repeated)
@@ -324,12 +335,18 @@ def quality_text(facts: Mapping[str, Any]) -> str:
         return ""
     if not facts["estimated_accuracy"]["tells"]:
         return " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
-    accuracy, loss = _measured(facts["estimated_accuracy"]), _measured(facts["estimated_log_loss"])
-    constant = _measured(facts["baseline_accuracy"], interval=False), _measured(facts["baseline_log_loss"], interval=False)
-    return (
-        f" Estimated accuracy {accuracy}; always the commonest class: {constant[0]}."
-        f" Estimated log-loss {loss}; the class frequencies alone: {constant[1]}."
-    )
+    accuracy = _beside("accuracy", facts["estimated_accuracy"], "always the commonest class", facts["baseline_accuracy"])
+    return accuracy + _beside("log-loss", facts["estimated_log_loss"], "the class frequencies alone", facts["baseline_log_loss"])
+
+
+def _beside(name: str, found: Mapping[str, Any], what: str, constant: Mapping[str, Any]) -> str:
+    """Report an estimate beside that of a constant prediction; the interval first if it holds that one."""
+    known = min(max(constant["value"], constant["low"]), constant["high"])
+    if found["low"] <= known <= found["high"]:
+        interval = f"{found['low']:.3f} to {found['high']:.3f}"
+        interval += f" (estimate {found['value']:.3f})" if found["low"] < found["value"] < found["high"] else ""
+        return f" Estimated {name} {interval}: cannot tell whether it is better than {what}, {known:.3f}."
+    return f" Estimated {name} {_measured(found)}; {what}: {known:.3f}."
 
 
 def _quality_of_numbers(facts: Mapping[str, Any]) -> str:

@@ -36,7 +36,8 @@ Cell = tuple[Level, ...]
 Frame = Any  # of pandas or polars, an Arrow table, or a mapping of names to columns
 
 AnyTable = TypeVar("AnyTable", bound="CountTable")
-_FAR = 10.0  # standard deviations of the noise: a total is off by more with probability below 1e-6, also for Laplace noise
+_FAR = 10.5  # standard deviations of the noise: a count is off by more to one side with probability below 2e-7, also for Laplace noise
+_WHOLE = 3.0  # and by so many rows, since noise of whole numbers has a heavier tail than its small variance says
 
 
 # Columns of frames ------------------------------------------------------------------------------------------------------------------------
@@ -452,7 +453,7 @@ def match_table(table: CountTable, rows: Frame, n_rows: int, classes: Sequence[o
     Raises
     ------
     InvalidInput
-        The rows lack a column or have no level of the table, or their number is another one than the table's total.
+        The rows lack a column or have no level of the table, or its counts cannot be theirs.
     """
     columns = [_encoded(rows, name, "the rows") for name in table.by]
     groups, present = _grouped(table.by, columns) if columns else (np.zeros(n_rows, np.int64), ((),))
@@ -503,20 +504,47 @@ def _check_unmatched(table: CountTable, cells: Codes) -> None:
 
 
 def _check_total(table: CountTable, found: _Matched) -> None:
-    """Refuse a table whose counts add up to another number of rows than there are in its cells."""
-    whole: NDArray[np.bool_] = ~np.asarray(np.isnan(found.counts).any(axis=1))
-    if not whole.any() or (table.suppressed_below is not None and not whole.all()):
-        return  # what is published of a suppressed table is the larger part of its noise
-    sizes = np.bincount(found.groups, minlength=len(whole))
-    total, expected, rows = float(found.counts[whole].sum()), float(found.counted[whole].sum()), float(sizes[whole].sum())
-    noise = float(found.variance[whole].sum()) + (rows - expected if np.ndim(table.share) == 0 else 0.0)
-    if not abs(total - expected) <= _FAR * np.sqrt(noise) + 0.5:
-        fix = f"if it counted a random part of them, pass share={total / rows:.3g}; " if 0 < total < rows else ""
-        raise InvalidInput(
-            f"Expected counts of {table} that add up to about {expected:,.0f}, the rows in its cells, got {total:,.0f} with noise of "
-            f"standard deviation {np.sqrt(noise):.3g}. If the variance is right, the table counted other rows: "
-            f"{fix}else pass the rows that it counted."
-        )
+    """Refuse counts that cannot be those of the rows: a total that is not their number, or counts of some classes above it or below 0.
+
+    A table of the rows is refused with a probability below 1e-6: half of it is for the total of all classes, which may be off to two sides;
+    a quarter for the sum of all counts; and a quarter for single counts.
+    """
+    known = ~np.isnan(found.counts)
+    whole, some = (np.asarray(each) for each in (known.all(axis=1), known.any(axis=1)))
+    sizes = np.bincount(found.groups, minlength=len(whole)).astype(np.float64)
+    chance = sizes - found.counted if np.ndim(table.share) == 0 else np.zeros(len(sizes))  # at least the variance of a random part
+    if table.suppressed_below is None or known.all():  # else what is published is the larger part of its noise
+        for cells, exact in ((whole, True), (some, False)):
+            if not cells.any():
+                continue
+            mine = known & cells[:, None]
+            total, noise = float(found.counts[mine].sum()), float(found.variance[mine].sum() + chance[cells].sum())
+            expected, rows = float(found.counted[cells].sum()), float(sizes[cells].sum())
+            if _off(total, expected if exact else 0.0, expected, noise):
+                fix = f"if it counted a random part of them, pass share={total / rows:.3g}; else " if exact and 0 < total < rows else ""
+                wanted = f"add up to {'about' if exact else 'at most'} {expected:,.0f}, the rows in its cells"
+                raise _other_rows(table, wanted, total, noise, fix)
+    further = np.log(max(1, known.sum())) / np.sqrt(2)  # then all of them are off as seldom as one would be: the tail of Laplace noise
+    most, noises = found.counted[:, None], found.variance + chance[:, None]
+    wrong = np.argwhere(known & _off(np.where(known, found.counts, 0.0), 0.0, most, np.where(known, noises, 0.0), further))
+    if len(wrong):
+        i, j = wrong[0]
+        wanted = f"are at least 0 and at most the number of rows in the cell, {found.counted[i]:,.0f}"
+        raise _other_rows(table, wanted, float(found.counts[i, j]), float(noises[i, j]))
+
+
+def _off(counts: Any, least: Any, most: Any, noise: Any, further: float = 0.0) -> Any:
+    """Tell whether counts lie outside of a range by more than noise of this variance explains."""
+    reach = (_FAR + further) * np.sqrt(noise) + np.where(np.equal(noise, 0), 0.5, _WHOLE)
+    return (counts < least - reach) | (counts > most + reach)
+
+
+def _other_rows(table: CountTable, expected: str, got: float, noise: float, fix: str = "") -> InvalidInput:
+    """Make the error for counts of other rows than those given."""
+    return InvalidInput(
+        f"Expected counts of {table} that {expected}, got {got:,.0f} with noise of standard deviation {np.sqrt(noise):.3g}. If the "
+        f"variance is right, the table counted other rows: {fix}pass the rows that it counted."
+    )
 
 
 # The classifier ---------------------------------------------------------------------------------------------------------------------------

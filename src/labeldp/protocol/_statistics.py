@@ -18,6 +18,14 @@ from labeldp import _validate
 Floats = NDArray[np.float64]
 
 
+def number_text(value: float) -> str:
+    """Show a number plainly, with four decimals, or fewer from a thousand on: 0.2500, 9,126.0 and 49,810."""
+    size = abs(value)
+    if 1e15 <= size < np.inf:
+        return f"{value:.4g}"
+    return f"{value:,.{4 if not 1e3 <= size < np.inf else 1 if size < 1e4 else 0}f}"
+
+
 @dataclass(frozen=True)
 class Estimate:
     """An estimate of a figure of the true labels, with its confidence interval.
@@ -60,7 +68,8 @@ class Estimate:
         return self.value
 
     def __str__(self) -> str:
-        beside = "" if self.constant is None else f", a constant {self.constant:.4f}"
+        value, low, high = (number_text(each) for each in (self.value, self.low, self.high))
+        beside = "" if self.constant is None else f", a constant {number_text(self.constant)}"
         if self.undefined:
             return f"cannot tell: {self.undefined}"
         if not self.tells:
@@ -69,8 +78,8 @@ class Estimate:
                 if abs(self.value - 0.5 * (self.low + self.high)) > 0.5 * (self.high - self.low)
                 else ""
             )
-            return f"cannot tell: too few rows{seen} (estimate {self.value:.4f}{beside})"
-        return f"{self.low:.4f} to {self.high:.4f} ({self.confidence:.0%} interval; estimate {self.value:.4f}{beside})"
+            return f"cannot tell: too few rows{seen} (estimate {value}{beside})"
+        return f"{low} to {high} ({self.confidence:.0%} interval; estimate {value}{beside})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
-from labeldp.laws import Independent, Law, OneColumn, PriorSplit, Threshold
-from labeldp.protocol._statistics import typical_length
+from labeldp.laws import Grid, Independent, Law, OneColumn, PriorSplit, Threshold
+from labeldp.protocol._statistics import number_text, typical_length
 from labeldp.protocol.metrics import Estimate, likeliest_frequencies, mean_interval
 from labeldp.stats._columns import (
     Codes,
@@ -349,7 +349,7 @@ class Figures:
     def __str__(self) -> str:
         kind = "all intervals together" if self.simultaneous else "each interval by itself"
         shown = [
-            [str(row["group"]), str(row["n_rows"]), str(row["name"]), *(number_text(row[name]) for name in ("value", "low", "high"))]
+            [str(row["group"]), str(row["n_rows"]), str(row["name"]), *(digits_text(row[name]) for name in ("value", "low", "high"))]
             for row in self.rows()
         ]
         head = ["group", "rows", "", "estimate", "low", "high"]
@@ -358,9 +358,9 @@ class Figures:
         return text_table(head, shown) + f"\n{self.confidence:.0%} confidence, {kind}"
 
 
-def number_text(value: Any) -> str:
-    """Show a number by four decimals, or four digits if it is large or small."""
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 or not np.isfinite(value) else f"{value:.4g}"
+def digits_text(value: Any) -> str:
+    """Show a number as `number_text` does, or by four digits if it is small, as p-values are."""
+    return f"{value:.4g}" if 0 < abs(value) < 1e-3 else number_text(value)
 
 
 def text_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -518,7 +518,8 @@ def quantiles(
     Returns
     -------
     Figures
-        Names are q. Values and ends are class values; stderr is NaN.
+        Names are q. Values are class values; stderr is NaN. Intervals of a `Grid`, to whose points numbers were rounded, are about the
+        numbers before that: they reach half a step beyond the points, within the range.
 
     Raises
     ------
@@ -529,7 +530,8 @@ def quantiles(
     -----
     The distribution function is estimated at each class value and made monotone by isotonic regression. The interval is Woodruff's: from
     the first value whose upper bound reaches q to the last one before which a lower bound is below q. As values are discrete, it covers the
-    quantile with at least the stated confidence. Cost O(n K).
+    quantile with at least the stated confidence. Rounding keeps the order of numbers, so it moves a quantile by half a step at most.
+    Numbers outside of a grid's range count as its ends. Cost O(n K).
 
     References
     ----------
@@ -551,6 +553,9 @@ def quantiles(
             cells[:, i, j] = _inverted(points, curve.value[i], curve.low[i], curve.high[i], level)
     value, low, high = cells
     ends = float(points[0]), float(points[-1])
+    if isinstance(noisy.classes, Grid):
+        half = noisy.classes.resolution / 2
+        low, high = np.maximum(low - half, ends[0]), np.minimum(high + half, ends[1])
     return Figures(rows.groups.values, wanted, value, low, high, np.full_like(value, np.nan), curve.n_rows, confidence, simultaneous, *ends)
 
 
@@ -689,7 +694,8 @@ class Difference(Estimate):
 
     def __str__(self) -> str:
         first, second = self.groups
-        sizes = f"{first!r}: {self.means[0]:.4f} ({self.n_rows[0]} rows), {second!r}: {self.means[1]:.4f} ({self.n_rows[1]} rows)"
+        shown = [f"{number_text(average)} ({rows} rows)" for average, rows in zip(self.means, self.n_rows, strict=True)]
+        sizes = f"{first!r}: {shown[0]}, {second!r}: {shown[1]}"
         return f"{second!r} minus {first!r}{', adjusted' * self.adjusted}: {super().__str__()}, p = {self.pvalue:.4g}; {sizes}"
 
 

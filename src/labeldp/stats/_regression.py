@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import block_diag
-from scipy.special import ndtr
+from scipy.special import gammaincc, ndtr
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, SeparationWarning, warn
+from labeldp.errors import InvalidInput, MisfitWarning, SeparationWarning, warn
 from labeldp.evidence import NoisyLabels
+from labeldp.protocol._statistics import number_text
 from labeldp.stats._columns import (
     Codes,
     Column,
@@ -27,7 +28,7 @@ from labeldp.stats._columns import (
     warn_of_units,
 )
 from labeldp.stats._families import Count, Family, Normal, Softmax
-from labeldp.stats._figures import least_squares, normal_quantile, number_text, outer_of, text_table
+from labeldp.stats._figures import digits_text, least_squares, normal_quantile, outer_of, text_table
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 NUMERIC = ("linear", "poisson")
@@ -35,6 +36,7 @@ _STEPS = 200
 _FAR = 50.0  # coefficient of a scaled column at which a growing estimate is given up
 _DONE = 1e-10  # the gain of a step, per row, at which the maximum is reached
 _FLAT = 1e-7  # information of a row on a coefficient, in standard deviations of its column, below which it is told nothing
+_MISFIT = 1e-4  # chance that a model is called a misfit though it is right
 _CELLS = 1 << 20  # numbers in one batch of rows
 
 
@@ -139,7 +141,7 @@ class Regression:
         """Format the fit as a table, as statsmodels does."""
         low, high = self.conf_int().T
         columns = (self.params, self.bse, self.zvalues, self.pvalues, low, high)
-        lines = [[name, *(number_text(column[i]) for column in columns)] for i, name in enumerate(self.names)]
+        lines = [[name, *(digits_text(column[i]) for column in columns)] for i, name in enumerate(self.names)]
         tail = (1 - self.confidence) / 2
         head = ["", "coef", "std err", "z", "P>|z|", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
         what = "unbiased least squares" if self.model == "least-squares" else f"{self.model} regression, exact likelihood"
@@ -235,10 +237,12 @@ def regress(
         "logistic": two classes, the log-odds of the second against the first.
         "multinomial": log-odds of each class against the first.
         "linear": class values are numbers. The outcome is normal with mean x'b and one standard deviation, rounded to the nearest class
-        value, numbers beyond the outermost ones to these (as `labeldp.Grid` encodes).
+        value, numbers beyond the outermost ones to these (as `labeldp.Grid` encodes). Only then are its coefficients those of the mean:
+        of skewed numbers, such as incomes, they are biased, however many rows there are.
         "poisson": the outcome is a Poisson count with mean exp(x'b), rounded in the same way.
-        "least-squares": unbiased estimates of the outcome are regressed; no distribution is assumed, but the law must have unbiased
-        weights.
+        "least-squares": unbiased estimates of the outcome are regressed. No distribution is assumed, so this is for skewed numbers; but
+        the law must have unbiased weights, intervals are wider than those of a right linear model, and the outcome is the number clamped
+        to the range of the class values.
     names : sequence of d str, optional
         Names of the columns; by default the frame's, else x1, x2, ...
     intercept : bool
@@ -248,7 +252,8 @@ def regress(
     ids : (n,) array, optional
         Ids of the rows of X, by which they are matched.
     standard_errors : "observed" or "sandwich", optional
-        Inverse observed information, right if the model is; or Huber's sandwich, right for the best coefficients of a wrong model, too.
+        Inverse observed information, right if the model is; or Huber's sandwich, right also for the coefficients of a wrong model that
+        are nearest to the truth by likelihood. These are not the coefficients of the mean, and no standard error removes that bias.
         None (default): "sandwich" with units and for least squares, else "observed".
 
     Returns
@@ -263,6 +268,9 @@ def regress(
 
     Warns
     -----
+    MisfitWarning
+        A linear model contradicts least squares, where the law has unbiased weights: its coefficients and those of the released outcomes
+        differ by more than chance (at the level 1e-4), and by more than a standard error of the model.
     SeparationWarning
         Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors.
 
@@ -360,9 +368,64 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
                 "separates classes, or the outputs tell too little. Their standard errors are infinite. Leave columns out or use more rows."
             )
         )
+    elif isinstance(problem.family, Normal) and found.converged and noisy.invertible.all():
+        outcome = noisy.class_weights() @ numbers_of(noisy) / spread, np.sort(numbers_of(noisy)) / spread
+        compared = _Compared.of(problem, problem.family, found, outcome, units, each)
+        compared.warn(design.names, np.sqrt(np.diagonal(covariance)))
     count = _count(noisy, units)
     done = found.converged and not lost.any()
     return Regression(model, names, params, covariance, found.loglik, len(noisy), count, kind, done, _classes=noisy.classes, _family=family)
+
+
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """Least squares coefficients of the outcome, compared with those that a fitted model of numbers implies.
+
+    Attributes
+    ----------
+    unbiased, implied : (p,) float64
+        Coefficients of the unbiased estimates of the rounded outcome, and of its means by the fitted model.
+    pvalue : float
+        That both are estimates of the same, by a chi-square test (Hausman 1978, "Specification tests in econometrics").
+    """
+
+    unbiased: Floats
+    implied: Floats
+    pvalue: float
+
+    @classmethod
+    def of(
+        cls, problem: _Problem, family: Normal, found: _Maximum, outcome: tuple[Floats, Floats], units: Codes | None, back: Floats
+    ) -> "_Compared":
+        """Compare; `outcome` is unbiased estimates (n,) and points (K,), `back` (p, p) leads from the problem's columns to the user's."""
+        X, (values, points) = problem.designs[0], outcome
+        n, p = X.shape
+        means, moved = np.empty(n), np.zeros((p, len(found.flat)))
+        for rows in problem.batches():
+            means[rows], slope = family.means(problem.predictors(found.flat, rows), points)
+            moved += np.hstack([X[rows].T @ (part[rows] * slope[:, j : j + 1]) for j, part in enumerate(problem.designs)])
+        # How much each row moves the difference: by its own residual, and by its pull on the model's estimates.
+        each = X * (values - means)[:, None] - found.scores @ np.linalg.solve(-found.hessian, moved.T)
+        total = each.sum(axis=0)
+        statistic = float(total @ np.linalg.pinv(outer_of(each, units), hermitian=True) @ total)
+        implied, apart = (back @ (part / n) for part in (X.T @ means, total))
+        return cls(implied + apart, implied, float(gammaincc(p / 2, statistic / 2)))
+
+    def warn(self, names: tuple[str, ...], stderr: Floats) -> None:
+        """Warn if the two differ by more than chance, and one coefficient by more than its standard error."""
+        far = np.abs(self.unbiased - self.implied) > stderr[: len(names)]
+        if self.pvalue > _MISFIT or not far.any():
+            return
+        listed = ", ".join(
+            f"{name} {number_text(self.unbiased[i])} and {number_text(self.implied[i])}" for i, name in enumerate(names) if far[i]
+        )
+        warn(
+            MisfitWarning(
+                "The linear model, whose errors are normal and equally wide in all rows, does not fit what was released: least squares of "
+                f"the outcome, which assumes no distribution, and the fitted model give {listed}. Its coefficients and intervals then miss "
+                "those of the mean, also with sandwich standard errors. Take model='least-squares' for numbers that are skewed."
+            )
+        )
 
 
 def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:

@@ -393,6 +393,27 @@ def check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None
             )
 
 
+def require_drawn(source: Source, found: Sequence[Manifest]) -> None:
+    """Refuse a table that does not hold what these facts say was drawn: its bytes are compared, and if they differ, its rows.
+
+    Parameters
+    ----------
+    source : Source
+    found : sequence of facts, as `all_facts` lists them
+
+    Raises
+    ------
+    InvalidInput
+        Labels, evidence or ids are others, or rows are missing.
+    """
+    for facts in found[:1]:
+        if "digests" in facts and holds(source.path, facts["digests"].get("output"), facts):
+            return
+    for facts in found:
+        _check_facts(source, facts)
+        _read(source, facts, in_files="digests" not in facts, keep=False)
+
+
 def warn_of_names(names: Collection[str], dataset: str, ledger: Ledger, found: Sequence[Manifest] = ()) -> None:
     """Warn if a data set's name hides from the ledger that its rows, or columns that are taken as they are, are those of another one.
 
