@@ -25,7 +25,18 @@ from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals
 from labeldp.aggregates._base import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode, require_public_groups
-from labeldp.custody._request import REDRAW, RELEASE_ANEW, Account, Charge, PrivateColumn, Request, RunSecret, begin_once, charged_names, warn_of_repeat
+from labeldp.custody._request import (
+    REDRAW,
+    RELEASE_ANEW,
+    Account,
+    Charge,
+    PrivateColumn,
+    Request,
+    RunSecret,
+    begin_once,
+    charged_names,
+    warn_of_repeat,
+)
 from labeldp.custody._run import TableRows, set_digest
 from labeldp.custody._silence import SILENCE
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn

@@ -252,7 +252,9 @@ class Request:
         kind = AggregateDraw if self.of_groups else LabelDraw
         values = self.column.values
         # By these the ledger counts the charge in the account of every column.
-        several: dict[str, object] = {"columns": list(values.names), "sizes": list(values.sizes)} if isinstance(values, LabelColumns) else {}
+        several: dict[str, object] = (
+            {"columns": list(values.names), "sizes": list(values.sizes)} if isinstance(values, LabelColumns) else {}
+        )
         if self.column.carried is not None:  # by which the same labels are recognised under a name
             several[OWN_NAME] = self.column.carried
         return kind({**self.asked, **several}, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
@@ -769,17 +771,17 @@ def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
         name = own_name(run.event)
         if name in fresh:
             text = (
-                f"Expected the column under which labels of the name {name!r} were charged: data set {column.dataset!r} has them in account "
-                f"{default!r}, since run {run.run_id} was given no column=. {{}}, and both count in one budget; if these are other labels, "
-                "give them another name. Nothing was charged."
+                f"Expected the column under which labels of the name {name!r} were charged: run {run.run_id} of data set "
+                f"{column.dataset!r} had no column=, and is in account {default!r}. {{}}, and both count in one budget; if these are other "
+                "labels, give them another name. Nothing was charged."
             )
             raise InvalidInput(text.format(f"Pass column={default!r}"), cli=text.format(f"Rename the column to {default!r}"))
     plain = next((run for run in unnamed if not own_name(run.event)), None)
     if fresh and plain is not None:
         text = (
-            f"Data set {column.dataset!r} has labels in account {default!r}, which run {plain.run_id} was given without column= and without a "
-            f"name of their own. If they are those of {_validate.quoted(fresh)}, these get a second budget, and each of the two shows less "
-            "than was spent: {} instead. If they are of another column, go on."
+            f"Data set {column.dataset!r} has labels in account {default!r}: run {plain.run_id} had no column=, and its labels no name of "
+            f"their own. If they are those of {_validate.quoted(fresh)}, these get a second budget, and neither account shows the sum: {{}} "
+            "instead. If they are of another column, go on."
         )
         warn(LabelDPWarning(text.format(f"pass column={default!r}"), cli=text.format(f"rename the column to {default!r}")))
 

@@ -200,8 +200,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
         if not names:
             return
         several = isinstance(self.classes, LabelColumns)
-        private = set(self.classes.names) if several else {self.column} - {None}
-        datasets = {self.dataset}
+        private, datasets = {*(self.classes.names if several else ()), *([self.column] if self.column else ())}, {self.dataset}
         if isinstance(y, NoisyLabels):
             private |= private_names((*y.receipts, *y.behind))
             datasets |= {receipt.dataset for receipt in y.receipts}
