@@ -494,8 +494,8 @@ def require_public_columns(names: Collection[str], private: Collection[str], wha
     found = [name for name in names if name in private]
     if found:
         raise InvalidInput(
-            f"Expected public columns as {what}, got {_validate.quoted(found)}, whose labels are private: no epsilon covers what raw labels "
-            f"tell.{so} Leave the column out, as frame.drop(columns={found!r}) of pandas does, or, if it is another one, rename it."
+            f"Expected public columns as {what}, got {_validate.quoted(found)}, whose labels are private: no epsilon covers what raw "
+            f"labels tell.{so} Leave the column out, as frame.drop(columns={found!r}) of pandas does, or, if it is another one, rename it."
         )
 
 

@@ -780,8 +780,8 @@ def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
     if fresh and plain is not None:
         text = (
             f"Data set {column.dataset!r} has labels in account {default!r}: run {plain.run_id} had no column=, and its labels no name of "
-            f"their own. If they are those of {_validate.quoted(fresh)}, these get a second budget, and neither account shows the sum: {{}} "
-            "instead. If they are of another column, go on."
+            f"their own. If they are those of {_validate.quoted(fresh)}, these get a second budget, and neither account shows the sum: "
+            "{} instead. If they are of another column, go on."
         )
         warn(LabelDPWarning(text.format(f"pass column={default!r}"), cli=text.format(f"rename the column to {default!r}")))
 
