@@ -23,7 +23,7 @@ def columns_of(column: str, event: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def own_name(event: Mapping[str, object]) -> str | None:
-    """Read from an event the name that labels without `column=` carried, "" for none; None if their column was named."""
+    """Read from an event the name that labels without `column=` carried; None if they had none, or if their column was named."""
     asked = event.get("law", event.get("query"))
     found = asked.get(OWN_NAME) if isinstance(asked, Mapping) else None
     return found if isinstance(found, str) else None

@@ -255,7 +255,7 @@ class Request:
         several: dict[str, object] = (
             {"columns": list(values.names), "sizes": list(values.sizes)} if isinstance(values, LabelColumns) else {}
         )
-        if self.column.carried is not None:  # by which the same labels are recognised under a name
+        if self.column.carried:  # by which the same labels are recognised under a name
             several[OWN_NAME] = self.column.carried
         return kind({**self.asked, **several}, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
 
@@ -765,9 +765,9 @@ def _check_unnamed(column: PrivateColumn, carried: str, runs: Sequence[RunRecord
 def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
     """Refuse, or warn of, the first charge of a column whose labels may have been charged without a name: they would get two budgets."""
     default = str(_validate.DEFAULT_COLUMN)
-    unnamed = [run for run in ledger.runs(column.dataset, default) if own_name(run.event) is not None]
-    fresh = [name for name in column.columns if name != default and not ledger.runs(column.dataset, name)] if unnamed else []
-    for run in unnamed:
+    runs = [run for run in ledger.runs(column.dataset, default) if run.columns == (default,)]
+    fresh = [name for name in column.columns if name != default and not ledger.runs(column.dataset, name)] if runs else []
+    for run in runs:
         name = own_name(run.event)
         if name in fresh:
             text = (
@@ -776,11 +776,12 @@ def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
                 "labels, give them another name. Nothing was charged."
             )
             raise InvalidInput(text.format(f"Pass column={default!r}"), cli=text.format(f"Rename the column to {default!r}"))
-    plain = next((run for run in unnamed if not own_name(run.event)), None)
+    # No fact tells labels without any name from those of a column that is called like the account.
+    plain = next((run for run in runs if own_name(run.event) is None), None)
     if fresh and plain is not None:
         text = (
-            f"Data set {column.dataset!r} has labels in account {default!r}: run {plain.run_id} had no column=, and its labels no name of "
-            f"their own. If they are those of {_validate.quoted(fresh)}, these get a second budget, and neither account shows the sum: "
+            f"Data set {column.dataset!r} has charges in account {default!r}, which takes labels without column=, too. If those of run "
+            f"{plain.run_id} are the labels of {_validate.quoted(fresh)}, these get a second budget, and neither account shows the sum: "
             "{} instead. If they are of another column, go on."
         )
         warn(LabelDPWarning(text.format(f"pass column={default!r}"), cli=text.format(f"rename the column to {default!r}")))
