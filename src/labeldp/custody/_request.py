@@ -674,7 +674,7 @@ def _asked(event: Mapping[str, object]) -> dict[str, object]:
 def _differing(run: RunRecord, event: Mapping[str, object]) -> str:
     """List the settings of mechanism and cost in which a run differs from an event, each by its own name; the laws' epsilons follow."""
     found = (re.sub(r"^[^( ]*\.", "", each) for each in _validate.differences(run.event, event))
-    return _validate.told(list(dict.fromkeys(found)))
+    return _validate.told(list(dict.fromkeys(each for each in found if not each.startswith(OWN_NAME))))
 
 
 def _named(run: RunRecord) -> str:
