@@ -25,7 +25,18 @@ from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals
 from labeldp.aggregates._base import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode, require_public_groups
-from labeldp.custody._request import REDRAW, RELEASE_ANEW, Account, Charge, PrivateColumn, Request, RunSecret, begin_once, warn_of_repeat
+from labeldp.custody._request import (
+    REDRAW,
+    RELEASE_ANEW,
+    Account,
+    Charge,
+    PrivateColumn,
+    Request,
+    RunSecret,
+    begin_once,
+    charged_names,
+    warn_of_repeat,
+)
 from labeldp.custody._run import TableRows, set_digest
 from labeldp.custody._silence import SILENCE
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, warn
@@ -133,7 +144,7 @@ def aggregate(
     >>> ldp.aggregate([0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)).values.tolist()
     [[2, 1], [0, 2]]
     """
-    require_public_groups(groups, labels, column)
+    require_public_groups(groups, labels, column, lambda names: charged_names(names, dataset, ledger))
     declared, inferred = classes_for(labels, classes, checked(query, features=True).n_classes)
     given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
@@ -313,7 +324,7 @@ def aggregate_best(
     """
     _check(candidates, score, tuning)
     for _, groups in candidates:
-        require_public_groups(groups, labels, column)
+        require_public_groups(groups, labels, column, lambda names: charged_names(names, dataset, ledger))
     given = RowIds.of(ids, None, id_name).beside(labels)
     declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
     codes = encode(labels, declared)

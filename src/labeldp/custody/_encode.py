@@ -8,7 +8,7 @@ patients and of visits, do not prove rows different. The name is what the caller
 import contextlib
 import math
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -454,13 +454,14 @@ class RowIds:
 
     def beside(self, labels: Any) -> "RowIds":
         """Refuse the labels, or a column of their name, as ids or units; keep the labels' own name."""
-        own = _own_name(labels)
+        named = column_names(labels)
+        own = named[0] if len(named) == 1 else ""
         # Ids and units enter public, unkeyed digests: labels among them could be guessed from these. `require_public` knows only the name
         # that `column=` gives; here the object and its own name are compared.
         same = any(values is not None and values is labels for values in (self.ids, self.unit))
-        if same or (isinstance(own, str) and own and own in self.columns):
+        if same or (own and own in self.columns):
             raise InvalidInput("Expected ids and units of public columns, got the labels themselves among them. Leave them out.")
-        return replace(self, label=own if isinstance(own, str) else "")
+        return replace(self, label=own)
 
     def require_public(self, column: str) -> None:
         """Refuse the private column among ids and units, which enter public digests and row sets."""
@@ -468,14 +469,43 @@ class RowIds:
             raise InvalidInput(f"Expected ids and units of public columns, got the label column {column!r} among them. Leave it out.")
 
 
-def require_public_groups(groups: Any, labels: Any, column: str) -> None:
-    """Refuse the labels, or a column of their name, as the groups of rows, whose sizes are published without noise."""
-    private = {column, _own_name(labels)} - {None, ""}
-    if groups is labels or not private.isdisjoint(name for name in _own_names(groups) if isinstance(name, str)):
+def require_public_groups(groups: Any, labels: Any, column: str, charged: Callable[[Collection[str]], Collection[str]]) -> None:
+    """Refuse the labels, or a private column by its name, as the groups of rows, whose sizes are published without noise.
+
+    Parameters
+    ----------
+    groups, labels : as in `labeldp.aggregate`
+    column : str
+        The account's.
+    charged : function of names
+        Returns those of them that the ledger has charged as private.
+    """
+    named = [name for name in _own_names(groups) if isinstance(name, str)]
+    if groups is labels or not {column, *column_names(labels)}.isdisjoint(named):
         raise InvalidInput(
             "Expected groups of public columns, got the label column among them, whose counts would be exact. Leave it out, or, if it is "
             "another column, rename it."
         )
+    require_public_columns(named, charged(named), "groups")
+
+
+def require_public_columns(names: Collection[str], private: Collection[str], what: str, so: str = "") -> None:
+    """Refuse columns by the names of private ones; `what` are the columns that they are among, `so` what follows for the caller."""
+    found = [name for name in names if name in private]
+    if found:
+        raise InvalidInput(
+            f"Expected public columns as {what}, got {_validate.quoted(found)}, whose labels are private: no epsilon covers what raw "
+            f"labels tell.{so} Leave the column out, as frame.drop(columns={found!r}) of pandas does, or, if it is another one, rename it."
+        )
+
+
+def column_names(columns: Any) -> list[str]:
+    """List the names that a column, a table of pandas, polars or Arrow, or a mapping carries; those that are no text are left out."""
+    if isinstance(columns, Mapping):
+        own = list(columns)
+    else:  # a Dataset, or another object of the user's, may have `columns` of its own
+        own = _own_names(columns) if hasattr(columns, "columns") and hasattr(columns, "shape") else [_own_name(columns)]
+    return [name for name in own if isinstance(name, str) and name]
 
 
 def unit_of(name: str) -> str:

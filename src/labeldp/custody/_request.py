@@ -12,9 +12,10 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal, NoReturn
 
 from labeldp import _validate
@@ -40,7 +41,7 @@ from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import Secret, SecretHalves, UnknownReleaseSecret, new_run_id, new_secret, run_secret_halves
 from labeldp.noise._words import Key, SeededNoise, derive_key
-from labeldp.receipt import Receipt
+from labeldp.receipt import OWN_NAME, Receipt, own_name, private_names
 
 Overlap = Literal["charge", "refuse"]
 
@@ -251,7 +252,11 @@ class Request:
         kind = AggregateDraw if self.of_groups else LabelDraw
         values = self.column.values
         # By these the ledger counts the charge in the account of every column.
-        several = {"columns": list(values.names), "sizes": list(values.sizes)} if isinstance(values, LabelColumns) else {}
+        several: dict[str, object] = (
+            {"columns": list(values.names), "sizes": list(values.sizes)} if isinstance(values, LabelColumns) else {}
+        )
+        if self.column.carried:  # by which the same labels are recognised under a name
+            several[OWN_NAME] = self.column.carried
         return kind({**self.asked, **several}, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
 
     def spending(self, run_id: str) -> Spending:
@@ -659,16 +664,17 @@ def _nearly_repeated(request: Request, account: Account, runs: Sequence[RunRecor
 
 
 def _asked(event: Mapping[str, object]) -> dict[str, object]:
-    """Read from an event what its request has asked for: without the columns that the event lists beside."""
+    """Read from an event what its request has asked for: without the columns, or the labels' own name, that the event has beside."""
     asked = event.get("law", event.get("query"))
     assert isinstance(asked, Mapping)
-    return {name: value for name, value in asked.items() if name not in ("columns", "sizes") or "columns" not in asked}
+    beside = (OWN_NAME, *(("columns", "sizes") if "columns" in asked else ()))
+    return {name: value for name, value in asked.items() if name not in beside}
 
 
 def _differing(run: RunRecord, event: Mapping[str, object]) -> str:
     """List the settings of mechanism and cost in which a run differs from an event, each by its own name; the laws' epsilons follow."""
     found = (re.sub(r"^[^( ]*\.", "", each) for each in _validate.differences(run.event, event))
-    return _validate.told(list(dict.fromkeys(found)))
+    return _validate.told(list(dict.fromkeys(each for each in found if not each.startswith(OWN_NAME))))
 
 
 def _named(run: RunRecord) -> str:
@@ -730,6 +736,7 @@ def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunReco
         )
     column = request.column
     if column.carried is None:
+        _check_named(column, ledger)
         return ledger.runs(column.dataset, column.columns[0])  # a charge on several columns is in the account of each
     runs = ledger.runs(column.dataset)
     _check_unnamed(column, column.carried, runs)
@@ -745,13 +752,48 @@ def _check_unnamed(column: PrivateColumn, carried: str, runs: Sequence[RunRecord
     known = carried in charged and carried != column.column
     if not known and (not charged or column.column in charged):
         return
+    other = "another name" if known else f"column={carried or column.column!r}"
     listed = f"{len(charged)} columns, among them" if len(charged) > _LISTED else "the columns" if charged[1:] else "the column"
     shown = sorted(charged, key=lambda name: name != carried)[:_LISTED]
     raise InvalidInput(
         f"Expected the name of the label column: data set {column.dataset!r} has charges for {listed} {_validate.quoted(shown)}"
         f"{f', and these labels carry the name {carried!r}' if known else ''}. Which column are these labels? Pass column={shown[0]!r} if "
-        f"they are that one's, column={column.column!r} if they are of another column. Nothing was charged."
+        f"they are that one's, {other} if they are of another column. Nothing was charged."
     )
+
+
+def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
+    """Refuse, or warn of, the first charge of a column whose labels may have been charged without a name: they would get two budgets."""
+    default = str(_validate.DEFAULT_COLUMN)
+    runs = [run for run in ledger.runs(column.dataset, default) if run.columns == (default,)]
+    fresh = [name for name in column.columns if name != default and not ledger.runs(column.dataset, name)] if runs else []
+    for run in runs:
+        name = own_name(run.event)
+        if name in fresh:
+            text = (
+                f"Expected the column under which labels of the name {name!r} were charged: run {run.run_id} of data set "
+                f"{column.dataset!r} had no column=, and is in account {default!r}. {{}}, and both count in one budget; if these are other "
+                "labels, give them another name. Nothing was charged."
+            )
+            raise InvalidInput(text.format(f"Pass column={default!r}"), cli=text.format(f"Rename the column to {default!r}"))
+    # No fact tells labels without any name from those of a column that is called like the account.
+    plain = next((run for run in runs if own_name(run.event) is None), None)
+    if fresh and plain is not None:
+        text = (
+            f"Data set {column.dataset!r} has charges in account {default!r}, which takes labels without column=, too. If those of run "
+            f"{plain.run_id} are the labels of {_validate.quoted(fresh)}, these get a second budget, and neither account shows the sum: "
+            "{} instead. If they are of another column, go on."
+        )
+        warn(LabelDPWarning(text.format(f"pass column={default!r}"), cli=text.format(f"rename the column to {default!r}")))
+
+
+def charged_names(names: Collection[str], dataset: str | None, ledger: Ledger | str | Path | None) -> set[str]:
+    """List those of these names that a data set has charged as private, by its ledger; the labels' own names count, too."""
+    if not names or not dataset or ledger is None:
+        return set()
+    record = as_ledger(ledger)
+    assert record is not None
+    return private_names(run.receipt for run in record.runs(dataset)).intersection(names)
 
 
 def _known(request: Request, account: Account, runs: Sequence[RunRecord]) -> frozenset[str] | None:

@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from labeldp import _validate
 from labeldp.aggregates import Aggregate, Histogram, Marginals
+from labeldp.custody._encode import column_names, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._clusters import learner_of_counts
@@ -30,6 +31,7 @@ from labeldp.learn._corrections import Model, fit_codes, fit_last, require_class
 from labeldp.learn._data import Codes, Estimator, Floats, text_columns
 from labeldp.learn._softmax import CountNoise, count_evidence
 from labeldp.protocol._matching import row_count, together
+from labeldp.receipt import private_names
 
 Level = object
 Cell = tuple[Level, ...]
@@ -628,6 +630,9 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         """
         listed = _listed(tables)
         classes = self._classes(listed, released)
+        if released is not None:
+            private = private_names((*released[1].receipts, *released[1].behind))
+            require_public_columns([name for frame in (X, rows, released[0]) for name in column_names(frame)], private, "features")
         public = X if rows is None else rows
         if not hasattr(public, "columns") and not hasattr(public, "column_names") and not isinstance(public, Mapping):
             raise InvalidInput(f"Expected rows= with the public columns by name, since X is {type(X).__name__} without names; got none.")

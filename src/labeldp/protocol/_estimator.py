@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp.custody._encode import Name, RowIds, declare, infers
+from labeldp.custody._encode import Name, RowIds, column_names, declare, infers, require_public_columns
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import derived
@@ -49,7 +49,7 @@ from labeldp.protocol._fit import (
 )
 from labeldp.protocol._matching import row_count
 from labeldp.protocol._several import columns_told, equals, is_several
-from labeldp.receipt import Receipt
+from labeldp.receipt import Receipt, private_names
 
 if TYPE_CHECKING:
     from labeldp.ledger._ledger import Ledger
@@ -184,6 +184,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
             Whatever is raised, the estimator stays as it was before the call: not fitted, or fitted by an earlier one.
         """
         self._require_one_column(y)
+        self._require_public(X, y)
         with self._whole():
             return self._fit(X, self._inputs(X, y), y, ids, unit, (id_name, unit_name))
 
@@ -193,6 +194,25 @@ class LabelDPEstimator(BaseEstimator, ABC):
                 f"Expected one label column with {type(self).__name__}, got several. Release them together (labeldp.privatize) and learn "
                 "each from noisy[name], or take LabelDPClassifier or deep.TorchClassifier."
             )
+
+    def _require_public(self, X: Any, y: Any) -> None:
+        """Refuse features with a private column among them, as far as the names of a data frame's columns tell."""
+        names = column_names(X)
+        if not names:
+            return
+        several = isinstance(self.classes, LabelColumns)
+        private, datasets = {*(self.classes.names if several else ()), *([self.column] if self.column else ())}, {self.dataset}
+        if isinstance(y, NoisyLabels):
+            private |= private_names((*y.receipts, *y.behind))
+            datasets |= {receipt.dataset for receipt in y.receipts}
+        elif not several:
+            private |= {self.column or _validate.DEFAULT_COLUMN, *column_names(y)}
+        if self.ledger is not None:  # else nothing of the ledger is imported
+            from labeldp.custody._request import charged_names
+
+            for dataset in datasets:
+                private |= charged_names(names, dataset, self.ledger)
+        require_public_columns(names, private, "features", " Nothing was charged.")
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):

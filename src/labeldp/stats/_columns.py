@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp.custody._encode import is_missing
+from labeldp.custody._encode import column_names, is_missing, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol._matching import together
+from labeldp.receipt import private_names
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -77,7 +78,7 @@ def rows_of(
     Raises
     ------
     InvalidInput
-        Lengths or ids do not match, or values are missing.
+        Lengths or ids do not match, values are missing, or a column has the name of the labels' own.
     """
     require_noisy(noisy)
     columns, told = matched(noisy, ids, by=by, units=units)
@@ -95,6 +96,7 @@ def matched(noisy: NoisyLabels, ids: ArrayLike | None, **columns: Column) -> tup
     told = noisy
     for name, column in columns.items():
         if column is not None:
+            require_public(column, name, noisy)
             found[name], told = together(_plain(column, name), noisy, ids, name)
     if not found and ids is not None:
         _, told = together(np.asarray(ids), noisy, ids)
@@ -103,7 +105,6 @@ def matched(noisy: NoisyLabels, ids: ArrayLike | None, **columns: Column) -> tup
 
 def _plain(column: Column, name: str) -> Any:
     """Return a column or table with `shape`: pandas as it is, anything else as a NumPy array."""
-    require_public(column, name)
     if hasattr(column, "iloc") or _categories_of(column) is not None:
         return column
     if hasattr(column, "column_names") and hasattr(column, "to_pydict"):  # an Arrow table
@@ -119,13 +120,15 @@ def _plain(column: Column, name: str) -> Any:
     return values
 
 
-def require_public(column: object, name: str) -> None:
-    """Refuse noisy labels in place of a public column, since their noise would be taken for the column's own values."""
+def require_public(column: object, name: str, noisy: NoisyLabels | None = None) -> None:
+    """Refuse noisy labels in place of a public column, whose noise would be taken for values, and columns named as those of `noisy`."""
     if any(isinstance(each, NoisyLabels) for each in (column, *(column if isinstance(column, list | tuple) else ()))):
         raise InvalidInput(
             f"Expected {name} as a public column, got NoisyLabels. How two private columns go together is in the frequencies of their "
             "combinations, if both were released together (labeldp.LabelColumns): labeldp.stats.frequencies(noisy)."
         )
+    if noisy is not None:
+        require_public_columns(column_names(column), private_names((*noisy.receipts, *noisy.behind)), name)
 
 
 def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) -> Levels:
@@ -273,7 +276,7 @@ class Design:
     names: tuple[str, ...]
 
 
-def design_of(X: Any, names: Sequence[str] | None = None, *, intercept: bool) -> Design:
+def design_of(X: Any, names: Sequence[str] | None = None, *, intercept: bool, noisy: NoisyLabels | None = None) -> Design:
     """Check public columns and make a design.
 
     Parameters
@@ -284,13 +287,15 @@ def design_of(X: Any, names: Sequence[str] | None = None, *, intercept: bool) ->
         None: the frame's, else x1, x2, ...
     intercept : bool
         Put a column of ones, "intercept", first.
+    noisy : NoisyLabels, optional
+        The labels beside them.
 
     Raises
     ------
     InvalidInput
-        Values are no finite numbers, or a column is a linear combination of others.
+        A column has the name of the labels' own, values are no finite numbers, or a column is a linear combination of others.
     """
-    require_public(X, "X")
+    require_public(X, "X", noisy)
     table, found = _numbers(X)
     wanted = tuple(map(str, names)) if names is not None else found
     if len(wanted) != table.shape[1] or len(set(wanted)) != len(wanted):

@@ -849,7 +849,7 @@ def effect(
     True
     """
     numbers = numbers_of(require_noisy(noisy), of)
-    table = None if X is None else design_of(X, intercept=False)
+    table = None if X is None else design_of(X, intercept=False, noisy=noisy)
     columns, _ = matched(noisy, ids, arm=arm)
     arms = _arms(levels_of(columns["arm"], "arm"), control)
     rows = rows_of(noisy, arm, groups=arms, units=units, ids=ids)

@@ -303,8 +303,8 @@ def regress(
     _validate.one_of(MODELS, model=model)
     _validate.boolean(intercept=intercept)
     kind = _validate.one_of(("observed", "sandwich"), standard_errors=standard_errors) if standard_errors is not None else None
-    raw = design_of(X, names, intercept=intercept)
-    columns, told = matched(require_noisy(noisy), ids, X=raw.table, units=units)
+    raw = design_of(X, names, intercept=intercept, noisy=require_noisy(noisy))
+    columns, told = matched(noisy, ids, X=raw.table, units=units)
     kept = np.flatnonzero(told.evidenced)
     design = Design(columns["X"][kept], raw.names)
     require_rank(design)

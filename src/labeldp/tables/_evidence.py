@@ -23,7 +23,7 @@ from labeldp.laws import Law, law_from_dict
 from labeldp.laws._columns import LabelColumns, classes_of
 from labeldp.ledger._ledger import Ledger, RunRecord, as_ledger
 from labeldp.ledger._run_store import RunStore
-from labeldp.receipt import Receipt
+from labeldp.receipt import Receipt, private_names
 from labeldp.tables._place import URI, Place, manifest_name, manifest_place
 from labeldp.tables._release import (
     KEPT_MANIFEST,
@@ -359,7 +359,7 @@ def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source
         charged.
     """
     runs = ledger.runs(dataset)
-    private = {name for run in runs for name in run.columns}.intersection(names)
+    private = private_names(run.receipt for run in runs).intersection(names)
     if source is not None and private:
         private -= _noisy_columns(source, private, ledger, runs)
     if private:
