@@ -152,7 +152,7 @@ class Ledger:
         if overlap not in ("charge", "refuse"):
             raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
-        self._warn_of_same_rows(spending, rows)
+        self._warn_of_same_people(spending, rows)
         require_unwarned()
         # The order of writes: the row set, the file that a lost ledger is restored from, the charge. If the process dies in between, files
         # may lie there without a charge, never a charge without its files; nothing was drawn for them, and `repair` removes them.
@@ -189,25 +189,23 @@ class Ledger:
                 decision.log_budget(budget)
         return run_of_entry(entry_facts(row), row.hash).receipt
 
-    def _warn_of_same_rows(self, spending: Spending, rows: RowSet | None) -> None:
-        """Warn, at the first charge of an account, if another data set has the same ids and a column of this name: a copy spends twice."""
+    def _warn_of_same_people(self, spending: Spending, rows: RowSet | None) -> None:
+        """Warn, at the first charge of an account, if other data sets have many of its ids and a column of its name: these spend twice."""
         if rows is None:
             return
-        digest, columns = rows.facts()["digest"], set(spending.columns)
+        columns = set(spending.columns)
         with self._store.reading() as session:
             if session is None or any(session.history(spending.dataset, column).runs for column in columns):
                 return
-            runs = list(session.history(None, None).runs.values())
-        same = [run for run in runs if columns.intersection(run.columns) and run.rows and run.rows.get("digest") == digest]
-        if same and not rows.numbered:
-            names = ", ".join(map(repr, dict.fromkeys(run.dataset for run in same)))
-            warn(
-                LabelDPWarning(
-                    f"Data set {spending.dataset!r} has the same ids as data set {names}, and a label column of the same name. If the rows "
-                    "are the same, what is spent on them adds up, and this ledger does not add it up under two names: name one data set "
-                    "(dataset=, --dataset)."
-                )
-            )
+            runs = [run for run in session.history(None, None).runs.values() if run.rows and columns.intersection(run.columns)]
+        found: dict[str, int] = {}
+        # Runs of one data set often cover the same rows: each set is read once.
+        for run in {(run.dataset, str(run.rows["digest"])): run for run in runs if run.rows}.values():
+            theirs = self._sets.load(run)
+            if theirs is not None and (alike := rows.alike(theirs)) is not None:
+                found[run.dataset] = max(alike[1], found.get(run.dataset, 0))
+        if found:
+            warn(LabelDPWarning(_same_people(spending.dataset, rows, found)))
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
         """Refuse a charge that would be refused now, and write nothing; for what takes long before it is charged.
@@ -627,6 +625,18 @@ class SameRequest(LedgerError):
             "the same again: it picks that run up, or returns its answer."
         )
         self.run_id = run_id
+
+
+def _same_people(dataset: str, rows: RowSet, found: Mapping[str, int]) -> str:
+    """Word the warning that other data sets seem to be about the same people; `found` has the ids that each of them shares."""
+    ids = rows.sets["unit" if "unit" in rows.sets else "row"]
+    listed = ", ".join(f"{name!r} ({count:,} of them)" for name, count in found.items())
+    return (
+        f"Data set {dataset!r} has {len(ids.members):,} ids in column {ids.name!r}, and many of them are also in data set"
+        f"{'s' * (len(found) > 1)} {listed}, with a label column of the same name. If they are the same people, each of them spends "
+        "epsilon under every name, and this ledger does not add that up: give all these tables one name (dataset=, --dataset). If they are "
+        "other people who have equal ids, ignore this; where strict refuses it, charge this data set once without strict."
+    )
 
 
 def _write_charge(
