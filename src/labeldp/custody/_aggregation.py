@@ -664,7 +664,7 @@ def _require_room(account: Account, coverage: RowSet | None, total: float | None
                 if left > 0
                 else f"Expected epsilon that remains, but the budget {of} is spent; {said} Allow "
             )
-            + "more with set_budget, or `labeldp ledger set-budget`."
+            + f"more with set_budget, or `{ledger.command('set-budget')}`."
         )
 
 

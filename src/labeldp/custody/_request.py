@@ -482,22 +482,22 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
     if ledger.key_source is None:
         raise UnknownReleaseSecret(
             f"Expected the release secret with id {key_id}, under which run {run_id} was charged, got a ledger without a key source. "
-            f"Say where it is with key= (--key). {_gone(run_id)}"
+            f"Say where it is with key= (--key). {_gone(run_id, ledger)}"
         )
     try:
         return run_secret_halves(stored, ledger.key_source.expecting(key_id), run_id)
     except UnknownReleaseSecret:
         raise UnknownReleaseSecret(
             f"Expected the release secret with id {key_id}, got another release secret than run {run_id} was charged under, from "
-            f"{ledger.key_source}. Name the source that holds the former. {_gone(run_id)}"
+            f"{ledger.key_source}. Name the source that holds the former. {_gone(run_id, ledger)}"
         ) from None
     except LedgerError as error:
         raise LedgerError(f"{error} It is needed for run {run_id}.") from None
 
 
-def _gone(run_id: str) -> str:
+def _gone(run_id: str, ledger: Ledger) -> str:
     return (
-        f"If the release secret is gone, this run can never be finished: abandon it with `labeldp ledger abandon {run_id}`; "
+        f"If the release secret is gone, this run can never be finished: abandon it with `{ledger.command('abandon', run_id)}`; "
         "its epsilon stays spent. Nothing was drawn or charged."
     )
 
@@ -611,7 +611,7 @@ class _Earlier:
             self._say(
                 found,
                 "for other labels: with those, this call resumes it at no further cost; corrected ones are a new charge. To give it up: "
-                f"labeldp ledger abandon {found.run_id}; its epsilon stays spent.",
+                f"{ledger.command('abandon', found.run_id)}; its epsilon stays spent.",
             )
         return None
 

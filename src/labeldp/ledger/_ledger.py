@@ -6,15 +6,12 @@ A ledger holds public facts only: names, laws, epsilons, digests of public data.
 
 import logging
 import os
-import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
-
-import platformdirs
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
@@ -37,6 +34,8 @@ from labeldp.ledger._database import (
     Store,
     canonical_text,
     checked_name,
+    command_line,
+    default_location,
     entry_facts,
     location_of,
     parts_digest,
@@ -295,9 +294,9 @@ class Ledger:
         LedgerError
             Some folder does not record what its run has spent, and the arguments do not either; nothing was written.
         """
-        said = ledger_check.stated(dataset, column, epsilon)
+        said = ledger_check.stated(dataset, column, epsilon, self._place)
         with self._store.writing() as session:
-            return ledger_check.adopt(session, self.runs_dir, said, str(self.location))
+            return ledger_check.adopt(session, self.runs_dir, said, self._place)
 
     def set_budget(self, dataset: str, column: str, budget: float) -> None:
         """Set the budget of a (dataset, column), higher or lower; the change stays in the history."""
@@ -317,7 +316,7 @@ class Ledger:
             raise LedgerError(
                 f"Expected {self.location} to know every run that has results in {self.runs_dir}, got {len(found)} that it does not "
                 f"({found[0]}): it is new, or older than they are, and would count too little. Nothing was charged. Restore the ledger's "
-                "newer copy, or count these runs again: `labeldp ledger adopt`, or Ledger.adopt()."
+                f"newer copy, or count these runs again: `{self.command('adopt')}`, or Ledger.adopt()."
             )
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
@@ -432,7 +431,7 @@ class Ledger:
         if runs and without:
             raise InvalidInput(
                 f"Expected columns with a charge in {dataset!r}, got {_validate.quoted(without)} without one. Correct the name "
-                "(`labeldp ledger spent` lists them), or leave it out: it has spent nothing."
+                f"(`{self.command('spent')}` lists them), or leave it out: it has spent nothing."
             )
         units = {run.unit for run in runs.values()}
         if len(units) > 1:
@@ -539,6 +538,10 @@ class Ledger:
         """Return the private folder of a run, which is made before its charge."""
         return self.runs_dir / run_id_of(run_id)
 
+    def command(self, *words: str) -> str:
+        """Write a command `labeldp ledger` that works on this ledger, for messages."""
+        return command_line(self._place, *words)
+
     @property
     def _place(self) -> Path | LedgerUrl:
         assert not isinstance(self.location, str)  # __post_init__ has made it a path or a URL
@@ -592,8 +595,7 @@ def default_ledger() -> Ledger:
 
     The environment variable LABELDP_KEY names the source of its release secret, if it has one.
     """
-    location = os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite"
-    return Ledger(location, key=os.environ.get("LABELDP_KEY") or None)
+    return Ledger(default_location(), key=os.environ.get("LABELDP_KEY") or None)
 
 
 def as_ledger(given: object) -> Ledger | None:
@@ -739,8 +741,9 @@ class _Decision:
     def log_budget(self, entry: Mapping[str, object]) -> None:
         """Log the budget that was set, once its entry is on disk."""
         level = logging.INFO if entry["why"] == "declared" else logging.WARNING  # nobody chose this one, and it will refuse further charges
-        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
-        _log.log(level, said, self._dataset, self._column, entry["budget"], entry["why"], self._where)
+        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `%s` or set_budget changes it."
+        command = self._ledger.command("set-budget")
+        _log.log(level, said, self._dataset, self._column, entry["budget"], entry["why"], self._where, command)
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
         """Compute what the most used of the requested rows has spent, or an upper bound that leaves enough of the budget."""
@@ -755,5 +758,4 @@ class _Decision:
         return f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or `{self._command(amount)}`"
 
     def _command(self, amount: float) -> str:
-        dataset, column = shlex.quote(self._dataset), shlex.quote(self._column)
-        return f"labeldp ledger set-budget --dataset {dataset} --label {column} --budget {amount!r}"
+        return self._ledger.command("set-budget", "--dataset", self._dataset, "--label", self._column, "--budget", repr(amount))
