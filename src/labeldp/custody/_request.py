@@ -611,7 +611,7 @@ class _Earlier:
             self._say(
                 found,
                 "for other labels: with those, this call resumes it at no further cost; corrected ones are a new charge. To give it up: "
-                f"{ledger.command('abandon', found.run_id)}; its epsilon stays spent.",
+                f"{self._ledger.command('abandon', found.run_id)}; its epsilon stays spent.",
             )
         return None
 

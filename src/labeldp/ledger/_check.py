@@ -495,6 +495,7 @@ def stated(dataset: str | None, column: str | None, epsilon: float | None, where
     if re.search(r"(?<!\\),", name):
         raise InvalidInput(
             f"Expected one column for runs whose folders say nothing, got {name!r}. Of columns that were released together name one, and "
-            f"lower the budgets of the others by this epsilon (`{command_line(where, 'set-budget')}`). A comma in a column's name is written \\,"
+            f"lower the budgets of the others by this epsilon (`{command_line(where, 'set-budget')}`). A comma in a column's name is "
+            "written \\,"
         )
     return Statement(checked_name(dataset=dataset), name.replace("\\,", ","), epsilon)

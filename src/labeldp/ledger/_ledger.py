@@ -44,7 +44,7 @@ from labeldp.ledger._database import (
     runs_folder,
     utc_now,
 )
-from labeldp.ledger._rowset import RowSet, RowSetBuilder, RowSets, Spend, delta_of, overlaps
+from labeldp.ledger._rowset import IdSet, Role, RowSet, RowSetBuilder, RowSets, Spend, delta_of, overlaps
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
 from labeldp.noise._secrets import KeySource
 from labeldp.receipt import Receipt
@@ -197,14 +197,16 @@ class Ledger:
             if session is None or any(session.history(spending.dataset, column).runs for column in columns):
                 return
             runs = [run for run in session.history(None, None).runs.values() if run.rows and columns.intersection(run.columns)]
-        found: dict[str, int] = {}
+        found: dict[Role, dict[str, int]] = {}
         # Runs of one data set often cover the same rows: each set is read once.
         for run in {(run.dataset, str(run.rows["digest"])): run for run in runs if run.rows}.values():
             theirs = self._sets.load(run)
             if theirs is not None and (alike := rows.alike(theirs)) is not None:
-                found[run.dataset] = max(alike[1], found.get(run.dataset, 0))
-        if found:
-            warn(LabelDPWarning(_same_people(spending.dataset, rows, found)))
+                role, count = alike
+                shared = found.setdefault(role, {})
+                shared[run.dataset] = max(count, shared.get(run.dataset, 0))
+        for role, shared in found.items():
+            warn(LabelDPWarning(_same_people(spending.dataset, rows.sets[role], shared)))
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
         """Refuse a charge that would be refused now, and write nothing; for what takes long before it is charged.
@@ -629,9 +631,8 @@ class SameRequest(LedgerError):
         self.run_id = run_id
 
 
-def _same_people(dataset: str, rows: RowSet, found: Mapping[str, int]) -> str:
+def _same_people(dataset: str, ids: IdSet, found: Mapping[str, int]) -> str:
     """Word the warning that other data sets seem to be about the same people; `found` has the ids that each of them shares."""
-    ids = rows.sets["unit" if "unit" in rows.sets else "row"]
     listed = ", ".join(f"{name!r} ({count:,} of them)" for name, count in found.items())
     return (
         f"Data set {dataset!r} has {len(ids.members):,} ids in column {ids.name!r}, and many of them are also in data set"

@@ -112,10 +112,10 @@ class RowSet:
         return {role: ids.shared(other.sets[role]) for role, ids in self.sets.items() if role in other.sets}
 
     def alike(self, other: "RowSet") -> tuple[Role, int] | None:
-        """Count the units that are in both sets, or the rows if no units are named; None if they do not speak for the same people."""
-        role: Role = "unit" if "unit" in self.sets else "row"
-        count = self.sets[role].alike(other.sets[role]) if role in other.sets else 0
-        return (role, count) if count else None
+        """Count the units that are in both sets, or else the rows; None if neither speak for the same people."""
+        roles: tuple[Role, ...] = ("unit", "row")
+        counts = ((role, self.sets[role].alike(other.sets[role])) for role in roles if role in self.sets and role in other.sets)
+        return next(((role, count) for role, count in counts if count), None)
 
     def to_bytes(self) -> bytes:
         """Write the sets with a header: the content of the file in the run's folder."""
