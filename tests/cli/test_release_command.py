@@ -439,7 +439,7 @@ def test_a_spent_budget_is_called_spent(tmp_path: Path) -> None:
     code, _, said = run(*command(source, tmp_path / "b.csv", "--redraw"))
     assert code == 3 and "budget 1.0 for dataset 'in', column 'status'" in said and "is spent; got epsilon=1.0" in said
     assert "<= 0" not in said and "Ask for less" not in said
-    assert said.index("--budget 2.0") < said.index("The same rows under another name spend twice") < said.index("(--dataset)")
+    assert said.index("--budget 2.0") < said.index("Do not give the same rows another name") < said.index("(--dataset)")
 
 
 def test_a_chain_of_releases_tells_what_was_spent_in_all(tmp_path: Path) -> None:

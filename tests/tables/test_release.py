@@ -2,6 +2,7 @@
 """A release end to end, from Python: what comes out, what it cost, what a repeat does."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,8 @@ def test_a_repeat_without_the_stored_table_is_refused(tmp_path: Path, ledger: Le
     source = write(data(), tmp_path / "in.parquet")
     done = release(source, tmp_path / "o.parquet", spec(), ledger)
     done.path.unlink()
-    with pytest.raises(ReleaseError, match="redraw"):
+    with warnings.catch_warnings(), pytest.raises(ReleaseError, match="redraw"):
+        warnings.simplefilter("error")  # nothing has come back, so no warning says so
         release(source, tmp_path / "o.parquet", spec(), ledger)
     assert not done.path.exists()
 
@@ -285,6 +287,15 @@ def test_a_csv_row_is_named_by_its_line(tmp_path: Path, ledger: Ledger) -> None:
             release(source, tmp_path / "o.csv", spec(classes=["no", "yes"], id=None), ledger)
         assert "maybe" not in str(caught.value) and ("line" in str(caught.value)) is (label == "")
     assert ledger.runs() == []
+
+
+def test_text_that_is_not_utf8_is_refused_before_the_charge(tmp_path: Path, ledger: Ledger) -> None:
+    source = tmp_path / "in.csv"
+    source.write_bytes("id,town,y\n1,Köln,no\n2,Bonn,yes\n".encode("latin-1"))
+    for ids in ("id", None):
+        with pytest.raises(InvalidInput, match=r"UTF-8 in in\.csv, got other bytes\. Save the file as UTF-8"):
+            release(source, tmp_path / "o.csv", spec(classes=["no", "yes"], id=ids), ledger)
+    assert ledger.runs() == [] and not (tmp_path / "o.csv").exists()
 
 
 def test_null_labels_are_a_class_if_declared(tmp_path: Path, ledger: Ledger) -> None:

@@ -19,7 +19,7 @@ from labeldp.aggregates import Aggregate, Histogram
 from labeldp.custody._aggregation import GroupCounts, drawn_answer
 from labeldp.custody._draw import FirstPass, Ids, PassSums, RunFacts, SecondPass, SecretParts, blocks_of_rows, check_contract, law_per_row
 from labeldp.custody._encode import declare
-from labeldp.custody._request import Account, Charge, Request, RunSecret, begin, fresh_secret, kept_secret, warn_of_repeat
+from labeldp.custody._request import Account, Charge, Request, RunSecret, begin, fresh_secret, kept_secret
 from labeldp.custody._run import keep_within_cap
 from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
@@ -261,7 +261,6 @@ class TablePin:
         self._row_set = None
         settled = self._settled(charge)
         if settled is not None:
-            warn_of_repeat(charge.receipt, "neither labels nor other columns of the table given now are in it")
             return replace(settled, receipt=charge.receipt)
         if charge.secret is None:
             raise LedgerError(f"Expected a run that may still draw, but run {charge.run_id} has settled meanwhile. Run this again.")

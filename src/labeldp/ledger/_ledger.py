@@ -729,7 +729,7 @@ class _Decision:
                 else f"Expected epsilon that remains, but {of} is spent; {got} Allow more"
             )
             # Another name must not read as a way to get more from the same people.
-            twice = "The same rows under another name spend twice; only data of others take another name"
+            twice = "Do not give the same rows another name: they would spend under both. Only data of other people get a name of their own"
             raise BudgetExceeded(
                 f"{said} {self._by_budget(needed)}. {twice} (dataset=).",
                 cli=f"{said} with `{self._command(needed)}`. {twice} (--dataset).",

@@ -100,6 +100,7 @@ class Source(ABC):
     extent: int
     schema: pa.Schema
     shape: "Shape"  # the shape of released batches; set by `plan`
+    all_utf8 = False  # whether `batches` of text refuse bytes that are no UTF-8, also in columns that are not read
     _planned: tuple[str, ...] = ()
 
     @cached_property
@@ -208,6 +209,12 @@ def check_columns(source: Readable, names: Sequence[str]) -> None:
         if name not in source.names:
             shown = [repr(each) if "," in each else each for each in source.names[:20]]
             listed = ", ".join(shown) + (" ..." if len(source.names) > 20 else "")
+            other = next((mark for mark in ";\t|" if source.text and len(source.names) == 1 and mark in source.names[0]), None)
+            if other is not None:
+                raise InvalidInput(
+                    f"Expected columns with commas between them (tabs in .tsv), but the header of {source.path.name} has {other!r} between "
+                    f"its names: it was read as one column, so none is {name!r}. Save the table with commas."
+                )
             raise InvalidInput(
                 f"Expected a column that {source.path.name} has, got {name!r}."
                 f"{_validate.suggest(name, source.names)} Its columns: {listed}."
