@@ -197,6 +197,29 @@ def test_a_missing_column_suggests_the_nearest(tmp_path: Path) -> None:
     assert "'patient'" in said
 
 
+def test_marks_and_names_that_are_nearly_right_get_a_hint(tmp_path: Path) -> None:
+    source, out = people(tmp_path / "in.csv"), tmp_path / "o.csv"
+    common = ("--epsilon", "1", "--out", out)
+    code, _, said = run("release", source, "--label", "status", "--classes", "ill;well", *common)
+    assert code == 2 and "--classes 'ill,well'" in " ".join(said.split())
+    code, _, said = run(*command(source, out, "--prior", "hist"))
+    assert code != 0 and "Did you mean 'histogram'?" in " ".join(said.split())
+    (tmp_path / "semi.csv").write_text(source.read_text().replace(",", ";"))
+    code, _, said = run(*command(tmp_path / "semi.csv", out))
+    assert code == 4 and "has ';' between its names" in said and "Save the table with commas." in said
+    assert default_ledger().runs() == []
+
+
+def test_an_epsilon_that_tells_nothing_is_warned_of_and_strictly_refused(tmp_path: Path) -> None:
+    source, out = people(tmp_path / "in.csv"), tmp_path / "o.csv"
+    tiny = ("release", source, "--label", "status", "--classes", "ill,well", "--epsilon", "1e-9", "--out", out)
+    code, _, said = run(*tiny, "--strict")
+    assert code == 4 and "An epsilon of 1e-09 a row tells practically nothing" in said and "`labeldp plan`" in said
+    assert "more than 1e+20 rows" in said and default_ledger().runs() == []
+    code, _, said = run(*tiny)
+    assert code == 0 and "warning: An epsilon of 1e-09" in said
+
+
 def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,well\n1,ill\n")
     assert run(*command(tmp_path / "in.csv", tmp_path / "o.csv", "--id", "patient"))[0] == 4

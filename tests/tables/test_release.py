@@ -393,6 +393,7 @@ def test_released_tables_are_not_released_again(tmp_path: Path, ledger: Ledger) 
         release(done.path, tmp_path / "o2.parquet", spec(law="subset"), ledger)
 
 
+@pytest.mark.filterwarnings("ignore:An epsilon of 1e-06")
 def test_row_groups_do_not_tell_how_long_raw_labels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from labeldp.tables.formats import _parquet as parquet
 

@@ -543,8 +543,8 @@ def warn_of_epsilon(request: Request, account: Account) -> None:
     if account.noise is None and not request.of_groups and each < SMALL_EPSILON:
         warn(
             LabelDPWarning(
-                f"An epsilon of {each:g} a row tells practically nothing of a label: to learn the share of one of two classes to within 0.1 "
-                f"takes more than {10 ** (2 * (1 - math.log10(each))):.0e} rows. `labeldp plan` compares epsilons."
+                f"An epsilon of {each:g} a row tells practically nothing of a label: to learn the share of one of two classes to within "
+                f"0.1 takes more than {10 ** (2 * (1 - math.log10(each))):.0e} rows. `labeldp plan` compares epsilons."
             )
         )
 

@@ -158,7 +158,8 @@ class CsvBatch(Batch):
 def not_utf8(where: str) -> InvalidInput:
     """Make the error for bytes that are no text in UTF-8. It names no row: of a label's column that would tell of the row's label."""
     return InvalidInput(
-        f"Expected text in UTF-8 in {where}, got other bytes. Save the file as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN.csv > OUT.csv."
+        f"Expected text in UTF-8 in {where}, got other bytes. Save the file as UTF-8; if it is Latin-1: "
+        "iconv -f LATIN1 -t UTF-8 IN.csv > OUT.csv."
     )
 
 
