@@ -742,7 +742,7 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
         ldp.concat([noisy[:10], noisy[9:]])
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* has the same ids")
+@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 def test_a_path_names_a_ledger(tmp_path):
     where = str(tmp_path / "ledger.db")
     noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=where)
