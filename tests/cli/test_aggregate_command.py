@@ -242,7 +242,7 @@ def test_classes_are_declared(tmp_path: Path) -> None:
     ("replaced", "said"),
     [
         ({"site": [*np.array(SITES)[SITE[:-1]], None]}, "none in {}"),
-        ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], SENTINEL]}, "another value in {}"),
+        ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], SENTINEL]}, "another value in some row"),
         ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], None]}, "none in {}"),
     ],
 )

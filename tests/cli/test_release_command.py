@@ -174,13 +174,13 @@ def test_wrong_options_are_usage(tmp_path: Path, more: tuple[str, ...], said: st
     assert said in message
 
 
-def test_undeclared_class_is_named_by_row_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_undeclared_class_is_told_without_its_row_or_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for ending in ("csv", "parquet"):
         source = people(tmp_path / f"in.{ending}", bad=SENTINEL)
         code, _, said = run(*command(source, tmp_path / f"o.{ending}"))
         assert code == 4
-        assert ("row 201 (line 202)" if ending == "csv" else "row 201 (the first is row 1)") in said
+        assert "another value in some row. Which row it is would tell of its label" in said and "201" not in said
         code, said, _ = run(*command(source, tmp_path / f"o.{ending}", "--json"))
         assert json.loads(said)["exit_code"] == code == 4
     assert SENTINEL not in caplog.text
@@ -196,6 +196,29 @@ def test_a_missing_column_suggests_the_nearest(tmp_path: Path) -> None:
     code, _, said = run(*command(source, tmp_path / "o.csv", "--id", "patien"))
     assert code == 4
     assert "'patient'" in said
+
+
+def test_marks_and_names_that_are_nearly_right_get_a_hint(tmp_path: Path) -> None:
+    source, out = people(tmp_path / "in.csv"), tmp_path / "o.csv"
+    common = ("--epsilon", "1", "--out", out)
+    code, _, said = run("release", source, "--label", "status", "--classes", "ill;well", *common)
+    assert code == 2 and "--classes 'ill,well'" in " ".join(said.split())
+    code, _, said = run(*command(source, out, "--prior", "hist"))
+    assert code != 0 and "Did you mean 'histogram'?" in " ".join(said.split())
+    (tmp_path / "semi.csv").write_text(source.read_text().replace(",", ";"))
+    code, _, said = run(*command(tmp_path / "semi.csv", out))
+    assert code == 4 and "has ';' between its names" in said and "Save the table with commas." in said
+    assert default_ledger().runs() == []
+
+
+def test_an_epsilon_that_tells_nothing_is_warned_of_and_strictly_refused(tmp_path: Path) -> None:
+    source, out = people(tmp_path / "in.csv"), tmp_path / "o.csv"
+    tiny = ("release", source, "--label", "status", "--classes", "ill,well", "--epsilon", "1e-9", "--out", out)
+    code, _, said = run(*tiny, "--strict")
+    assert code == 4 and "An epsilon of 1e-09 a row tells practically nothing" in said and "`labeldp plan`" in said
+    assert "more than 1e+20 rows" in said and default_ledger().runs() == []
+    code, _, said = run(*tiny)
+    assert code == 0 and "warning: An epsilon of 1e-09" in said
 
 
 def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
@@ -440,7 +463,7 @@ def test_a_spent_budget_is_called_spent(tmp_path: Path) -> None:
     code, _, said = run(*command(source, tmp_path / "b.csv", "--redraw"))
     assert code == 3 and "budget 1.0 for dataset 'in', column 'status'" in said and "is spent; got epsilon=1.0" in said
     assert "<= 0" not in said and "Ask for less" not in said
-    assert said.index("--budget 2.0") < said.index("The same rows under another name spend twice") < said.index("(--dataset)")
+    assert said.index("--budget 2.0") < said.index("Do not give the same rows another name") < said.index("(--dataset)")
 
 
 def test_a_chain_of_releases_tells_what_was_spent_in_all(tmp_path: Path) -> None:
@@ -531,11 +554,11 @@ def test_a_copy_of_the_table_is_warned_of_and_strictly_refused(tmp_path: Path) -
     shutil.copy(source, copy)
     assert run(*command(source, tmp_path / "a.parquet", "--id", "patient"))[0] == 0
     code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient", "--strict"))
-    assert code == 4 and "'copy' has the same ids as data set 'in'" in told and "--strict refuses this; nothing was charged." in told
+    assert code == 4 and "also in data set 'in' (400 of them)" in told and "--strict refuses this; nothing was charged." in told
     ledger = default_ledger()
     assert [each.dataset for each in ledger.runs()] == ["in"] and len(list(ledger.runs_dir.iterdir())) == 1
     code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient"))
-    assert code == 0 and "warning: Data set 'copy' has the same ids as data set 'in'" in told
+    assert code == 0 and "warning: Data set 'copy' has 400 ids in column 'patient', and many of them are also in data set 'in'" in told
 
 
 def test_a_strict_release_is_not_ended_by_a_warning_after_the_charge(tmp_path: Path) -> None:

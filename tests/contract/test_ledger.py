@@ -64,6 +64,18 @@ def test_refusal_says_what_remains_where_and_what_to_do(ledger: Ledger) -> None:
     assert ledger.remaining("clicks", "label") == 0.0
 
 
+def test_a_printed_command_works_on_the_ledger_that_it_is_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "the ledger.sqlite"
+    ledger, own = Ledger(place), f"{COMMAND} --ledger '{place}'"
+    charge(Ledger(place, budget=1.0), 0.75)
+    for location, command in [("elsewhere.sqlite", own), (str(place), COMMAND)]:
+        monkeypatch.setenv("LABELDP_LEDGER", location)
+        with pytest.raises(BudgetExceeded) as caught:
+            charge(ledger, 0.5)
+        assert f"`{command}`" in str(caught.value) and f"`{command}`" in caught.value.cli
+    assert Ledger("postgresql://a:secret@host/db").command("spent") == "labeldp ledger spent --ledger postgresql://a@host/db"
+
+
 def test_first_charge_without_a_budget_sets_it_and_says_so(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     assert ledger.budget_of("clicks", "label") is None
     assert ledger.remaining("clicks", "label") == math.inf

@@ -146,12 +146,12 @@ def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplo
 NEAR = {
     "law": (
         {"law": ldp.SubsetSelection(3, 1.0)},
-        'has answered this request but for law (kept "rr", now "subset"): with that as it was, its answer is free.',
+        'has answered this request with other settings: law (then "rr", now "subset"). With the settings of that run its answer is free.',
     ),
-    "epsilon": ({"law": ldp.RandomizedResponse(3, 2.0)}, "but for epsilon (kept 1.0, now 2.0): with that as it was"),
-    "cap": ({"max_rows_per_unit": 2}, "but for max_rows_per_unit (kept 1, now 2): with that"),
-    "order": ({"classes": [2, 1, 0]}, "has drawn these rows, and differs in other classes, another order of them, another prior"),
-    "name": ({"stage": "again"}, 'but for stage (kept "release", now "again")'),
+    "epsilon": ({"law": ldp.RandomizedResponse(3, 2.0)}, "with other settings: epsilon (then 1.0, now 2.0). With the"),
+    "cap": ({"max_rows_per_unit": 2}, "with other settings: max_rows_per_unit (then 1, now 2). With"),
+    "order": ({"classes": [2, 1, 0]}, "has drawn these rows with other settings: other classes, another order of them, another prior"),
+    "name": ({"stage": "again"}, 'with other settings: stage (then "release", now "again")'),
     "rows": ({"ids": IDS + 1}, ""),
     "redraw": ({"redraw": True}, ""),
 }
@@ -180,7 +180,7 @@ def test_a_spent_budget_names_the_settings_of_commands(tmp_path):
 
     assert run("release", "a.csv", "1")[0] == 0
     code, told = run("release", "b.csv", "0.5", "--law", "subset")
-    assert code == 3 and 'has answered this request but for epsilon (kept 1.0, now 0.5); law (kept "rr", now "subset")' in told
+    assert code == 3 and 'has answered this request with other settings: epsilon (then 1.0, now 0.5); law (then "rr", now "subset")' in told
     code, told = run("train", "m", "1")
     assert code == 3 and "has drawn these rows for another command: what is learned from its labels is free." in told
     group = [each for each in asked if each not in ("--id", "id")]
@@ -202,7 +202,7 @@ def test_a_spent_budget_names_the_settings_of_commands(tmp_path):
         )
         for epsilon in ("1", "2")
     ]
-    assert counted[0].exit_code == 0 and "has answered this request but for epsilon (kept 1.0, now 2.0)" in counted[1].stderr
+    assert counted[0].exit_code == 0 and "has answered this request with other settings: epsilon (then 1.0, now 2.0)" in counted[1].stderr
 
 
 def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
@@ -266,7 +266,7 @@ def test_a_table_that_was_released_before_says_it(ledger, tmp_path, capsys, ids)
         warnings.simplefilter("error", RepeatWarning)
         first = ldp.release(source, out, spec, ledger)
     pq.write_table(pa.table({"id": IDS, "y": SECOND}), source)  # corrected, or of another target
-    with pytest.warns(RepeatWarning, match=r"neither labels nor other columns of the table given now are in it.*redraw=True") as told:
+    with pytest.warns(RepeatWarning, match=r"Later changes to the table.s labels or other columns are not in it.*redraw=True") as told:
         again = ldp.release(source, out, spec, ledger)
     assert [each.filename for each in told] == [__file__] and first.receipt.run_id in str(told[0].message)
     assert again.repeated and again.receipt.repeated and again.receipt == first.receipt
@@ -335,7 +335,7 @@ def test_the_refusal_is_the_last_line_of_what_a_search_says(ledger, search):
     with pytest.raises(ValueError, match="fits failed") as told:
         GridSearchCV(model, {"epsilon": [0.5, 1.0]}, cv=KFold(2)).fit(X, FIRST) if search else cross_val_score(model, X, FIRST, cv=KFold(3))
     last = str(told.value).strip().splitlines()[-1]
-    assert last.startswith("labeldp.errors.InvalidInput: Expected raw labels") and "Privatize the labels once" in last
+    assert last.startswith("labeldp.errors.InvalidInput: Expected fit to be called directly") and "Privatize the labels once" in last
     assert not ledger.runs()
 
 

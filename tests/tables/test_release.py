@@ -2,6 +2,7 @@
 """A release end to end, from Python: what comes out, what it cost, what a repeat does."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,8 @@ def test_a_repeat_without_the_stored_table_is_refused(tmp_path: Path, ledger: Le
     source = write(data(), tmp_path / "in.parquet")
     done = release(source, tmp_path / "o.parquet", spec(), ledger)
     done.path.unlink()
-    with pytest.raises(ReleaseError, match="redraw"):
+    with warnings.catch_warnings(), pytest.raises(ReleaseError, match="redraw"):
+        warnings.simplefilter("error")  # nothing has come back, so no warning says so
         release(source, tmp_path / "o.parquet", spec(), ledger)
     assert not done.path.exists()
 
@@ -276,15 +278,24 @@ def test_a_csv_row_is_named_by_its_line(tmp_path: Path, ledger: Ledger) -> None:
     source = tmp_path / "in.csv"
     rows = ["a,no", '"b\nb",no', "", "c,no", "d,{}", "e,never", "f,never"]
     for label, said in (
-        ("maybe", r"row 4 \(line 7\)\. Declare it"),
+        ("maybe", "another value in some row. Which row it is would tell of its label"),
         ("", r"none in row 4 \(line 7\)\. Drop"),
         ("no ", "some row. It is a declared class but for blanks"),
     ):
         source.write_text("\n".join(["x,y", *rows]).format(label) + "\n")
         with pytest.raises(InvalidInput, match=said) as caught:
             release(source, tmp_path / "o.csv", spec(classes=["no", "yes"], id=None), ledger)
-        assert "maybe" not in str(caught.value)
+        assert "maybe" not in str(caught.value) and ("line" in str(caught.value)) is (label == "")
     assert ledger.runs() == []
+
+
+def test_text_that_is_not_utf8_is_refused_before_the_charge(tmp_path: Path, ledger: Ledger) -> None:
+    source = tmp_path / "in.csv"
+    source.write_bytes("id,town,y\n1,Köln,no\n2,Bonn,yes\n".encode("latin-1"))
+    for ids in ("id", None):
+        with pytest.raises(InvalidInput, match=r"UTF-8 in in\.csv, got other bytes\. Save the file as UTF-8"):
+            release(source, tmp_path / "o.csv", spec(classes=["no", "yes"], id=ids), ledger)
+    assert ledger.runs() == [] and not (tmp_path / "o.csv").exists()
 
 
 def test_null_labels_are_a_class_if_declared(tmp_path: Path, ledger: Ledger) -> None:
@@ -382,6 +393,7 @@ def test_released_tables_are_not_released_again(tmp_path: Path, ledger: Ledger) 
         release(done.path, tmp_path / "o2.parquet", spec(law="subset"), ledger)
 
 
+@pytest.mark.filterwarnings("ignore:An epsilon of 1e-06")
 def test_row_groups_do_not_tell_how_long_raw_labels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from labeldp.tables.formats import _parquet as parquet
 

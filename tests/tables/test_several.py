@@ -272,7 +272,7 @@ def test_options_of_numbers_among_several_columns_are_checked(tmp_path: Path, to
     assert not (tmp_path / "ledger.db").exists()
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* has the same ids")
+@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_column_that_was_not_released_is_named_beside_those_that_were(tmp_path: Path, ledger: Ledger, ending: str) -> None:
     source, out, one = (tmp_path / f"{name}.{ending}" for name in ("in", "out", "one"))

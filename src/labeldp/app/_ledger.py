@@ -40,13 +40,13 @@ def existing_ledger(path: str | Path | None) -> Ledger:
     return found
 
 
-def adopted_text(found: Sequence[Mapping[str, object]]) -> str:
+def adopted_text(found: Sequence[Mapping[str, object]], ledger: Ledger) -> str:
     """Format the adopted runs as a table."""
     if not found:
         return "Nothing to adopt: the ledger knows every run that has results beside it."
     told = [dict(each) | {"rows": "every row" if each["rows"] is None else each["rows"]} for each in found]
     table = table_text(("run_id", "dataset", "column", "unit", "epsilon", "state", "rows"), told)
-    return f"{table}\nThese are counted again. Look at the budgets: labeldp ledger spent."
+    return f"{table}\nThese are counted again. Look at the budgets: {ledger.command('spent')}."
 
 
 def accounts(ledger: Ledger, dataset: str | None = None, column: str | None = None) -> list[dict[str, object]]:
@@ -331,6 +331,6 @@ def _check_unneeded(path: Path, ledger: Ledger, key_id: str) -> None:
     if needed:
         raise LedgerError(
             f"Expected no charged run that needs {path}, got {len(needed)} in {ledger.location}: {', '.join(needed)}. Finish them, by "
-            "asking for the same release again, or abandon them with `labeldp ledger abandon RUN`. With --force the key is destroyed and "
-            "they can never be finished."
+            f"asking for the same release again, or abandon them with `{ledger.command('abandon', 'RUN')}`. With --force the key is "
+            "destroyed and they can never be finished."
         )

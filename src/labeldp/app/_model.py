@@ -852,6 +852,9 @@ def prior_of(
         return PriorTable(table, key)
     if columns and columns[0] == HISTOGRAM and all(each.startswith("eps=") for each in columns[1:]):
         return OwnHistogram(_cost_of(columns[1:]))
+    # One column cannot hold a weight for each of several classes.
+    if columns and all(each.startswith("eps=") for each in columns[1:]) and (meant := _validate.suggest(columns[0], [HISTOGRAM])):
+        raise InvalidInput(f"Expected columns with a weight for each class, or histogram[,eps=E], got --prior {','.join(columns)}.{meant}")
     return columns if model is None else PriorModel(model, features, factory, trust=trust)
 
 

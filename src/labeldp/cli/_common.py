@@ -346,6 +346,11 @@ class ClassOptions:
         if infer or not given:
             return INFER if infer else None
         names = split(self.classes) if self.classes_file is None else lines_of(self.classes_file)
+        if names is not None and len(names) == 1 and ";" in names[0]:
+            raise typer.BadParameter(
+                f"Expected classes with commas between them, got {names[0]!r}. Write --classes '{names[0].replace(';', ',')}'. A semicolon "
+                "is between the lists of several label columns."
+            )
         return [*(names or ()), *([None] if null_class else [])]
 
     def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:

@@ -107,7 +107,7 @@ def ledger_adopt(
 
     record = ledger_at(ledger)
     found = usage(lambda: record.adopt(dataset=dataset, column=label, epsilon=epsilon))
-    answer(as_json, {"adopted": found}, adopted_text(found))
+    answer(as_json, {"adopted": found}, adopted_text(found, record))
 
 
 @app.command("verify")

@@ -24,7 +24,7 @@ from labeldp._validate import DEFAULT_COLUMN, exact
 from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals, Query
 from labeldp.aggregates._base import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
-from labeldp.custody._encode import Name, RowIds, as_array, classes_for, declare, encode, require_public_groups
+from labeldp.custody._encode import UNDECLARED, Name, RowIds, as_array, classes_for, declare, encode, require_public_groups
 from labeldp.custody._request import (
     REDRAW,
     RELEASE_ANEW,
@@ -675,7 +675,7 @@ def _require_room(account: Account, coverage: RowSet | None, total: float | None
                 if left > 0
                 else f"Expected epsilon that remains, but the budget {of} is spent; {said} Allow "
             )
-            + "more with set_budget, or `labeldp ledger set-budget`."
+            + f"more with set_budget, or `{ledger.command('set-budget')}`."
         )
 
 
@@ -997,15 +997,16 @@ class LabelReader:
             raise InvalidInput(f"Expected a label column {self._label!r}, got columns {_validate.quoted(batch.schema.names)}.")
         column = batch.column(self._label)
         if column.null_count:
-            self._refuse(np.asarray(pc.is_null(column)))
+            row = self.rows + int(np.flatnonzero(np.asarray(pc.is_null(column)))[0])
+            fix = "Drop such rows, or give missing labels a class of their own."
+            raise InvalidInput(f"{self._expected} row {row} (the first is row 0) has none. {fix}")
         if pa.types.is_dictionary(column.type):
             codes: NDArray[np.integer] = self._searched(column.dictionary).take(column.indices.to_numpy())
         else:
             codes = column.to_numpy() if self._are_codes and pa.types.is_integer(column.type) else self._searched(column)
-        # Minimum and maximum first, which are fast; the row is searched only if there is one.
         bad = bool(len(codes)) and not (codes.min() >= 0 and codes.max() < len(self._classes))
         if bad:
-            self._refuse((codes < 0) | (codes >= len(self._classes)))
+            raise InvalidInput(f"{self._expected} some label is not. {UNDECLARED.format('the column')}")
         self.rows += len(codes)
         return codes
 
@@ -1020,9 +1021,6 @@ class LabelReader:
             ) from None
         return np.asarray(pc.fill_null(pc.index_in(column, value_set=values), -1))
 
-    def _refuse(self, bad: NDArray[np.bool_]) -> NoReturn:
-        rows = np.flatnonzero(bad)
-        raise InvalidInput(
-            f"Expected every label to be one of the {len(self._classes)} declared classes, but row {self.rows + rows[0]} is not (the "
-            "first is row 0). Declare the class, or give missing labels a class of their own."
-        )
+    @property
+    def _expected(self) -> str:
+        return f"Expected every label to be one of the {len(self._classes)} declared classes, but"

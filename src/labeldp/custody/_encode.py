@@ -227,6 +227,13 @@ def _is_fraction(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text.strip())) and not _WHOLE.fullmatch(text.strip())
 
 
+UNDECLARED = (
+    "Which row it is would tell of its label, so that is not said: list the different values of {} yourself. Declare the value as a class, "
+    "or mend it."
+)
+"""What to do about a label that is no declared class."""
+
+
 def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     """Encode raw labels as class codes.
 
@@ -245,8 +252,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     Raises
     ------
     InvalidInput
-        A label is missing or not declared. The message names its row or how it differs from a class, never both, and neither its value
-        nor the number of such rows.
+        A label is missing, and the message names its row; or it is not declared, and the message may say how it differs from a class.
+        It shows neither a value nor the number of such rows.
     """
     return _of_columns(labels, classes) if isinstance(classes, LabelColumns) else _of_one(labels, classes)
 
@@ -262,11 +269,11 @@ def _of_one(labels: ArrayLike, classes: Sequence[object]) -> Codes:
             f"the codes 0 to {len(classes) - 1}" if tuple(classes) == tuple(range(len(classes))) else f"the {len(classes)} declared classes"
         )
         hint = near_miss(array[bad[0]], classes)
-        where = "some label" if hint else f"row {bad[0]} (the first is row 0)"  # hint and row together could reveal the row's label
-        raise InvalidInput(
-            f"Expected every label to be one of {listed}, but {where} is not. "
-            f"{hint or 'Declare its class (classes=), or give missing labels a class of their own.'}"
-        )
+        missing = is_missing(array[bad[0]])
+        # Of a row with a label its number would tell that this is none of the declared ones.
+        where = f"row {bad[0]} (the first is row 0)" if missing else "some label"
+        fix = "Declare a class for missing labels and fill them in." if missing else UNDECLARED.format("the labels")
+        raise InvalidInput(f"Expected every label to be one of {listed}, but {where} is not. {hint or fix}")
     return codes.view(Codes)
 
 

@@ -47,9 +47,13 @@ Overlap = Literal["charge", "refuse"]
 
 
 LARGE_EPSILON = 8.0
+SMALL_EPSILON = 1e-3
 _QUESTION, _IDENTITIES = "question", "identities"
 """Files of a run whose rows have no ids: the digest of its request without the public columns, and the identities of the requests that
 resumed it."""
+_AS_THEN = "With the settings of that run its answer is free."
+_IN_WORDS = {"laws": "the laws of the columns", "sizes": "the numbers of classes", "stages": "the stages", "plan": "the plan of stages"}
+"""Settings in an event, as messages call them; others have the name that users give them."""
 _LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
@@ -487,40 +491,40 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
     if ledger.key_source is None:
         raise UnknownReleaseSecret(
             f"Expected the release secret with id {key_id}, under which run {run_id} was charged, got a ledger without a key source. "
-            f"Say where it is with key= (--key). {_gone(run_id)}"
+            f"Say where it is with key= (--key). {_gone(run_id, ledger)}"
         )
     try:
         return run_secret_halves(stored, ledger.key_source.expecting(key_id), run_id)
     except UnknownReleaseSecret:
         raise UnknownReleaseSecret(
             f"Expected the release secret with id {key_id}, got another release secret than run {run_id} was charged under, from "
-            f"{ledger.key_source}. Name the source that holds the former. {_gone(run_id)}"
+            f"{ledger.key_source}. Name the source that holds the former. {_gone(run_id, ledger)}"
         ) from None
     except LedgerError as error:
         raise LedgerError(f"{error} It is needed for run {run_id}.") from None
 
 
-def _gone(run_id: str) -> str:
+def _gone(run_id: str, ledger: Ledger) -> str:
     return (
-        f"If the release secret is gone, this run can never be finished: abandon it with `labeldp ledger abandon {run_id}`; "
+        f"If the release secret is gone, this run can never be finished: abandon it with `{ledger.command('abandon', run_id)}`; "
         "its epsilon stays spent. Nothing was drawn or charged."
     )
 
 
-def warn_of_repeat(receipt: Receipt, of_these: str = "the labels given now were not read", anew: tuple[str, str] = REDRAW) -> None:
+def warn_of_repeat(receipt: Receipt, of_these: str = "The labels given now were not read.", anew: tuple[str, str] = REDRAW) -> None:
     """Warn that the stored answer of an earlier run is returned: once for each run and process, and in the log each time.
 
     Parameters
     ----------
     receipt : Receipt
     of_these : str
-        What the answer has nothing of.
+        A sentence that says what the answer has nothing of.
     anew : (str, str)
         How to ask for a new answer: in Python, and on the command line.
     """
     said = (
         f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
-        f"{receipt.column!r}: its answer came back at no cost, and {of_these}. If they are of another target, "
+        f"{receipt.column!r}. Its answer came back at no cost. {of_these} If the labels are of another target, "
     )
     message = f"{said}name its column (column=). If they were corrected, {anew[0]}."
     cli = f"{said}rename its column. If they were corrected, {anew[1]}."
@@ -537,6 +541,15 @@ def warn_of_epsilon(request: Request, account: Account) -> None:
             LargeEpsilonWarning(
                 f"An epsilon of {request.epsilon:g} protects next to nothing: with two classes a label comes out unchanged with "
                 f"probability {1 / (1 + math.exp(-request.epsilon)):.6f}. Prefer 2 or less."
+            )
+        )
+    # An answer about groups adds many labels up before its noise, so it may still tell something.
+    each = request.epsilon / request.column.max_rows_per_unit
+    if account.noise is None and not request.of_groups and each < SMALL_EPSILON:
+        warn(
+            LabelDPWarning(
+                f"An epsilon of {each:g} a row tells practically nothing of a label: to learn the share of one of two classes to within "
+                f"0.1 takes more than {10 ** (2 * (1 - math.log10(each))):.0e} rows. `labeldp plan` compares epsilons."
             )
         )
 
@@ -616,7 +629,7 @@ class _Earlier:
             self._say(
                 found,
                 "for other labels: with those, this call resumes it at no further cost; corrected ones are a new charge. To give it up: "
-                f"labeldp ledger abandon {found.run_id}; its epsilon stays spent.",
+                f"{self._ledger.command('abandon', found.run_id)}; its epsilon stays spent.",
             )
         return None
 
@@ -651,7 +664,7 @@ def _nearly_repeated(request: Request, account: Account, runs: Sequence[RunRecor
         column = replace(request.column, max_rows_per_unit=run.max_rows_per_unit)
         # Classes, rows and prior are kept as a digest alone, which tells whether all of them are equal.
         if replace(request, column=column, asked=_asked(run.event), epsilon=run.epsilon, delta=run.delta).identity == run.identity:
-            return f"{_named(run)} has answered this request but for {_differing(run, event)}: with that as it was, its answer is free."
+            return f"{_named(run)} has answered this request with other settings: {_differing(run, event)}. {_AS_THEN}"
     rows = None if coverage is None else coverage.facts()["digest"]
     for run in settled:
         if rows is None or run.rows is None or run.rows["digest"] != rows:
@@ -659,7 +672,7 @@ def _nearly_repeated(request: Request, account: Account, runs: Sequence[RunRecor
         if _asked(run.event).keys() != _asked(event).keys():
             return f"{_named(run)} has drawn these rows for another command: what is learned from its labels is free."
         others = _differing(run, event) or "other classes, another order of them, another prior, or ids of another type"
-        return f"{_named(run)} has drawn these rows, and differs in {others}: with that as it was, its answer is free."
+        return f"{_named(run)} has drawn these rows with other settings: {others}. {_AS_THEN}"
     return ""
 
 
@@ -673,8 +686,14 @@ def _asked(event: Mapping[str, object]) -> dict[str, object]:
 
 def _differing(run: RunRecord, event: Mapping[str, object]) -> str:
     """List the settings of mechanism and cost in which a run differs from an event, each by its own name; the laws' epsilons follow."""
-    found = (re.sub(r"^[^( ]*\.", "", each) for each in _validate.differences(run.event, event))
-    return _validate.told(list(dict.fromkeys(each for each in found if not each.startswith(OWN_NAME))))
+    found = [re.sub(r"^[^( ]*\.", "", each) for each in _validate.differences(run.event, event) if not each.startswith(OWN_NAME)]
+    if "columns" in found:  # of one column and of several all that describes the draw differs
+        found = ["the label columns that are drawn together", *(each for each in found if each.startswith("epsilon "))]
+    texts = (re.sub("^[^( ]+", lambda name: _IN_WORDS.get(name[0], name[0]), each) for each in found)
+    worded = (
+        each.replace("(kept null", "(not given then").replace("now null)", "not given now)").replace("(kept ", "(then ") for each in texts
+    )
+    return _validate.told(list(dict.fromkeys(worded)))
 
 
 def _named(run: RunRecord) -> str:

@@ -125,7 +125,8 @@ class StagedRun:
             artefacts.append(artefact)
         if not artefacts:
             raise LedgerError(
-                f"Expected at least one released stage, got none. To give the whole charge up: labeldp ledger abandon {record.run_id}."
+                "Expected at least one released stage, got none. To give the whole charge up: "
+                f"{self._ledger.command('abandon', record.run_id)}."
             )
         whole = f"sha256:{digest({'format': 'stages/1', 'stages': artefacts})}"
         # The ledger first, as in `Charge.settle`.

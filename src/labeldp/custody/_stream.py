@@ -19,7 +19,7 @@ from labeldp.aggregates import Aggregate, Histogram
 from labeldp.custody._aggregation import GroupCounts, drawn_answer
 from labeldp.custody._draw import FirstPass, Ids, PassSums, RunFacts, SecondPass, SecretParts, blocks_of_rows, check_contract, law_per_row
 from labeldp.custody._encode import declare
-from labeldp.custody._request import Account, Charge, Request, RunSecret, begin, fresh_secret, kept_secret, warn_of_repeat
+from labeldp.custody._request import Account, Charge, Request, RunSecret, begin, fresh_secret, kept_secret
 from labeldp.custody._run import keep_within_cap
 from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
@@ -27,7 +27,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws._base import Law, check_told_apart, law_from_dict, made_for_shares
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import File
-from labeldp.ledger._ledger import RunRecord
+from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import SecretHalves, UnknownReleaseSecret, new_secret
@@ -221,7 +221,7 @@ class TablePin:
             True if the run's folder names the answers that the prior gave before the charge.
         """
         if self._stage is None and secret is not self.candidates[0] and (not noted or self._is_set_back(secret.run_id)):
-            raise lost_answers(secret.run_id)
+            raise lost_answers(secret.run_id, self._ledger)
 
     def _is_set_back(self, run_id: str) -> bool:
         """Tell whether the run's folder was restored from an older copy: the ledger has files of a draw that the folder does not know."""
@@ -232,7 +232,7 @@ class TablePin:
         if self._turn is not None:
             self._turn.check_side(side)
         elif RunStore(self._ledger.run_dir(run_id)).read(f"{RELEASE}.side") not in (None, side.encode()):
-            raise lost_answers(run_id)
+            raise lost_answers(run_id, self._ledger)
 
     # The charge ----------------------------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,6 @@ class TablePin:
         self._row_set = None
         settled = self._settled(charge)
         if settled is not None:
-            warn_of_repeat(charge.receipt, "neither labels nor other columns of the table given now are in it")
             return replace(settled, receipt=charge.receipt)
         if charge.secret is None:
             raise LedgerError(f"Expected a run that may still draw, but run {charge.run_id} has settled meanwhile. Run this again.")
@@ -293,7 +292,7 @@ class TablePin:
                 raise LedgerError(
                     f"Expected the histogram of run {charge.run_id} in its folder, since the ledger has the files that were drawn with it, "
                     "but it is gone: the folder was set back. Restore it, or give the charge up with "
-                    f"`labeldp ledger abandon {charge.run_id}`; its epsilon stays spent."
+                    f"`{self._ledger.command('abandon', charge.run_id)}`; its epsilon stays spent."
                 )
             # A secret of its own, which is never stored, as for every answer about groups. If the process dies before the answer is
             # stored, nobody has seen it, so it may be drawn again; of two processes the first one's answer counts, for both.
@@ -543,12 +542,12 @@ def repeated_rows(batches: Callable[[], Iterable[Ids]]) -> tuple[int, int] | Non
     return None
 
 
-def lost_answers(run_id: str) -> ReleaseError:
+def lost_answers(run_id: str, ledger: Ledger) -> ReleaseError:
     """Make the error for a run whose stored answers of a model are lost: drawing with new ones would draw rows twice."""
     return ReleaseError(
         f"Expected the prior that run {run_id} was charged with, as its model gave it, but the files of it are gone or not whole, and "
         f"something may have been drawn with it: a row is never drawn under two priors. Restore them, or give the charge up with "
-        f"`labeldp ledger abandon {run_id}`; its epsilon stays spent."
+        f"`{ledger.command('abandon', run_id)}`; its epsilon stays spent."
     )
 
 

@@ -30,6 +30,7 @@ from labeldp.ledger._database import (
     Balance,
     History,
     LabelDraw,
+    LedgerUrl,
     Part,
     Row,
     RunRecord,
@@ -37,6 +38,7 @@ from labeldp.ledger._database import (
     Spending,
     charged_columns,
     checked_name,
+    command_line,
     entry_hash,
     parts_digest,
     per_row_epsilon,
@@ -347,7 +349,10 @@ class Statement:
         return _body(Receipt(run_id, self.dataset, self.column, "row", 1, self.epsilon, 0.0, True, True, event))
 
 
-def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: str) -> list[dict[str, object]]:
+_STATED: Final = ("adopt", "--dataset", "NAME", "--label", "COLUMN", "--epsilon", "E")
+
+
+def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: Path | LedgerUrl) -> list[dict[str, object]]:
     """Charge each run that the ledger does not know, for the rows in its row set or for every row; see `Ledger.adopt`.
 
     Parameters
@@ -357,7 +362,7 @@ def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: str
     runs_dir : Path
     stated : Statement, optional
         For runs whose folders do not record what they have spent.
-    where : str
+    where : Path or LedgerUrl
         The ledger's location, for messages.
 
     Returns
@@ -375,7 +380,7 @@ def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: str
     if silent:
         raise LedgerError(
             f"Expected the folders in {runs_dir} to say what their runs have spent, got {len(silent)} that say nothing ({silent[0]}). "
-            f"Nothing was written to {where}. Say it for them: labeldp ledger adopt --dataset NAME --label COLUMN --epsilon E."
+            f"Nothing was written to {where}. Say it for them: {command_line(where, *_STATED)}."
         )
     return [_adopted(session, RunStore(runs_dir / run_id), body) for run_id, body in bodies.items()]
 
@@ -480,7 +485,7 @@ def _artefact(store: RunStore) -> str | None:
     return str(output["output"]) if isinstance(output, Mapping) and output.get("output") else None
 
 
-def stated(dataset: str | None, column: str | None, epsilon: float | None) -> Statement | None:
+def stated(dataset: str | None, column: str | None, epsilon: float | None, where: Path | LedgerUrl) -> Statement | None:
     """Check that the user declares all three facts or none; None for none."""
     if dataset is None and column is None and epsilon is None:
         return None
@@ -490,6 +495,7 @@ def stated(dataset: str | None, column: str | None, epsilon: float | None) -> St
     if re.search(r"(?<!\\),", name):
         raise InvalidInput(
             f"Expected one column for runs whose folders say nothing, got {name!r}. Of columns that were released together name one, and "
-            "lower the budgets of the others by this epsilon (`labeldp ledger set-budget`). A comma in a column's name is written \\,"
+            f"lower the budgets of the others by this epsilon (`{command_line(where, 'set-budget')}`). A comma in a column's name is "
+            "written \\,"
         )
     return Statement(checked_name(dataset=dataset), name.replace("\\,", ","), epsilon)

@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -933,6 +934,21 @@ def location_of(given: object) -> Path | LedgerUrl:
     path = Path(text).expanduser().absolute()
     # A ledger reached by two names must have one folder of runs: else each name would miss the runs of the other.
     return path.resolve() if path.is_symlink() else path
+
+
+def default_location() -> Path | LedgerUrl:
+    """Return the location of the user's own ledger: that in LABELDP_LEDGER, else a file in the user's data folder."""
+    import platformdirs  # here for the same reason as in `runs_folder`
+
+    return location_of(os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite")
+
+
+def command_line(location: Path | LedgerUrl, *words: str) -> str:
+    """Write a command `labeldp ledger` that works on this ledger, for messages: with --ledger, unless it is the user's own."""
+    # Without it, whoever pastes the command would change another ledger.
+    own = location == default_location()
+    place = [] if own else ["--ledger", str(location) if isinstance(location, Path) else location.name]
+    return shlex.join(["labeldp", "ledger", *words, *place])
 
 
 def runs_folder(location: Path | LedgerUrl) -> Path:

@@ -6,15 +6,12 @@ A ledger holds public facts only: names, laws, epsilons, digests of public data.
 
 import logging
 import os
-import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
-
-import platformdirs
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
@@ -37,6 +34,8 @@ from labeldp.ledger._database import (
     Store,
     canonical_text,
     checked_name,
+    command_line,
+    default_location,
     entry_facts,
     location_of,
     parts_digest,
@@ -45,7 +44,7 @@ from labeldp.ledger._database import (
     runs_folder,
     utc_now,
 )
-from labeldp.ledger._rowset import RowSet, RowSetBuilder, RowSets, Spend, delta_of, overlaps
+from labeldp.ledger._rowset import IdSet, Role, RowSet, RowSetBuilder, RowSets, Spend, delta_of, overlaps
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
 from labeldp.noise._secrets import KeySource
 from labeldp.receipt import Receipt
@@ -152,7 +151,7 @@ class Ledger:
         if overlap not in ("charge", "refuse"):
             raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
-        self._warn_of_same_rows(spending, rows)
+        self._warn_of_same_people(spending, rows)
         require_unwarned()
         # The order of writes: the row set, the file that a lost ledger is restored from, the charge. If the process dies in between, files
         # may lie there without a charge, never a charge without its files; nothing was drawn for them, and `repair` removes them.
@@ -189,25 +188,25 @@ class Ledger:
                 decision.log_budget(budget)
         return run_of_entry(entry_facts(row), row.hash).receipt
 
-    def _warn_of_same_rows(self, spending: Spending, rows: RowSet | None) -> None:
-        """Warn, at the first charge of an account, if another data set has the same ids and a column of this name: a copy spends twice."""
+    def _warn_of_same_people(self, spending: Spending, rows: RowSet | None) -> None:
+        """Warn, at the first charge of an account, if other data sets have many of its ids and a column of its name: these spend twice."""
         if rows is None:
             return
-        digest, columns = rows.facts()["digest"], set(spending.columns)
+        columns = set(spending.columns)
         with self._store.reading() as session:
             if session is None or any(session.history(spending.dataset, column).runs for column in columns):
                 return
-            runs = list(session.history(None, None).runs.values())
-        same = [run for run in runs if columns.intersection(run.columns) and run.rows and run.rows.get("digest") == digest]
-        if same and not rows.numbered:
-            names = ", ".join(map(repr, dict.fromkeys(run.dataset for run in same)))
-            warn(
-                LabelDPWarning(
-                    f"Data set {spending.dataset!r} has the same ids as data set {names}, and a label column of the same name. If the rows "
-                    "are the same, what is spent on them adds up, and this ledger does not add it up under two names: name one data set "
-                    "(dataset=, --dataset)."
-                )
-            )
+            runs = [run for run in session.history(None, None).runs.values() if run.rows and columns.intersection(run.columns)]
+        found: dict[Role, dict[str, int]] = {}
+        # Runs of one data set often cover the same rows: each set is read once.
+        for run in {(run.dataset, str(run.rows["digest"])): run for run in runs if run.rows}.values():
+            theirs = self._sets.load(run)
+            if theirs is not None and (alike := rows.alike(theirs)) is not None:
+                role, count = alike
+                shared = found.setdefault(role, {})
+                shared[run.dataset] = max(count, shared.get(run.dataset, 0))
+        for role, shared in found.items():
+            warn(LabelDPWarning(_same_people(spending.dataset, rows.sets[role], shared)))
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
         """Refuse a charge that would be refused now, and write nothing; for what takes long before it is charged.
@@ -297,9 +296,9 @@ class Ledger:
         LedgerError
             Some folder does not record what its run has spent, and the arguments do not either; nothing was written.
         """
-        said = ledger_check.stated(dataset, column, epsilon)
+        said = ledger_check.stated(dataset, column, epsilon, self._place)
         with self._store.writing() as session:
-            return ledger_check.adopt(session, self.runs_dir, said, str(self.location))
+            return ledger_check.adopt(session, self.runs_dir, said, self._place)
 
     def set_budget(self, dataset: str, column: str, budget: float) -> None:
         """Set the budget of a (dataset, column), higher or lower; the change stays in the history."""
@@ -319,7 +318,7 @@ class Ledger:
             raise LedgerError(
                 f"Expected {self.location} to know every run that has results in {self.runs_dir}, got {len(found)} that it does not "
                 f"({found[0]}): it is new, or older than they are, and would count too little. Nothing was charged. Restore the ledger's "
-                "newer copy, or count these runs again: `labeldp ledger adopt`, or Ledger.adopt()."
+                f"newer copy, or count these runs again: `{self.command('adopt')}`, or Ledger.adopt()."
             )
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
@@ -434,7 +433,7 @@ class Ledger:
         if runs and without:
             raise InvalidInput(
                 f"Expected columns with a charge in {dataset!r}, got {_validate.quoted(without)} without one. Correct the name "
-                "(`labeldp ledger spent` lists them), or leave it out: it has spent nothing."
+                f"(`{self.command('spent')}` lists them), or leave it out: it has spent nothing."
             )
         units = {run.unit for run in runs.values()}
         if len(units) > 1:
@@ -541,6 +540,10 @@ class Ledger:
         """Return the private folder of a run, which is made before its charge."""
         return self.runs_dir / run_id_of(run_id)
 
+    def command(self, *words: str) -> str:
+        """Write a command `labeldp ledger` that works on this ledger, for messages."""
+        return command_line(self._place, *words)
+
     @property
     def _place(self) -> Path | LedgerUrl:
         assert not isinstance(self.location, str)  # __post_init__ has made it a path or a URL
@@ -594,8 +597,7 @@ def default_ledger() -> Ledger:
 
     The environment variable LABELDP_KEY names the source of its release secret, if it has one.
     """
-    location = os.environ.get("LABELDP_LEDGER") or platformdirs.user_data_path("labeldp") / "ledger.sqlite"
-    return Ledger(location, key=os.environ.get("LABELDP_KEY") or None)
+    return Ledger(default_location(), key=os.environ.get("LABELDP_KEY") or None)
 
 
 def as_ledger(given: object) -> Ledger | None:
@@ -627,6 +629,17 @@ class SameRequest(LedgerError):
             "the same again: it picks that run up, or returns its answer."
         )
         self.run_id = run_id
+
+
+def _same_people(dataset: str, ids: IdSet, found: Mapping[str, int]) -> str:
+    """Word the warning that other data sets seem to be about the same people; `found` has the ids that each of them shares."""
+    listed = ", ".join(f"{name!r} ({count:,} of them)" for name, count in found.items())
+    return (
+        f"Data set {dataset!r} has {len(ids.members):,} ids in column {ids.name!r}, and many of them are also in data set"
+        f"{'s' * (len(found) > 1)} {listed}, with a label column of the same name. If they are the same people, each of them spends "
+        "epsilon under every name, and this ledger does not add that up: give all these tables one name (dataset=, --dataset). If they are "
+        "other people who have equal ids, ignore this; where strict refuses it, charge this data set once without strict."
+    )
 
 
 def _write_charge(
@@ -716,7 +729,7 @@ class _Decision:
                 else f"Expected epsilon that remains, but {of} is spent; {got} Allow more"
             )
             # Another name must not read as a way to get more from the same people.
-            twice = "The same rows under another name spend twice; only data of others take another name"
+            twice = "Do not give the same rows another name: they would spend under both. Only data of other people get a name of their own"
             raise BudgetExceeded(
                 f"{said} {self._by_budget(needed)}. {twice} (dataset=).",
                 cli=f"{said} with `{self._command(needed)}`. {twice} (--dataset).",
@@ -729,8 +742,9 @@ class _Decision:
     def log_budget(self, entry: Mapping[str, object]) -> None:
         """Log the budget that was set, once its entry is on disk."""
         level = logging.INFO if entry["why"] == "declared" else logging.WARNING  # nobody chose this one, and it will refuse further charges
-        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `labeldp ledger set-budget` or set_budget changes it."
-        _log.log(level, said, self._dataset, self._column, entry["budget"], entry["why"], self._where)
+        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `%s` or set_budget changes it."
+        command = self._ledger.command("set-budget")
+        _log.log(level, said, self._dataset, self._column, entry["budget"], entry["why"], self._where, command)
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
         """Compute what the most used of the requested rows has spent, or an upper bound that leaves enough of the budget."""
@@ -745,5 +759,4 @@ class _Decision:
         return f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or `{self._command(amount)}`"
 
     def _command(self, amount: float) -> str:
-        dataset, column = shlex.quote(self._dataset), shlex.quote(self._column)
-        return f"labeldp ledger set-budget --dataset {dataset} --label {column} --budget {amount!r}"
+        return self._ledger.command("set-budget", "--dataset", self._dataset, "--label", self._column, "--budget", repr(amount))

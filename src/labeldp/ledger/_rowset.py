@@ -9,6 +9,7 @@ seem to share a row: more is counted, never less. All of it is public: ids, no l
 import contextlib
 import hashlib
 import json
+import math
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,12 +36,13 @@ Space = tuple[str, str, str]
 """Kind, name of the column, and key of the hashes. Only sets of one space can be compared, and so prove rows disjoint."""
 
 _MAGIC: Final = b"labeldp rows 2\n"
-_AT_ONCE: Final = 1 << 20  # numbers of a range that are made at a time
 
 Words = NDArray[np.uint64]
 
 _BUFFERED: Final = 1 << 22  # numbers (32 MB) that wait to be sorted: a sorted batch changes each container of a bitmap once
 _SPARSE: Final = 4  # numbers to a container of 65,536 values, below which a container costs more than 8 bytes a number
+_ALIKE: Final = Fraction(1, 10)  # of the smaller of two sets; from here on they may be about the same people
+_CHANCE: Final = 1e-3  # probability below which tables that were numbered apart do not share as many ids
 _PIECE: Final = 1 << 20  # scattered numbers that are compared with a bitmap at a time, which bounds the memory for their own bitmap
 
 FILE: Final = "rows.bin"
@@ -77,6 +79,18 @@ class IdSet:
         """Count the ids that are in both sets; None if the sets cannot be compared."""
         return self.members.shared(other.members) if self.space == other.space else None
 
+    def alike(self, other: "IdSet") -> int:
+        """Count the ids in both sets if these speak for the same rows; 0 if they are few, or no more than numbered tables share by chance.
+
+        Two tables whose rows are numbered from 0 or 1 share many ids and need not share a row. So of integers a tenth of the smaller set
+        is not enough: they also must be more than two tables share whose numbers are drawn at random up to the largest that both have.
+        """
+        shared, mine, theirs = self.shared(other) or 0, self.members, other.members
+        numbered = self.kind == "integers" and not mine.negative.shared(theirs.negative)
+        if not shared or (numbered and mine.natural.shares_by_chance(theirs.natural)):
+            return 0
+        return shared if shared >= _ALIKE * min(len(mine), len(theirs)) else 0
+
 
 class RowSet:
     """The rows that one run covers, and their units if these are named. Made by `RowSetBuilder.finish`.
@@ -97,16 +111,11 @@ class RowSet:
         """Count the rows, and the units, that are in both sets: None if they cannot be compared; no member if only one set has them."""
         return {role: ids.shared(other.sets[role]) for role, ids in self.sets.items() if role in other.sets}
 
-    @property
-    def numbered(self) -> bool:
-        """Whether the rows are merely numbered, from 0 or 1 on: then equal sets do not speak for the same rows."""
-        ids = self.sets.get("row")
-        if ids is None or ids.kind != "integers":
-            return False
-        pile, end = IntegerPile(), len(ids.members) + 1
-        for start in range(0, end, _AT_ONCE):
-            pile.add(np.arange(start, min(start + _AT_ONCE, end), dtype=np.uint64))
-        return ids.members.natural.shared(pile.result()) == len(ids.members)
+    def alike(self, other: "RowSet") -> tuple[Role, int] | None:
+        """Count the units that are in both sets, or else the rows; None if neither speak for the same people."""
+        roles: tuple[Role, ...] = ("unit", "row")
+        counts = ((role, self.sets[role].alike(other.sets[role])) for role in roles if role in self.sets and role in other.sets)
+        return next(((role, count) for role, count in counts if count), None)
 
     def to_bytes(self) -> bytes:
         """Write the sets with a header: the content of the file in the run's folder."""
@@ -387,6 +396,27 @@ class IntegerSet:
             return int(self.members.intersection_cardinality(other.members))
         return len(self & other)
 
+    def shares_by_chance(self, other: "IntegerSet") -> bool:
+        """Tell whether the numbers in both sets are no more than chance explains, in two tables whose rows are numbered from 0 or 1."""
+        if not (len(self) and len(other)):
+            return True
+        top, least = min(self._last, other._last), min(self._first, other._first, 1)
+        mine, theirs = sorted((self._up_to(top), other._up_to(top)))
+        return _chance_of_sharing(self.shared(other), mine, theirs, top - least + 1) >= _CHANCE
+
+    @property
+    def _first(self) -> int:
+        return int(self.members[0])
+
+    @property
+    def _last(self) -> int:
+        return int(self.members[-1] if isinstance(self.members, np.ndarray) else self.members.max())
+
+    def _up_to(self, top: int) -> int:
+        if isinstance(self.members, np.ndarray):
+            return int(np.searchsorted(self.members, np.uint64(top), side="right"))
+        return int(self.members.rank(top))
+
     def chunks(self) -> list[memoryview]:
         """Write the set: one byte of form, then roaring's portable format or little-endian numbers.
 
@@ -522,6 +552,20 @@ class IntegerPile:
             self._scattered.append(values)
         else:
             self._bitmap |= _bitmap(values)
+
+
+def _chance_of_sharing(shared: int, mine: int, theirs: int, numbers: int) -> float:
+    """Bound the probability that two random sets, of `mine` and `theirs` of the `numbers`, share at least so many (hypergeometric)."""
+    if shared * numbers <= mine * theirs:  # no more than on average
+        return 1.0
+    ways = _log_choices(theirs, shared) + _log_choices(numbers - theirs, mine - shared) - _log_choices(numbers, mine)
+    # Each further shared number is less probable, at least by this ratio: a geometric series bounds the tail.
+    ratio = (mine - shared) * (theirs - shared) / ((shared + 1) * (numbers - mine - theirs + shared + 1))
+    return min(1.0, math.exp(min(ways, 0.0)) / (1 - ratio))
+
+
+def _log_choices(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def distinct(values: Words) -> Words:

@@ -849,8 +849,8 @@ def require_own_labels(settings: FitSettings) -> None:
     # stored labels. Without a ledger each of its fits spends epsilon again.
     if settings.ledger is not None:
         raise InvalidInput(
-            f"Expected raw labels from whoever holds them, got some through scikit-learn's {caller}, which chooses rows or makes targets "
-            f"of its own: a ledger would take those for a repeat, or charge for each. Nothing was charged. {once}"
+            f"Expected fit to be called directly, got a call by scikit-learn's {caller}. That fits several times, with rows or targets "
+            f"of its own: the ledger would charge each fit, or take it for a repeat of another one. Nothing was charged. {once}"
         )
     if caller not in _warned:
         _warned.add(caller)

@@ -365,9 +365,10 @@ def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source
     if private:
         found = _validate.quoted(name for name in names if name in private)
         text = (
-            f"Expected public columns beside the label, got {found}, which the ledger has charged as private in data set {dataset!r}: raw "
-            "values would be published, or learned from. Release all private columns together ({}), or start from the earlier "
-            "release's output, which holds noisy labels and needs ids, or leave {} out: take it out of the table, or of the features ({})."
+            f"Expected public columns beside the label, got {found}, which the ledger has charged as private in data set {dataset!r}. "
+            "Their raw values would be published, or a model would learn from them. Release all private columns together ({}), or start "
+            "from the earlier release's output, which holds noisy labels and needs ids, or leave {} out: take it out of the table, or of "
+            "the features ({})."
         )
         raise InvalidInput(
             text.format("labeldp.LabelColumns", found, "exclude="), cli=text.format("labeldp release --label A,B", found, "--exclude")

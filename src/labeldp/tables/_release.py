@@ -22,7 +22,7 @@ from labeldp._validate import joined
 from labeldp.aggregates import Aggregate, Histogram
 from labeldp.aggregates._result import query_from_dict
 from labeldp.custody._draw import law_per_row
-from labeldp.custody._request import Account, Overlap
+from labeldp.custody._request import Account, Overlap, warn_of_repeat
 from labeldp.custody._staged import stage_name
 from labeldp.custody._stream import HISTOGRAM, RELEASE, TableDraw, TablePin
 from labeldp.errors import ChargesUnwarned, InvalidInput, ReleaseError
@@ -181,7 +181,9 @@ class _Release:
         run = pin.charge(rows) if model is None or prior is None else model.charge(partial(passes.ask, prior=prior), rows)
         # The same request has settled: the table that was published then is returned, byte for byte.
         if isinstance(run, RunRecord):
-            return TableRelease(self._out.place, run.receipt, True, self._out.repeat(run), self._unchanged)
+            manifest = self._out.repeat(run)  # the table may be gone: only an answer that is there comes back
+            warn_of_repeat(run.receipt, "Later changes to the table's labels or other columns are not in it.")
+            return TableRelease(self._out.place, run.receipt, True, manifest, self._unchanged)
         prior_facts = None if prior is None else prior.facts
         drawn = self._codec.classes, run.facts.law, run.receipt
         facts = ReleaseFacts(self._spec, str(self._account.dataset), *drawn, prior_facts, tuple(self._engine.earlier), run.histogram)
@@ -742,8 +744,8 @@ def check_raw(table: Source, labels: str | Sequence[str], ledger: Ledger | None 
     if found is not None:
         raise InvalidInput(
             f"Expected a table with raw labels, got {table.path.name}, which run {found} released and whose manifest is gone. To train on "
-            f"it, put {manifest_place(table.path).name} beside it again, or name it (manifest=, --manifest); the same labeldp release "
-            "command writes both again, free of charge. Elsewhere name its original."
+            f"it, put {manifest_place(table.path).name} beside it again, or name it (manifest=, --manifest); while it lies where "
+            "it was written, the same labeldp release command writes its manifest again, free of charge. Elsewhere name its original."
         )
 
 

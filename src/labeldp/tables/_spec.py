@@ -490,7 +490,7 @@ def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:
     if not known and plan.ledger.budget_of(plan.dataset, plan.label) is None:
         raise InvalidInput(
             f"Expected the budget that the plan was made for, {said['budget']!r}, got {given['budget']!r}. A plan does not set it: give it "
-            "yourself (Ledger(budget=), --budget), or set it with labeldp ledger set-budget."
+            f"yourself (Ledger(budget=), --budget), or set it with {plan.ledger.command('set-budget')}."
         )
 
 

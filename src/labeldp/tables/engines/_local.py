@@ -284,6 +284,8 @@ class LocalPasses:
     def pin(self) -> str:
         """Run the first pass, which checks and pins every row; return the digest of the public columns if there are no ids, else ""."""
         by_columns = not self._spec.ids
+        # Who reads the release could not read it, and to convert it afterwards would make it another table than the one that was charged.
+        self._source.all_utf8 = True
         # Without ids rows are named by position, and only a digest of all public columns shows later that it is the same file.
         for batch in self._batches("check", ahead(self._source.batches(None if by_columns else self._reader.columns))):
             facts = self._reader(batch, self._pinned)

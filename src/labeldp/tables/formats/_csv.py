@@ -9,7 +9,7 @@ import base64
 import csv
 import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,13 +64,15 @@ class CsvSource(Source):
         with reading(self.path), self.path.open_input() as stream:
             stream.seek(len(self._header))
             for text in whole_records(stream):
+                if self.all_utf8 and not _is_utf8(text):
+                    raise not_utf8(self.path.name)
                 # Before Arrow reads it: a field that another reader parses differently could be another label there.
                 if fault := dialect_fault(text, self.delimiter):
                     until = text.find(b"\n", fault[0]) + 1 or len(text)
                     records = sum(1 for _ in self._records(io.BytesIO(text[:until])))
                     raise InvalidInput(fault[1].format(self.row_name(row + records - 1)))
                 for rows in self._parsed(text, row, columns):
-                    yield CsvBatch(rows, row, len(text), self.row_name)
+                    yield CsvBatch(rows, len(text))
                     row += len(rows)
 
     def _parsed(self, text: bytes, row: int, columns: Sequence[str] | None) -> list[pa.RecordBatch]:
@@ -141,22 +143,24 @@ def delimiter_of(path: Path | Place) -> str:
 class CsvBatch(Batch):
     """Consecutive rows of a text table. Its extent is in bytes."""
 
-    def __init__(self, rows: pa.RecordBatch, start: int, extent: int, name_row: Callable[[int], str]):
-        super().__init__(rows, extent)
-        self._start, self._name_row = start, name_row
-
     def column(self, name: str) -> pa.Array:
         """Return the fields of a column as UTF-8 text."""
         try:
             return self.raw(name).cast(pa.string())
         except pa.ArrowInvalid:
-            at = next(i for i, field in enumerate(self.raw(name).to_pylist()) if not _is_utf8(field))
-            row = self._name_row(self._start + at)
-            raise InvalidInput(f"Expected text in UTF-8 in column {name!r}, got other bytes in {row}. Save the file as UTF-8.") from None
+            raise not_utf8(f"column {name!r}") from None
 
     def raw(self, name: str) -> pa.Array:
         """Return the fields of a column as bytes in any encoding."""
         return self.rows.column(name).fill_null(b"")
+
+
+def not_utf8(where: str) -> InvalidInput:
+    """Make the error for bytes that are no text in UTF-8. It names no row: of a label's column that would tell of the row's label."""
+    return InvalidInput(
+        f"Expected text in UTF-8 in {where}, got other bytes. Save the file as UTF-8; if it is Latin-1: "
+        "iconv -f LATIN1 -t UTF-8 IN.csv > OUT.csv."
+    )
 
 
 def _is_utf8(field: bytes) -> bool:

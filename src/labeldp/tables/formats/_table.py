@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from labeldp import _hash, _validate
 from labeldp.custody._draw import Ids
-from labeldp.custody._encode import MOST_READ_OFF, near_miss, read_off
+from labeldp.custody._encode import MOST_READ_OFF, UNDECLARED, near_miss, read_off
 from labeldp.custody._stream import HISTOGRAM
 from labeldp.errors import ClassMismatch, InvalidInput
 from labeldp.evidence._noisy import record_type
@@ -100,6 +100,7 @@ class Source(ABC):
     extent: int
     schema: pa.Schema
     shape: "Shape"  # the shape of released batches; set by `plan`
+    all_utf8 = False  # whether `batches` of text refuse bytes that are no UTF-8, also in columns that are not read
     _planned: tuple[str, ...] = ()
 
     @cached_property
@@ -208,6 +209,12 @@ def check_columns(source: Readable, names: Sequence[str]) -> None:
         if name not in source.names:
             shown = [repr(each) if "," in each else each for each in source.names[:20]]
             listed = ", ".join(shown) + (" ..." if len(source.names) > 20 else "")
+            other = next((mark for mark in ";\t|" if source.text and len(source.names) == 1 and mark in source.names[0]), None)
+            if other is not None:
+                raise InvalidInput(
+                    f"Expected columns with commas between them (tabs in .tsv), but the header of {source.path.name} has {other!r} between "
+                    f"its names: it was read as one column, so none is {name!r}. Save the table with commas."
+                )
             raise InvalidInput(
                 f"Expected a column that {source.path.name} has, got {name!r}."
                 f"{_validate.suggest(name, source.names)} Its columns: {listed}."
@@ -278,7 +285,7 @@ class LabelCodec:
     def encode(self, labels: pa.Array, start_row: int | None = 0) -> NDArray[np.int32]:
         """Encode labels as class codes: (n,) int32. `start_row` is the number of the first row, for messages; None if rows have none.
 
-        InvalidInput for an undeclared label names its row, or how it differs from a class, never its value.
+        InvalidInput for an undeclared label may say how it differs from a class, never its row or its value.
         """
         if pa.types.is_dictionary(labels.type):
             # Each entry of the dictionary is looked up once. Entries that no row has may be undeclared.
@@ -312,17 +319,17 @@ class LabelCodec:
 
     def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
         at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-        row = row_number(None) if start_row is None else (self._name_row or row_number)(start_row + at)
-        # The value is used for the hint, but never shown; and the hint never appears with the row.
+        # The value is used for the hint, but never shown. Only a row without a label is named: of another the number would tell that its
+        # label is none of the declared ones.
         value = labels[at].as_py()
         if value is None or value == "":
+            row = row_number(None) if start_row is None else (self._name_row or row_number)(start_row + at)
             raise InvalidInput(
                 f"Expected a label in every row of column {self.column!r}, got none in {row}. Drop such rows, or declare the null class."
             )
         hint = near_miss(value, self.classes)
         raise ClassMismatch(
-            f"Expected a declared class in column {self.column!r}, got another value in {'some row' if hint else row}. "
-            f"{hint or 'Declare it, or mend the row.'}"
+            f"Expected a declared class in column {self.column!r}, got another value in some row. {hint or UNDECLARED.format('the column')}"
         )
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
