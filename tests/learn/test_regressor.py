@@ -185,6 +185,22 @@ def test_boosting_takes_what_unseen_rows_speak_for_also_in_a_pipeline() -> None:
         assert 8 < found[1][1] <= 40
 
 
+@pytest.mark.usefixtures("same_noise")
+def test_where_rows_tell_much_their_likelihood_chooses_the_size_of_trees() -> None:
+    """A table of many levels wants large trees, a sum of simple parts small ones; few rows get small ones unasked."""
+    random = np.random.default_rng(0)
+    levels = random.integers(0, 400, 24_000)
+    looked_up = random.uniform(1, 9, 400)[levels] + random.normal(0, 0.3, len(levels))
+    X, sums = make_friedman1(24_000, noise=1.0, random_state=0)
+    largest = []
+    tables = ((levels[:, None], looked_up, 24_000), (X, sums / 3, 24_000), (levels[:, None], looked_up, 2000))
+    for features, numbers, rows in tables:
+        boosting = HistGradientBoostingRegressor(max_iter=150, early_stopping=False)
+        model = ldp.LabelDPRegressor(boosting, range=(0, 10), epsilon=4.0, random_state=0).fit(features[:rows], numbers[:rows])
+        largest.append(max(piece.max_leaf_nodes for piece in model.estimator_.pieces_))
+    assert largest[0] == 31 > max(largest[1:]) > 6
+
+
 # LightGBM and XGBoost ------------------------------------------------------------------------------------------------------------------
 
 LIBRARIES = {"lightgbm": ("LGBMRegressor", {"verbose": -1}), "xgboost": ("XGBRegressor", {})}

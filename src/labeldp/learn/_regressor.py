@@ -129,8 +129,9 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     Cost of one stage: 9 fits on two thirds of the rows and one on all, 7 plain fits together, and as much again for the final refit; with
     `LearnOptions(em_rounds=0, refit=False)` 3 plain fits. Gradient boosting of squared errors: three boostings on two thirds of the rows,
     each in about a dozen short fits, whose mean is the model, and one on all rows for the final refit, which enters the mean; with several
-    stages one more on all rows of each. With another objective or booster (DART, forests), or with a metric or callbacks of your own,
-    LightGBM and XGBoost take the 9 fits of any regressor.
+    stages one more on all rows of each; and two more where the rows tell as much as 10,000 true numbers, to choose the size of the trees.
+    With another objective or booster (DART, forests), or with a metric or callbacks of your own, LightGBM and XGBoost take the 9 fits of
+    any regressor.
 
     Examples
     --------
