@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import labeldp as ldp
-from labeldp.errors import InvalidInput, LabelDPWarning
+from labeldp.errors import InvalidInput
 from labeldp.learn import CountsClassifier, Groupings, NoiseCluster, PATEClassifier, ProportionClassifier
 
 N = 400
@@ -127,15 +127,6 @@ def test_labels_charged_without_a_name_get_no_second_budget_under_their_own(char
     assert not ledger.verify(again.receipts)
     charge(TABLE.ward.clip(0, 1), column="ward")  # another name is another column
     assert (ledger.spent("x", "label"), ledger.spent("x", "ward")) == (1.0, 1.0)
-
-
-def test_after_labels_without_any_name_the_first_name_is_warned_of(charge, recwarn):
-    charge(TABLE.churn.to_numpy())
-    with pytest.warns(LabelDPWarning, match=r"the labels of 'churn', these get a second budget.*pass column='label'"):
-        charge(column="churn")
-    recwarn.clear()
-    charge(column="churn", redraw=True)
-    assert not [each for each in recwarn if "second budget" in str(each.message)]
 
 
 def test_labels_that_carry_another_name_are_not_warned_of(charge, recwarn):

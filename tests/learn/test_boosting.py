@@ -301,6 +301,7 @@ def test_a_dry_run_of_trees_whose_number_is_the_librarys_is_short() -> None:
     assert _short(xgboost.XGBClassifier(n_estimators=1)).n_estimators == 1
 
 
+@pytest.mark.filterwarnings("ignore:The number of unique classes")  # of codes, not of labels
 @pytest.mark.parametrize(
     "estimator", [lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1), xgboost.XGBClassifier(n_estimators=3, n_jobs=1)]
 )

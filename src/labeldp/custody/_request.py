@@ -782,7 +782,7 @@ def _check_unnamed(column: PrivateColumn, carried: str, runs: Sequence[RunRecord
 
 
 def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
-    """Refuse, or warn of, the first charge of a column whose labels may have been charged without a name: they would get two budgets."""
+    """Refuse the first charge of a column whose labels were charged without column=, but carried its name: they would get two budgets."""
     default = str(_validate.DEFAULT_COLUMN)
     runs = [run for run in ledger.runs(column.dataset, default) if run.columns == (default,)]
     fresh = [name for name in column.columns if name != default and not ledger.runs(column.dataset, name)] if runs else []
@@ -795,15 +795,6 @@ def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
                 "labels, give them another name. Nothing was charged."
             )
             raise InvalidInput(text.format(f"Pass column={default!r}"), cli=text.format(f"Rename the column to {default!r}"))
-    # No fact tells labels without any name from those of a column that is called like the account.
-    plain = next((run for run in runs if own_name(run.event) is None), None)
-    if fresh and plain is not None:
-        text = (
-            f"Data set {column.dataset!r} has charges in account {default!r}, which takes labels without column=, too. If those of run "
-            f"{plain.run_id} are the labels of {_validate.quoted(fresh)}, these get a second budget, and neither account shows the sum: "
-            "{} instead. If they are of another column, go on."
-        )
-        warn(LabelDPWarning(text.format(f"pass column={default!r}"), cli=text.format(f"rename the column to {default!r}")))
 
 
 def charged_names(names: Collection[str], dataset: str | None, ledger: Ledger | str | Path | None) -> set[str]:
