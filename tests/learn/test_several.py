@@ -311,7 +311,7 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
         ({}, Y[:-1], "inconsistent"),
         ({}, Y.drop(columns="rating"), "'rating'"),
         ({}, Y.rename(columns={"rating": "ratings"}), "Did you mean 'ratings'"),
-        ({}, Y.assign(rating=np.where(np.arange(N) == 3, 7, Y["rating"])), "Column 'rating'.*row 3"),
+        ({}, Y.assign(rating=np.where(np.arange(N) == 3, 7, Y["rating"])), "Column 'rating'.*some label is not"),
         ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
         ({"column": "clicked"}, Y, "under their own names"),
         ({"estimator": "trees"}, Y, "classifier"),
