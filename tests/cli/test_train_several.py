@@ -15,7 +15,7 @@ from tests.cli.commands import SENTINEL, run
 
 import labeldp as ldp
 from labeldp.app._model import load_models
-from labeldp.app._train import EvidenceSpec, TrainSpec
+from labeldp.app._train import DRAWN, EvidenceSpec, TrainSpec
 from labeldp.errors import InvalidInput
 
 pytestmark = pytest.mark.usefixtures("same_noise")  # what is learned is judged
@@ -80,7 +80,7 @@ def test_raw_columns_are_charged_once_learned_and_predicted(tmp_path: Path, mode
 
     facts = json.loads((tmp_path / "m" / "model.json").read_text())
     assert facts["guarantee"] == {"unit": "row", "epsilon": 6.0, "delta": 0.0} and len(facts["receipts"]) == 1
-    assert [each["label"] for each in facts["columns"]] == NAMES and facts["trained_on"] == "raw labels"
+    assert [each["label"] for each in facts["columns"]] == NAMES and facts["trained_on"] == DRAWN
     assert [each["classes"] for each in facts["columns"]] == [
         ["no", "yes"],
         ["no", "yes"],
