@@ -773,7 +773,7 @@ def test_a_huge_epsilon_is_warned_of(ledger):
 
 def test_a_spent_budget_advises_a_name_for_other_data(ledger):
     ldp.privatize(LABELS, ldp.RandomizedResponse(5, 3.0), dataset="train", ids=IDS, ledger=ledger)
-    with pytest.raises(ldp.BudgetExceeded, match=r"another name \(dataset=\)") as told:
+    with pytest.raises(ldp.BudgetExceeded, match=r"a name of their own \(dataset=\)") as told:
         ldp.privatize(LABELS, RR, dataset="train", ids=IDS, ledger=ledger)
     assert "(--dataset)" in told.value.cli and "set_budget(" not in told.value.cli
 

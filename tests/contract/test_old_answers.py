@@ -288,7 +288,7 @@ def test_train_says_it_and_its_model_too(tmp_path):
     run_id = facts[0]["receipts"][0]["run_id"]
     assert "not read" not in results[0].output
     said = results[1].stderr
-    assert f"warning: Run {run_id} of " in said and "the labels given now were not read" in said and "not read" not in results[1].stdout
+    assert f"warning: Run {run_id} of " in said and "The labels given now were not read" in said and "not read" not in results[1].stdout
     assert "release them with labeldp release" in said and "redraw" not in said and "column=" not in said  # train has no --redraw
     assert facts[1]["receipts"][0]["repeated"] is True and "repeated" not in facts[0]["receipts"][0]
 
