@@ -240,7 +240,7 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
         ({}, Y["clicked"], "2 columns"),
         ({}, {name: column[:-1] for name, column in Y.items()}, "inconsistent"),
         ({}, {"clicked": Y["clicked"]}, "'rating'"),
-        ({}, Y | {"rating": np.where(np.arange(N) == 3, 7, Y["rating"])}, "Column 'rating'.*row 3"),
+        ({}, Y | {"rating": np.where(np.arange(N) == 3, 7, Y["rating"])}, "Column 'rating'.*some label is not"),
         ({}, Y | {"rating": np.where(np.arange(N) == 3, np.nan, Y["rating"])}, "Column 'rating'"),
         ({"column": "clicked"}, Y, "under their own names"),
         ({"class_prior": [0.5, 0.5]}, Y, "mapping of label columns"),
