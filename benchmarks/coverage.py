@@ -43,16 +43,15 @@ def laws(k: int) -> dict[str, ldp.Law]:
         "rr": ldp.RandomizedResponse(k, 2.0),
         "alibi": ldp.Alibi(k, 3.0),
         "channel": channel(k),
-        "auto": ldp.AutoLaw(k, 2.0),
         "rr-with-prior": ldp.RRWithPrior(k, 2.0),
     }
     if k == 2:  # the others are randomized response
         return found
-    found |= {"rr-top-k": ldp.RRTopK(k, 2.0, k // 2 + 1), "subset": ldp.SubsetSelection(k, 2.0)}
+    found |= {"rr-top-k": ldp.RRTopK(k, 2.0, k // 2 + 1), "auto": ldp.AutoLaw(k, 1.0), "subset": ldp.SubsetSelection(k, 2.0)}
     return found | {"cluster-rr": ldp.ClusterRR.uniform(k, 2.0), "threshold": ldp.Threshold(k, 3.0)}
 
 
-READ_PRIOR = ("auto", "rr-with-prior", "rr-top-k")
+READ_PRIOR = ("rr-with-prior", "rr-top-k", "auto")
 
 
 def channel(k: int) -> Channel:
@@ -222,9 +221,10 @@ def regression_laws(model: str) -> dict[str, tuple[ldp.Law, bool]]:
         return chosen | {name: (law, False) for name, law in numbers.items()} | {"split": (ldp.PriorSplit(k, 3.0, ordered=True), True)}
     if model == "poisson":
         return chosen
-    chosen |= {"auto": (ldp.AutoLaw(k, 2.0), True), "split": (ldp.PriorSplit(k, 3.0, ordered=k > 3), True)}
-    chosen["rr-top-k"] = (ldp.RRTopK(k, 2.0, k // 2 + 1), True)
-    return chosen if k > 3 else chosen | {"rr-with-prior": (ldp.RRWithPrior(k, 2.0), True), "cluster-rr": (ldp.ClusterRR(k, 3.0), True)}
+    chosen |= {"split": (ldp.PriorSplit(k, 3.0, ordered=k > 3), True), "rr-top-k": (ldp.RRTopK(k, 2.0, k // 2 + 1), True)}
+    if k > 3:  # of three classes AutoLaw makes no splits
+        return chosen | {"auto": (ldp.AutoLaw(k, 1.0), True)}
+    return chosen | {"rr-with-prior": (ldp.RRWithPrior(k, 2.0), True), "cluster-rr": (ldp.ClusterRR(k, 3.0), True)}
 
 
 def regression_cells(releases: int, model: str) -> Iterator[Run]:
@@ -233,7 +233,7 @@ def regression_cells(releases: int, model: str) -> Iterator[Run]:
     x = rng.normal(size=releases * n)
     labels, truth = population(model, x, rng)
     k = MODELS[model]
-    guess = np.maximum(softmax(0.3 * x[:, None] * (np.arange(k) - (k - 1) / 2), axis=1), 0.02)  # a poor public model
+    guess = np.maximum(softmax(0.6 * x[:, None] * (np.arange(k) - (k - 1) / 2), axis=1), 0.02)  # a poor public model
     kinds = ("observed", "sandwich") if model != "least-squares" else ("sandwich",)
     for name, (law, asked) in regression_laws(model).items():
         noisy = released(labels, law, 5, k, guess if asked else None)
