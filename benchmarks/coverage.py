@@ -88,7 +88,7 @@ def inside(found: "Callable[[], ldp.metrics.Estimate]", truth: float) -> bool | 
 # Figures ------------------------------------------------------------------------------------------------------------------------------
 
 
-def figures(noisy: ldp.NoisyLabels, by: Array) -> Covered:
+def figures(noisy: ldp.NoisyLabels, by: Array) -> dict[str, bool | None]:
     """Shares, means, quantiles and tests: 900 rows, three groups of the same shares."""
     table, each = ldp.stats.crosstab(noisy, by), ldp.stats.frequencies(noisy, simultaneous=False)
     shares = table.shares
@@ -216,11 +216,13 @@ def regression_laws(model: str) -> dict[str, tuple[ldp.Law, bool]]:
     if k == 2:
         return {name: (law, False) for name, law in laws(2).items() if name in ("rr", "alibi", "channel")}
     chosen = {"subset": (ldp.SubsetSelection(k, 2.0), False), "threshold": (ldp.Threshold(k, 3.0), False), "channel": (channel(k), False)}
-    if model == "least-squares":
-        numbers = {"square-wave": SquareWave(k, 2.0), "laplace": BoundedLaplace(k, 2.0), "unbiased": UnbiasedRandomizer(k, 2.0)}
-        return chosen | {name: (law, False) for name, law in numbers.items()} | {"split": (ldp.PriorSplit(k, 3.0, ordered=True), True)}
     if model == "poisson":
         return chosen
+    if model in ("linear", "least-squares"):
+        chosen |= {"square-wave": (SquareWave(k, 2.0), False), "laplace": (BoundedLaplace(k, 2.0), False)}
+        chosen |= {"unbiased": (UnbiasedRandomizer(k, 2.0), False), "rr-on-bins": (RROnBins(k, 2.0), False)}
+    if model == "least-squares":
+        return chosen | {"split": (ldp.PriorSplit(k, 3.0, ordered=True), True)}
     chosen |= {"split": (ldp.PriorSplit(k, 3.0, ordered=k > 3), True), "rr-top-k": (ldp.RRTopK(k, 2.0, k // 2 + 1), True)}
     if k > 3:  # of three classes AutoLaw makes no splits
         return chosen | {"auto": (ldp.AutoLaw(k, 1.0), True)}
@@ -317,7 +319,7 @@ METRICS: dict[str, tuple[Callable[[ldp.NoisyLabels, Judged], ldp.metrics.Estimat
         lambda noisy, of: ldp.metrics.lift(noisy, of.score, 0.1, positive=of.rare),
         lambda y, of: np.mean(y[of.score >= np.quantile(of.score, 0.9)] == of.rare) / np.mean(y == of.rare),
     ),
-    "cost": (lambda noisy, of: ldp.metrics.cost(noisy, of.guess, of.costs), lambda y, of: np.mean(of.costs[y, of.guess])),
+    "cost": (lambda noisy, of: ldp.metrics.cost(noisy, of.guess, of.costs), lambda y, of: float(np.mean(of.costs[y, of.guess]))),
     "a cell of the confusion matrix": (
         lambda noisy, of: one_of(ldp.metrics.confusion_matrix(noisy, of.guess), (of.rare, of.rare)),
         lambda y, of: np.mean((y == of.rare) & (of.guess == of.rare)),
