@@ -220,7 +220,7 @@ def regression_laws(model: str) -> dict[str, tuple[ldp.Law, bool]]:
         return chosen
     if model in ("linear", "least-squares"):
         chosen |= {"square-wave": (SquareWave(k, 2.0), False), "laplace": (BoundedLaplace(k, 2.0), False)}
-        chosen |= {"unbiased": (UnbiasedRandomizer(k, 2.0), False), "rr-on-bins": (RROnBins(k, 2.0), False)}
+        chosen |= {"unbiased": (UnbiasedRandomizer(k, 2.0), False), "rr-on-bins": (RROnBins(k, 4.0), False)}
     if model == "least-squares":
         return chosen | {"split": (ldp.PriorSplit(k, 3.0, ordered=True), True)}
     chosen |= {"split": (ldp.PriorSplit(k, 3.0, ordered=k > 3), True), "rr-top-k": (ldp.RRTopK(k, 2.0, k // 2 + 1), True)}

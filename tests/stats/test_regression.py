@@ -211,6 +211,19 @@ def test_a_coefficient_that_grows_without_bound_under_noise_has_no_finite_standa
     assert not fit.converged and np.isinf(fit.bse[1]) and np.isfinite(fit.bse[[0, 2]]).all()
 
 
+def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
+    """Two bins say on which side of one number an outcome is: half the slope with half the scale explains them as well."""
+    rng = np.random.default_rng(4)
+    law = ldp.laws.RROnBins(8, 2.0)
+    assert len(law.starts) == 2
+    x = rng.normal(size=(8, 700))
+    for each, noise in zip(x, range(8), strict=True):
+        noisy = ldp.privatize(rounded(3.5 + 0.8 * each + 1.2 * rng.normal(size=700), 0, 7), law, noise=ldp.SeededNoise(noise))
+        with pytest.warns(SeparationWarning, match="x1, log"):
+            fit = ldp.stats.regress(noisy, each, "linear", standard_errors="sandwich")
+        assert not fit.converged and np.isinf(fit.bse[1:]).all()
+
+
 def test_bad_designs_are_refused_by_name():
     X, y, _ = made("logistic", 200)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=SEED)

@@ -503,11 +503,19 @@ def _newton(problem: _Problem, start: Floats) -> _Maximum:
 
 def _covariance(information: Floats, scores: Floats, units: Codes | None, kind: str, back: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Compute the covariance of the coefficients, `back` @ parameters, and mark those that the data do not tell: (p, p), (p,) bool."""
-    # A direction of which a row tells less than a ten-millionth of what it could without noise is told by none.
-    roots, vectors = np.linalg.eigh(information)
-    flat = ~(roots > _FLAT * len(scores))
-    moved = np.abs(back @ vectors[:, flat]) / np.sqrt((back**2).sum(axis=1, keepdims=True))
-    inverse = (vectors[:, ~flat] / roots[~flat]) @ vectors[:, ~flat].T
+    # A direction of which a row tells less than a ten-millionth of what it could without noise is told by none. Rows that tell nothing of
+    # it have a score of 0 along it; but the information is 0 there only at the very maximum, which is reached up to rounding.
+    told = _directions(scores.T @ scores, len(scores))
+    told = told @ _directions(told.T @ information @ told, len(scores))
+    inverse = told @ np.linalg.inv(told.T @ information @ told) @ told.T
     if kind == "sandwich":
         inverse = inverse @ outer_of(scores, units) @ inverse
-    return np.asarray(back @ inverse @ back.T), (moved > 1e-3).any(axis=1)
+    rest = back - back @ told @ told.T
+    lost = np.sqrt((rest**2).sum(axis=1)) > 1e-3 * np.sqrt((back**2).sum(axis=1))
+    return np.asarray(back @ inverse @ back.T), lost
+
+
+def _directions(matrix: Floats, n_rows: int) -> Floats:
+    """Find the directions of which a matrix (p, p) of information has more than nothing: (p, r), orthonormal."""
+    roots, vectors = np.linalg.eigh(matrix)
+    return np.asarray(vectors[:, roots > _FLAT * n_rows])
