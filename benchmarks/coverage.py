@@ -367,12 +367,14 @@ def multiclass_rows(n: int, rng: np.random.Generator) -> tuple[Array, Judged]:
 
 
 def metric_cells(releases: int) -> Iterator[Run]:
-    """Cells of metrics of a class of 10 %, one of two and one of four classes: 1,500 rows."""
+    """Cells of metrics of a class of 10 %, one of two classes, and by the laws that are another with four, one of four: 1,500 rows."""
     n = 1500
     for k, what, rows_of in ((2, "", binary_rows), (4, ", four classes", multiclass_rows)):
         y, judged = rows_of(releases * n, np.random.default_rng(6))
         truth = {name: float(true(y, judged)) for name, (_, true) in METRICS.items()}
         for name, law in laws(k).items():
+            if k > 2 and name in laws(2):
+                continue
             noisy = released(y, law, 7, k, any_prior(len(y), k, 14) if name in READ_PRIOR else None)
 
             def covered(i: int, noisy: ldp.NoisyLabels = noisy, judged: Judged = judged, what: str = what, truth: Run = truth) -> Covered:
