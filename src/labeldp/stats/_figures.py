@@ -738,8 +738,13 @@ def difference(
 
     Notes
     -----
-    Guarantee and cost as for `frequencies`. The interval is value +- z stderr with the variances of both means, each with the small-sample
-    term of `labeldp.protocol.metrics.mean_interval`.
+    Guarantee and cost as for `frequencies`. The interval is value +- z stderr with the variances of both means, and the small-sample term of
+    `labeldp.protocol.metrics.mean_interval` for the sum of all rows: for groups of one size half of what both means would have alone.
+
+    References
+    ----------
+    Agresti and Caffo 2000, "Simple and effective confidence intervals for proportions and differences of proportions result from adding
+    two successes and two failures", who also add half as much to each of two groups as to one.
     """
     numbers = numbers_of(require_noisy(noisy), of)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
@@ -754,17 +759,18 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
             raise InvalidInput(f"Expected rows with evidence in both groups, got none in {group!r}.")
     z = normal_quantile(confidence)
     parts = [contributions_of(_part(rows, mine)) for mine in members]
-    sums, variance, average = [], 0.0, []
+    sums, lengths, average = [], [], []
     for part, mine in zip(parts, members, strict=True):
         values = part.table @ numbers
         average.append(float(values.mean()))
         sums.append((values - values.mean()) / len(mine))
-        size = np.ones(len(mine)) if rows.units is None else np.bincount(rows.units[mine]).astype(np.float64)
-        # as in `mean_interval`: z^2 observations at the full range are added to the variance
-        variance += (z * part.ranges(numbers) * float((size**3).sum() / (size**2).sum()) / len(mine)) ** 2
-    signed = np.concatenate([-sums[0], sums[1]])
+        lengths.append(np.full(len(mine), part.ranges(numbers) / len(mine)))
+    signed, reach = np.concatenate([-sums[0], sums[1]]), np.concatenate(lengths)
     if rows.units is not None:
-        signed = np.bincount(np.concatenate([rows.units[mine] for mine in members]), signed)
+        unit = np.concatenate([rows.units[mine] for mine in members])
+        signed, reach = np.bincount(unit, signed), np.bincount(unit, reach)
+    # as in `mean_interval`, of the values of both groups: z^2 observations at the full range are added to the variance
+    variance = (z * float(typical_length(reach))) ** 2
     spread = float(np.ptp(numbers))
     stderr = float(np.sqrt(variance + signed @ signed)) if all(part.tells(numbers) for part in parts) else np.inf
     value = average[1] - average[0]
