@@ -738,8 +738,8 @@ def difference(
 
     Notes
     -----
-    Guarantee and cost as for `frequencies`. The interval is value +- z stderr with the variances of both means, and the small-sample term of
-    `labeldp.protocol.metrics.mean_interval` for the sum of all rows: for groups of one size half of what both means would have alone.
+    Guarantee and cost as for `frequencies`. The interval is value +- z stderr with the variances of both means, and the small-sample term
+    of `labeldp.protocol.metrics.mean_interval` for the sum of all rows: for groups of one size half of what both means have alone.
 
     References
     ----------
