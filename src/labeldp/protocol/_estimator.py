@@ -331,11 +331,13 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         Returns
         -------
         float
-            An unbiased estimate from few noisy rows can lie outside [0, 1].
+            An unbiased estimate from few noisy rows can lie outside [0, 1]; an UnmeasuredWarning says where its interval excludes nothing.
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
-            return metrics.accuracy(truth, predicted, sample_weight=weights).value
+            found = metrics.accuracy(truth, predicted, sample_weight=weights)
+            metrics.warn_of_score(found, truth)
+            return found.value
         return float(np.average(equals(predicted, truth, self._grid), weights=weights))
 
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
@@ -431,11 +433,13 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         Returns
         -------
         float
-            1 for a perfect prediction, 0 for that of the mean.
+            1 for a perfect prediction, 0 for that of the mean. An UnmeasuredWarning says where noisy rows exclude nothing.
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
-            return metrics.r2(truth, predicted, sample_weight=weights).value
+            found = metrics.r2(truth, predicted, sample_weight=weights)
+            metrics.warn_of_score(found, truth)
+            return found.value
         true = np.asarray(truth, np.float64)
         spread = float(np.average((true - np.average(true, weights=weights)) ** 2, weights=weights))
         error = float(np.average((true - predicted) ** 2, weights=weights))
