@@ -18,6 +18,7 @@ from labeldp.custody._draw import check_contract
 from labeldp.errors import InvalidInput
 from labeldp.laws import Alibi, Grid, Law, RandomizedResponse, SubsetSelection, law_named
 from labeldp.ledger._database import per_row_epsilon
+from labeldp.protocol._fit import MOST_ORDERED
 from labeldp.stats._power import mean_variance
 from labeldp.tables.formats._parquet import open_table
 from labeldp.tables.formats._table import check_columns
@@ -231,7 +232,7 @@ def plan(
 
 # Numbers --------------------------------------------------------------------------------------------------------------------------------
 
-LEARNED = "square-wave"  # the law that training draws by
+LEARNED = "square-wave"  # the law that training and releases draw by
 OF_NUMBERS = (LEARNED, "threshold", "unbiased", "rr-on-bins", "laplace", "rr")
 _SOLVED = 32  # points of laws that are found by a linear program, whose errors hardly change with more
 
@@ -345,7 +346,7 @@ def plan_numbers(
         made = [_line_of_numbers(name, grid, epsilon, per_row, kept) for name in dict.fromkeys((*OF_NUMBERS, *laws))]
         by = {line.law: line for line in made if isinstance(line, NumbersAtBudget)}
         lines += by.values()
-        reasons += [_reason_of_numbers(epsilon, per_row, by)] if LEARNED in by else []
+        reasons += [_reason_of_numbers(epsilon, per_row, by, len(grid))] if LEARNED in by else []
         reasons += [line for line in made if isinstance(line, str)]
     if not lines:
         raise InvalidInput(f"Expected an epsilon at which a law of numbers exists, got {list(epsilons)}. Take 1e-6 or more.")
@@ -385,14 +386,19 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.10g}"
 
 
-def _reason_of_numbers(epsilon: float, per_row: float, lines: Mapping[str, NumbersAtBudget]) -> str:
+def _reason_of_numbers(epsilon: float, per_row: float, lines: Mapping[str, NumbersAtBudget], points: int) -> str:
     stages = f" (best by {rule.learner})" if (rule := rule_of(NUMBERS, per_row)) else ""
     off = {name: _short(lines[name].released_error or 0.0) for name in ("unbiased", "rr-on-bins") if name in lines}
     how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
     others = [f"{name} (each number {error} off, {how[name]})" for name, error in off.items()]
     advice = f" For others, who use the column as it is: {', or '.join(others)}." if others else ""
-    release = f"labeldp release draws them with --law {LEARNED} (its default law is threshold)"
-    return f"epsilon {epsilon:g}: learn from intervals. labeldp train draws them by default{stages}; {release}.{advice}"
+    by_default = f"labeldp train{stages} and labeldp release draw them by default"
+    if points > MOST_ORDERED:  # a release has no part of its own to measure by
+        by_default = (
+            f"labeldp train draws them by default{stages}; labeldp release with --law {LEARNED}. Of more than {MOST_ORDERED} points its "
+            "default is threshold, by which errors can be measured"
+        )
+    return f"epsilon {epsilon:g}: learn from intervals. {by_default}.{advice}"
 
 
 def _compared(n_classes: int, epsilon: float, cap: int, names: Sequence[str]) -> dict[str, Law]:

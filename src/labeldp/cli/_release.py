@@ -61,7 +61,11 @@ class ReleaseOptions(LabelsOptions):
     infer_classes: InferClasses = False
     law: Annotated[
         str | None,
-        typer.Option("--law", help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; threshold of a range.", callback=law_of_text),
+        typer.Option(
+            "--law",
+            help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; of a range square-wave, threshold with a prior.",
+            callback=law_of_text,
+        ),
     ] = None
     order: RowOrder = Order.shuffle
     dataset: Dataset = None
