@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp.app._ledger import table_text
 from labeldp.custody._draw import check_contract
+from labeldp.custody._request import large_epsilon
 from labeldp.errors import InvalidInput
 from labeldp.laws import Alibi, Grid, Law, RandomizedResponse, SubsetSelection, law_named
 from labeldp.ledger._database import per_row_epsilon
@@ -226,7 +227,9 @@ def plan(
         worth = None if kept is None else kept * bits / math.log2(n_classes)
         budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else worth))
         reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
-        learners.append(_learner(epsilon, per_row_epsilon(epsilon, cap), n_classes, worth))
+        per_row = per_row_epsilon(epsilon, cap)
+        reasons += filter(None, [large_epsilon(epsilon, per_row)])
+        learners.append(_learner(epsilon, per_row, n_classes, worth))
     return Plan(n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(learners), tuple(caps))
 
 
@@ -348,6 +351,7 @@ def plan_numbers(
         lines += by.values()
         reasons += [_reason_of_numbers(epsilon, per_row, by, len(grid))] if LEARNED in by else []
         reasons += [line for line in made if isinstance(line, str)]
+        reasons += filter(None, [large_epsilon(epsilon, per_row)])
     if not lines:
         raise InvalidInput(f"Expected an epsilon at which a law of numbers exists, got {list(epsilons)}. Take 1e-6 or more.")
     return NumberPlan(grid, rows, tuple(lines), tuple(reasons), tuple(caps))
