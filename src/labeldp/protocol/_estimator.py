@@ -206,13 +206,20 @@ class LabelDPEstimator(BaseEstimator, ABC):
             private |= private_names((*y.receipts, *y.behind))
             datasets |= {receipt.dataset for receipt in y.receipts}
         elif not several:
-            private |= {self.column or _validate.DEFAULT_COLUMN, *column_names(y)}
+            private |= {*column_names(y)}
         if self.ledger is not None:  # else nothing of the ledger is imported
             from labeldp.custody._request import charged_names
 
             for dataset in datasets:
                 private |= charged_names(names, dataset, self.ledger)
         require_public_columns(names, private, "features", " Nothing was charged.")
+        if not (several or self.column or isinstance(y, NoisyLabels)) and _validate.DEFAULT_COLUMN in names:
+            default, own = str(_validate.DEFAULT_COLUMN), next(iter(column_names(y)), "NAME")
+            raise InvalidInput(
+                f"Expected public columns as features, got {default!r}, which is the private labels' name unless column= gives another. "
+                f"Nothing was charged. If it is another column, name that of the labels: column={own!r}. If it holds the labels, leave it "
+                f"out: frame.drop(columns=[{default!r}]) of pandas."
+            )
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):
