@@ -172,7 +172,7 @@ def warn_of_score(found: Estimate, noisy: NoisyLabels, name: str = "score") -> N
         UnmeasuredWarning(
             f"This score of {len(noisy)} noisy labels, {number_text(found.value)}, cannot tell: its {found.confidence:.0%} interval is the "
             f"whole range, {number_text(found.least)} to {number_text(found.most)}, and the value, which is not cut to it, can be outside. "
-            "A search by it chooses by chance, and its best_score_ is too high. Use more rows, fewer folds, or "
+            "A search by such scores chooses by chance, and its best_score_ is too high. Use more rows, fewer folds, or "
             "labeldp.metrics.likelihood_scorer, which varies least. (Said once for these labels.)"
         )
     )
