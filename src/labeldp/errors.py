@@ -27,7 +27,7 @@ LabelDPWarning
 ├── SeenRowsWarning      a model is measured on what it learned from
 ├── SeededNoiseWarning   noise from a seed protects nothing
 ├── SeparationWarning    coefficients of a regression grow without bound
-├── UnmeasuredWarning    no row can measure a model without bias
+├── UnmeasuredWarning    no row, or too few, can measure a model
 ├── UnrecordedWarning    nothing keeps a record of this spend
 └── UntrainedWarning     no step of a training changed the net
 """
@@ -206,7 +206,7 @@ class SeparationWarning(LabelDPWarning):
 
 
 class UnmeasuredWarning(LabelDPWarning):
-    """No row could be held out to measure the model without bias, so no quality is estimated."""
+    """No row could be held out to measure the model without bias, so no quality is estimated; or a score's interval excludes nothing."""
 
 
 class UntrainedWarning(LabelDPWarning):

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput
@@ -139,3 +140,15 @@ def test_advice_names_the_name_that_the_labels_carry(charge):
     charge(column="ill")
     with pytest.raises(InvalidInput, match="column='ill' if they are that one's, column='fraud' if they are of another"):
         charge(TABLE.churn.rename("fraud"))
+
+
+@pytest.mark.parametrize("named", ["ill", None])
+def test_a_feature_called_label_is_refused_with_what_to_type(named: str | None) -> None:
+    """Labels without column= are charged under this name, so it may be their column; the name of another is told by column=."""
+    X, y = pd.DataFrame({"label": np.tile([0.0, 1.0], 50), "x": np.arange(100.0)}), pd.Series(np.tile([0, 1], 50), name=named)
+    model = ldp.LabelDPClassifier(LogisticRegression(), classes=[0, 1], noise=ldp.SeededNoise(0))
+    with pytest.raises(ldp.InvalidInput, match=f"got 'label', which is .* name that of the labels: column='{named or 'NAME'}'"):
+        model.fit(X, y)
+    model.set_params(column="ill").fit(X, y)  # whatever else the frame holds
+    with pytest.raises(ldp.InvalidInput, match="got 'label', whose labels are private"):
+        model.set_params(column="label").fit(X, y)

@@ -88,11 +88,17 @@ def test_errors_of_numbers_are_those_that_releases_have() -> None:
     assert half["rr"].row_error == pytest.approx(made["rr"].row_error) and half["rr"].epsilon_per_row == 1.0
 
 
+def test_an_epsilon_that_protects_nothing_is_named() -> None:
+    for of in (("--classes", "2"), ("--range", "0:10", "--grid", "5")):
+        code, said = planned(*of, "--epsilon", "1,30")
+        assert code == 0 and said.count("protects nothing") == 1 and "An epsilon of 30 protects nothing: the labels come out" in said
+
+
 def test_a_range_is_planned_on_the_command_line() -> None:
     code, said = planned("--range", "0:100", "--grid", "11", "--epsilon", "1,4", "--rows", "900")
     assert (
         code == 0
-        and "by default (best by LabelDPRegressor in two stages: --stages 2); labeldp release draws them with --law square-wave" in said
+        and "labeldp train (best by LabelDPRegressor in two stages: --stages 2) and labeldp release draw them by default." in said
         and "mean_error" in said
         and "28.9" not in said
         and "31.6 off its middle" in said

@@ -493,7 +493,7 @@ def test_what_was_drawn_in_a_table_is_inspected(tmp_path: Path) -> None:
     code, said, _ = run("inspect", tmp_path / "b.csv")
     lines = said.splitlines()
     assert code == 0 and lines[0] == f"{tmp_path / 'b.csv'}: 400 rows; unchanged columns: patient."
-    law = "by law threshold, numbers from 20 to 90 in 15 points, evidence in age__evidence; data set 'people', run "
+    law = "by law square-wave, numbers from 20 to 90 in 15 points, evidence in age__evidence; data set 'people', run "
     assert lines[1].startswith(f"age: 0.5-label-DP for each row, {law}")
     assert lines[2].startswith("status: 1-label-DP for each row, by law rr, classes ill, well; data set 'people', run ")
     runs = [each.run_id for each in reversed(default_ledger().runs())]

@@ -88,6 +88,19 @@ def test_what_is_wrong_with_a_plan_is_a_usage_error(tmp_path: Path, more: tuple[
     assert code == 2 and "Expected" in said and not (tmp_path / "plan").exists()
 
 
+def test_several_columns_have_no_stages_of_a_table(tmp_path: Path) -> None:
+    for more in ((), ("--range", "b=0:1")):
+        of = ("--label", "a, b", "--classes", "no,yes", "--epsilon", 1, "--id", "patient", "--dataset", "d", "--parts", "0.6,0.4")
+        code, _, err = run("stage", "plan", tmp_path / "plan", *of, *more)
+        told = " ".join(err.replace("│", " ").split())
+        assert (
+            code == 2 and "Expected one label column in a release in stages, got 'a', 'b'" in told and "labeldp release --label a,b" in told
+        )
+        assert not (tmp_path / "plan").exists()
+    code, _, err = run("stage", "plan", tmp_path / "plan", *of[2:], "--label", r"a\, b")
+    assert code == 0 and json.loads(next((tmp_path / "plan").glob("*.json")).read_text())["label"] == "a, b", err
+
+
 def test_a_used_folder_is_not_planned_again(tmp_path: Path) -> None:
     assert plan(tmp_path / "plan")[0] == 0
     before = (tmp_path / "plan" / "plan.json").read_bytes()

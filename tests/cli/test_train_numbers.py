@@ -101,7 +101,7 @@ def test_released_numbers_are_learned_at_no_cost_and_are_a_prior(tmp_path: Path,
     table = predicted(tmp_path / "model", "--quantile", ".5")
     assert share_left(table) < 0.6 and np.abs(table["quantile_0.5"].to_numpy() - table["prediction"].to_numpy()).max() < 12
     # the model of one release as the prior of the next: thresholds are near its medians
-    more = ("--dataset", "later", "--epsilon", 1, "--law", "threshold", "--prior-model", tmp_path / "model")
+    more = ("--dataset", "later", "--epsilon", 1, "--prior-model", tmp_path / "model")
     code, said, err = run("release", source, *paid, *more, "--out", tmp_path / f"later.{ending}")
     assert code == 0, said + err
     later = read_noisy(tmp_path / f"later.{ending}").by_id(np.arange(N))

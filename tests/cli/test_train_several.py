@@ -159,6 +159,49 @@ def test_what_one_column_has_several_have(tmp_path: Path, more: tuple[object, ..
     assert {"prediction_clicked", "prediction_bought"} < {*found.column_names}
 
 
+@pytest.mark.parametrize("more", [(), ("--nets", 2), ("--stages", 2), ("--split", "one"), ("--correction", "em")])
+def test_a_net_has_a_head_for_each_column(tmp_path: Path, more: tuple[object, ...]) -> None:
+    pytest.importorskip("torch")
+    source = write(tmp_path / "in.csv", people())
+    asked = (*LABELS, "--epsilon", 6, "--id", "id", "--model", "mlp", "--exclude", "who")
+    code, said, err = train(source, tmp_path / "m", *asked, *more)
+    assert code == 0 and "together 6-label-DP for each row." in said, err
+    assert [line.split("'")[1] for line in said.splitlines() if "Estimated accuracy" in line] == NAMES
+    assert len(ledger_of(tmp_path).runs()) == 1
+    new = people(400, seed=1)
+    found = predictions(tmp_path / "m", write(tmp_path / "new.csv", new), tmp_path / "p.csv")
+    for name, least in zip(NAMES, (0.8, 0.8, 0.6), strict=True):  # commonest classes: 0.5, 0.5, 0.4
+        assert np.mean([str(a) == str(b) for a, b in zip(found[f"prediction_{name}"].to_pylist(), new[name], strict=True)]) > least
+    own = predictions(tmp_path / "m" / "column-3", tmp_path / "new.csv", tmp_path / "p3.csv")  # the prior of a later release, too
+    assert own["probability_2"].equals(found["probability_rating_2"])
+
+
+def test_a_net_learns_some_columns_of_a_release(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source, out = write(tmp_path / "in.csv", people()), tmp_path / "out.csv"
+    assert run("release", source, *LABELS, "--epsilon", 6, "--id", "id", "--ledger", tmp_path / "l.db", "--out", out)[0] == 0
+    code, said, err = train(out, tmp_path / "m", "--label", "rating,clicked", "--model", "mlp", "--exclude", "who")
+    assert code == 0 and "'rating', 'clicked', together 6-label-DP for each row (proven)." in said, err
+    new = people(400, seed=1)
+    found = predictions(tmp_path / "m", write(tmp_path / "new.csv", new), tmp_path / "p.csv")
+    for name, least in (("rating", 0.6), ("clicked", 0.8)):
+        assert np.mean([str(a) == str(b) for a, b in zip(found[f"prediction_{name}"].to_pylist(), new[name], strict=True)]) > least
+
+
+def test_images_have_several_labels(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    light, dark = np.random.default_rng(0).integers(0, 2, (2, 400))
+    images = np.zeros((400, 8, 8), np.uint8)
+    images[:, :4] = 200 * light[:, None, None]
+    images[:, 4:, ::2] = 200 * dark[:, None, None]
+    np.savez(tmp_path / "in.npz", X=images, light=light, dark=dark)
+    asked = ("--label", "light,dark", "--classes", "0,1", "--epsilon", 8, "--model", "small-convnet", "--epochs", 8)
+    code, _, err = train(tmp_path / "in.npz", tmp_path / "m", *asked)
+    assert code == 0, err
+    found = predictions(tmp_path / "m", tmp_path / "in.npz", tmp_path / "p.parquet")
+    assert np.mean(found["prediction_light"].to_numpy() == light) > 0.8 and np.mean(found["prediction_dark"].to_numpy() == dark) > 0.8
+
+
 def test_arrays_have_several_labels(tmp_path: Path) -> None:
     rows = people(600)
     X = np.column_stack([rows["x"], rows["z"]])
@@ -236,7 +279,7 @@ def test_numbers_of_a_release_are_learned_by_themselves(tmp_path: Path) -> None:
     asked = ("--label", "clicked,income,bought", "--classes", "no,yes", "--range", "income=0:90", "--grid", 10, "--split", "one")
     assert run("release", source, *asked, "--epsilon", 6, "--id", "id", "--ledger", tmp_path / "l.db", "--out", out)[0] == 0
     code, _, err = train(out, tmp_path / "m", "--label", "clicked,income")
-    assert code == 4 and "got numbers in 'income'" in err and "labeldp train --label income" in err
+    assert code == 4 and "got numbers in 'income'" in err and "labeldp train noisy.csv --label income --out MODEL" in err
     code, said, err = train(out, tmp_path / "m", "--label", "bought,clicked", "--model", "linear")
     assert code == 0 and "'bought', 'clicked', together 6-label-DP" in said, err
     assert train(out, tmp_path / "n", "--label", "income", "--model", "linear")[0] == 0
@@ -256,9 +299,9 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     "a label as the unit": ((*TWO, "--unit", "bought"), 4, "Expected unit to name public columns, got the label column 'bought'"),
     "a label as a feature": ((*TWO, "--features", "x,bought"), 4, "got 'bought' among them"),
     "a range": (("--label", "clicked,x", "--classes", "no,yes", "--range", "x=-5:5"), 2, "got numbers in 'x'"),
-    "a net": ((*TWO, "--model", "mlp"), 2, "got 'mlp'. Choose one of auto, boosting"),
-    "a model of clusters": ((*TWO, "--model", "proportions"), 2, "got 'proportions'"),
-    "images": ((*TWO, "--image", "colour"), 2, "images, which nets learn"),
+    "a model of clusters": ((*TWO, "--model", "proportions"), 2, "got 'proportions', which asks clusters about one. Choose one of auto"),
+    "a prior of a net": ((*TWO, "--model", "mlp", "--prior", "clusters"), 2, "Expected no --prior with a net of several label columns"),
+    "hard labels of a net": ((*TWO, "--model", "mlp", "--correction", "none"), 2, "Expected no --correction none with a net"),
     "a recipe": ((*TWO, "--recipe", "lp-1st"), 2, "--recipe with one label column"),
     "a filter": ((*TWO, "--stages", 2, "--filter", 2), 2, "--filter with one label column"),
     "declared labels": ((*TWO, "--noisy", "--law", "rr"), 2, "Train for one at a time"),

@@ -17,7 +17,7 @@ from tests import runs
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, RowsOverlap
 from labeldp.ledger._database import LabelDraw, Spending
 from labeldp.ledger._ledger import Ledger, RunRecord
-from labeldp.ledger._rowset import RowSetBuilder, Spend
+from labeldp.ledger._rowset import IdSet, RowSetBuilder, RowSets, Spend
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
@@ -135,6 +135,36 @@ def test_rows_that_overlap_in_part_are_warned_of(ledger: Ledger, kind: str) -> N
     charge(ledger, make(np.arange(2000, 3000)), dataset="others")
     charge(ledger, make(np.arange(2950, 3950)), dataset="few of them")
     charge(ledger, make(np.arange(1000)), dataset="another column of ids", names="visit")
+
+
+@pytest.mark.parametrize("gap", [1 << 4, 1 << 13, 1 << 30], ids=["bitmaps", "sparse bitmaps", "arrays"])
+def test_large_sets_are_compared_by_a_sample_first(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, gap: int) -> None:
+    """An eleventh of the smaller set is not warned of, and a tenth is, whichever is new; sets without common ids are not counted."""
+    counted = []
+    real = IdSet.shared
+    monkeypatch.setattr(IdSet, "shared", lambda mine, theirs: counted.append(1) or real(mine, theirs))
+    many = np.random.default_rng(0).choice(np.arange(1 << 20), 400_000, replace=False) * gap + 12345
+    charge(ledger, many[:200_000])
+    charge(ledger, many[200_000:300_000], dataset="no others")
+    assert not counted
+    charge(ledger, many[190_910:290_910] + gap // 2 * (np.arange(100_000) >= 9_090), dataset="an eleventh")
+    with pytest.warns(LabelDPWarning, match=r"'clicks' \(10,000 of them\)"):
+        charge(ledger, many[190_000:290_000] + gap // 4 * (np.arange(100_000) >= 10_000), dataset="a tenth")
+    with pytest.warns(LabelDPWarning, match=r"'clicks' \(200,000 of them\)"):
+        charge(ledger, many, dataset="all")
+
+
+def test_data_sets_whose_ids_have_another_name_are_not_read(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    charge(ledger, np.arange(7, 1007))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(RowSets, "load", refuse)
+    charge(ledger, np.arange(7, 1007), dataset="visits", names="visit")
+    charge(ledger, texts(1000), dataset="texts")
+    with pytest.raises(AssertionError):
+        charge(ledger, np.arange(7, 1007), dataset="same")
 
 
 def test_people_who_overlap_are_warned_of_whatever_their_rows_are(ledger: Ledger) -> None:
@@ -413,7 +443,6 @@ def test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space(runs: lis
 def test_a_charge_that_fits_in_any_case_reads_no_row_sets(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     budget(ledger, 9.0)
     charge(ledger, np.arange(10))
-    from labeldp.ledger._rowset import RowSets
 
     def refuse(*_: object) -> None:
         raise AssertionError

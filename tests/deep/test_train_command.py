@@ -263,6 +263,9 @@ def test_every_net_is_stored_as_plain_numbers(tmp_path: Path) -> None:
         again = named.restored(name, json.loads(json.dumps(parameters)), raw, "weights.pt")
         X = rng.integers(0, 255, (2, 3, 32, 32)).astype(np.uint8) if net.side else rng.normal(size=(2, 7)).astype(np.float32)
         np.testing.assert_array_equal(named.probabilities(module, X), named.probabilities(again, X))
+        with torch.no_grad():  # the outputs 1 to 3 alone, as of one of several label columns
+            inputs = torch.from_numpy(X.astype(np.float32))
+            np.testing.assert_allclose(named.head_of(module, 1, 3)(inputs), module(inputs)[:, 1:4], rtol=1e-5, atol=1e-5)
         with pytest.raises(InvalidInput, match="weights"):
             named.restored(name, parameters | {"n_classes": 6}, raw, "weights.pt")
         with pytest.raises(InvalidInput, match="parameters"):

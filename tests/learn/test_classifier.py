@@ -193,6 +193,7 @@ def test_priors_are_used_by_the_first_stage(data):
         classifier(prior=sharp[:, :2]).fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore::labeldp.errors.UnmeasuredWarning")  # five rows
 def test_a_score_on_rows_that_were_learned_from_warns(data):
     X, y = data
     model = classifier(law="subset", n_stages=1).fit(X, y)

@@ -21,7 +21,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import labeldp as ldp
 from labeldp.errors import RepeatWarning, WrongType
+from labeldp.inputs._columns import learn_columns
 from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
+from labeldp.tables.formats._parquet import open_table
 
 pytestmark = [pytest.mark.filterwarnings("ignore::labeldp.errors.RareCategoriesWarning"), pytest.mark.usefixtures("same_noise")]
 N = 2400
@@ -128,9 +130,38 @@ def test_columns_of_text_and_categories_train_by_default(people, ledger, frame):
     assert again.score(frame(X), y) > 0.93
 
 
-def test_dates_beside_text_are_refused_by_name(people, ledger):
-    with pytest.raises(ldp.InvalidInput, match=r"'since'.*Make a number of it"):
-        classifier(ledger).fit(people[0].assign(since=pd.Timestamp("2020-01-01")), people[1])
+DATES = pd.Series(pd.Timestamp("2019-03-01") + pd.to_timedelta(np.arange(N) * 7919 % N, unit="D"))
+AS_DATES = {
+    "text": lambda: DATES.dt.strftime("%Y-%m-%d").where(DATES.index % 50 != 3),
+    "text of times": lambda: DATES.dt.strftime("%Y-%m-%d %H:%M:%S"),
+    "timestamps": lambda: DATES.where(DATES.index % 50 != 3),
+    "timestamps in UTC": lambda: DATES.dt.tz_localize("UTC"),
+    "dates": lambda: DATES.dt.date,
+    "Arrow's dates": lambda: DATES.dt.date.astype("date32[pyarrow]"),
+}
+
+
+@pytest.mark.parametrize("kind", AS_DATES)
+def test_dates_are_numbers_as_on_the_command_line(people, ledger, tmp_path, kind):
+    X = people[0][["trade", "age"]].assign(since=AS_DATES[kind]())
+    y = np.where(DATES.median() < DATES, "yes", "no")
+    model = classifier(ledger).fit(X, y)
+    assert model.score(X, y) > 0.95  # of categories, rarer ones count as one
+    X.to_csv(tmp_path / "in.csv", index=False)
+    table = open_table(tmp_path / "in.csv")
+    read = learn_columns(table, ["since"]).read(next(iter(table.batches(["since"]))))["since"].to_numpy()
+    assert np.array_equal(model.estimator_[0].transform(X)[:, 1], read, equal_nan=True)
+    if kind != "text":
+        with pytest.raises(ldp.InvalidInput, match="Expected dates or times of ISO 8601 in column 'since', as in the fit"):
+            model.predict(X.assign(since="yesterday"))
+    assert len(model.predict(X.assign(since=np.nan))) == N
+    again = classifier(ledger).fit(X, y)  # the features name the rows, so their digest is the same
+    assert ledger.spent("people", "label") == 3.0 and np.array_equal(again.predict(X), model.predict(X))
+
+
+def test_other_times_beside_text_are_refused_by_name(people, ledger):
+    with pytest.raises(ldp.InvalidInput, match=r"'since' of period\[M\]. Make a number of it"):
+        classifier(ledger).fit(people[0].assign(since=pd.Period("2020-01")), people[1])
     assert ledger.spent("people", "label") == 0
 
 

@@ -2,6 +2,7 @@
 """Metrics of rare classes from noisy labels: intervals that cover, values that agree with scikit-learn's where there is no noise."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 
 import labeldp as ldp
+from labeldp import errors
 from labeldp.protocol import metrics
 
 SIGMAS = 4.9  # two-sided normal quantile of a false alarm of 1e-6
@@ -256,6 +258,25 @@ def test_a_search_by_a_name_of_scikit_learn_says_what_to_pass(learned):
             GridSearchCV(model(), grid, scoring=scoring, refit=False, cv=KFold(2)).fit(X, noisy)
     search = GridSearchCV(model(), grid, scoring=metrics.make_scorer("roc_auc", positive="yes"), cv=KFold(2)).fit(X, noisy)
     assert 0.6 < search.best_score_ < 1
+
+
+def test_a_search_whose_scores_exclude_nothing_says_so_once(learned):
+    X, labels, _ = learned
+    X, labels = X[:300], labels[:300]
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 0.05), classes=["no", "yes"], noise=ldp.SeededNoise(0))
+    grid = {"estimator__C": [0.01, 1.0]}
+    # 100 rows a fold: the standard error of an accuracy is 2 or more
+    for scoring in (None, metrics.accuracy_scorer):
+        with pytest.warns(errors.UnmeasuredWarning, match=r"of 100 noisy labels, .* whole range, 0.0000 to 1.0000") as said:
+            search = GridSearchCV(model(), grid, cv=KFold(3), scoring=scoring).fit(X, noisy)
+        assert len(said) == 1 and not 0 <= search.cv_results_["split0_test_score"][0] <= 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metrics.accuracy_scorer(search, X[:100], noisy[:100])  # said before of these labels
+        metrics.likelihood_scorer(search, X[:100], noisy[:100])
+    other = ldp.privatize(labels[:90], ldp.RandomizedResponse(2, 0.05), classes=["no", "yes"], noise=ldp.SeededNoise(1))
+    with pytest.warns(errors.UnmeasuredWarning, match="of 90 noisy labels"):  # of others it is said again
+        metrics.accuracy_scorer(search, X[:90], other)
 
 
 @pytest.fixture(scope="module")

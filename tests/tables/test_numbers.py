@@ -2,6 +2,7 @@
 """Releases of a column of numbers: a public range, rounding and clamping in the door, a numeric column, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,12 @@ def spec(grid: ldp.Grid = TENS, **more: Any) -> ReleaseSpec:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_number_is_released_by_thresholds_of_its_range(tmp_path: Path, ending: str) -> None:
-    """The mean of the true, clamped numbers is estimated within 6 standard errors of a truthful bit's estimate."""
+def test_a_number_is_released_by_intervals_of_its_range(tmp_path: Path, ending: str) -> None:
+    """The mean of the true, clamped numbers is estimated within 6 standard errors of a random threshold's estimate, which tells less."""
     values, ledger = incomes(), Ledger(tmp_path / "l.db")
     done = release(write(tmp_path / f"in.{ending}", values), tmp_path / f"out.{ending}", spec(), ledger)
     assert done.manifest["grid"] == {"low": 0, "high": 100, "points": 11}
-    assert done.manifest["law"]["law"] == "threshold"
+    assert done.manifest["law"]["law"] == "square-wave"
     noisy = read_noisy(tmp_path / f"out.{ending}")
     assert noisy.classes == TENS and isinstance(noisy.classes, ldp.Grid)
     found = ldp.metrics.likeliest_frequencies(noisy.likelihood()) @ np.array(TENS)
@@ -54,6 +55,29 @@ def test_a_number_is_released_by_thresholds_of_its_range(tmp_path: Path, ending:
     assert abs(found - np.clip(values, 0, 100).mean()) < 6 * error
     again = release(tmp_path / f"in.{ending}", tmp_path / f"again.{ending}", spec(), ledger)
     assert again.repeated and (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
+
+
+def test_the_default_law_is_that_of_the_regressor_in_one_stage(tmp_path: Path) -> None:
+    values, x = incomes(200), np.zeros((200, 1))
+    for points, law in ((11, "square-wave"), (700, "square-wave"), (701, "threshold")):
+        assert spec(ldp.Grid(0, 100, points)).law_name == law
+    assert spec(prior=[f"p{code}" for code in range(11)]).law_name == "threshold"  # which asks near each row's prior
+    model = ldp.LabelDPRegressor(range=TENS, epsilon=2.0, n_stages=1, noise=ldp.SeededNoise(0)).fit(x, np.clip(values, 0, 100))
+    assert {block.law.name for block in model.noisy_labels_.blocks} == {spec().law_name}
+    plan = make_plan(spec(dataset="people"), (0.5, 0.5), None, Ledger(tmp_path / "l.db"))
+    assert plan.laws == ("square-wave", "threshold")
+
+
+def test_a_column_that_was_drawn_by_thresholds_goes_on_with_them(tmp_path: Path) -> None:
+    """Thresholds were the default of a range: the same command is free, also to another output."""
+    source, ledger = write(tmp_path / "in.csv", incomes(200)), Ledger(tmp_path / "l.db", budget=9)
+    first = release(source, tmp_path / "out.csv", spec(law="threshold"), ledger)
+    for out in ("out.csv", "again.csv"):
+        again = release(source, tmp_path / out, spec(), ledger)
+        assert again.repeated and again.receipt == first.receipt and again.manifest["law"]["law"] == "threshold"
+    for number, other in enumerate((replace(spec(), epsilon=1.0), spec(ldp.Grid(0, 100, points=6)))):
+        done = release(source, tmp_path / f"{number}.csv", other, ledger)
+        assert not done.repeated and done.manifest["law"]["law"] == "square-wave"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +147,7 @@ def test_the_command_takes_a_range(tmp_path: Path) -> None:
     code, said, err = run("release", source, *told, "--range", "0:100", "--grid", 11, "--json")
     assert code == 0, err
     manifest = json.loads(Path(json.loads(said)["manifest"]).read_text())
-    assert manifest["grid"] == {"low": 0, "high": 100, "points": 11} and manifest["law"]["law"] == "threshold"
+    assert manifest["grid"] == {"low": 0, "high": 100, "points": 11} and manifest["law"]["law"] == "square-wave"
     for options, words in (
         (("--range", "0:100", "--classes", "a,b"), "Leave one out"),
         (("--grid", 11), "Add --range"),

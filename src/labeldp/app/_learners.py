@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -51,7 +52,8 @@ CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
 MODELS = (AUTO, *TREES, LINEAR, *CLUSTER_MODELS, *named.NETS)
 NUMBER_MODELS = (AUTO, *TREES, LINEAR, *named.NETS)
 """Those that learn numbers of a range, too."""
-SEVERAL_MODELS = (AUTO, *TREES, LINEAR)
+ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
+SEVERAL_MODELS = (AUTO, *TREES, LINEAR, *named.NETS)
 """Those that learn several label columns under one charge."""
 IMAGES_BY_DEFAULT = "small-convnet"
 MANY_CATEGORIES = 300
@@ -401,6 +403,10 @@ class Learner(Protocol):
         """Make the estimator to fit, with the settings that all learners share."""
         ...
 
+    def parts(self, model: Any) -> Sequence[Any]:
+        """Return the models of several label columns that a fitted estimator has, each as `result` takes it, with its estimates."""
+        ...
+
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return the part of the fitted estimator to store, and the facts needed to read it back."""
         ...
@@ -413,7 +419,7 @@ def learner_for(model: str, inputs: Inputs, classes: Sequence[object], options: 
     `SEVERAL_MODELS`.
     """
     if isinstance(classes, LabelColumns):
-        require_of_several(model, images=inputs.image is not None)
+        require_of_several(model)
     if model in named.NETS or (model == AUTO and inputs.image is not None):
         return NetLearner(IMAGES_BY_DEFAULT if model == AUTO else model, inputs, classes, options, paper)
     if paper is not None and paper.data is not None:
@@ -431,17 +437,13 @@ def learner_for(model: str, inputs: Inputs, classes: Sequence[object], options: 
     return (NumberLearner if isinstance(classes, Grid) else TabularLearner)(model, inputs)
 
 
-def require_of_several(model: str, *, images: bool) -> None:
-    """Refuse models that do not learn several label columns; `images`: the inputs are images."""
-    known = model in SEVERAL_MODELS
-    if known and not images:
-        return
-    what, got = ("inputs", "images, which nets learn") if known else ("a model", repr(model))
-    raise InvalidInput(
-        f"Expected {what} of several label columns, got {got}. Choose one of {', '.join(SEVERAL_MODELS)} (--model), for numbers and "
-        "categories. Or release the columns together (labeldp release), then learn each from that table (labeldp train): one charge. In "
-        "Python, labeldp.deep.TorchClassifier learns them by one net."
-    )
+def require_of_several(model: str) -> None:
+    """Refuse models that do not learn several label columns."""
+    if model not in SEVERAL_MODELS:
+        raise InvalidInput(
+            f"Expected a model of several label columns, got {model!r}, which asks clusters about one. Choose one of "
+            f"{', '.join(SEVERAL_MODELS)} (--model)."
+        )
 
 
 def needs_torch(model: str, *, images: bool) -> bool:
@@ -506,6 +508,10 @@ class TabularLearner:
 
         kinds = None if codes is None else ["c"] * len(codes) + ["q"] * (self._width - len(codes))
         return getattr(xgboost, f"XGB{kind}")(random_state=seed, enable_categorical=True, feature_types=kinds, **settings), None
+
+    def parts(self, model: Any) -> Sequence[Any]:
+        """Return the classifier of each label column."""
+        return list(model.estimators_)
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return a pipeline of scikit-learn's own types, or boosted trees with the steps before them; and how to correct probabilities."""
@@ -594,6 +600,10 @@ class ClusterLearner:
         own = {name: value for name, value in settings.items() if name not in _OF_ROWS}  # refused by TrainSpec
         return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **own)
 
+    def parts(self, model: Any) -> Sequence[Any]:
+        """Return none: clusters are asked about one label column."""
+        return []
+
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return an equivalent scikit-learn model: the nearest labelled centre, or a logistic regression."""
         answer = model.aggregate_
@@ -628,7 +638,8 @@ class NetLearner:
     ----------
     name : str
     inputs : Inputs
-    classes : sequence of K values, or Grid
+    classes : sequence of K values, Grid, or LabelColumns
+        Of several label columns one net has a head for each.
     options : NetOptions
     paper : PaperSpec, optional
     """
@@ -640,8 +651,10 @@ class NetLearner:
         self._paper = paper
         self.name, self._inputs, self._encoding, self._options = name, inputs, Encoding(inputs), options
         self._numbers = isinstance(classes, Grid)
-        self._n_outputs = 2 if self._numbers else len(classes)  # of numbers a location and a scale
-        self._recipe = named.recipe_for(name, len(classes), options.epochs, options.batch_size, options.rate)
+        self._columns: Any = classes if isinstance(classes, LabelColumns) else None
+        sizes = (len(classes),) if self._columns is None else self._columns.sizes
+        self._n_outputs = 2 if self._numbers else sum(sizes)  # of numbers a location and a scale
+        self._recipe = named.recipe_for(name, max(sizes), options.epochs, options.batch_size, options.rate)
         self._device = device_of(options.device)
         width = math.prod(inputs.shape) if isinstance(inputs, ArrayInputs) else len(inputs.names)
         # Here, to refuse faults before all rows are read.
@@ -668,8 +681,9 @@ class NetLearner:
             row = per_row_epsilon(settings["epsilon"], settings["max_rows_per_unit"])
             recipe = self._paper.training(recipe, options, row, images=self._inputs.image is not None)
         self._recipe = recipe[0] if isinstance(recipe, tuple) else recipe
+        sizes = () if self._columns is None else settings["classes"].sizes
         return (TorchRegressor if self._numbers else TorchClassifier)(
-            lambda n_outputs: named.build(self.name, parameters | {"n_classes": n_outputs}),
+            lambda n_outputs: named.build(self.name, parameters | {"n_classes": n_outputs}, sizes),
             recipe=recipe,
             random_state=seed,
             device=self._device,
@@ -679,14 +693,25 @@ class NetLearner:
             **{"validation_fraction": 0.1} | settings,
         )
 
+    def parts(self, model: Any) -> Sequence[Any]:
+        """Return the net of each label column: the net with the outputs of this column's head alone."""
+        heads, learned = self._columns, model._columns  # a net of a released table has a head for every column that was released
+        found = []
+        for number in map(learned.place, heads.names):
+            start, size = sum(learned.sizes[:number]), learned.sizes[number]
+            module = named.head_of(model.module_, start, size)
+            quality = {f"{name}_": getattr(model, f"{name}_")[number] for name in ESTIMATES}
+            found.append(SimpleNamespace(module_=module, history_=model.history_, n_classes=size, **quality))
+        return found
+
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
         """Return the net with its preprocessing, and the parameters that rebuild it."""
         from labeldp.deep._regressor import without_location
 
-        recipe = self._recipe
+        recipe, of_column = self._recipe, {} if self._columns is None else {"n_classes": model.n_classes}
         module, head = (without_location(model.module_), {"head": model.head}) if self._numbers else (model.module_, {})
         return (module, self._encoding.transformer), {
-            "net": {"name": self.name, "parameters": self._parameters} | head,
+            "net": {"name": self.name, "parameters": self._parameters | of_column} | head,
             "recipe": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "rate": recipe.rate, "stages": len(model.history_)},
         }
 

@@ -26,6 +26,7 @@ from labeldp._files import private_file
 from labeldp.app._learners import (
     AUTO,
     CLUSTER_MODELS,
+    ESTIMATES,
     MODELS,
     NUMBER_MODELS,
     ClustersSpec,
@@ -95,7 +96,6 @@ _FEW_ROWS = 20_000
 _EXPECTED_FITS = 7  # usual number, for the progress bar: 2 rounds on each of two halves and on the whole, and the final refit
 DEFAULT_INPUTS = "X"
 PREDICTION, PROBABILITY, QUANTILE = "prediction", "probability_", "quantile_"
-ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
 """Estimates in model.json, from held-out noisy rows: unbiased values with their intervals, or null."""
 ESTIMATES_OF_NUMBERS = ("estimated_rmse", "estimated_r2", "baseline_rmse")
 
@@ -296,7 +296,14 @@ class TrainSpec:
             return
         if self.evidence.declared:
             raise InvalidInput("Expected one column of labels that another mechanism drew, got several. Train for one at a time (--label).")
-        require_of_several(self.model, images=self.inputs.image is not None)
+        require_of_several(self.model)
+        if needs_torch(self.model, images=self.inputs.image is not None):
+            of_others = {"--prior": self.prior is not None, f"--correction {self.correction}": self.correction in ("debias", "none")}
+            if unfit := [name for name, there in of_others.items() if there]:
+                raise InvalidInput(
+                    f"Expected no {' or '.join(unfit)} with a net of several label columns, got one. Leave it out, or take another model, "
+                    "such as --model linear."
+                )
         given = {"--recipe": self.recipe is not None, "--filter": self.top_k_filter is not None}
         if found := [name for name, there in given.items() if there]:
             raise InvalidInput(f"Expected {' and '.join(found)} with one label column, got several. Leave it out.")
@@ -363,8 +370,9 @@ def require_classes(labels: Sequence[str], lists: Sequence[Sequence[object]]) ->
     """Refuse numbers among several label columns."""
     if found := [name for name, values in zip(labels, lists, strict=True) if isinstance(values, Grid)]:
         raise InvalidInput(
-            f"Expected several label columns of classes, got numbers in {_validate.quoted(found)}. Train for a number by itself: release "
-            f"the columns together (labeldp release), then learn each from that table (labeldp train --label {found[0]}), under one charge."
+            f"Expected several label columns of classes, got numbers in {_validate.quoted(found)}. Release the "
+            f"columns together, which is one charge (labeldp release IN --label {','.join(labels)} --range '{found[0]}=LOW:HIGH' ... "
+            f"--out noisy.csv), then learn each from that table, for free (labeldp train noisy.csv --label {found[0]} --out MODEL)."
         )
 
 
@@ -427,9 +435,10 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
         with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
             warnings.simplefilter("ignore", DomainLeakWarning)  # the codec has warned already, when it inferred the classes
             labels.fit(model, X, rows)
-    facts = labels.facts(model, n_rows) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]}
-    if len(spec.labels) > 1:
-        save_models(target, [learner.result(part) for part in model.estimators_], facts)
+    parts = learner.parts(model) if len(spec.labels) > 1 else ()
+    facts = labels.facts(model, n_rows, parts) | {"features": inputs.to_dict(), "receipts": [each.to_dict() for each in model.receipts_]}
+    if parts:
+        save_models(target, [learner.result(part) for part in parts], facts)
     else:
         stored, more = learner.result(model)
         facts |= more
@@ -731,17 +740,16 @@ class _Raw:
             labels = np.asarray(self.grid, np.float64)[rows.codes]  # a point of the grid has the code of the number that it stands for
         model.fit(X, labels, ids=rows.ids, unit=rows.units, id_name=spec.ids or None, unit_name=spec.unit)
 
-    def facts(self, model: Any, n_rows: int) -> dict[str, object]:
-        """Return model.json's facts about labels, guarantee and quality."""
+    def facts(self, model: Any, n_rows: int, parts: Sequence[Any] = ()) -> dict[str, object]:
+        """Return model.json's facts about labels, guarantee and quality; `parts`: the models of several label columns."""
         spent = model.privacy_
         guarantee = {"unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
         guarantee |= {"except_for": spent.except_for} if spent.except_for else {}
-        several = len(self.codecs) > 1
-        judged = {} if several else self._judged(model)
+        judged = {} if parts else self._judged(model)
         return {
             "guarantee": guarantee if spent.secure else None,
             "insecure": not spent.secure,
-            **({"label": self._spec.name, "columns": self._of_each(model)} if several else self._named(self.codec)),
+            **({"label": self._spec.name, "columns": self._of_each(model, parts)} if parts else self._named(self.codec)),
             "classes_inferred": WHICH_CLASSES in spent.except_for,
             "trained_on": self.trained_on,
             **({} if self._spec.recipe is None else {"paper": {"recipe": self._spec.recipe.name, "data": self._spec.recipe.data}}),
@@ -762,10 +770,10 @@ class _Raw:
         """Return the estimated quality of one column's model."""
         return {name: _estimate(getattr(model, f"{name}_", None)) for name in (ESTIMATES if self.grid is None else ESTIMATES_OF_NUMBERS)}
 
-    def _of_each(self, model: Any) -> list[dict[str, object]]:
+    def _of_each(self, model: Any, parts: Sequence[Any]) -> list[dict[str, object]]:
         """Return the facts about each of several label columns and its model; with the number of rows asked about it, if not all were."""
         noisy, found = model.noisy_labels_, []
-        for codec, part in zip(self.codecs, model.estimators_, strict=True):
+        for codec, part in zip(self.codecs, parts, strict=True):
             own = noisy if drawn_together(noisy) else noisy.column(codec.column)
             asked = int(own.evidenced.sum())
             more = {"rows_asked": asked} if asked < noisy.evidenced.sum() else {}
@@ -873,10 +881,15 @@ class _Released(_Noisy):
         """Return the labels of the release."""
         return self._proven.noisy
 
-    def facts(self, model: Any, n_rows: int) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters; a net has a head for every column that was released, of which the wanted ones are kept."""
+        told, heads = super().settings(), len(self.codecs) > 1 and needs_torch(self._spec.model, images=self._spec.inputs.image is not None)
+        return told | ({"classes": coded(self._proven.noisy.classes)} if heads else {})
+
+    def facts(self, model: Any, n_rows: int, parts: Sequence[Any] = ()) -> dict[str, object]:
         """Return model.json's facts, with the number of rows that were asked about this column, if others were asked about others."""
         asked = int(self._proven.noisy.evidenced.sum())
-        return super().facts(model, n_rows) | ({"rows_asked": asked} if asked < n_rows and len(self.codecs) == 1 else {})
+        return super().facts(model, n_rows, parts) | ({"rows_asked": asked} if asked < n_rows and len(self.codecs) == 1 else {})
 
     def _check(self) -> None:
         """Compare the specification with the release: a contradiction is an error, since ignoring it would mislead."""

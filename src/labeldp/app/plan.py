@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from labeldp import _validate
 from labeldp.app._ledger import table_text
 from labeldp.custody._draw import check_contract
+from labeldp.custody._request import large_epsilon
 from labeldp.errors import InvalidInput
 from labeldp.laws import Alibi, Grid, Law, RandomizedResponse, SubsetSelection, law_named
 from labeldp.ledger._database import per_row_epsilon
+from labeldp.protocol._fit import MOST_ORDERED
 from labeldp.stats._power import mean_variance
 from labeldp.tables.formats._parquet import open_table
 from labeldp.tables.formats._table import check_columns
@@ -225,13 +227,15 @@ def plan(
         worth = None if kept is None else kept * bits / math.log2(n_classes)
         budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else worth))
         reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
-        learners.append(_learner(epsilon, per_row_epsilon(epsilon, cap), n_classes, worth))
+        per_row = per_row_epsilon(epsilon, cap)
+        reasons += filter(None, [large_epsilon(epsilon, per_row)])
+        learners.append(_learner(epsilon, per_row, n_classes, worth))
     return Plan(n_classes, rows, tuple(lines), tuple(budgets), tuple(reasons), tuple(learners), tuple(caps))
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------------------------
 
-LEARNED = "square-wave"  # the law that training draws by
+LEARNED = "square-wave"  # the law that training and releases draw by
 OF_NUMBERS = (LEARNED, "threshold", "unbiased", "rr-on-bins", "laplace", "rr")
 _SOLVED = 32  # points of laws that are found by a linear program, whose errors hardly change with more
 
@@ -345,8 +349,9 @@ def plan_numbers(
         made = [_line_of_numbers(name, grid, epsilon, per_row, kept) for name in dict.fromkeys((*OF_NUMBERS, *laws))]
         by = {line.law: line for line in made if isinstance(line, NumbersAtBudget)}
         lines += by.values()
-        reasons += [_reason_of_numbers(epsilon, per_row, by)] if LEARNED in by else []
+        reasons += [_reason_of_numbers(epsilon, per_row, by, len(grid))] if LEARNED in by else []
         reasons += [line for line in made if isinstance(line, str)]
+        reasons += filter(None, [large_epsilon(epsilon, per_row)])
     if not lines:
         raise InvalidInput(f"Expected an epsilon at which a law of numbers exists, got {list(epsilons)}. Take 1e-6 or more.")
     return NumberPlan(grid, rows, tuple(lines), tuple(reasons), tuple(caps))
@@ -385,14 +390,19 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.10g}"
 
 
-def _reason_of_numbers(epsilon: float, per_row: float, lines: Mapping[str, NumbersAtBudget]) -> str:
+def _reason_of_numbers(epsilon: float, per_row: float, lines: Mapping[str, NumbersAtBudget], points: int) -> str:
     stages = f" (best by {rule.learner})" if (rule := rule_of(NUMBERS, per_row)) else ""
     off = {name: _short(lines[name].released_error or 0.0) for name in ("unbiased", "rr-on-bins") if name in lines}
     how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
     others = [f"{name} (each number {error} off, {how[name]})" for name, error in off.items()]
     advice = f" For others, who use the column as it is: {', or '.join(others)}." if others else ""
-    release = f"labeldp release draws them with --law {LEARNED} (its default law is threshold)"
-    return f"epsilon {epsilon:g}: learn from intervals. labeldp train draws them by default{stages}; {release}.{advice}"
+    by_default = f"labeldp train{stages} and labeldp release draw them by default"
+    if points > MOST_ORDERED:  # a release has no part of its own to measure by
+        by_default = (
+            f"labeldp train draws them by default{stages}; labeldp release with --law {LEARNED}. Of more than {MOST_ORDERED} points its "
+            "default is threshold, by which errors can be measured"
+        )
+    return f"epsilon {epsilon:g}: learn from intervals. {by_default}.{advice}"
 
 
 def _compared(n_classes: int, epsilon: float, cap: int, names: Sequence[str]) -> dict[str, Law]:

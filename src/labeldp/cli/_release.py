@@ -61,7 +61,11 @@ class ReleaseOptions(LabelsOptions):
     infer_classes: InferClasses = False
     law: Annotated[
         str | None,
-        typer.Option("--law", help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; threshold of a range.", callback=law_of_text),
+        typer.Option(
+            "--law",
+            help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; of a range square-wave, threshold with a prior.",
+            callback=law_of_text,
+        ),
     ] = None
     order: RowOrder = Order.shuffle
     dataset: Dataset = None
@@ -297,6 +301,7 @@ PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the p
 class StageOptions(NumberOptions):
     """Columns, cost and stages."""
 
+    label: Annotated[str, typer.Option("--label", help="The private column. A comma in its name is written \\,")]
     epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit, over all stages.")]
     id: Annotated[list[str], typer.Option("--id", help="Column that names a row; repeat it for several.")]
     dataset: DatasetName
@@ -317,10 +322,17 @@ class StageOptions(NumberOptions):
         """Make the ReleaseSpec that all stages share."""
         from labeldp.tables._spec import ReleaseSpec
 
+        if len(names := split(self.label) or []) > 1:
+            joined = ",".join(names)
+            raise typer.BadParameter(
+                f"Expected one label column in a release in stages, got {_validate.quoted(names)}. Release them together without stages "
+                f"(labeldp release --label {joined}), or let training draw in stages (labeldp train --label {joined} --stages 2): "
+                "each is one charge. A comma in the name of one column is written \\,"
+            )
         listed = self.points() or self.listed(null_class=self.null_class)
         if listed is None:
             raise typer.BadParameter("Expected the classes that a label can have, got none. A plan declares them: --classes no,yes.")
-        return spec_of(ReleaseSpec, self, classes=listed)
+        return spec_of(ReleaseSpec, self, label=with_commas(self.label), classes=listed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,7 @@ Overlap = Literal["charge", "refuse"]
 
 
 LARGE_EPSILON = 8.0
+CLEAR_EPSILON = 20.0  # of a row: one label in 5 * 10^8 is changed
 SMALL_EPSILON = 1e-3
 _QUESTION, _IDENTITIES = "question", "identities"
 """Files of a run whose rows have no ids: the digest of its request without the public columns, and the identities of the requests that
@@ -535,16 +536,24 @@ def warn_of_repeat(receipt: Receipt, of_these: str = "The labels given now were 
         warn(RepeatWarning(f"{message} (Said once.)", cli=cli))
 
 
+def large_epsilon(epsilon: float, each: float, *, of_groups: bool = False) -> str:
+    """Say what a large epsilon means, of which a row has `each`; "" for one that is not large."""
+    if epsilon <= LARGE_EPSILON:
+        return ""
+    if each > CLEAR_EPSILON:
+        shown = "the answers are practically the exact counts" if of_groups else "the labels come out practically in the clear"
+        return f"An epsilon of {epsilon:g} protects nothing: {shown}, as if no noise were drawn. Prefer 2 or less."
+    return (
+        f"An epsilon of {epsilon:g} protects next to nothing: with two classes a label comes out unchanged with probability "
+        f"{1 / (1 + math.exp(-epsilon)):.6f}. Prefer 2 or less."
+    )
+
+
 def warn_of_epsilon(request: Request, account: Account) -> None:
-    if account.noise is None and request.epsilon > LARGE_EPSILON:
-        warn(
-            LargeEpsilonWarning(
-                f"An epsilon of {request.epsilon:g} protects next to nothing: with two classes a label comes out unchanged with "
-                f"probability {1 / (1 + math.exp(-request.epsilon)):.6f}. Prefer 2 or less."
-            )
-        )
-    # An answer about groups adds many labels up before its noise, so it may still tell something.
     each = request.epsilon / request.column.max_rows_per_unit
+    if account.noise is None and (large := large_epsilon(request.epsilon, each, of_groups=request.of_groups)):
+        warn(LargeEpsilonWarning(large))
+    # An answer about groups adds many labels up before its noise, so it may still tell something.
     if account.noise is None and not request.of_groups and each < SMALL_EPSILON:
         warn(
             LabelDPWarning(

@@ -4,6 +4,7 @@
 torch is imported only inside functions, so that names can be listed and checked without it.
 """
 
+import copy
 import importlib
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -102,8 +103,11 @@ def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None
     return {"n_classes": n_classes, "in_channels": image[0], **net.settings}
 
 
-def build(name: str, parameters: Mapping[str, Any]) -> "nn.Module":
-    """Make the net, or an Ensemble of `n_nets`, with new weights. A model's file names it, which can so build nothing but these nets."""
+def build(name: str, parameters: Mapping[str, Any], sizes: Sequence[int] = ()) -> "nn.Module":
+    """Make the net, or an Ensemble of `n_nets`, with new weights. A model's file names it, which can so build nothing but these nets.
+
+    `sizes`: of several label columns the number of classes of each.
+    """
     require_torch()
     from labeldp.deep import models
 
@@ -111,7 +115,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> "nn.Module":
     several = parameters.get("n_nets", 1)
     if several != 1:
         one = {key: value for key, value in parameters.items() if key != "n_nets"}
-        return models.Ensemble([build(name, one) for _ in range(_validate.integer(n_nets=several, low=1, high=MOST_NETS))])
+        return models.Ensemble([build(name, one) for _ in range(_validate.integer(n_nets=several, low=1, high=MOST_NETS))], sizes)
     try:
         made: nn.Module = maker(**{key: _validate.integer(low=1, **{key: value}) for key, value in parameters.items()})
     except (TypeError, RuntimeError):  # unknown parameters, or more weights than there is memory for
@@ -193,6 +197,21 @@ def with_head(module: "nn.Module", points: Sequence[object], head: str) -> "nn.M
     from labeldp.deep._regressor import with_location
 
     return with_location(module, np.asarray(points, np.float64), head).eval()
+
+
+def head_of(module: "nn.Module", start: int, size: int) -> "nn.Module":
+    """Return a copy of one of `NETS`, or of an Ensemble of them, that has `size` of its outputs alone, from `start` on."""
+    from torch import nn
+
+    made: nn.Module = copy.deepcopy(module)
+    nets = getattr(made, "nets", None)
+    for net in [made] if nets is None else nets:
+        last = [each for each in net.modules() if isinstance(each, nn.Linear)][-1]
+        last.weight, last.bias = (nn.Parameter(each.detach()[start : start + size].clone()) for each in (last.weight, last.bias))
+        last.out_features = size
+    if nets is not None:
+        made.sizes = ()  # type: ignore[assignment]
+    return made
 
 
 def as_floats(X: Any) -> NDArray[np.float32]:

@@ -11,13 +11,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
+from labeldp.protocol._written import is_time, seconds_of, text_of, ticks_of, written_times
 from labeldp.tables.formats._table import Readable, Rows, is_text
 
 NUMBER, TIME, CATEGORY = "number", "time", "category"
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
-_TEXT = pa.large_string()
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_WRITTEN_TIMES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))  # ISO 8601 without and with an offset
 
 
 @dataclass(frozen=True)
@@ -113,39 +110,25 @@ def _kind(kind: pa.DataType) -> str | None:
         return CATEGORY
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
         return NUMBER
-    return TIME if types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind) else None
+    return TIME if is_time(kind) else None
 
 
 def _is_category(kind: pa.DataType) -> bool:
     return is_text(kind) or bool(pa.types.is_dictionary(kind))
 
 
-def _text(column: pa.Array) -> pa.Array:
-    """Cast to text, strip spaces, and set missing values to null."""
-    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    trimmed = pc.utf8_trim_whitespace(plain.cast(_TEXT))
-    return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING, _TEXT)), pa.scalar(None, _TEXT), trimmed)
-
-
 def _fits(text: pa.Array, kind: str | None) -> bool:
     try:
-        _text(text).cast(pa.float64()) if kind == NUMBER else _written_times(_text(text))
+        text_of(text).cast(pa.float64()) if kind == NUMBER else written_times(text_of(text))
     except pa.ArrowInvalid:
         return False
     return True
 
 
-def _written_times(text: pa.Array) -> pa.Array:
-    try:
-        return text.cast(_WRITTEN_TIMES[0])
-    except pa.ArrowInvalid:
-        return text.cast(_WRITTEN_TIMES[1])
-
-
 def _values(column: pa.Array, of: Column) -> pa.Array:
     if of.kind == CATEGORY:
         # A dictionary stores each text once. Missing values become the text "", since NumPy reads a dictionary's null as its first value.
-        return _text(column).fill_null("").dictionary_encode()
+        return text_of(column).fill_null("").dictionary_encode()
     found = _seconds(column, of.name) if of.kind == TIME else _numbers(column, of.name)
     return pc.if_else(pc.is_finite(found), found, pa.scalar(None, pa.float64()))
 
@@ -154,12 +137,11 @@ def _numbers(column: pa.Array, name: str) -> pa.Array:
     kind = column.type
     try:
         if _is_category(kind):
-            return _text(column).cast(pa.float64())
+            return text_of(column).cast(pa.float64())
         if pa.types.is_boolean(kind):
             column = column.cast(pa.uint8())
-        elif pa.types.is_temporal(kind):
-            # Arrow casts a temporal type to an integer only of the same width, and to no float.
-            column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        elif is_time(kind):
+            return ticks_of(column)
         return column.cast(pa.float64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise _other_kind(name, "numbers") from None
@@ -167,16 +149,12 @@ def _numbers(column: pa.Array, name: str) -> pa.Array:
 
 def _seconds(column: pa.Array, name: str) -> pa.Array:
     try:
-        times = _written_times(_text(column)) if _is_category(column.type) else column
+        times = written_times(text_of(column)) if _is_category(column.type) else column
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise _other_kind(name, "dates or times") from None
-    kind = times.type
-    if _kind(kind) != TIME:
+    if not is_time(times.type):
         raise _other_kind(name, "dates or times")
-    raw = _numbers(times, name)
-    if pa.types.is_date32(kind):
-        return pc.multiply(raw, 86_400.0)
-    return pc.divide(raw, float(_PER_SECOND["ms" if pa.types.is_date64(kind) else kind.unit]))
+    return seconds_of(times)
 
 
 def _other_kind(name: str, kind: str) -> InvalidInput:

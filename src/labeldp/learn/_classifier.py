@@ -222,7 +222,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     Parameters
     ----------
     estimator : classifier or pipeline, default=None
-        None: histogram gradient boosting, which takes columns of text and categories, and missing values. The estimator is cloned and
+        None: histogram gradient boosting, which takes columns of text, categories and dates, and gaps. The estimator is cloned and
         trained on class codes 0..K-1.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).

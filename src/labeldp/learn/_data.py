@@ -11,6 +11,7 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -23,6 +24,7 @@ from labeldp.custody._encode import infers, not_plain
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
 from labeldp.protocol._fit import FitSettings, settled_classes
 from labeldp.protocol._matching import check_count
+from labeldp.protocol._written import is_time, seconds_of, text_of, written_times
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -82,17 +84,20 @@ def features_digest(X: Any) -> str:
 
 
 def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    if values.dtype.kind in "Mm":  # has no buffer
+        return values.astype(f"{values.dtype.kind}8[ns]").view(np.int64)
     return values.astype(np.str_) if values.dtype.kind == "O" else values  # bytes of objects are addresses
 
 
 def encoder_of(X: Any) -> ColumnTransformer | None:
-    """Make a transformer that encodes columns of text or categories, and puts them first, for gradient boosting; None if there are none.
+    """Make a transformer of columns of text or categories, which come first, and of dates and times, for gradient boosting; None for none.
 
     The most frequent categories get codes of their own, and all rarer ones share one, with a warning. Missing values, and categories that
-    are new when predicting, become NaN.
+    are new when predicting, become NaN. Dates and times, also such as text, become seconds, as those of a CSV do on the command line.
     """
-    columns = text_columns(X)
-    if not columns:
+    times = time_columns(X)
+    columns = [j for j in text_columns(X) if j not in times]
+    if not columns and not times:
         return None
     numbers = {name: count for name, count in _numbers_of_categories(X, columns) if count > MAX_CATEGORIES}
     if numbers:
@@ -108,7 +113,9 @@ def encoder_of(X: Any) -> ColumnTransformer | None:
         handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=MAX_CATEGORIES
     )
     text = make_pipeline(FunctionTransformer(_as_text), codes)
-    return ColumnTransformer([("text", text, columns)], remainder=FunctionTransformer(_as_numbers))
+    return ColumnTransformer(
+        [("text", text, columns), ("times", FunctionTransformer(_as_seconds), times)], remainder=FunctionTransformer(_as_numbers)
+    )
 
 
 def _numbers_of_categories(X: Any, columns: Sequence[int]) -> Iterator[tuple[Any, int]]:
@@ -121,10 +128,30 @@ def _numbers_of_categories(X: Any, columns: Sequence[int]) -> Iterator[tuple[Any
 
 def text_columns(X: Any) -> list[int]:
     """Return the positions of columns that hold categories, or text that is not all numbers."""
-    if getattr(X, "ndim", 0) != 2 or hasattr(X, "tocsr"):
-        return []
-    columns = [X.iloc[:, j] for j in range(X.shape[1])] if hasattr(X, "iloc") else [X[:, j] for j in range(X.shape[1])]
-    return [j for j, column in enumerate(columns) if column.dtype.kind in "OUS" and (hasattr(column, "cat") or _is_text(column))]
+    return [j for j, column in _columns(X) if column.dtype.kind in "OUS" and (hasattr(column, "cat") or _is_text(column))]
+
+
+def time_columns(X: Any) -> list[int]:
+    """Return the positions of columns that hold dates or times, or text that is all dates and times of ISO 8601."""
+    return [j for j, column in _columns(X) if column.dtype.kind in "OUMm" and not hasattr(column, "cat") and _times_of(column) is not None]
+
+
+def _columns(X: Any) -> Iterator[tuple[int, Any]]:
+    if getattr(X, "ndim", 0) == 2 and not hasattr(X, "tocsr"):
+        for j in range(X.shape[1]):
+            yield j, X.iloc[:, j] if hasattr(X, "iloc") else X[:, j]
+
+
+def _times_of(column: Any) -> pa.Array | None:
+    """Read a column as times; None if it holds others, or none at all."""
+    try:
+        read = pa.array(column, from_pandas=True)
+        found = read.combine_chunks() if isinstance(read, pa.ChunkedArray) else read
+        if not is_time(found.type) and not pa.types.is_null(found.type):
+            found = written_times(text_of(found)) if pa.types.is_string(found.type) or pa.types.is_large_string(found.type) else None
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
+    return None if found is None or found.null_count == len(found) else found
 
 
 def _is_text(column: Any) -> bool:
@@ -141,11 +168,23 @@ def _is_text(column: Any) -> bool:
 
 def _as_numbers(X: Any) -> NDArray[np.float64]:
     for name, kind in X.dtypes.items() if hasattr(X, "iloc") else ():
-        if kind.kind not in "biufO":
+        if kind.kind not in "biufO" or str(kind).startswith(("period", "interval")):
             raise InvalidInput(
                 f"Expected columns of numbers, text or categories, got {name!r} of {kind}. Make a number of it, such as days."
             )
     return np.asarray(X.to_numpy(np.float64, na_value=np.nan) if hasattr(X, "iloc") else X, np.float64)
+
+
+def _as_seconds(X: Any) -> NDArray[np.float64]:
+    """Return dates and times as seconds, missing ones as NaN."""
+    found = []
+    for j, column in _columns(X):
+        times = _times_of(column)
+        if times is None and not all(value is None or value != value for value in np.asarray(column, object)):
+            named = f" {X.columns[j]!r}" if hasattr(X, "iloc") else ""
+            raise InvalidInput(f"Expected dates or times of ISO 8601 in column{named}, as in the fit, got others.")
+        found.append(np.full(len(X), np.nan) if times is None else seconds_of(times).to_numpy(zero_copy_only=False))
+    return np.column_stack(found)
 
 
 def _as_text(X: Any) -> NDArray[np.object_]:
@@ -194,7 +233,7 @@ def advice(what: str) -> str:
     if "infinity" in what:
         return " Replace infinite numbers by finite ones."
     if "DateTime" in what or "datetime" in what:
-        return " Make numbers of dates, such as days since one of them."
+        return " Make numbers of dates, such as days since one of them; estimator=None does it itself."
     if "could not convert string" in what or "dtype" in what:
         return " Encode text columns, as OneHotEncoder(handle_unknown='ignore') in a ColumnTransformer does; estimator=None does it itself."
     if "NaN" in what or "missing values" in what:

@@ -196,7 +196,11 @@ class Ledger:
         with self._store.reading() as session:
             if session is None or any(session.history(spending.dataset, column).runs for column in columns):
                 return
-            runs = [run for run in session.history(None, None).runs.values() if run.rows and columns.intersection(run.columns)]
+            runs = [
+                run
+                for run in session.history(None, None).runs.values()
+                if run.rows and columns.intersection(run.columns) and rows.may_be_alike(run.rows)
+            ]
         found: dict[Role, dict[str, int]] = {}
         # Runs of one data set often cover the same rows: each set is read once.
         for run in {(run.dataset, str(run.rows["digest"])): run for run in runs if run.rows}.values():

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from labeldp._files import write_new
+from labeldp._hash import public_hash
 from labeldp._validate import exact
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.ledger._database import ROW, RunRecord
@@ -42,6 +43,7 @@ Words = NDArray[np.uint64]
 _BUFFERED: Final = 1 << 22  # numbers (32 MB) that wait to be sorted: a sorted batch changes each container of a bitmap once
 _SPARSE: Final = 4  # numbers to a container of 65,536 values, below which a container costs more than 8 bytes a number
 _ALIKE: Final = Fraction(1, 10)  # of the smaller of two sets; from here on they may be about the same people
+_SAMPLE: Final = 1 << 14  # ids that tell whether two sets may be alike; fewer are all compared
 _CHANCE: Final = 1e-3  # probability below which tables that were numbered apart do not share as many ids
 _PIECE: Final = 1 << 20  # scattered numbers that are compared with a bitmap at a time, which bounds the memory for their own bitmap
 
@@ -85,6 +87,8 @@ class IdSet:
         Two tables whose rows are numbered from 0 or 1 share many ids and need not share a row. So of integers a tenth of the smaller set
         is not enough: they also must be more than two tables share whose numbers are drawn at random up to the largest that both have.
         """
+        if self.space != other.space or self.members.clearly_differ(other.members):
+            return 0
         shared, mine, theirs = self.shared(other) or 0, self.members, other.members
         numbered = self.kind == "integers" and not mine.negative.shared(theirs.negative)
         if not shared or (numbered and mine.natural.shares_by_chance(theirs.natural)):
@@ -116,6 +120,11 @@ class RowSet:
         roles: tuple[Role, ...] = ("unit", "row")
         counts = ((role, self.sets[role].alike(other.sets[role])) for role in roles if role in self.sets and role in other.sets)
         return next(((role, count) for role, count in counts if count), None)
+
+    def may_be_alike(self, facts: Mapping[str, Any]) -> bool:
+        """Tell by the public facts of another set, without reading it, whether it has units or rows that can be compared with these."""
+        known = {role: facts.get(role, {}) for role in self.sets}
+        return any((known[role].get("kind"), known[role].get("name")) == (ids.kind, ids.name) for role, ids in self.sets.items())
 
     def to_bytes(self) -> bytes:
         """Write the sets with a header: the content of the file in the run's folder."""
@@ -396,6 +405,12 @@ class IntegerSet:
             return int(self.members.intersection_cardinality(other.members))
         return len(self & other)
 
+    def some(self) -> Words:
+        """Choose `_SAMPLE` numbers at random with repeats, by public words: sorted."""
+        values = self.members if isinstance(self.members, np.ndarray) else np.asarray(self.members.to_array(), np.uint64)
+        places = public_hash("sample", np.arange(_SAMPLE, dtype=np.uint64)) % np.uint64(len(values))
+        return np.asarray(values[np.sort(places)])
+
     def shares_by_chance(self, other: "IntegerSet") -> bool:
         """Tell whether the numbers in both sets are no more than chance explains, in two tables whose rows are numbered from 0 or 1."""
         if not (len(self) and len(other)):
@@ -460,6 +475,16 @@ class NumberSet:
 
     def __or__(self, other: "NumberSet") -> "NumberSet":
         return NumberSet(self.natural | other.natural, self.negative | other.negative)
+
+    def clearly_differ(self, other: "NumberSet") -> bool:
+        """Tell by a sample that the sets share less than `_ALIKE` of the smaller one; False where they may share more.
+
+        Of sets that do share so much, less than half of that is in the sample with probability e^-270.
+        """
+        small, large = sorted((self, other), key=len)
+        if len(small) <= _SAMPLE or len(small.negative):
+            return False
+        return bool(_inside(small.natural.some(), large.natural.members).mean() < _ALIKE / 2)
 
     def shared(self, other: "NumberSet") -> int:
         """Count the numbers that are in both sets."""

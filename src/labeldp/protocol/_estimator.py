@@ -206,13 +206,20 @@ class LabelDPEstimator(BaseEstimator, ABC):
             private |= private_names((*y.receipts, *y.behind))
             datasets |= {receipt.dataset for receipt in y.receipts}
         elif not several:
-            private |= {self.column or _validate.DEFAULT_COLUMN, *column_names(y)}
+            private |= {*column_names(y)}
         if self.ledger is not None:  # else nothing of the ledger is imported
             from labeldp.custody._request import charged_names
 
             for dataset in datasets:
                 private |= charged_names(names, dataset, self.ledger)
         require_public_columns(names, private, "features", " Nothing was charged.")
+        if not (several or self.column or isinstance(y, NoisyLabels)) and _validate.DEFAULT_COLUMN in names:
+            default, own = str(_validate.DEFAULT_COLUMN), next(iter(column_names(y)), "NAME")
+            raise InvalidInput(
+                f"Expected public columns as features, got {default!r}, which is the private labels' name unless column= gives another. "
+                f"Nothing was charged. If it is another column, name that of the labels: column={own!r}. If it holds the labels, leave it "
+                f"out: frame.drop(columns=[{default!r}]) of pandas."
+            )
 
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):
@@ -331,11 +338,13 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         Returns
         -------
         float
-            An unbiased estimate from few noisy rows can lie outside [0, 1].
+            An unbiased estimate from few noisy rows can lie outside [0, 1]; an UnmeasuredWarning says where its interval excludes nothing.
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
-            return metrics.accuracy(truth, predicted, sample_weight=weights).value
+            found = metrics.accuracy(truth, predicted, sample_weight=weights)
+            metrics.warn_of_score(found, truth)
+            return found.value
         return float(np.average(equals(predicted, truth, self._grid), weights=weights))
 
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
@@ -431,11 +440,13 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         Returns
         -------
         float
-            1 for a perfect prediction, 0 for that of the mean.
+            1 for a perfect prediction, 0 for that of the mean. An UnmeasuredWarning says where noisy rows exclude nothing.
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
-            return metrics.r2(truth, predicted, sample_weight=weights).value
+            found = metrics.r2(truth, predicted, sample_weight=weights)
+            metrics.warn_of_score(found, truth)
+            return found.value
         true = np.asarray(truth, np.float64)
         spread = float(np.average((true - np.average(true, weights=weights)) ** 2, weights=weights))
         error = float(np.average((true - predicted) ** 2, weights=weights))

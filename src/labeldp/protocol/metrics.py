@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import public_hash
 from labeldp.custody._encode import encode
-from labeldp.errors import InvalidInput, LabelDPWarning, RawLabelsWarning, SeenRowsWarning, warn
+from labeldp.errors import InvalidInput, LabelDPWarning, RawLabelsWarning, SeenRowsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.protocol._statistics import (
     Estimate,
@@ -34,6 +34,7 @@ from labeldp.protocol._statistics import (
     Terms,
     concordance,
     mean_interval,
+    number_text,
     precision_sum,
     quantile,
     ratio,
@@ -159,6 +160,22 @@ def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
             RawLabelsWarning,
             stacklevel=3,
         )
+
+
+def warn_of_score(found: Estimate, noisy: NoisyLabels, name: str = "score") -> None:
+    """Warn, once for a metric's name and a draw of labels, that an estimate whose value alone becomes a score excludes nothing."""
+    said = ":".join([name, *sorted({receipt.run_id for receipt in noisy.receipts})])
+    if found.tells or said in _told:
+        return
+    _told.add(said)
+    warn(
+        UnmeasuredWarning(
+            f"This score of {len(noisy)} noisy labels, {number_text(found.value)}, cannot tell: its {found.confidence:.0%} interval is the "
+            f"whole range, {number_text(found.least)} to {number_text(found.most)}, and the value, which is not cut to it, can be outside. "
+            "A search by such scores chooses by chance, and its best_score_ is too high. Use more rows, fewer folds, or "
+            "labeldp.metrics.likelihood_scorer, which varies least. (Said once for these labels.)"
+        )
+    )
 
 
 _told: set[str] = set()
@@ -1109,6 +1126,11 @@ class Scorer:
         ------
         InvalidInput
             y is no NoisyLabels, no row has evidence, or the score is not defined for so few rows.
+
+        Warns
+        -----
+        UnmeasuredWarning
+            Once for a draw of labels, if the estimate's interval excludes nothing.
         """
         found = self.estimate(estimator, X, y, sample_weight)
         if np.isnan(found.value):
@@ -1119,6 +1141,7 @@ class Scorer:
                 f"{'make_scorer(' + repr(_SQUARES) + ')' if numbers else 'class_prior='}, or labeldp.metrics.likelihood_scorer, which is "
                 "always defined."
             )
+        warn_of_score(found, y, self.metric.__name__)
         return self.sign * found.value
 
     def estimate(self, estimator: Any, X: object, y: NoisyLabels, sample_weight: ArrayLike | None = None) -> Estimate:
@@ -1182,6 +1205,9 @@ def make_scorer(name: str, **settings: object) -> Scorer:
     -----
     For choosing a model `likelihood_scorer` varies least, and works for every law. Of the scores of numbers the squared error is unbiased;
     its root and "r2" are not, and "r2" is undefined where noise leaves no variance.
+
+    A score is the estimate's value, not cut to its range: cut, models would tie, and the mean over folds would be biased. So few rows at a
+    small epsilon can score 4.04. An UnmeasuredWarning says so where the interval excludes nothing; `Scorer.estimate` returns it.
 
     Examples
     --------

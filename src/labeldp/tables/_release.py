@@ -49,7 +49,7 @@ from labeldp.tables._place import (
     unfinished,
 )
 from labeldp.tables._priors import Answers, AnswersFolder, AskedOnce, OpenPrior, Prior, opened, prior_identity
-from labeldp.tables._spec import ReleaseSpec, law_of
+from labeldp.tables._spec import ReleaseSpec, as_drawn_before, law_of
 from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_apart, table_name
 from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in_all, evidence_width
 
@@ -153,9 +153,10 @@ class _Release:
     """One release."""
 
     def __init__(self, engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool):
+        dataset = engine.dataset(spec, out)
+        spec = as_drawn_before(spec, dataset, ledger)
         self._engine, self._spec, self._ledger = engine, spec, ledger
         overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
-        dataset = engine.dataset(spec, out)
         self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap)
         self._out = Publication(out, engine.many, engine.source, spec.stage_name, replace(self._account, column=spec.labels[0]))
         # Before any row is read, so that a taken name is refused at once.

@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from labeldp.laws import Grid, Law, law_named, parse_law
 from labeldp.laws._columns import LabelColumns, as_classes, class_facts, classes_of
 from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.noise._secrets import new_run_id
-from labeldp.protocol._fit import without_prior
+from labeldp.protocol._fit import MOST_ORDERED, without_prior
 from labeldp.tables._priors import OwnHistogram, Prior
 
 FORMAT = "labeldp-stages/1"
@@ -40,8 +40,9 @@ class ReleaseSpec:
     law : str, Law or None
         A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/laws.md; `register_law` adds your own), or a law, whose epsilon
         must be `epsilon`; of several columns one of `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior; both release
-        plain labels that any trainer can use. For a grid "threshold", for several columns what tells most; with a histogram as the prior
-        of classes "auto". What pays for a histogram is taken off the law's epsilon.
+        plain labels that any trainer can use. For a grid "square-wave", which `LabelDPRegressor` draws in one stage, or "threshold" with a
+        prior or more than 700 points; for several columns what tells most; with a histogram as the prior of classes "auto". What pays for a
+        histogram is taken off the law's epsilon.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None (default): the row's position in the file.
     unit : str or None
@@ -244,7 +245,7 @@ class ReleaseSpec:
         if isinstance(self.classes, LabelColumns):
             return self._declared_law.name
         if isinstance(self.classes, Grid):  # of many points, the one that is kept says little
-            return self.law or "threshold"
+            return self.law or ("threshold" if self.prior or len(self.classes) > MOST_ORDERED else "square-wave")
         return self.law or ("auto" if self.histogram else "rr-with-prior" if self.prior else "rr")
 
     @cached_property
@@ -267,6 +268,18 @@ class ReleaseSpec:
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
     """Return the law of a spec for `n_classes` classes."""
     return _law_over(spec, n_classes) if spec.infers_classes or n_classes != len(spec.classes) else spec._declared_law
+
+
+def as_drawn_before(spec: ReleaseSpec, dataset: str, ledger: Ledger) -> ReleaseSpec:
+    """Name thresholds, once the default of a range, as the law of a spec without one where they drew this column at this epsilon.
+
+    So a command of that time resumes or repeats its run, and is not charged again.
+    """
+    if spec.law is not None or not isinstance(spec.classes, Grid) or spec.law_name == "threshold":
+        return spec
+    before = replace(spec, law="threshold")
+    drawn = {"law": law_of(before, len(spec.classes)).to_dict(), "stage": RELEASE}
+    return before if any(run.event.get("law") == drawn for run in ledger.runs(dataset, spec.label)) else spec
 
 
 def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
