@@ -53,7 +53,7 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class PriorBins(Law):
-    """Release the bin of the label by randomized response over the row's own bins, the best ones for its prior. For later stages of numbers.
+    """Release the label's bin by randomized response over bins of the row's own, the best ones for its prior. For numbers in later stages.
 
     Parameters
     ----------
@@ -73,10 +73,10 @@ class PriorBins(Law):
 
     Notes
     -----
-    With m bins the label's own is released with probability e^eps / (e^eps + m - 1), each other with 1 / (e^eps + m - 1); m is 2 to 8, and 2
-    at small epsilon, where the law asks one threshold. The ends are the best of 16 places at quantiles of the prior, with an offset that
-    public words draw. In a share of rows, which costs at most 10 % of the criterion in expectation, the law asks any threshold instead: a
-    model may be surer than it is right. A row without a prior asks about bins of a flat one.
+    With m bins the label's own is released with probability e^eps / (e^eps + m - 1), each other with 1 / (e^eps + m - 1). The best m is
+    taken, 2 to 8; at small epsilon it is 2, one threshold. The bins begin at the best ones of 16 places, at quantiles of the prior with an
+    offset that public words draw. Some rows, at a cost of at most 10 % of the criterion in expectation, are asked about any threshold
+    instead: a model may be surer than it is right. A row without a prior is asked about bins of a flat one.
     Output: the classes of the bin, packed, (n, ceil(K/8)) uint8. Side: starts, (n, ceil(K/8)) uint8, packed: the first class of each bin.
     No unbiased weights. Cost: one word a row; for the bins 3 public words, O(K), and some ten thousand operations, about 50 microseconds.
 
@@ -244,12 +244,12 @@ class _Gains:
         epsilon, k = self.law.epsilon, self.law.n_classes
         chance = b + (a - b) * self.mass
         if self.law.criterion == "squared_error":
-            found = ((a - b) * self.around / (k - 1)) ** 2 / chance
+            found = _FINER * ((a - b) * self.around / (k - 1)) ** 2 / chance
         elif epsilon < SMALL:
             found = epsilon**2 / (2.0 * m) * (1.0 / m - self.mass**2)
         else:
             found = (a * np.log(a) + (m - 1) * b * np.log(b)) / m - chance * np.log(np.maximum(chance, 1e-300))
-        return np.where(self.some, on_grid(found * _FINER, epsilon), -np.inf)
+        return np.where(self.some, on_grid(found, epsilon), -np.inf)
 
 
 _FINER = 2.0**12  # squared errors are a small share of the squared range
