@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from labeldp import _validate
 from labeldp.laws._base import Cell, Law, Side, Table
@@ -43,9 +44,9 @@ from labeldp.laws._exact import (
 from labeldp.laws._response import respond_to_all, response_profile, response_words
 from labeldp.laws._subset import LOST, SMALL, on_grid
 
-Criterion = Literal["squared_error", "information"]
-CRITERIA = ("squared_error", "information")
-MOST_BINS = 8  # a number's mean given one of 8 bins explains 97 % of a normal prior's variance
+Criterion = Literal["location", "squared_error", "information"]
+CRITERIA = ("location", "squared_error", "information")
+MOST_BINS = 8  # the bin of 8 tells 97 % of what a number tells of its location
 _PLACES = 16  # at which a prior may be cut, one more than the parts between them
 _ROWS = 1024  # rows whose bins are searched at a time: their tables fit in the cache
 _NAN = float("nan")
@@ -61,10 +62,11 @@ class PriorBins(Law):
         K, at least 2; their order matters.
     epsilon : float
         Guarantee: pure epsilon-label-DP, local, for each row's label and any bins.
-    criterion : {"squared_error", "information"}
-        What the number of bins and their ends are best for, under the row's prior. "squared_error" (default): the expected squared error of
-        the label's mean given the output, the least. For labels that vary around a location it is, too, the most Fisher information about
-        that location, which is what a learner of means gains from the row. "information": the most mutual information of label and output.
+    criterion : {"location", "squared_error", "information"}
+        What the number of bins and their ends are best for, under the row's prior. "location" (default): the most Fisher information about
+        the row's location, if an increasing function of the label is normal around it, which is what `LabelDPRegressor` gains from the row.
+        "squared_error": the least expected squared error of the label's mean given the output; rare, far labels count more.
+        "information": the most mutual information of label and output; more bins.
 
     See Also
     --------
@@ -96,7 +98,7 @@ class PriorBins(Law):
     uses_prior: ClassVar[bool] = True
     draws_side: ClassVar[bool] = True
 
-    criterion: Criterion = "squared_error"
+    criterion: Criterion = "location"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -234,17 +236,20 @@ class _Gains:
 
     def __init__(self, below: Floats, moment: Floats, places: NDArray[np.intp], law: PriorBins) -> None:
         below, moment = np.take_along_axis(below, places, axis=1), np.take_along_axis(moment, places, axis=1)
-        total = below[:, -1:]
-        around = moment - below * (moment[:, -1:] / total)
         self.law, self.some = law, _between(places) > 0
-        self.mass, self.around = _between(below / total), _between(around / total)
+        mass, mean = below / below[:, -1:], moment[:, -1:] / below[:, -1:]
+        # How fast the mass below moves with the location: the density at its quantile; and with an exponential tilt of the prior.
+        score = (
+            np.exp(-0.5 * ndtri(mass) ** 2) if law.criterion == "location" else (moment / below[:, -1:] - mass * mean) / (law.n_classes - 1)
+        )
+        self.mass, self.score = _between(mass), _between(score)
 
     def of(self, m: int) -> Floats:
         a, b = (words / WORD for words in response_words(self.law.epsilon, m))
-        epsilon, k = self.law.epsilon, self.law.n_classes
+        epsilon = self.law.epsilon
         chance = b + (a - b) * self.mass
-        if self.law.criterion == "squared_error":
-            found = _FINER * ((a - b) * self.around / (k - 1)) ** 2 / chance
+        if self.law.criterion != "information":
+            found = ((a - b) * self.score) ** 2 / chance * (1.0 if self.law.criterion == "location" else _FINER)
         elif epsilon < SMALL:
             found = epsilon**2 / (2.0 * m) * (1.0 / m - self.mass**2)
         else:
