@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -105,7 +105,7 @@ class Training:
 
     def recipe(self) -> Recipe:
         """Make the Recipe of the training loop."""
-        named = {"schedule": SCHEDULES[self.schedule], "augment": AUGMENTATIONS[self.augment], "loss": LOSSES[self.loss]}
+        named: dict[str, Any] = {"schedule": SCHEDULES[self.schedule], "augment": AUGMENTATIONS[self.augment], "loss": LOSSES[self.loss]}
         named["consistency"] = SHARING[self.consistency](self.epochs)
         return Recipe(**(asdict(self) | named | SGD | {"clip": math.inf if self.clip is None else self.clip}))
 

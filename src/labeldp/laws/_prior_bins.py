@@ -237,12 +237,11 @@ class _Gains:
     def __init__(self, below: Floats, moment: Floats, places: NDArray[np.intp], law: PriorBins) -> None:
         below, moment = np.take_along_axis(below, places, axis=1), np.take_along_axis(moment, places, axis=1)
         self.law, self.some = law, _between(places) > 0
-        mass, mean = below / below[:, -1:], moment[:, -1:] / below[:, -1:]
-        # How fast the mass below moves with the location: the density at its quantile; and with an exponential tilt of the prior.
-        score = (
-            np.exp(-0.5 * ndtri(mass) ** 2) if law.criterion == "location" else (moment / below[:, -1:] - mass * mean) / (law.n_classes - 1)
-        )
-        self.mass, self.score = _between(mass), _between(score)
+        mass, moment = below / below[:, -1:], moment / below[:, -1:]
+        # How fast the mass below moves: with the location of a normal distribution, or with the mean, where the prior is tilted.
+        normal = law.criterion == "location"
+        moved = np.exp(-0.5 * ndtri(mass) ** 2) if normal else (moment - mass * moment[:, -1:]) / (law.n_classes - 1)
+        self.mass, self.score = _between(mass), _between(moved)
 
     def of(self, m: int) -> Floats:
         a, b = (words / WORD for words in response_words(self.law.epsilon, m))
