@@ -130,11 +130,8 @@ def measure(run: Run, rows: int | None) -> Run:
     X, y, X_test, y_test, k = rows_of(run["data"])
     if run["method"] == TRUE:
         few = np.random.default_rng(run["seed"]).permutation(len(y))[: round(equivalents(len(y), k, run["epsilon"]))]
-        return (
-            run
-            | scores(LIBRARIES[run["library"]](run["data"]).fit(X[few], y[few]), X_test, y_test)
-            | {"machine": machine(), "finished": now()}
-        )
+        found = scores(LIBRARIES[run["library"]](run["data"]).fit(X[few], y[few]), X_test, y_test)
+        return run | found | {"machine": machine(), "finished": now()}
     told: dict[str, Any] = {"classes": range(k), "noise": ldp.SeededNoise(run["seed"]), "random_state": run["seed"]}
     model: Any
     if run["method"] == "counts":
