@@ -31,7 +31,9 @@ def chosen(method: Sequence[str] | None, table: str) -> list[str]:
     """The methods to run: all by default, DP-SGD where Opacus is installed and the input is an image; "ours" and "paper" name families."""
     known = list(GRIDS[table](1.0)) if table in GRIDS else list(METHODS)
     if table == "movielens":
-        known = [name for name in known if not name.startswith("counts") and not name.endswith(("-resnet9", "dp-sgd"))]  # these see images
+        known = [
+            name for name in known if not name.startswith(("counts", "true")) and not name.endswith(("-resnet9", "dp-sgd"))
+        ]  # these see images
     if method is None:
         return [name for name in known if name != "dp-sgd" or available()]
     families = tuple(word for word in method if word not in known)

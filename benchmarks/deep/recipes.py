@@ -18,18 +18,18 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from labeldp.deep import augment, cross_entropy, debiased_loss, likelihood_loss, posterior_loss, schedules
+from labeldp.deep import Consistency, augment, cross_entropy, debiased_loss, likelihood_loss, posterior_loss, schedules
 from labeldp.deep import recipes as papers
 from labeldp.deep._loop import Recipe
 
 METHODS = (
     *("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3"),
-    *("ours-1-of-4", "ours-3-of-6", "counts", "counts-rows", "dp-sgd"),
+    *("ours-1-of-4", "ours-3-of-6", "counts", "counts-rows", "dp-sgd", "true-labels"),
     *("tuned-1st-resnet9", "tuned-2st-resnet9", "alibi-resnet9", "ours-1-resnet9", "counts-resnet9"),
     *("non-private-of-4", "non-private-of-6", "non-private-resnet9", "non-private"),
 )
@@ -68,12 +68,17 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 }
 
 
+SHARING: dict[str, Callable[[int], Consistency | None]] = {
+    "none": lambda epochs: None,
+    "adamatch": lambda epochs: Consistency.adamatch(warm_up=min(4, epochs - 1)),
+}
+"""What a stage learns from rows whose label it does not know."""
+
 SGD = {
     "optimizer": "sgd",
     "momentum": 0.9,
     "channels_last": True,
     "patience": None,
-    "consistency": None,
 }  # with Training's fields, all that a Recipe has
 
 
@@ -96,15 +101,17 @@ class Training:
     average: float | None = None
     clip: float | None = None
     precision: Literal["auto", "float32", "bf16"] = "auto"
+    consistency: str = "none"
 
     def recipe(self) -> Recipe:
         """Make the Recipe of the training loop."""
-        named = {"schedule": SCHEDULES[self.schedule], "augment": AUGMENTATIONS[self.augment], "loss": LOSSES[self.loss]}
+        named: dict[str, Any] = {"schedule": SCHEDULES[self.schedule], "augment": AUGMENTATIONS[self.augment], "loss": LOSSES[self.loss]}
+        named["consistency"] = SHARING[self.consistency](self.epochs)
         return Recipe(**(asdict(self) | named | SGD | {"clip": math.inf if self.clip is None else self.clip}))
 
     def described(self) -> dict[str, object]:
-        """Return JSON-ready data; a norm is included where gradients are clipped."""
-        return {name: value for name, value in asdict(self).items() if name != "clip" or value is not None}
+        """Return JSON-ready data; a norm is included where gradients are clipped, and what rows share where they do."""
+        return {name: value for name, value in asdict(self).items() if (name, value) not in (("clip", None), ("consistency", "none"))}
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,9 @@ class Method:
         See nets.py.
     stages : tuple of Training
     law : str
-        A law's name; "none" trains on true labels, "dp-sgd" with noise on gradients, "counts" on private counts of clusters, and on labels
-        drawn of the other rows if there are two sizes.
+        A law's name; "none" trains on true labels, "true labels" on those of as many rows as the noisy labels are worth, and on the inputs
+        of all; "dp-sgd" with noise on gradients, "counts" on private counts of clusters, and on labels drawn of the other rows if there
+        are two sizes.
     sizes : tuple of float
         Share of the rows in each stage.
     temperature : float
@@ -230,10 +238,10 @@ class Frozen:
         kind, _, number = name.partition("-")
         if self.above is not None and (epsilon is None or epsilon >= self.above[0]) and kind in ("ours", "tuned", "alibi", "non"):
             return self.above[1].method(name, epsilon)
-        if name == "non-private":
-            return Method(self.net, (self.clean,), "none", views=self.views)
-        if name == "dp-sgd":
-            return Method(self.net, (self.clean,), "dp-sgd", views=self.views)
+        if name in (laws := {"non-private": "none", "dp-sgd": "dp-sgd"}):
+            return Method(self.net, (self.clean,), laws[name], views=self.views)
+        if name == "true-labels":
+            return Method(self.net, (replace(self.ours[0][0], consistency="adamatch"),), "true labels", views=self.views)
         if name == "counts":
             return Method(self.net, stages(self.ours[0][0], *_COUNTED_EPOCHS, later_rate=0.05), "counts", views=self.views)
         if name == "counts-rows":

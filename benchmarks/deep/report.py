@@ -28,6 +28,7 @@ NAMES = {
     "ours-3-of-6": "labeldp, 3 stages, mean of 6 nets",
     "counts": "labeldp, counts, then the net",
     "counts-rows": "labeldp, half counted, half drawn",
+    "true-labels": "no privacy, but only as many labels",
     "dp-sgd": "DP-SGD, delta 1e-5",
     "tuned-1st-resnet9": "LP-1ST, trained as ours, ResNet-9",
     "tuned-2st-resnet9": "LP-2ST, trained as ours, ResNet-9",
@@ -109,7 +110,7 @@ CLASSES = {"movielens": 5, "cifar100": 100}  # ten in all others
 
 def _worth(table: str, found: dict[tuple[str, float | None], list[Run]], epsilon: float) -> str:
     """Number of true labels that say as much as one noisy label of each row, which is the most that any learner has."""
-    runs = [run for (name, e), some in found.items() if e and not name.startswith("counts") for run in some]
+    runs = [run for (name, e), some in found.items() if e and not name.startswith(("counts", "true")) for run in some]
     rows = max((sum(stage["drawn"] for stage in run["stages"]) for run in runs), default=0)
     return f"{equivalents(rows, CLASSES.get(data_of(table), 10), epsilon):,.0f}" if rows else ""
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import labeldp as ldp
+from benchmarks.common import equivalents
 from benchmarks.deep.data import Data
 from benchmarks.deep.nets import build
 from benchmarks.deep.recipes import Method, Training
@@ -22,7 +23,9 @@ from labeldp.custody._draw import Prior
 from labeldp.custody._request import Account
 from labeldp.custody._run import Run, open_run
 from labeldp.deep import Form, debias_weights, evidence_of, likelihood_loss
+from labeldp.deep._consistency import labels_of_some
 from labeldp.deep._loop import Epoch, Placement, predict, train
+from labeldp.deep._teacher import UNLABELLED
 from labeldp.deep.models import Ensemble
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
@@ -193,6 +196,8 @@ def fit(
         training = replace(method.stages[0], loss="cross-entropy")
         stages.found.net = stages.learn(stages.found.net, np.arange(len(data.y)), torch.from_numpy(data.y), training)
         return stages.found
+    if method.law == "true labels":
+        return fit_true_labels(stages, epsilon, seed)
     law = PriorSplit(data.n_classes, epsilon, ordered=True) if method.prior == "threshold" else LAWS[method.law](data.n_classes, epsilon)
     plan = plan_stages(law, n_stages=len(method.sizes), sizes=method.sizes, validation_fraction=0.0, n_rows=len(data.y))
     stages.found.validation_law = plan.validation_law
@@ -203,6 +208,22 @@ def fit(
     with opened as run:
         stages.run = Watched(run)
         stages.found.net = run_stages(stages.run, plan, fit=stages.fit, prior_of=stages.prior_of).model
+    return stages.found
+
+
+def fit_true_labels(stages: Stages, epsilon: float, seed: int) -> Fitted:
+    """Train without privacy on the true labels of as many rows as noisy labels of all are worth, and on the inputs of all, by AdaMatch.
+
+    As in FixMatch one of eight inputs has a label, for which these rows are repeated.
+    """
+    data = stages.data
+    n = len(data.y)
+    known = np.random.default_rng(seed).permutation(n)[: max(data.n_classes, round(equivalents(n, data.n_classes, epsilon)))]
+    labelled = np.tile(known, -(-n // (UNLABELLED * len(known))))
+    rows = np.concatenate([np.arange(n), labelled])
+    target = labels_of_some(torch.from_numpy(data.y[rows]), torch.arange(len(rows)) >= n)
+    stages.found.stages.append({"law": "none", "drawn": 0, "learned_from": len(known), "bits": None, "mean_size": None})
+    stages.found.net = stages.learn(stages.found.net, rows, target, stages.method.stages[0])
     return stages.found
 
 

@@ -20,7 +20,7 @@ import labeldp as ldp
 from labeldp.app.plan import plan
 from labeldp.custody._request import Account
 from labeldp.custody._run import open_run
-from labeldp.laws import LAWS, parse_law, spellings
+from labeldp.laws import LAWS, PriorBins, law_named, parse_law, spellings
 from labeldp.testing import check_law
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +153,10 @@ def test_names_with_numbers_mean_the_same_everywhere(tmp_path: Path, ledger: ldp
     assert {block.law for block in model.fit(X, LABELS).noisy_labels_.blocks} == {ldp.SubsetSelection(7, 1.0, 3)}
     assert parse_law("rr-top-k:3") == (ldp.RRTopK, {"k": 3})
     assert parse_law("cluster-rr:0.05") == (ldp.ClusterRR, {"floor": 0.05})
-    assert {"rr", "rr-top-k:K", "subset[:SIZE]", "alibi[:LEVELS]", "cluster-rr[:FLOOR]"} <= set(spellings())
+    assert parse_law("prior-bins:information") == (PriorBins, {"criterion": "information"})
+    with pytest.raises(ValueError, match="information"):
+        law_named("prior-bins:best", 8, 1.0)
+    assert {"rr", "rr-top-k:K", "prior-bins[:CRITERION]", "subset[:SIZE]", "alibi[:LEVELS]", "cluster-rr[:FLOOR]"} <= set(spellings())
     for text in (
         "rr:3",
         "rr-top-k",

@@ -316,11 +316,11 @@ def test_boosting_that_cannot_be_fitted_is_refused_before_any_charge(library: An
 
 
 @pytest.mark.usefixtures("same_noise")
-def test_rows_without_a_prior_are_drawn_as_intervals_and_later_stages_as_thresholds() -> None:
+def test_rows_without_a_prior_are_drawn_as_intervals_and_later_stages_as_bins() -> None:
     X, y = linear(400)
     model = ldp.LabelDPRegressor(LinearRegression(), range=(0, 10), epsilon=1.0, n_stages=2, random_state=0).fit(X, y)
-    assert [type(block.law).__name__ for block in model.noisy_labels_.blocks].count("Threshold") == 1
-    assert {type(block.law).__name__ for block in model.noisy_labels_.blocks} == {"SquareWave", "Threshold"}
+    assert [type(block.law).__name__ for block in model.noisy_labels_.blocks].count("PriorBins") == 1
+    assert {type(block.law).__name__ for block in model.noisy_labels_.blocks} == {"SquareWave", "PriorBins"}
 
 
 @pytest.mark.usefixtures("same_noise")

@@ -141,9 +141,9 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     grid : int >= 2, default=64
         Number of evenly spaced points that numbers are rounded to; unused if `range` is a Grid.
     n_stages, stage_sizes, warm_start
-        As for `TorchClassifier`. Later stages are asked about thresholds near what the model so far expects.
+        As for `TorchClassifier`. Later stages are asked about bins around what the model so far expects.
     law : str or Law, default="auto"
-        A law's name, or a Law with this epsilon over the grid's points. "auto": `SquareWave`, and `Threshold` in later stages.
+        A law's name, or a Law with this epsilon over the grid's points. "auto": `SquareWave`, and `PriorBins` in later stages.
     prior : (n, G) array of floats >= 0, or function of X, default=None
         Public weights of the grid's points for the first stage; they must not depend on these numbers.
     validation_fraction : float in [0, 1), default=0.0

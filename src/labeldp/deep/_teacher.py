@@ -16,7 +16,7 @@ from labeldp.deep._consistency import Consistency, labels_of_some
 from labeldp.deep._loop import Recipe, predict, train
 from labeldp.errors import InvalidInput
 
-_UNLABELLED = 7  # rows without a label for each one with, as in FixMatch
+UNLABELLED = 7  # rows without a label for each one with, as in FixMatch
 
 Rows = NDArray[np.int64]
 
@@ -98,7 +98,7 @@ class FixMatchTeacher:
         """
         inputs = torch.as_tensor(np.asarray(X))
         inputs = (inputs.float() if inputs.is_floating_point() else inputs).reshape(len(inputs), *(self.shape or inputs.shape[1:]))
-        times = -(-len(inputs) // (_UNLABELLED * len(rows)))
+        times = -(-len(inputs) // (UNLABELLED * len(rows)))
         labelled = torch.as_tensor(rows).repeat(times)
         codes_of_all = torch.cat((torch.zeros(len(inputs), dtype=torch.int64), torch.as_tensor(codes).repeat(times)))
         evidence = labels_of_some(codes_of_all, torch.arange(len(codes_of_all)) >= len(inputs))

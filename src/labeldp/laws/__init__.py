@@ -8,6 +8,7 @@ from labeldp.laws._columns import ColumnCounts, Independent, LabelColumns, OneCo
 from labeldp.laws._exact import WORD, Words, exp_floor
 from labeldp.laws._grid import Grid
 from labeldp.laws._numbers import BoundedLaplace, RROnBins, UnbiasedRandomizer
+from labeldp.laws._prior_bins import PriorBins
 from labeldp.laws._response import RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._scores import Alibi
 from labeldp.laws._square_wave import SquareWave
@@ -28,6 +29,7 @@ __all__ = [
     "LabelColumns",
     "Law",
     "OneColumn",
+    "PriorBins",
     "PriorSplit",
     "RROnBins",
     "RRTopK",
@@ -55,6 +57,7 @@ for _law in (
     RRWithPrior,
     SubsetSelection,
     PriorSplit,
+    PriorBins,
     Threshold,
     AutoLaw,
     ClusterRR,

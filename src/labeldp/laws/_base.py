@@ -535,31 +535,32 @@ def _has_a_name(cls: type[Law]) -> bool:
     return not cls.declared_only and cls.kind != "columns"
 
 
-def parse_law(text: str) -> tuple[type[Law], dict[str, Number]]:
-    """Parse a law's name, with a number after a colon if the law takes one.
+def parse_law(text: str) -> tuple[type[Law], dict[str, Number | str]]:
+    """Parse a law's name, with a number or a word after a colon if the law takes one.
 
     Parameters
     ----------
     text : str
-        For example "rr", "subset", "subset:2" or "rr-top-k:3".
+        For example "rr", "subset", "subset:2", "rr-top-k:3" or "prior-bins:information".
 
     Returns
     -------
     cls : subclass of Law
-    fields : dict of str to number
-        The field that the number sets; empty without a number.
+    fields : dict of str to number or str
+        The field that the number or word sets; empty without one.
 
     Raises
     ------
     InvalidInput
-        No law has this name, it takes no such number, or it has further required fields.
+        No law has this name, it takes nothing of the kind, or it has further required fields.
     """
-    name, colon, number = text.partition(":") if isinstance(text, str) else (text, "", "")
+    name, colon, value = text.partition(":") if isinstance(text, str) else (text, "", "")
     cls = _law_type(name)
     require_sampler(cls)
     if colon and not cls.parameter:
         raise InvalidInput(f"Expected law {name!r} without a number, got law={text!r}. Leave the colon out.")
-    given = {cls.parameter: _number(text, number, cls)} if colon else {}
+    by_word = any(field.name == cls.parameter and isinstance(field.default, str) for field in fields(cls))
+    given = {cls.parameter: value if by_word else _number(text, value, cls)} if colon else {}
     made = {"n_classes", "epsilon", *given}
     missing = [field.name for field in fields(cls) if field.name not in made and field.default is field.default_factory is MISSING]
     if missing == [cls.parameter]:

@@ -84,7 +84,7 @@ class SquareWave(Law):
 
     See Also
     --------
-    Threshold : Tells more in a second stage, where a model says which question to ask.
+    PriorBins : Tells more in a second stage, where a model says which question to ask.
     SubsetSelection : The same for classes without an order.
 
     Notes

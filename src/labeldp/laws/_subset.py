@@ -55,7 +55,7 @@ from labeldp.laws._exact import (
 from labeldp.laws._response import RandomizedResponse, RRWithPrior, inside_words, response_words
 
 _FINE = 2.0**36
-_LOST = 0.1  # largest expected share of a row's information that is given up so that every threshold is drawn sometimes
+LOST = 0.1  # largest expected share of a row's information that is given up so that every threshold is drawn sometimes
 _NAN = float("nan")
 
 
@@ -388,7 +388,7 @@ class Threshold(_Split):
     def loss_range(self, losses: Floats, outputs: Array, side: Side) -> Floats:
         # Over answers and thresholds. The side has the chance of the drawn threshold only, but the least chance is known.
         even = 1.0 / (self.n_classes - 1)
-        least = np.where(side["chance"] == even, even, _LOST * even)
+        least = np.where(side["chance"] == even, even, LOST * even)
         return np.asarray(np.abs(np.diff(losses, axis=1)).max(axis=1) / least / self._gap)
 
 
@@ -402,13 +402,13 @@ def _threshold_scores(weights: Floats, epsilon: float) -> tuple[Floats, Floats, 
     reaching = weights[:, ::-1].cumsum(axis=1)[:, ::-1]
     score = on_grid(split_scores(reaching[:, 1:] / reaching[:, :1], epsilon), epsilon)
     best = score.max(axis=1)
-    return score, best, score >= (1.0 - _LOST) * best[:, None]
+    return score, best, score >= (1.0 - LOST) * best[:, None]
 
 
 def threshold_chances(weights: Floats, epsilon: float) -> Floats:
     """Compute the probability, within 1e-9 of it, that `near_even_threshold` draws each threshold 1 .. K - 1: (n, K - 1)."""
     score, best, near = _threshold_scores(weights, epsilon)
-    lost, given_up = best[:, None] - score, _LOST * best[:, None]
+    lost, given_up = best[:, None] - score, LOST * best[:, None]
     taken = np.where(lost <= given_up, 1.0, given_up / np.where(lost > 0, lost, 1.0))
     taken = np.rint(taken * _FINE) / _FINE  # so that their sum is exact in any order, and the same on every machine
     even = 1.0 / score.shape[1]
@@ -427,7 +427,7 @@ def near_even_threshold(weights: Floats, words: Words, epsilon: float) -> NDArra
     # Sometimes any threshold is drawn: classes between two thresholds that the prior finds useless would else never be separated.
     other = equal_cell(words.take(1), np.uint64(k - 1))
     lost = best - score[np.arange(len(score)), other]
-    chosen = np.where(unit(words.take(2)) * lost <= _LOST * best, other, chosen)
+    chosen = np.where(unit(words.take(2)) * lost <= LOST * best, other, chosen)
     return np.asarray(np.arange(k) > chosen[:, None])
 
 
@@ -632,7 +632,7 @@ less varied, and some pairs of classes rarely separated."""
 _DRAWS = 24  # splits from which their mean information is estimated
 _PATTERN_HEAD = 6  # heaviest classes whose 2^6 patterns of inclusion are enumerated
 _PER_UNIT = 2.0**20  # grid on which scores are compared
-_SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 times a closed form, right to one part in a thousand
+SMALL = 2.0**-10  # below this epsilon a score is its leading term, epsilon^2 times a closed form, right to one part in a thousand
 
 
 def on_grid(scores: Floats, epsilon: float) -> Floats:
@@ -644,7 +644,7 @@ def on_grid(scores: Floats, epsilon: float) -> Floats:
 def response_scores(prior: Floats, epsilon: float) -> Floats:
     """Compute the information of randomized response on all classes, in nats: (n,) from a prior (n, K), whose rows sum to 1."""
     k = prior.shape[1]
-    if epsilon < _SMALL:
+    if epsilon < SMALL:
         return np.asarray(epsilon**2 / (2.0 * k) * (1.0 - (prior * prior).sum(axis=1)))
     a, b = (part / WORD for part in response_words(epsilon, k))
     chance = b + (a - b) * prior
@@ -675,7 +675,7 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
     k = ordered.shape[1]
     if size == 1:
         return np.full(len(ordered), -np.inf)
-    if epsilon < _SMALL:
+    if epsilon < SMALL:
         return np.asarray(epsilon**2 / 2.0 * (1.0 - (ordered * ordered).sum(axis=1)) * (size * (k - size) / (k * (k - 1.0))))
     m = inside_words(epsilon, k, size)
     ratio = np.exp(log_ratio(m * (k - size), (WORD - m) * size))
@@ -693,7 +693,7 @@ def subset_scores(ordered: Floats, epsilon: float, size: int) -> Floats:
 
 def split_scores(mass: Floats, epsilon: float) -> Floats:
     """Compute the information of a split of this prior mass, in nats, for an array of any shape."""
-    if epsilon < _SMALL:
+    if epsilon < SMALL:
         return np.asarray(epsilon**2 / 2.0 * mass * (1.0 - mass))
     return split_information(mass, epsilon)
 

@@ -35,7 +35,8 @@ from sklearn.utils import check_random_state, get_tags
 
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import CELLS
-from labeldp.laws import PriorSplit, Threshold
+from labeldp.laws import PriorBins, PriorSplit, Threshold
+from labeldp.laws._prior_bins import MOST_BINS
 from labeldp.learn._boosting import (
     LEAST_GAINS,
     columns_told,
@@ -101,6 +102,10 @@ class Family:
     @property
     def _cuts(self) -> Floats:
         return self.middles if self.cuts is None else self.cuts
+
+    def at(self, places: Codes) -> Floats:
+        """Look up where the points after these places begin, in the shape of `places`."""
+        return self._cuts[places]
 
     def clipped(self, locations: Floats) -> Floats:
         """Move locations that are far outside the range to where nearly all mass is at its end."""
@@ -193,6 +198,52 @@ class Answers:
             mixed += by * place + times * step
         _, rows, kind = np.unique(mixed, return_index=True, return_inverse=True)
         return rows, kind
+
+
+@dataclass(frozen=True, eq=False)
+class Partitions:
+    """Bins between which n rows were asked to choose, of `PriorBins`.
+
+    Attributes
+    ----------
+    place : (J, n) int
+        The second bin begins at point place[0] + 1, and so on; beyond the last bin -1.
+    own, other : (n,) float64
+        Probabilities of a row's own bin and of each other one; 0 of rows that were asked otherwise.
+    """
+
+    place: Codes
+    own: Floats
+    other: Floats
+
+    @classmethod
+    def of(cls, noisy: NoisyLabels) -> "Partitions":
+        """Read the bins of rows with one draw."""
+        n = len(noisy)
+        draws = np.bincount(np.concatenate([block.rows for block in noisy.blocks]), minlength=n)
+        found = cls(np.full((MOST_BINS - 1, n), -1), np.zeros(n), np.zeros(n))
+        for block in noisy.blocks:
+            if isinstance(law := block.law, PriorBins):
+                once = np.flatnonzero(draws[block.rows] == 1)
+                bins = law.bins({"starts": block.side["starts"][once]})
+                count = np.arange(1, MOST_BINS)[:, None]
+                place = (bins[None] < count[:, None]).sum(axis=2) - 1
+                found.place[:, block.rows[once]] = np.where(count <= bins[:, -1], place, -1)
+                found.own[block.rows[once]], found.other[block.rows[once]] = law.chances({"starts": block.side["starts"][once]})
+        return found
+
+    def __getitem__(self, rows: Any) -> "Partitions":
+        return Partitions(self.place[:, rows], self.own[rows], self.other[rows])
+
+    def information(self, family: "Family", locations: Floats) -> Floats:
+        """Compute the expected square of the score of each row: (n,) float64."""
+        z = (locations - family.at(self.place)) / family.scale
+        used = self.place >= 0
+        reaching, slope = np.where(used, ndtr(z), 0.0), np.where(used, np.exp(-0.5 * z * z), 0.0) / (family.scale * np.sqrt(2 * np.pi))
+        inside = -np.diff(reaching, axis=0, prepend=1.0, append=0.0)
+        gap = self.own - self.other
+        chance = self.other + gap * inside
+        return np.asarray(((gap * np.diff(slope, axis=0, prepend=0.0, append=0.0)) ** 2 / np.maximum(chance, _SMALLEST)).sum(axis=0))
 
 
 def _chunks(rows: NDArray[Any], width: int) -> Iterator[NDArray[Any]]:
@@ -630,7 +681,8 @@ class _Rows:
         self.one_bit = np.zeros(len(noisy), bool)
         self.one_bit[np.concatenate([*bits, np.empty(0, np.int64)])] = True
         self.one_bit &= draws == 1
-        others = np.flatnonzero(~self.one_bit)
+        self.partitions = Partitions.of(noisy)
+        others = np.flatnonzero(~self.one_bit & (self.partitions.own == 0))
         some = self.answers[random_state.permutation(others)[:_OUTPUTS]]
         rows, kind = some.different()
         self.outputs, self.often = some[rows], np.bincount(kind) / max(1, len(kind))
@@ -694,6 +746,7 @@ class _Rows:
             return self
         found = copy(self)
         found.answers, found.kind, found.one_bit, found.both = self.answers[rows], self.kind[rows], self.one_bit[rows], self.both[rows]
+        found.partitions = self.partitions[rows]
         found.counts = None if self.counts is None else self.counts[rows]
         found.total = float(len(rows) if found.counts is None else found.counts.sum())
         return found
@@ -743,16 +796,20 @@ class _Rows:
     def _information(self, family: Family, locations: Floats, value: Floats, slope: Floats, rows: Codes | None = None) -> Floats:
         """Compute the expected square of the score of each row: (n,) float64."""
         result = np.empty(len(locations))
-        bits, both = (self.one_bit, self.both) if rows is None else (self.one_bit[rows], self.both[rows])
+        whole = slice(None) if rows is None else rows
+        bits, both, partitions = self.one_bit[whole], self.both[whole], self.partitions[whole]
         chance = value[bits] / both[bits]
         result[bits] = (slope[bits] / both[bits]) ** 2 / np.maximum(chance * (1 - chance), _SMALLEST)
-        if not bits.all():
+        binned = partitions.own > 0
+        result[binned] = partitions[binned].information(family, locations[binned])
+        others = ~bits & ~binned
+        if others.any():
             # Of other laws the outputs of all rows, each weighed by how much likelier it is at a location than among all rows; so the
             # factor up to which a likelihood is known does not matter.
             knots = np.linspace(*family.ends, num=_KNOTS)
             pairs = [family.evidence(np.full(len(self.outputs), knot), self.outputs) for knot in knots]
             values, slopes = np.array([each[0] for each in pairs]), np.array([each[1] for each in pairs])
-            at = np.interp(locations[~bits], knots, np.arange(_KNOTS))
+            at = np.interp(locations[others], knots, np.arange(_KNOTS))
             overall = np.bincount(np.rint(at).astype(np.intp), minlength=_KNOTS) / len(at) @ values
-            result[~bits] = np.interp(locations[~bits], knots, (slopes**2 / values / overall) @ self.often)
+            result[others] = np.interp(locations[others], knots, (slopes**2 / values / overall) @ self.often)
         return result

@@ -58,13 +58,15 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     grid : int >= 2, default=64
         Number of evenly spaced points that numbers are rounded to; unused if `range` is a Grid.
     n_stages : int >= 1, default=1
-        Number of stages. With 2 or more the rows are drawn in parts, and each later part is asked about thresholds near what the model so
-        far expects.
+        Number of stages. With 2 or more the rows are drawn in parts, and each later part is asked about bins around what the model so far
+        expects.
     stage_sizes : sequence of n_stages floats > 0, default=None
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
         A law's name, or a Law with this epsilon over the grid's points. "auto": rows are drawn by `SquareWave`, which releases a random
-        interval; those of later stages by `Threshold`, which asks whether the number is at least a threshold near what the model expects.
+        interval; those with a prior, as in later stages, by `PriorBins`, which chooses for each row the bins (at small epsilon: the
+        threshold) that tell most of its location under the prior. "prior-bins:squared_error" and "prior-bins:information" choose them by
+        the expected squared error and by information.
     prior : (n, G) array of floats >= 0, or function of X, default=None
         Public weights of the grid's points for the first stage; they must not depend on these numbers.
     validation_fraction : float in [0, 1), default=0.1

@@ -383,8 +383,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         found = replace(super()._settings(), numbers=True)
         if not isinstance(found.law, str) or found.law != "auto":
             return found
-        # Rows without a prior tell most as intervals; those of later stages are asked about thresholds.
-        return replace(found, law="square-wave" if found.n_stages == 1 and found.prior is None else "threshold")
+        # Rows without a prior tell most as intervals; those of later stages are asked about bins of their own prior.
+        return replace(found, law="square-wave" if found.n_stages == 1 and found.prior is None else "prior-bins")
 
     def _require_range(self, y: Any) -> None:
         """Refuse raw numbers without a public range, and a prior that asks about classes."""

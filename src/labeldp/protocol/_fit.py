@@ -23,7 +23,18 @@ from labeldp._hash import array_digest, digest
 from labeldp.custody._encode import RowIds, classes_for
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels, concat
-from labeldp.laws import AutoLaw, Law, PriorSplit, RandomizedResponse, RRTopK, SquareWave, SubsetSelection, Threshold, law_named
+from labeldp.laws import (
+    AutoLaw,
+    Law,
+    PriorBins,
+    PriorSplit,
+    RandomizedResponse,
+    RRTopK,
+    SquareWave,
+    SubsetSelection,
+    Threshold,
+    law_named,
+)
 from labeldp.laws._base import check_told_apart, made_for_shares
 from labeldp.laws._columns import LabelColumns, reads_prior
 from labeldp.protocol._several import law_of
@@ -361,7 +372,7 @@ def without_prior(law: Law) -> Law:
 
 
 def _becomes_interval(law: Law) -> bool:
-    return isinstance(law, Threshold) and law.n_classes <= MOST_ORDERED
+    return isinstance(law, Threshold | PriorBins) and law.n_classes <= MOST_ORDERED
 
 
 def _invertible(law: Law) -> Law:
