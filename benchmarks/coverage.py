@@ -25,7 +25,7 @@ import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_json, machine, parser, print_result, save_json
 from labeldp.errors import InvalidInput
 from labeldp.evidence import concat
-from labeldp.laws import BoundedLaplace, Channel, RROnBins, SquareWave, UnbiasedRandomizer
+from labeldp.laws import BoundedLaplace, Channel, PriorBins, RROnBins, SquareWave, UnbiasedRandomizer
 
 RESULT = RESULTS / "coverage.json"
 RELEASES, LEVEL = 2000, 0.95
@@ -147,7 +147,7 @@ def number_cells(releases: int) -> Iterator[Run]:
     error = 0.3**2 * variance + 4**2
     for epsilon in (1.0, 4.0):
         asked: dict[str, ldp.Law] = {"threshold": ldp.Threshold(64, epsilon), "subset": ldp.SubsetSelection(64, epsilon)}
-        asked |= {"unbiased": UnbiasedRandomizer(64, epsilon), "square-wave": SquareWave(64, epsilon)}
+        asked |= {"unbiased": UnbiasedRandomizer(64, epsilon), "square-wave": SquareWave(64, epsilon), "prior-bins": PriorBins(64, epsilon)}
         asked |= {"laplace": BoundedLaplace(64, epsilon), "rr-on-bins": RROnBins(64, epsilon)}
         drawn = {name: released(labels, law, 9, 64) for name, law in asked.items()}
 
