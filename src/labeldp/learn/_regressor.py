@@ -65,8 +65,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     law : str or Law, default="auto"
         A law's name, or a Law with this epsilon over the grid's points. "auto": rows are drawn by `SquareWave`, which releases a random
         interval; those with a prior, as in later stages, by `PriorBins`, which chooses for each row the bins (at small epsilon: the
-        threshold) that tell most of its location under the prior. "prior-bins:squared_error" and "prior-bins:information" choose them by
-        the expected squared error and by information.
+        threshold) with the least expected squared error under the prior. "prior-bins:information" and "prior-bins:location" choose them by
+        information about the number, or about its location.
     prior : (n, G) array of floats >= 0, or function of X, default=None
         Public weights of the grid's points for the first stage; they must not depend on these numbers.
     validation_fraction : float in [0, 1), default=0.1
