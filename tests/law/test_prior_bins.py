@@ -151,14 +151,15 @@ def test_evidence_that_was_never_drawn_is_refused(k: int) -> None:
     (block,) = noisy.blocks
     raw, width = pack(law, block.outputs, block.side), block.outputs.shape[1]
     assert (unpack(law, raw)[0] == block.outputs).all()
+    with pytest.raises(ldp.errors.InvalidInput, match="can have drawn in every row"):
+        unpack(law, np.zeros_like(raw))
     for row in range(60):
         for bit in range(16 * width):  # each of output and starts
             changed = raw[row : row + 1].copy()
             changed[0, bit // 8] ^= np.uint8(1 << bit % 8)
             try:
                 outputs, side = unpack(law, changed)
-            except ldp.errors.InvalidInput as error:
-                assert "can have drawn" in str(error)
+            except ldp.errors.InvalidInput:
                 continue
             drawable = law.table({name: value[0] for name, value in side.items()}).outputs
             starts = np.unpackbits(side["starts"][0], bitorder="little")

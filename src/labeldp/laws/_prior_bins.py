@@ -82,7 +82,8 @@ class PriorBins(Law):
     distribution than one. Some rows, at a cost of at most 10 % of the criterion in expectation, are asked about any threshold instead: a
     model may be surer than it is right. A row without a prior is asked about bins of a flat one.
     Output: the classes of the bin, packed, (n, ceil(K/8)) uint8. Side: starts, (n, ceil(K/8)) uint8, packed: the first class of each bin.
-    Unbiased weights only where each class is a bin. Cost: one word a row; for the bins 5 public words, O(K), and some ten thousand operations, about 50 microseconds.
+    Unbiased weights only where each class is a bin. Cost: one word a row; for the bins 5 public words, O(K), and some ten thousand
+    operations, about 50 microseconds.
 
     Examples
     --------
