@@ -279,7 +279,8 @@ def test_numbers_of_a_release_are_learned_by_themselves(tmp_path: Path) -> None:
     asked = ("--label", "clicked,income,bought", "--classes", "no,yes", "--range", "income=0:90", "--grid", 10, "--split", "one")
     assert run("release", source, *asked, "--epsilon", 6, "--id", "id", "--ledger", tmp_path / "l.db", "--out", out)[0] == 0
     code, _, err = train(out, tmp_path / "m", "--label", "clicked,income")
-    assert code == 4 and "got numbers in 'income'" in err and "labeldp train noisy.csv --label income --out MODEL" in err
+    assert code == 4 and "got numbers in 'income'" in err and "labeldp train out.csv --label income --out MODEL" in err
+    assert "Release the columns" not in err  # they were
     code, said, err = train(out, tmp_path / "m", "--label", "bought,clicked", "--model", "linear")
     assert code == 0 and "'bought', 'clicked', together 6-label-DP" in said, err
     assert train(out, tmp_path / "n", "--label", "income", "--model", "linear")[0] == 0

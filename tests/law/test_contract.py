@@ -77,6 +77,7 @@ SMALL: list[Law] = [
     PriorBins(2, 1.0),
     PriorBins(5, 1e-6),
     PriorBins(5, 0.7, "information"),
+    PriorBins(4, 4.0, "information"),  # a bin for each class, where the prior is flat
     PriorBins(9, 3.0),
     PriorBins(20, 6.0, "information"),
     SquareWave(2, 1.0),

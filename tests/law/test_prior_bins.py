@@ -8,7 +8,9 @@ import pytest
 from scipy.stats import norm
 
 import labeldp as ldp
+from labeldp.evidence._noisy import pack, unpack
 from labeldp.laws import PriorBins, SquareWave, Threshold
+from labeldp.laws._exact import pack_sets, unpack_sets
 from labeldp.laws._prior_bins import CRITERIA, most_bins
 from labeldp.learn._location import Family, Partitions
 
@@ -124,6 +126,45 @@ def test_later_stages_of_numbers_ask_about_bins_and_first_ones_about_intervals()
     assert np.median(block.law.counts(block.side)) > 2
     by_word = ldp.LabelDPRegressor(law="prior-bins:information", epsilon=1.0, range=(0, 10), n_stages=2, noise=ldp.SeededNoise(0))
     assert {getattr(block.law, "criterion", "information") for block in by_word.fit(X, y).noisy_labels_.blocks} == {"information"}
+
+
+def test_rows_with_a_bin_for_each_class_have_unbiased_weights() -> None:
+    law, prior = PriorBins(4, 4.0, "information"), np.array([[1.0, 1, 1, 1], [9.0, 0.01, 0.01, 9]])
+    noisy = ldp.privatize([0, 3] * 50, law, classes=range(4), prior=np.tile(prior, (50, 1)), noise=ldp.SeededNoise(0))
+    single = law.counts(noisy.blocks[0].side) == 4
+    assert single.any() and not single.all() and (noisy.invertible == single).all()
+    losses = np.arange(4.0)
+    table = law.table({name: value[single][0] for name, value in noisy.blocks[0].side.items()})
+    chosen = np.repeat(np.flatnonzero(single)[:1], 4)
+    side = {name: value[chosen] for name, value in noisy.blocks[0].side.items()}
+    debiased = law.weights(pack_sets(table.outputs), side) @ losses
+    assert np.array(table.values, float)[table.index] @ debiased == pytest.approx(losses)
+
+
+@pytest.mark.parametrize("k", [2, 7, 8, 9, 64])
+def test_evidence_that_was_never_drawn_is_refused(k: int) -> None:
+    """Another likelihood would come of it without a word: one of more bins, of no bin, or of parts of bins."""
+    law, rng = PriorBins(k, 4.0), np.random.default_rng(0)
+    noisy = ldp.privatize(
+        rng.integers(k, size=60), law, classes=range(k), prior=rng.dirichlet(np.full(k, 0.5), 60), noise=ldp.SeededNoise(0)
+    )
+    (block,) = noisy.blocks
+    raw, width = pack(law, block.outputs, block.side), block.outputs.shape[1]
+    assert (unpack(law, raw)[0] == block.outputs).all()
+    with pytest.raises(ldp.errors.InvalidInput, match="can have drawn in every row"):
+        unpack(law, np.zeros_like(raw))
+    for row in range(60):
+        for bit in range(16 * width):  # each of output and starts
+            changed = raw[row : row + 1].copy()
+            changed[0, bit // 8] ^= np.uint8(1 << bit % 8)
+            try:
+                outputs, side = unpack(law, changed)
+            except ldp.errors.InvalidInput:
+                continue
+            drawable = law.table({name: value[0] for name, value in side.items()}).outputs
+            starts = np.unpackbits(side["starts"][0], bitorder="little")
+            assert bit >= 8 * width and starts[0] and not starts[k:].any() and 2 <= starts.sum() <= 8  # other bins, drawn from as these are
+            assert unpack_sets(outputs, k)[0].tolist() in drawable.tolist()
 
 
 def test_unlike_a_threshold_it_has_no_unbiased_weights() -> None:

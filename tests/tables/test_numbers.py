@@ -80,6 +80,14 @@ def test_a_column_that_was_drawn_by_thresholds_goes_on_with_them(tmp_path: Path)
         assert not done.repeated and done.manifest["law"]["law"] == "square-wave"
 
 
+def test_thresholds_that_were_asked_for_later_do_not_become_the_default(tmp_path: Path) -> None:
+    source, ledger = write(tmp_path / "in.csv", incomes(200)), Ledger(tmp_path / "l.db", budget=9)
+    first = release(source, tmp_path / "out.csv", spec(), ledger)
+    release(source, tmp_path / "by-name.csv", spec(law="threshold"), ledger)
+    again = release(source, tmp_path / "out.csv", spec(), ledger)
+    assert again.repeated and again.receipt == first.receipt and again.manifest["law"]["law"] == "square-wave"
+
+
 @pytest.mark.parametrize(
     ("given", "grid", "released"),
     [

@@ -366,13 +366,17 @@ class TrainSpec:
         return () if self.id is None else (self.id,) if isinstance(self.id, str) else tuple(self.id)
 
 
-def require_classes(labels: Sequence[str], lists: Sequence[Sequence[object]]) -> None:
-    """Refuse numbers among several label columns."""
+def require_classes(labels: Sequence[str], lists: Sequence[Sequence[object]], *, released: str = "") -> None:
+    """Refuse numbers among several label columns; of a table that was released together, `released` is the name."""
     if found := [name for name, values in zip(labels, lists, strict=True) if isinstance(values, Grid)]:
+        release = (
+            f"Release the columns together, which is one charge (labeldp release IN --label {','.join(labels)} --range "
+            f"'{found[0]}=LOW:HIGH' ... --out noisy.csv), then learn each from that table, for free"
+        )
         raise InvalidInput(
-            f"Expected several label columns of classes, got numbers in {_validate.quoted(found)}. Release the "
-            f"columns together, which is one charge (labeldp release IN --label {','.join(labels)} --range '{found[0]}=LOW:HIGH' ... "
-            f"--out noisy.csv), then learn each from that table, for free (labeldp train noisy.csv --label {found[0]} --out MODEL)."
+            f"Expected several label columns of classes, got numbers in {_validate.quoted(found)}. "
+            f"{'Learn each column by itself, for free' if released else release} "
+            f"(labeldp train {released or 'noisy.csv'} --label {found[0]} --out MODEL)."
         )
 
 
@@ -898,7 +902,7 @@ class _Released(_Noisy):
             self._spec.require_for_numbers()
         if isinstance(self._proven.noisy.classes, LabelColumns):
             known = dict(zip(self._proven.noisy.classes.names, self._proven.noisy.classes.lists, strict=True))
-            require_classes(self._spec.labels, [known[label] for label in self._spec.labels])
+            require_classes(self._spec.labels, [known[label] for label in self._spec.labels], released=self._path.name)
         spec, facts, receipt = self._spec, self._proven.facts, Receipt.from_dict(self._proven.facts["receipt"])
         if spec.epsilon is not None:
             raise InvalidInput(

@@ -942,7 +942,10 @@ def unpack(law: Law, raw: NDArray[np.uint8]) -> tuple[Array, dict[str, Array]]:
         raise InvalidInput(f"Expected {kind.itemsize} bytes of evidence a row for {law}, got {raw.shape[1:]}: the file is damaged.")
     records = np.ascontiguousarray(raw).view(kind).reshape(len(raw))
     native = {name: records[name].astype(records[name].dtype.newbyteorder("=")) for name in kind.names or ()}
-    return native.pop("output"), native
+    outputs = native.pop("output")
+    if not law.possible(outputs, native).all():
+        raise InvalidInput(f"Expected evidence that {law} can have drawn in every row, got other bytes in some: the file is damaged.")
+    return outputs, native
 
 
 def to_arrow(raw: NDArray[np.uint8], present: NDArray[np.bool_] | None = None) -> "pa.Array":

@@ -199,6 +199,13 @@ class Law(ABC):
         gap = np.where(own == other, np.nan, own - other)
         return np.asarray((self.members(outputs, side) - other) / gap)
 
+    def possible(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
+        """Mark the rows whose output and side the law can have drawn, as far as it checks them: (n,) bool. All (default): unchecked.
+
+        Readers of files refuse other rows, whose likelihood would mean nothing.
+        """
+        return np.ones(len(outputs), np.bool_)
+
     @property
     def releases_codes(self) -> bool:
         """Whether outputs are (n,) codes, each of which stands for one value of `released`."""
