@@ -174,3 +174,24 @@ def test_unlike_a_threshold_it_has_no_unbiased_weights() -> None:
     with pytest.warns(ldp.errors.PriorQuestionsWarning, match="prior-bins"):  # by maximum likelihood
         mean = ldp.stats.mean(noisy)["mean"]
     assert mean.low < y.mean() < mean.high
+
+
+@pytest.mark.parametrize(
+    "law", [ldp.SubsetSelection(5, 1.0), Threshold(5, 1.0), SquareWave(5, 1.0), ldp.RandomizedResponse(5, 1.0)], ids=repr
+)
+def test_evidence_of_no_class_is_refused(law: ldp.Law) -> None:
+    noisy = ldp.privatize(np.arange(40) % 5, law, classes=range(5), noise=ldp.SeededNoise(0))
+    (block,) = noisy.blocks
+    raw = pack(law, block.outputs, block.side)
+    assert len(unpack(law, raw)[0]) == 40
+    for byte in (0, 0xE0) if law.kind == "set" else (7, 0xFF):
+        changed = raw.copy()
+        changed[3, 0] = byte
+        with pytest.raises(ldp.errors.InvalidInput, match="damaged"):
+            unpack(law, changed)
+
+
+def test_combinations_of_columns_have_no_order_for_bins() -> None:
+    columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1, 2]})
+    with pytest.raises(ldp.errors.InvalidInput, match="without an order"):
+        columns.law(1.0, "joint", "prior-bins")

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput, MergedClassesWarning, warn
-from labeldp.laws._exact import Array, Bits, Floats, Words, exp_floor, log_ceil, pack_sets, set_sizes, unpack_sets
+from labeldp.laws._exact import Array, Bits, Floats, Words, exp_floor, full_set, log_ceil, pack_sets, set_sizes, unpack_sets
 
 Side = Mapping[str, Array]
 
@@ -200,11 +200,17 @@ class Law(ABC):
         return np.asarray((self.members(outputs, side) - other) / gap)
 
     def possible(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
-        """Mark the rows whose output and side the law can have drawn, as far as it checks them: (n,) bool. All (default): unchecked.
+        """Mark the rows whose output and side the law can have drawn, as far as it checks them: (n,) bool.
 
-        Readers of files refuse other rows, whose likelihood would mean nothing.
+        By default, where outputs are classes or sets of them, these must be among the K classes, and sets not empty. Readers of files
+        refuse other rows, whose likelihood would mean nothing.
         """
-        return np.ones(len(outputs), np.bool_)
+        drawn = np.asarray(outputs)
+        if self.kind == "label":
+            return np.asarray((drawn >= 0) & (drawn < self.n_classes))
+        if self.kind == "set":
+            return np.asarray((set_sizes(drawn) > 0) & (drawn & ~full_set(self.n_classes) == 0).all(axis=1))
+        return np.ones(len(drawn), np.bool_)
 
     @property
     def releases_codes(self) -> bool:

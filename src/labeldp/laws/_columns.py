@@ -34,6 +34,7 @@ MOST_COMBINATIONS: Final = 100_000
 SPLITS: Final = ("auto", "equal", "weights", "information", "one", "joint")
 """The rules by which `LabelColumns.law` divides epsilon among columns."""
 
+_OF_ORDER: Final = ("threshold", "prior-bins", "square-wave", "laplace", "rr-on-bins", "unbiased")
 _CANDIDATES: Final = ("joint", "one", "equal")  # of the rule "auto"; of equally informative ones the first
 _PARTS: Final = 1 << 32  # grid of the shares by which OneColumn chooses a column
 _DIGITS: Final = 4  # of shares by information, so that all machines make the same law
@@ -173,7 +174,10 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
     def _joint(self, epsilon: float, law: str | Sequence[str] | None) -> Law:
         if law is not None and not isinstance(law, str):
             raise InvalidInput(f"Expected the name of one law of the combinations with split='joint', got law={_validate.shown(law)}.")
-        return law_named("subset" if law is None else law, len(self), epsilon)
+        found = law_named("subset" if law is None else law, len(self), epsilon)
+        if found.name in _OF_ORDER:
+            raise InvalidInput(f"Expected a law of classes without an order with split='joint', got {law!r}: combinations have none.")
+        return found
 
     def _most_telling(self, epsilon: float, laws: tuple[str, ...] | None) -> Law:
         found = [self.law(epsilon, split, laws) for split in _CANDIDATES if split != "joint" or laws is None]
