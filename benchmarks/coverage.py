@@ -242,7 +242,7 @@ def regression_cells(releases: int, model: str) -> Iterator[Run]:
 
         def coefficient(noisy: ldp.NoisyLabels, x: Array, kind: str) -> ldp.metrics.Estimate:
             found = ldp.stats.regress(noisy, x, model, standard_errors=kind)
-            low, high = found.conf_int()[1]
+            low, high = found.conf_int(names=[found.names[1]])[0]
             return ldp.metrics.Estimate(float(found.params[1]), float(low), float(high))
 
         def covered(i: int, noisy: ldp.NoisyLabels = noisy) -> Covered:
