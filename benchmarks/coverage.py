@@ -390,10 +390,6 @@ def metric_cells(releases: int) -> Iterator[Run]:
 WIDER = ("quantile", "shares together", "mean of a number", "mean squared error", "root mean squared error", "R^2", *METRICS)
 
 
-FEW_ROWS = {("auto", "linear"), ("rr-top-k", "multinomial")}
-"""Laws and models of which 700 rows tell so little that the normal approximation of coefficients is poor; the page says so."""
-
-
 def may_cover_more(interval: str) -> bool:
     """Whether an interval is one of WIDER, which may cover more than they say."""
     return interval.split(", eps")[0].removesuffix(", four classes") in WIDER
