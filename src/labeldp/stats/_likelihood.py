@@ -12,7 +12,7 @@ from labeldp.stats._families import Family, Softmax
 from labeldp.stats._figures import normal_quantile
 
 FAR = 50.0  # coefficient of a scaled column at which a growing estimate is given up
-_STEPS = 200
+_STEPS = 200  # at most, of a fit and of an interval's end
 _DONE = 1e-10  # the gain of a step, per row, at which the maximum is reached
 _CELLS = 1 << 20  # numbers in one batch of rows
 _LEVEL = 1e-3  # the gain of a step at which a profile is reached, far below the 1.9 by which an interval's ends lie lower
@@ -141,7 +141,7 @@ class Profile:
     found : Maximum
         Of all parameters.
     back : (p, p) float64
-        Leads from parameters to coefficients, up to `params` less of those that were found.
+        Leads from parameters to coefficients, up to a constant.
     params, halves : (p,) float64
         The estimates, and their standard errors. An infinite one has the whole range as interval.
     ratio : (p,) float64
@@ -187,7 +187,7 @@ class Profile:
 
     def _fall(self, there: Maximum) -> float:
         """Twice how much lower the likelihood is; 0 where it is higher, as another maximum than the found one may be."""
-        return max(2 * (self.found.loglik - there.loglik), 0.0)
+        return max(2 * (self.found.loglik - there.loglik), 0.0) if np.isfinite(there.loglik) else np.inf
 
     def _at(self, i: int, move: float, near: Maximum) -> Maximum:
         """Maximise where coefficient i is larger by `move` than it is in `near`."""
@@ -202,8 +202,12 @@ class Profile:
             return side * np.inf
         half, wanted = reach * self.halves[i], reach * np.sqrt(self.ratio[i])
         inner, outer, near, away = 0.0, np.inf, self.found, half
-        while away < _WIDE * half and outer - inner > _CLOSE * half:
+        for _ in range(_STEPS):
+            if away > _WIDE * half or outer - inner < _CLOSE * half:
+                break
             there = self._at(i, side * (away - inner), near)
+            if not np.isfinite(there.hessian).all():  # beyond what numbers hold
+                break
             root = np.sqrt(self._fall(there))
             rise = -side * float(there.scores.sum(axis=0) @ self.back[i]) / float(self.back[i] @ self.back[i])
             step = (wanted - root) * root / rise if rise > 0 else np.inf

@@ -349,10 +349,11 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
             )
         )
     profile = Profile(problem, found, back, params, np.sqrt(np.diagonal(covariance)), ratio, rows)
-    count = _count(noisy, units)
+    counts = len(noisy), _count(noisy, units)
     done = found.converged and not lost.any()
-    state = {"_classes": noisy.classes, "_family": family, "_profile": profile}
-    return Regression(model, names, params, covariance, found.loglik, len(noisy), count, kind, done, **state)
+    return Regression(
+        model, names, params, covariance, found.loglik, *counts, kind, done, _classes=noisy.classes, _family=family, _profile=profile
+    )
 
 
 @dataclass(frozen=True, eq=False)
