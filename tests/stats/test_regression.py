@@ -6,13 +6,15 @@ most 9e-7: 58 coverages in 5.8e-7, and four coefficients, within 5.5 of their ow
 """
 
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import approx_fprime, minimize
 from scipy.special import expit, softmax
-from scipy.stats import binom, norm, poisson
+from scipy.stats import binom, linregress, norm, poisson
+from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 import labeldp as ldp
@@ -149,6 +151,84 @@ def test_intervals_cover_with_either_standard_error(model, law):
             low, high = ldp.stats.regress(noisy[rows], X[rows], model, standard_errors=kind).conf_int().T
             held.append((low <= theta) & (theta <= high))
         assert (binom.cdf(np.sum(held, axis=0), len(held), 0.93) > RATE).all(), np.mean(held, axis=0)
+
+
+def fall(fit, model, X, L, place, value):
+    """Twice how much lower the likelihood is, at its maximum over the others, where one coefficient has a value; by brute force."""
+
+    def whole(others):
+        return -brute(model, np.insert(others, place, value), X, L)
+
+    found = minimize(whole, np.delete(fit.params, place), method="BFGS", options={"gtol": 1e-4})
+    return 2 * (fit.loglik + found.fun)
+
+
+@pytest.mark.parametrize("model", CLASSES)
+def test_intervals_end_where_a_likelihood_ratio_test_rejects(model):
+    X, y, _ = made(model, 500)
+    noisy = ldp.privatize(y, ldp.SubsetSelection(CLASSES[model], 2.0), classes=range(CLASSES[model]), noise=SEED)
+    fit = ldp.stats.regress(noisy, X, model)
+    L, wanted = noisy.likelihood(dtype="float64"), norm.ppf(0.975) ** 2
+    if model == "linear":
+        rows = 1 / (2 * fit["log(scale)"][1] ** 2)
+        wanted = rows * np.log1p(student.ppf(0.975, rows - 3) ** 2 / (rows - 3))
+    name = fit.names[1]
+    for end in fit.conf_int(names=[name])[0]:
+        assert fall(fit, model, X, L, 1, end) == pytest.approx(wanted, rel=5e-3)
+    again = ldp.stats.regress(noisy, X, model, standard_errors="sandwich")
+    ratio = (again[name][1] / fit[name][1]) ** 2
+    for end in again.conf_int(names=[name])[0]:
+        assert fall(fit, model, X, L, 1, end) == pytest.approx(wanted * ratio, rel=5e-3)
+    if model == "logistic":
+        assert norm.isf(fit.pvalues[1] / 2) ** 2 == pytest.approx(fall(fit, model, X, L, 1, 0.0), rel=5e-3)
+
+
+def test_a_linear_model_without_noise_has_the_intervals_and_tests_of_least_squares():
+    """Eleven rows: a normal interval would be a sixth shorter."""
+    rng = np.random.default_rng(0)
+    x, points = rng.normal(size=11), np.arange(2001) / 100
+    y = np.rint(100 * (10 + 0.7 * x + rng.normal(size=11))) / 100
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2001, 60.0), classes=points.tolist(), noise=SEED)
+    fit, plain = ldp.stats.regress(noisy, x, "linear"), linregress(x, y)
+    half = student.ppf(0.975, 9) * plain.stderr
+    np.testing.assert_allclose(fit.conf_int()[1], [plain.slope - half, plain.slope + half], rtol=2e-3)
+    assert fit.pvalues[1] == pytest.approx(plain.pvalue, rel=0.02)
+    assert fit.conf_int(names=["x1"]).tolist() == fit.conf_int()[[1]].tolist()
+    with pytest.raises(InvalidInput, match="Expected one of intercept, x1"):
+        fit.conf_int(names=["x2"])
+
+
+def test_an_interval_that_the_release_does_not_bound_has_an_infinite_end():
+    """A steeper slope of the third class explains these outputs practically as well, a flat one does not."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=700)
+    p = softmax(np.column_stack([np.zeros(700), 0.3 + 0.6 * x, -0.2 - 0.5 * x]), axis=1)
+    y = (rng.random(700)[:, None] > p.cumsum(axis=1)).sum(axis=1)
+    prior = np.maximum(softmax(0.6 * x[:, None] * np.arange(-1, 2), axis=1), 0.02)
+    for seed in range(20):
+        noisy = ldp.privatize(y, ldp.RRTopK(3, 2.0, 2), classes=range(3), prior=prior, noise=ldp.SeededNoise(seed))
+        fit = ldp.stats.regress(noisy, x, "multinomial")
+        low, high = fit.conf_int(names=["2: x1"])[0]
+        if fit.converged and np.isinf(low):
+            break
+    else:
+        pytest.fail("no interval had an infinite end")
+    assert np.isfinite(fit["2: x1"][1]) and np.isfinite(high)
+
+
+def test_fewer_effective_rows_than_coefficients_are_said_and_bound_nothing():
+    X, y, _ = made("linear", 60)
+    for seed in range(20):
+        noisy = ldp.privatize(y, ldp.SubsetSelection(9, 1.0), classes=range(9), noise=ldp.SeededNoise(seed))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            fit = ldp.stats.regress(noisy, X, "linear")
+        if np.isfinite(fit.bse).all() and fit.converged and 1 / (2 * fit.bse[-1] ** 2) <= 3:
+            break
+    else:
+        pytest.fail("every release told enough")
+    assert any(issubclass(each.category, SeparationWarning) and "rows without noise" in str(each.message) for each in told)
+    assert np.isinf(fit.conf_int()).all() and (fit.pvalues == 1).all()
 
 
 def test_units_widen_standard_errors():

@@ -2,7 +2,8 @@
 """Regressions of a private outcome on public columns by the exact likelihood of what was released."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,15 +30,12 @@ from labeldp.stats._columns import (
 )
 from labeldp.stats._families import Count, Family, Normal, Softmax
 from labeldp.stats._figures import digits_text, least_squares, normal_quantile, outer_of, text_table
+from labeldp.stats._likelihood import FAR, Maximum, Problem, Profile, maximise
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 NUMERIC = ("linear", "poisson")
-_STEPS = 200
-_FAR = 50.0  # coefficient of a scaled column at which a growing estimate is given up
-_DONE = 1e-10  # the gain of a step, per row, at which the maximum is reached
 _FLAT = 1e-7  # information of a row on a coefficient, in standard deviations of its column, below which it is told nothing
 _MISFIT = 1e-4  # chance that a model is called a misfit though it is right
-_CELLS = 1 << 20  # numbers in one batch of rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +48,8 @@ class Regression:
     names : tuple of p str
         Coefficients. Of a multinomial model "CLASS: COLUMN", class by class without the first; of a linear one the last is "log(scale)".
     params, bse : (p,) float64
-        Estimates and standard errors; infinite where the data give no finite estimate.
+        Estimates and standard errors; infinite where the data give no finite estimate. Intervals and p-values do not use the standard
+        errors, except those of least squares.
     covariance : (p, p) float64
     loglik : float
         Log-likelihood of the released outputs, up to a constant that does not depend on the model; NaN for least squares.
@@ -62,6 +61,11 @@ class Regression:
     converged : bool
     confidence : float
         Of `summary` and, by default, `conf_int`.
+
+    Notes
+    -----
+    A regression keeps its columns and the likelihoods of its rows, from which `conf_int` and `pvalues` are computed when asked for. An end
+    of an interval and a p-value cost about two steps of the fit each, where rows tell little more.
     """
 
     model: str
@@ -77,6 +81,7 @@ class Regression:
     _classes: tuple[object, ...] = field(default=(), repr=False)
     _family: Family | None = field(default=None, repr=False)
     _intercept: bool = field(default=True, repr=False)
+    _profile: Profile | None = field(default=None, repr=False)
 
     @property
     def bse(self) -> Floats:
@@ -93,28 +98,39 @@ class Regression:
         """The z-values, under the name that statsmodels has for them: (p,)."""
         return self.zvalues
 
-    @property
+    @cached_property
     def pvalues(self) -> Floats:
-        """Two-sided p-values of coefficients that are 0, by the normal distribution: (p,)."""
-        return np.asarray(2 * ndtr(-np.abs(self.zvalues)))
+        """Two-sided p-values of coefficients that are 0: (p,); by the profile likelihood, of least squares by the z-values."""
+        return np.asarray(2 * ndtr(-np.abs(self.zvalues))) if self._profile is None else self._profile.pvalues()
 
     @property
     def aic(self) -> float:
         """Akaike's criterion: 2 p - 2 loglik, up to the constant of the log-likelihood."""
         return 2 * len(self.params) - 2 * self.loglik
 
-    def conf_int(self, confidence: float | None = None) -> Floats:
-        """Compute intervals of the coefficients, params +- z bse: (p, 2)."""
-        z = normal_quantile(self.confidence if confidence is None else confidence)
-        return np.column_stack([self.params - z * self.bse, self.params + z * self.bse])
+    def conf_int(self, confidence: float | None = None, names: Sequence[str] | None = None) -> Floats:
+        """Compute intervals of the r coefficients `names`, by default of all: (r, 2).
 
-    def __getitem__(self, name: str) -> tuple[float, float]:
-        """Return estimate and standard error of one coefficient."""
+        They are those of the profile likelihood: the values that a likelihood ratio test does not reject. So they need not be symmetric,
+        and an end may be infinite. Of least squares they are params +- z bse.
+        """
+        confidence = self.confidence if confidence is None else confidence
+        places = list(range(len(self.names))) if names is None else [self._place(name) for name in names]
+        if self._profile is not None:
+            return self._profile.interval(confidence, places)
+        params, halves = self.params[places], normal_quantile(confidence) * self.bse[places]
+        return np.column_stack([params - halves, params + halves])
+
+    def _place(self, name: str) -> int:
         if name not in self.names:
             raise InvalidInput(
                 f"Expected one of {', '.join(self.names)}; got {_validate.shown(name)}.{_validate.suggest(name, self.names)}"
             )
-        i = self.names.index(name)
+        return self.names.index(name)
+
+    def __getitem__(self, name: str) -> tuple[float, float]:
+        """Return estimate and standard error of one coefficient."""
+        i = self._place(name)
         return float(self.params[i]), float(self.bse[i])
 
     def predict(self, X: Any) -> Floats:
@@ -143,7 +159,7 @@ class Regression:
         columns = (self.params, self.bse, self.zvalues, self.pvalues, low, high)
         lines = [[name, *(digits_text(column[i]) for column in columns)] for i, name in enumerate(self.names)]
         tail = (1 - self.confidence) / 2
-        head = ["", "coef", "std err", "z", "P>|z|", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
+        head = ["", "coef", "std err", "z", "P>|z|" if self._profile is None else "P", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
         what = "unbiased least squares" if self.model == "least-squares" else f"{self.model} regression, exact likelihood"
         units = f", {self.n_units} units" if self.n_units < self.n_rows else ""
         fit = "" if np.isnan(self.loglik) else f", log-likelihood {self.loglik:.2f}"
@@ -152,66 +168,6 @@ class Regression:
 
     def __str__(self) -> str:
         return self.summary()
-
-
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """A log-likelihood of flat parameters.
-
-    Attributes
-    ----------
-    family : Family
-    likelihood : (n, K) float64
-    designs : tuple of q (n, p_j) arrays
-        The design of each predictor.
-    """
-
-    family: Family
-    likelihood: Floats
-    designs: tuple[Floats, ...]
-
-    @property
-    def starts(self) -> Codes:
-        return np.cumsum([0, *(design.shape[1] for design in self.designs)])
-
-    def predictors(self, flat: Floats, rows: slice) -> Floats:
-        starts = self.starts
-        parts = [design[rows] @ flat[starts[j] : starts[j + 1]] for j, design in enumerate(self.designs)]
-        return np.column_stack(parts)
-
-    def batches(self) -> list[slice]:
-        q = len(self.designs)
-        step = max(1, _CELLS // max(q * q, self.likelihood.shape[1] * min(q, 2) ** 2))
-        return [slice(start, start + step) for start in range(0, len(self.likelihood), step)]
-
-    def derivatives(self, flat: Floats) -> tuple[float, Floats, Floats]:
-        """Compute log-likelihood, each row's score (n, p), and the Hessian (p, p)."""
-        starts, total = self.starts, 0.0
-        scores, hessian = np.empty((len(self.likelihood), starts[-1])), np.zeros((starts[-1], starts[-1]))
-        for rows in self.batches():
-            value, slope, bend = self.family.pieces(self.predictors(flat, rows), self.likelihood[rows])
-            total += float(value.sum())
-            for j, left in enumerate(self.designs):
-                mine = slice(starts[j], starts[j + 1])
-                scores[rows, mine] = left[rows] * slope[:, j : j + 1]
-                for m, right in enumerate(self.designs[: j + 1]):
-                    block = left[rows].T @ (right[rows] * bend[:, j, m][:, None])
-                    other = slice(starts[m], starts[m + 1])
-                    hessian[mine, other] += block
-                    if m != j:
-                        hessian[other, mine] += block.T
-        return total, scores, hessian
-
-
-@dataclass(frozen=True, eq=False)
-class _Maximum:
-    """Parameters, with the log-likelihood, each row's score (n, p) and the Hessian (p, p) there."""
-
-    flat: Floats
-    loglik: float
-    scores: Floats
-    hessian: Floats
-    converged: bool
 
 
 def regress(
@@ -272,22 +228,30 @@ def regress(
         A linear model contradicts least squares, where the law has unbiased weights: its coefficients and those of the released outcomes
         differ by more than chance (at the level 1e-4), and by more than a standard error of the model.
     SeparationWarning
-        Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors.
+        Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors. Or
+        the outputs tell of a linear model's scale no more than as many rows as it has coefficients would without noise.
 
     Notes
     -----
     Guarantee: post-processing of released outputs; it costs no privacy and reads no raw label.
 
+    Intervals and p-values are those of the profile likelihood, since of rows that tell little the likelihood is lopsided, and the standard
+    error depends on the estimate. With the sandwich the likelihood ratio is divided by the square of its standard error over the observed
+    one. Of a linear model, whose scale is estimated, it is compared with the likelihood ratio that Student's t has with m rows and m - p
+    degrees of freedom, p the coefficients of the mean; m is the number of rows without noise that would tell the logarithm of the scale as
+    precisely. With m at most p all intervals are the whole range.
+
     Maximises sum_i ln sum_y P[y | x_i] L_i[y] by Newton's method with exact gradient and Hessian; directions of positive curvature are
     turned round, and steps are shortened by Armijo's rule. It starts where all classes are about equally likely. The likelihood is that of
     labels which, given x, do not depend on the question that a row was asked. Cost O(n K q^2 + n p^2) a step, about ten steps, q the number
-    of predictors (K - 1 for "multinomial", else 1 or 2), and O(n (K + p)) memory.
+    of predictors (K - 1 for "multinomial", else 1 or 2), and O(n (K + p)) memory. All intervals cost about 4 p steps, all p-values 2 p.
 
     References
     ----------
     Stewart 1983, "On least squares estimation when the dependent variable is grouped"; White 1982, "Maximum likelihood estimation of
-    misspecified models"; van den Hout, van der Heijden and Gilchrist 2007, "The logistic regression model with response variables subject
-    to randomized response".
+    misspecified models"; Kent 1982, "Robust properties of likelihood ratio tests"; Venzon and Moolgavkar 1988, "A method for computing
+    profile-likelihood-based confidence intervals"; van den Hout, van der Heijden and Gilchrist 2007, "The logistic regression model with
+    response variables subject to randomized response".
 
     Examples
     --------
@@ -347,15 +311,17 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
     rows = np.sqrt(len(noisy))
     basis, mixed = np.linalg.qr(design.table)
     family, designs, start, names, spread = _model(noisy, likelihood, Design(basis * rows, design.names), model)
-    problem = _Problem(family, likelihood, designs)
-    found = _maximise(problem, start)
+    problem = Problem(family, likelihood, designs)
+    found = maximise(problem, start)
     each = np.linalg.inv(mixed) * rows * spread
     back = block_diag(*(each if part.shape[1] == len(each) and part is designs[0] else np.eye(1) for part in designs))
-    covariance, lost = _covariance(-found.hessian, found.scores, units, kind, back)
+    observed, lost = _covariance(-found.hessian, found.scores, units, "observed", back)
+    covariance = observed if kind == "observed" else _covariance(-found.hessian, found.scores, units, kind, back)[0]
+    ratio = np.where(lost, 1.0, np.diagonal(covariance) / np.maximum(np.diagonal(observed), 1e-300))
     params = back @ found.flat
     if isinstance(family, Softmax) and not found.converged:  # far coefficients that were still growing
         reach = np.tile(np.sqrt((design.table**2).mean(axis=0)), len(designs))
-        lost |= np.abs(params) * reach > _FAR / 2
+        lost |= np.abs(params) * reach > FAR / 2
     if isinstance(family, Normal):
         params[-1] += np.log(spread)
         family = Normal(family.borders * spread)
@@ -372,9 +338,22 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
         outcome = noisy.class_weights() @ numbers_of(noisy) / spread, np.sort(numbers_of(noisy)) / spread
         compared = _Compared.of(problem, problem.family, found, outcome, units, each)
         compared.warn(design.names, np.sqrt(np.diagonal(covariance)))
-    count = _count(noisy, units)
+    # Rows without noise tell the logarithm of their scale with the variance 1 / (2 rows).
+    rows = float(0.0 if lost[-1] else 0.5 / observed[-1, -1]) if isinstance(family, Normal) else None
+    if rows is not None and not lost.any() and rows <= len(design.names):
+        warn(
+            SeparationWarning(
+                f"The {len(noisy)} outputs tell of the scale of the linear model's errors what {number_text(rows)} rows without noise "
+                f"would, too few for {len(design.names)} coefficients. Their intervals are the whole range. Leave columns out or use more "
+                "rows."
+            )
+        )
+    profile = Profile(problem, found, back, params, np.sqrt(np.diagonal(covariance)), ratio, rows)
+    counts = len(noisy), _count(noisy, units)
     done = found.converged and not lost.any()
-    return Regression(model, names, params, covariance, found.loglik, len(noisy), count, kind, done, _classes=noisy.classes, _family=family)
+    return Regression(
+        model, names, params, covariance, found.loglik, *counts, kind, done, _classes=noisy.classes, _family=family, _profile=profile
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,7 +374,7 @@ class _Compared:
 
     @classmethod
     def of(
-        cls, problem: _Problem, family: Normal, found: _Maximum, outcome: tuple[Floats, Floats], units: Codes | None, back: Floats
+        cls, problem: Problem, family: Normal, found: Maximum, outcome: tuple[Floats, Floats], units: Codes | None, back: Floats
     ) -> "_Compared":
         """Compare; `outcome` is unbiased estimates (n,) and points (K,), `back` (p, p) leads from the problem's columns to the user's."""
         X, (values, points) = problem.designs[0], outcome
@@ -468,37 +447,6 @@ def _model(
         return Count(borders), (design.table,), constant * np.log(max(middle, 1e-3)), design.names, 1.0
     ones = np.ones((len(design.table), 1))
     return Normal(borders), (design.table, ones), np.append(constant * middle, np.log(0.25)), (*design.names, "log(scale)"), spread
-
-
-def _maximise(problem: _Problem, start: Floats) -> _Maximum:
-    """Maximise by Newton's method."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long gives NaN, and is shortened
-        return _newton(problem, start)
-
-
-def _newton(problem: _Problem, start: Floats) -> _Maximum:
-    n, here = len(problem.likelihood), _Maximum(start, *problem.derivatives(start), converged=False)
-    for _ in range(_STEPS):
-        slope = here.scores.sum(axis=0)
-        roots, vectors = np.linalg.eigh(-here.hessian)
-        # Turned round where the curvature is positive, and bounded below: near a saddle or on a plateau the step stays finite.
-        step = vectors @ ((vectors.T @ slope) / np.maximum(np.abs(roots), 1e-9 * n))
-        gain = float(slope @ step)
-        if gain < _DONE * n:
-            return replace(here, converged=True)
-        # In scaled columns a coefficient of 5 moves probabilities from one end to the other.
-        length, there = min(1.0, 5.0 / float(np.abs(step).max())), here
-        while length > 1e-10:
-            there = _Maximum(here.flat + length * step, *problem.derivatives(here.flat + length * step), converged=False)
-            if there.loglik >= here.loglik + 1e-4 * length * gain:
-                break
-            length /= 2
-        else:  # the rest is rounding
-            return replace(here, converged=gain < 1e-6 * n)
-        here = there
-        if isinstance(problem.family, Softmax) and np.abs(here.flat).max() > _FAR:  # grows without bound
-            break
-    return here
 
 
 def _covariance(information: Floats, scores: Floats, units: Codes | None, kind: str, back: Floats) -> tuple[Floats, NDArray[np.bool_]]:
