@@ -560,8 +560,8 @@ RULES = (
     Rule(EVENTS, "up to", 2.0, "counts of clusters (ProportionClassifier)", "proportions"),
     Rule(EMBEDDINGS, "up to", 1.0, "counts of clusters (ProportionClassifier; of images, then a net that learns its probabilities)"),
     Rule(EMBEDDINGS, "above", 1.0, "the likelihood (LabelDPClassifier on features, TorchClassifier)"),
-    Rule(NUMBERS, "up to", 1.0, "LabelDPRegressor in two stages: --stages 2"),
-    Rule(NUMBERS, "above", 1.0, "LabelDPRegressor in one stage"),
+    Rule(NUMBERS, "up to", 2.0, "LabelDPRegressor in two stages: --stages 2"),
+    Rule(NUMBERS, "above", 2.0, "LabelDPRegressor in one stage"),
 )
 FEW = 30.0  # true labels a class: where single rows are worth less, counts were ahead on tables, too
 _RARE = "where one row in a hundred is an event, and categories have many levels,"
