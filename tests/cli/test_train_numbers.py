@@ -156,7 +156,7 @@ def test_a_plan_of_stages_takes_a_range(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.db"
     plan = ("plan", tmp_path / "plan", "--label", "income", "--epsilon", 1, "--id", "person", "--dataset", "d", "--parts", ".5,.5")
     code, said, err = run("stage", *plan, *RANGE, "--ledger", ledger)
-    assert code == 0 and "square-wave then prior-bins" in said, err
+    assert code == 0 and "square-wave then threshold" in said, err
     source = write(tmp_path / "in.csv", people())
     code, said, err = run("stage", "release", tmp_path / "plan", source, "--stage", 1, "--out", tmp_path / "one.csv", "--ledger", ledger)
     assert code == 0, err

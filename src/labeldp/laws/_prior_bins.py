@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from labeldp import _validate
 from labeldp.laws._base import Cell, Law, Side, Table
@@ -268,8 +267,7 @@ class _Gains:
         self.law, self.some = law, _between(places) > 0
         mass, moment = below / below[:, -1:], moment / below[:, -1:]
         # How fast the mass below moves: with the location of a normal distribution, or with the mean, where the prior is tilted.
-        normal = law.criterion == "location"
-        moved = np.exp(-0.5 * ndtri(mass) ** 2) if normal else (moment - mass * moment[:, -1:]) / (law.n_classes - 1)
+        moved = _densities(mass) if law.criterion == "location" else (moment - mass * moment[:, -1:]) / (law.n_classes - 1)
         self.mass, self.score = _between(mass), _between(moved)
 
     def of(self, m: int) -> Floats:
@@ -283,6 +281,13 @@ class _Gains:
         else:
             found = (a * np.log(a) + (m - 1) * b * np.log(b)) / m - chance * np.log(np.maximum(chance, 1e-300))
         return np.where(self.some, on_grid(found, epsilon), -np.inf)
+
+
+def _densities(mass: Floats) -> Floats:
+    """Compute the density of a normal distribution at the quantiles of this mass, as a share of its largest one."""
+    from scipy.special import ndtri  # here, since a machine that only trains may lack it
+
+    return np.asarray(np.exp(-0.5 * ndtri(mass) ** 2))
 
 
 _FINER = 2.0**12  # squared errors are a small share of the squared range
