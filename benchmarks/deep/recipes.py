@@ -238,8 +238,8 @@ class Frozen:
         kind, _, number = name.partition("-")
         if self.above is not None and (epsilon is None or epsilon >= self.above[0]) and kind in ("ours", "tuned", "alibi", "non"):
             return self.above[1].method(name, epsilon)
-        if name in (laws := {"non-private": "none", "dp-sgd": "dp-sgd"}):
-            return Method(self.net, (self.clean,), laws[name], views=self.views)
+        if name in _OF_TRUE_LABELS:
+            return Method(self.net, (self.clean,), _OF_TRUE_LABELS[name], views=self.views)
         if name == "true-labels":
             return Method(self.net, (replace(self.ours[0][0], consistency="adamatch"),), "true labels", views=self.views)
         if name == "counts":
@@ -285,6 +285,7 @@ def stages(training: Training, *epochs: int, later_rate: float) -> tuple[Trainin
     return tuple(replace(training, epochs=n, rate=later_rate if i else training.rate) for i, n in enumerate(epochs))
 
 
+_OF_TRUE_LABELS = {"non-private": "none", "dp-sgd": "dp-sgd"}  # methods that train on all of them, and their laws
 _SPLITS = ((1.0,), (0.6, 0.4), (0.4, 0.3, 0.3))
 _COUNTED_EPOCHS = (8, 6)  # of a net that counts teach; see counts.py
 

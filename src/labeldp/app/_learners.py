@@ -52,9 +52,10 @@ CLUSTER_MODELS = (NOISE_CLUSTER, PROPORTIONS)
 MODELS = (AUTO, *TREES, LINEAR, *CLUSTER_MODELS, *named.NETS)
 NUMBER_MODELS = (AUTO, *TREES, LINEAR, *named.NETS)
 """Those that learn numbers of a range, too."""
-ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
 SEVERAL_MODELS = (AUTO, *TREES, LINEAR, *named.NETS)
 """Those that learn several label columns under one charge."""
+ESTIMATES = ("estimated_accuracy", "estimated_log_loss", "baseline_accuracy", "baseline_log_loss")
+"""Estimates in model.json, from held-out noisy rows: unbiased values with their intervals, or null."""
 IMAGES_BY_DEFAULT = "small-convnet"
 MANY_CATEGORIES = 300
 """Number of categories, over all columns, from which "auto" is a linear model: trees could split so many in ways that fit the noise."""

@@ -96,7 +96,6 @@ _FEW_ROWS = 20_000
 _EXPECTED_FITS = 7  # usual number, for the progress bar: 2 rounds on each of two halves and on the whole, and the final refit
 DEFAULT_INPUTS = "X"
 PREDICTION, PROBABILITY, QUANTILE = "prediction", "probability_", "quantile_"
-"""Estimates in model.json, from held-out noisy rows: unbiased values with their intervals, or null."""
 ESTIMATES_OF_NUMBERS = ("estimated_rmse", "estimated_r2", "baseline_rmse")
 
 

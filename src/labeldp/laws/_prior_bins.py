@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PriorBins: randomized response over bins of ordered classes, the best bins for each row's own prior.
 
-The best bins of a row are found by dynamic programming over some places where the prior's mass can be cut. Both criteria are sums over the
+The best bins of a row are found by dynamic programming over some places where the prior's mass can be cut. Each criterion is a sum over the
 bins, so this finds the best of all choices of these places. The places are at quantiles with a random offset: rows of one prior get bins
 that differ, and no two classes with mass between them are together in all rows.
 
@@ -82,7 +82,7 @@ class PriorBins(Law):
     model may be surer than it is right. A row without a prior is asked about bins of a flat one.
     Output: the classes of the bin, packed, (n, ceil(K/8)) uint8. Side: starts, (n, ceil(K/8)) uint8, packed: the first class of each bin.
     Unbiased weights only where each class is a bin. Cost: one word a row; for the bins 5 public words, O(K), and some ten thousand
-    operations, about 50 microseconds.
+    operations.
 
     Examples
     --------
@@ -167,7 +167,7 @@ class PriorBins(Law):
         return np.where(single, own, _NAN), np.where(single, other, _NAN)
 
     def possible(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
-        starts, drawn, every = np.asarray(side["starts"]), np.asarray(outputs), full_set(self.n_classes)
+        starts, drawn, every = side["starts"], np.asarray(outputs), full_set(self.n_classes)
         bins = self.counts(side)
         asked = (starts[:, 0] & 1 == 1) & (starts & ~every == 0).all(axis=1) & (bins >= 2) & (bins <= self._most)
         # A class is in the output if the class before it is, unless a bin starts there.
@@ -175,7 +175,7 @@ class PriorBins(Law):
         after[:, 1:] |= drawn[:, :-1] >> np.uint8(7)
         whole = ((drawn ^ after) & every & ~starts == 0).all(axis=1)
         one = np.bitwise_count(drawn & starts).sum(axis=1) == 1
-        return np.asarray(asked & whole & one & (drawn & ~every == 0).all(axis=1))
+        return np.asarray(super().possible(outputs, side) & asked & whole & one)
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         m = int(self.counts({"starts": side_row["starts"][None]})[0])

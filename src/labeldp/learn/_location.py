@@ -103,10 +103,6 @@ class Family:
     def _cuts(self) -> Floats:
         return self.middles if self.cuts is None else self.cuts
 
-    def at(self, places: Codes) -> Floats:
-        """Look up where the points after these places begin, in the shape of `places`."""
-        return self._cuts[places]
-
     def clipped(self, locations: Floats) -> Floats:
         """Move locations that are far outside the range to where nearly all mass is at its end."""
         return np.asarray(np.clip(locations, *self.ends))
@@ -225,11 +221,11 @@ class Partitions:
         for block in noisy.blocks:
             if isinstance(law := block.law, PriorBins):
                 once = np.flatnonzero(draws[block.rows] == 1)
-                bins = law.bins({"starts": block.side["starts"][once]})
-                count = np.arange(1, MOST_BINS)[:, None]
-                place = (bins[None] < count[:, None]).sum(axis=2) - 1
-                found.place[:, block.rows[once]] = np.where(count <= bins[:, -1], place, -1)
-                found.own[block.rows[once]], found.other[block.rows[once]] = law.chances({"starts": block.side["starts"][once]})
+                rows, side = block.rows[once], {"starts": block.side["starts"][once]}
+                bins = law.bins(side)
+                row, place = np.nonzero(np.diff(bins, axis=1))
+                found.place[bins[row, place], rows[row]] = place
+                found.own[rows], found.other[rows] = law.chances(side)
         return found
 
     def __getitem__(self, rows: Any) -> "Partitions":
@@ -237,7 +233,7 @@ class Partitions:
 
     def information(self, family: "Family", locations: Floats) -> Floats:
         """Compute the expected square of the score of each row: (n,) float64."""
-        z = (locations - family.at(self.place)) / family.scale
+        z = (locations - family._cuts[self.place]) / family.scale
         used = self.place >= 0
         reaching, slope = np.where(used, ndtr(z), 0.0), np.where(used, np.exp(-0.5 * z * z), 0.0) / (family.scale * np.sqrt(2 * np.pi))
         inside = -np.diff(reaching, axis=0, prepend=1.0, append=0.0)
@@ -796,12 +792,11 @@ class _Rows:
     def _information(self, family: Family, locations: Floats, value: Floats, slope: Floats, rows: Codes | None = None) -> Floats:
         """Compute the expected square of the score of each row: (n,) float64."""
         result = np.empty(len(locations))
-        whole = slice(None) if rows is None else rows
-        bits, both, partitions = self.one_bit[whole], self.both[whole], self.partitions[whole]
+        which = np.arange(len(self.answers)) if rows is None else rows
+        bits, both, binned = self.one_bit[which], self.both[which], self.partitions.own[which] > 0
         chance = value[bits] / both[bits]
         result[bits] = (slope[bits] / both[bits]) ** 2 / np.maximum(chance * (1 - chance), _SMALLEST)
-        binned = partitions.own > 0
-        result[binned] = partitions[binned].information(family, locations[binned])
+        result[binned] = self.partitions[which[binned]].information(family, locations[binned])
         others = ~bits & ~binned
         if others.any():
             # Of other laws the outputs of all rows, each weighed by how much likelier it is at a location than among all rows; so the
