@@ -11,7 +11,7 @@ Each run privatizes the training labels by the law that LabelDPClassifier choose
 * hard: the same library's own fit on the most likely classes, as if they were true (correction="none");
 * counts: `ProportionClassifier` with its defaults, a logistic regression from label counts of clusters, of a curator, for comparison;
 * as many true labels: the library's own fit on the true labels of as many rows, at random, as the noisy labels of all are worth (label
-  equivalents): what the law leaves, with nothing lost in learning;
+  equivalents), a yardstick and no bound;
 * no privacy: the library's own fit on the true labels, the bound, and the floor of the time.
 
 `made8` and `made26`: 15,000 rows of 20 columns with 8 and 26 classes (`make_classification`). All estimators have their library's own
