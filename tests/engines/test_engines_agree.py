@@ -156,7 +156,7 @@ def test_other_requests(tmp_path: Path, spark: Any, ray: Any, changes: dict[str,
 @pytest.mark.parametrize(
     ("column", "grid", "law"),
     [
-        pytest.param("x", Grid(-2, 2, points=33), None, id="floats by threshold"),
+        pytest.param("x", Grid(-2, 2, points=33), None, id="floats by interval"),
         pytest.param("first", Grid(0, 40, points=17), "rr", id="whole numbers that become floats"),
     ],
 )

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 import labeldp as ldp
 from labeldp.evidence._noisy import pack, unpack
-from labeldp.laws import PriorBins, SquareWave, Threshold
+from labeldp.laws import PriorBins, SquareWave, Threshold, law_named
 from labeldp.laws._exact import pack_sets, unpack_sets
 from labeldp.laws._prior_bins import CRITERIA, most_bins
 from labeldp.learn._location import Family, Partitions
@@ -189,6 +189,14 @@ def test_evidence_of_no_class_is_refused(law: ldp.Law) -> None:
         changed[3, 0] = byte
         with pytest.raises(ldp.errors.InvalidInput, match="damaged"):
             unpack(law, changed)
+
+
+@pytest.mark.parametrize("name", ["prior-bins:bogus", "prior-bins:", "prior-bins:3"])
+def test_a_criterion_that_is_none_is_answered_by_the_accepted_spellings(name: str) -> None:
+    accepted = ("prior-bins:squared_error", "prior-bins:location", "prior-bins:information")
+    with pytest.raises(ldp.errors.InvalidInput, match=f"As the name of a law: {', '.join(accepted)}."):
+        law_named(name, 8, 1.0)
+    assert {law_named(each, 8, 1.0).criterion for each in accepted} == {each.partition(":")[2] for each in accepted}
 
 
 def test_combinations_of_columns_have_no_order_for_bins() -> None:

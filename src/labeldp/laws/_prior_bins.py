@@ -104,7 +104,8 @@ class PriorBins(Law):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.one_of(CRITERIA, criterion=self.criterion)
+        spellings = ", ".join(f"{self.name}:{each}" for each in CRITERIA)
+        _validate.one_of(CRITERIA, criterion=self.criterion, fix=f"As the name of a law: {spellings}.")
         response_words(self.epsilon, self._most)
 
     @property
