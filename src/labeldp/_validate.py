@@ -138,10 +138,10 @@ def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
         yield f"{name} (kept {_setting(kept)}, now {_setting(now)})" if plain else name
 
 
-def told(found: Sequence[str]) -> str:
-    """List the first of these differences for a message, and how many more there are."""
+def told(found: Sequence[str], between: str = "; ") -> str:
+    """List the first of these texts for a message, and how many more there are."""
     more = len(found) - _TOLD
-    return "; ".join(found[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+    return between.join([*found[:_TOLD], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 def _setting(value: object) -> str:

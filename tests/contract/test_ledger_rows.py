@@ -128,7 +128,7 @@ def test_rows_that_overlap_in_part_are_warned_of(ledger: Ledger, kind: str) -> N
     charge(ledger, make(np.arange(1000)))
     with pytest.warns(LabelDPWarning, match=r"in data set 'clicks' \(900 of them\)"):
         charge(ledger, make(np.arange(100, 1100)), dataset="july")
-    with pytest.warns(LabelDPWarning, match=r"'clicks' \(600 of them\), 'july' \(700 of them\)"):
+    with pytest.warns(LabelDPWarning, match=r"'july' \(700 of them\), 'clicks' \(600 of them\)"):
         charge(ledger, make(np.arange(400, 1400)), dataset="august")
     with pytest.warns(LabelDPWarning, match=r"'clicks' \(20 of them\), 'july' \(20 of them\), 'august' \(20 of them\)"):
         charge(ledger, make(np.arange(500, 520)), dataset="a part")
@@ -172,6 +172,22 @@ def test_people_who_overlap_are_warned_of_whatever_their_rows_are(ledger: Ledger
     charge(ledger, np.arange(9000, 9400), units=people, unit="person")
     with pytest.warns(LabelDPWarning, match=r"in column 'person', and many of them are also in data set 'clicks' \(300 of them\)"):
         charge(ledger, np.arange(9400, 9800), units=people + 100, unit="person", dataset="july")
+
+
+@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
+def test_of_many_data_sets_and_runs_with_these_rows_the_first_few_are_named(ledger: Ledger) -> None:
+    ids = texts(400)
+    for number in range(7):
+        charge(ledger, ids[: 394 + number], dataset=f"month {number}")
+    with pytest.warns(LabelDPWarning) as said:
+        charge(ledger, ids, dataset="all")
+    (text,) = [str(each.message) for each in said]
+    listed = "data sets 'month 6' (400 of them), 'month 5' (399 of them), 'month 4' (398 of them), 'month 3' (397 of them), and 3 more, with"
+    assert listed in text
+    for part in range(6):
+        charge(ledger, ids[part * 10 : part * 10 + 10], dataset="clicks")
+    with pytest.raises(RowsOverlap, match=r"(10 of them in run \w+; ){4}and 2 more\. Nothing was charged"):
+        charge(ledger, ids, dataset="clicks", overlap="refuse")
 
 
 @pytest.mark.parametrize("seed", range(20))

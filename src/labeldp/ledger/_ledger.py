@@ -637,7 +637,8 @@ class SameRequest(LedgerError):
 
 def _same_people(dataset: str, ids: IdSet, found: Mapping[str, int]) -> str:
     """Word the warning that other data sets seem to be about the same people; `found` has the ids that each of them shares."""
-    listed = ", ".join(f"{name!r} ({count:,} of them)" for name, count in found.items())
+    most_first = sorted(found.items(), key=lambda each: -each[1])
+    listed = _validate.told([f"{name!r} ({count:,} of them)" for name, count in most_first], ", ")
     return (
         f"Data set {dataset!r} has {len(ids.members):,} ids in column {ids.name!r}, and many of them are also in data set"
         f"{'s' * (len(found) > 1)} {listed}, with a label column of the same name. If they are the same people, each of them spends "
@@ -705,7 +706,7 @@ class _Decision:
             return
         found = overlaps(self._rows, self._runs.values(), self._ledger._sets)
         if found:
-            said = "; ".join(f"{what} in run {run}" for run, what in found.items())
+            said = _validate.told([f"{what} in run {run}" for run, what in found.items()])
             raise RowsOverlap(
                 f"Expected rows of {self._of} that no earlier run in {self._where} covers, got {said}. Nothing was charged. Leave "
                 "them out, or allow it with overlap='charge'."

@@ -431,14 +431,14 @@ def warn_of_names(names: Collection[str], dataset: str, ledger: Ledger, found: S
     if earlier and dataset not in earlier:
         warn(
             LabelDPWarning(
-                f"The rows were released before in data set {', '.join(map(repr, sorted(earlier)))}, and are charged now in data set "
+                f"The rows were released before in data set {_validate.told([*map(repr, sorted(earlier))], ', ')}, and are charged now in data set "
                 f"{dataset!r}: the ledger does not add up what they cost. Name the same data set (dataset=, --dataset)."
             )
         )
     raw = set(names) - noisy_names(found)
     others = {name: run.dataset for run in ledger.runs() if run.dataset != dataset for name in run.columns if name in raw}
     if others:
-        listed = ", ".join(f"{name!r} (in {others[name]!r})" for name in names if name in others)
+        listed = _validate.told([f"{name!r} (in {others[name]!r})" for name in names if name in others], ", ")
         warn(
             RawLabelsWarning(
                 f"Columns that are taken as they are, in data set {dataset!r}, have the names of private columns of other data sets in the "
