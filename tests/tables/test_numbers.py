@@ -88,6 +88,28 @@ def test_thresholds_that_were_asked_for_later_do_not_become_the_default(tmp_path
     assert again.repeated and again.receipt == first.receipt and again.manifest["law"]["law"] == "square-wave"
 
 
+@pytest.mark.parametrize("other", [ldp.Grid(0, 200, points=11), ldp.Grid(0.5, 100, points=11)], ids=["high", "low"])
+@pytest.mark.parametrize(("first", "later"), [("threshold", "square-wave"), ("square-wave", "threshold")])
+def test_a_release_of_another_range_does_not_choose_the_default(tmp_path: Path, other: ldp.Grid, first: str, later: str) -> None:
+    """Each range goes on with the law that drew it first, so that the same command is free, whatever was drawn of other ranges."""
+    source, ledger = write(tmp_path / "in.csv", incomes(200)), Ledger(tmp_path / "l.db", budget=9)
+    release(source, tmp_path / "other.csv", spec(other, law=first), ledger)
+    mine = release(source, tmp_path / "out.csv", spec(law=later), ledger)
+    again = release(source, tmp_path / "again.csv", spec(), ledger)
+    assert again.repeated and again.receipt == mine.receipt and again.manifest["law"]["law"] == later
+    with_other = release(source, tmp_path / "other-again.csv", spec(other), ledger)
+    assert with_other.repeated and with_other.manifest["law"]["law"] == first
+
+
+def test_thresholds_near_a_prior_do_not_become_the_default(tmp_path: Path) -> None:
+    flat = {f"p{code}": np.ones(200) for code in range(11)}
+    pq.write_table(pa.table({"id": np.arange(200), "income": incomes(200)} | flat), tmp_path / "in.parquet")
+    ledger = Ledger(tmp_path / "l.db", budget=9)
+    by_prior = release(tmp_path / "in.parquet", tmp_path / "prior.parquet", spec(prior=list(flat)), ledger)
+    plain = release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(), ledger)
+    assert (by_prior.manifest["law"]["law"], plain.manifest["law"]["law"]) == ("threshold", "square-wave")
+
+
 @pytest.mark.parametrize(
     ("given", "grid", "released"),
     [

@@ -429,10 +429,11 @@ def warn_of_names(names: Collection[str], dataset: str, ledger: Ledger, found: S
     """
     earlier = {Receipt.from_dict(facts["receipt"]).dataset for facts in found}
     if earlier and dataset not in earlier:
+        known = _validate.told([repr(name) for name in sorted(earlier)], ", ")
         warn(
             LabelDPWarning(
-                f"The rows were released before in data set {_validate.told([*map(repr, sorted(earlier))], ', ')}, and are charged now in data set "
-                f"{dataset!r}: the ledger does not add up what they cost. Name the same data set (dataset=, --dataset)."
+                f"The rows were released before in data set {known}, and are charged now in data set {dataset!r}: the "
+                "ledger does not add up what they cost. Name the same data set (dataset=, --dataset)."
             )
         )
     raw = set(names) - noisy_names(found)

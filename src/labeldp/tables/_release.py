@@ -27,7 +27,7 @@ from labeldp.custody._staged import stage_name
 from labeldp.custody._stream import HISTOGRAM, RELEASE, TableDraw, TablePin
 from labeldp.errors import ChargesUnwarned, InvalidInput, ReleaseError
 from labeldp.evidence._noisy import FORMAT
-from labeldp.laws import Law, law_from_dict
+from labeldp.laws import Grid, Law, law_from_dict
 from labeldp.laws._columns import LabelColumns, class_facts
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import STAGING
@@ -49,7 +49,7 @@ from labeldp.tables._place import (
     unfinished,
 )
 from labeldp.tables._priors import Answers, AnswersFolder, AskedOnce, OpenPrior, Prior, opened, prior_identity
-from labeldp.tables._spec import ReleaseSpec, as_drawn_before, law_of
+from labeldp.tables._spec import ReleaseSpec, law_of
 from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_apart, table_name
 from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in_all, evidence_width
 
@@ -154,7 +154,7 @@ class _Release:
 
     def __init__(self, engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool):
         dataset = engine.dataset(spec, out)
-        spec = as_drawn_before(spec, dataset, ledger)
+        spec = _as_drawn_before(spec, dataset, ledger)
         self._engine, self._spec, self._ledger = engine, spec, ledger
         overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
         self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap)
@@ -212,6 +212,28 @@ class _Release:
             facts={"classes_inferred": True} if spec.infers_classes else None,
             divide=None if spec.histogram is None else spec.histogram.divided(spec.epsilon, len(classes)),
         )
+
+
+def _as_drawn_before(spec: ReleaseSpec, dataset: str, ledger: Ledger) -> ReleaseSpec:
+    """Name thresholds, once the default of a range, as the law of a spec without one where they drew this range at this epsilon first.
+
+    So a command of that time resumes or repeats its run, and is not charged again. A range that the present default drew before any
+    thresholds goes on with the present one, for the same reason.
+    """
+    if spec.law is not None or not isinstance(spec.classes, Grid) or spec.law_name == "threshold":
+        return spec
+    before = replace(spec, law="threshold")
+    now, then = ({"law": law_of(each, len(spec.classes)).to_dict(), "stage": RELEASE} for each in (spec, before))
+    runs = (run for run in ledger.runs(dataset, spec.label) if run.event.get("law") in (now, then))
+    first = next((run for run in runs if _may_have_drawn(run, spec, ledger)), None)
+    return spec if first is None or first.event["law"] == now else before
+
+
+def _may_have_drawn(run: RunRecord, spec: ReleaseSpec, ledger: Ledger) -> bool:
+    """Tell whether a run drew the classes of a spec without a prior, by its manifest; True if it has none, as before it is published."""
+    text = RunStore(ledger.run_dir(run.run_id)).read(KEPT_MANIFEST)
+    facts = None if text is None else json.loads(text)
+    return facts is None or (facts.get("prior") is None and class_facts(spec.classes).items() <= facts.items())
 
 
 def unchanged(names: Sequence[str], spec: ReleaseSpec) -> list[str]:

@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -268,20 +268,6 @@ class ReleaseSpec:
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
     """Return the law of a spec for `n_classes` classes."""
     return _law_over(spec, n_classes) if spec.infers_classes or n_classes != len(spec.classes) else spec._declared_law
-
-
-def as_drawn_before(spec: ReleaseSpec, dataset: str, ledger: Ledger) -> ReleaseSpec:
-    """Name thresholds, once the default of a range, as the law of a spec without one where they drew this column at this epsilon first.
-
-    So a command of that time resumes or repeats its run, and is not charged again. A column that the present default drew before any
-    thresholds goes on with the present one, for the same reason.
-    """
-    if spec.law is not None or not isinstance(spec.classes, Grid) or spec.law_name == "threshold":
-        return spec
-    before = replace(spec, law="threshold")
-    now, then = ({"law": law_of(each, len(spec.classes)).to_dict(), "stage": RELEASE} for each in (spec, before))
-    first = next((law for run in ledger.runs(dataset, spec.label) if (law := run.event.get("law")) in (now, then)), now)
-    return before if first == then else spec
 
 
 def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
