@@ -200,7 +200,7 @@ def test_combinations_are_the_product_in_order_and_survive_files():
         assert (again, again.names, again.lists) == (each, each.names, each.lists)
         copy = pickle.loads(pickle.dumps(each))
         assert (copy, copy.names, copy.lists) == (each, each.names, each.lists)
-    assert grid.law(1.0, "equal").laws == ("subset", "threshold")
+    assert grid.law(1.0, "equal").laws == ("subset", "square-wave")
     for split in ("equal", "information", "one", "joint"):
         assert law_from_dict(grid.law(1.0, split).to_dict()) == grid.law(1.0, split)
 

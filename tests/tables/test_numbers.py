@@ -15,6 +15,7 @@ from tests.cli.commands import run
 
 import labeldp as ldp
 from labeldp.app._release import release
+from labeldp.app.plan import plan_numbers
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import read_noisy
@@ -57,13 +58,22 @@ def test_a_number_is_released_by_intervals_of_its_range(tmp_path: Path, ending: 
     assert again.repeated and (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
 
 
-def test_the_default_law_is_that_of_the_regressor_in_one_stage(tmp_path: Path) -> None:
-    values, x = incomes(200), np.zeros((200, 1))
-    for points, law in ((11, "square-wave"), (700, "square-wave"), (701, "threshold")):
-        assert spec(ldp.Grid(0, 100, points)).law_name == law
-    assert spec(prior=[f"p{code}" for code in range(11)]).law_name == "threshold"  # which asks near each row's prior
-    model = ldp.LabelDPRegressor(range=TENS, epsilon=2.0, n_stages=1, noise=ldp.SeededNoise(0)).fit(x, np.clip(values, 0, 100))
-    assert {block.law.name for block in model.noisy_labels_.blocks} == {spec().law_name}
+@pytest.mark.parametrize(("points", "law"), [(11, "square-wave"), (700, "square-wave"), (701, "threshold")])
+def test_the_default_law_is_one_in_releases_fits_and_beside_other_columns(points: int, law: str) -> None:
+    values, x, grid = incomes(200), np.zeros((200, 1)), ldp.Grid(0, 100, points)
+    assert spec(grid).law_name == law
+    model = ldp.LabelDPRegressor(range=grid, epsilon=2.0, n_stages=1, noise=ldp.SeededNoise(0)).fit(x, np.clip(values, 0, 100))
+    assert {block.law.name for block in model.noisy_labels_.blocks} == {law}
+    assert model.estimated_rmse_ is not None  # of so many points, by thresholds alone
+    both = ldp.LabelColumns({"flag": ["no", "yes"], "income": grid})
+    assert [both.law(2.0, split).laws for split in ("auto", "equal")] == [("subset", law)] * 2
+    (reason,) = plan_numbers(grid, [2.0]).reasons
+    assert f"learn from {'intervals' if law == 'square-wave' else 'thresholds'}. labeldp train" in reason
+    assert "and labeldp release draw them by default" in reason
+
+
+def test_the_default_law_with_a_prior_asks_near_it(tmp_path: Path) -> None:
+    assert spec(prior=[f"p{code}" for code in range(11)]).law_name == "threshold"
     plan = make_plan(spec(dataset="people"), (0.5, 0.5), None, Ledger(tmp_path / "l.db"))
     assert plan.laws == ("square-wave", "threshold")
 
@@ -78,6 +88,24 @@ def test_a_column_that_was_drawn_by_thresholds_goes_on_with_them(tmp_path: Path)
     for number, other in enumerate((replace(spec(), epsilon=1.0), spec(ldp.Grid(0, 100, points=6)))):
         done = release(source, tmp_path / f"{number}.csv", other, ledger)
         assert not done.repeated and done.manifest["law"]["law"] == "square-wave"
+
+
+def test_columns_that_were_drawn_by_thresholds_go_on_with_them(tmp_path: Path) -> None:
+    """With another range of the number they do not, and a law that was named stays."""
+    rows = pa.table({"id": np.arange(200), "flag": ["a", "b"] * 100, "income": incomes(200)})
+    pq.write_table(rows, tmp_path / "in.parquet")
+    ledger = Ledger(tmp_path / "l.db", budget=9)
+
+    def both(grid: ldp.Grid, law: Any = None) -> ReleaseSpec:
+        return ReleaseSpec("flag,income", ldp.LabelColumns({"flag": ["a", "b"], "income": grid}), 2.0, law, id="id")
+
+    other = ldp.Grid(0, 200, points=11)
+    then = both(TENS).classes.law(2.0, law=["subset", "threshold"])
+    first = release(tmp_path / "in.parquet", tmp_path / "out.parquet", both(TENS, then), ledger)
+    again = release(tmp_path / "in.parquet", tmp_path / "again.parquet", both(TENS), ledger)
+    assert again.repeated and again.receipt == first.receipt and again.manifest["law"]["laws"] == ["subset", "threshold"]
+    new = release(tmp_path / "in.parquet", tmp_path / "new.parquet", both(other), ledger)
+    assert not new.repeated and new.manifest["law"]["laws"] == ["subset", "square-wave"]
 
 
 def test_thresholds_that_were_asked_for_later_do_not_become_the_default(tmp_path: Path) -> None:

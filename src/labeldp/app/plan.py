@@ -18,8 +18,8 @@ from labeldp.custody._draw import check_contract
 from labeldp.custody._request import large_epsilon
 from labeldp.errors import InvalidInput
 from labeldp.laws import Alibi, Grid, Law, RandomizedResponse, SubsetSelection, law_named
+from labeldp.laws._square_wave import MOST_ORDERED, law_of_numbers
 from labeldp.ledger._database import per_row_epsilon
-from labeldp.protocol._fit import MOST_ORDERED
 from labeldp.stats._power import mean_variance
 from labeldp.tables.formats._parquet import open_table
 from labeldp.tables.formats._table import check_columns
@@ -235,8 +235,7 @@ def plan(
 
 # Numbers --------------------------------------------------------------------------------------------------------------------------------
 
-LEARNED = "square-wave"  # the law that training and releases draw by
-OF_NUMBERS = (LEARNED, "threshold", "unbiased", "rr-on-bins", "laplace", "rr")
+OF_NUMBERS = ("square-wave", "threshold", "unbiased", "rr-on-bins", "laplace", "rr")
 _SOLVED = 32  # points of laws that are found by a linear program, whose errors hardly change with more
 
 
@@ -340,8 +339,9 @@ def plan_numbers(
     lines: list[NumbersAtBudget] = []
     reasons: list[str] = []
     caps: list[CapAtBudget] = []
+    drawn = law_of_numbers(len(grid))
     for epsilon in epsilons:
-        found = [] if rows_per_unit is None else _caps(len(grid), _validate.epsilon(epsilon), rows_per_unit, (LEARNED,))
+        found = [] if rows_per_unit is None else _caps(len(grid), _validate.epsilon(epsilon), rows_per_unit, (drawn,))
         caps += found
         cap = given or next((each.max_rows_per_unit for each in found if each.recommended), 1)
         kept = rows or sum(min(each, cap) * units for each, units in (rows_per_unit or {}).items()) or None
@@ -349,7 +349,7 @@ def plan_numbers(
         made = [_line_of_numbers(name, grid, epsilon, per_row, kept) for name in dict.fromkeys((*OF_NUMBERS, *laws))]
         by = {line.law: line for line in made if isinstance(line, NumbersAtBudget)}
         lines += by.values()
-        reasons += [_reason_of_numbers(epsilon, per_row, by, len(grid))] if LEARNED in by else []
+        reasons += [_reason_of_numbers(epsilon, per_row, by, drawn)] if drawn in by else []
         reasons += [line for line in made if isinstance(line, str)]
         reasons += filter(None, [large_epsilon(epsilon, per_row)])
     if not lines:
@@ -390,19 +390,19 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.10g}"
 
 
-def _reason_of_numbers(epsilon: float, per_row: float, lines: Mapping[str, NumbersAtBudget], points: int) -> str:
+def _reason_of_numbers(epsilon: float, per_row: float, lines: Mapping[str, NumbersAtBudget], drawn: str) -> str:
     stages = f" (best by {rule.learner})" if (rule := rule_of(NUMBERS, per_row)) else ""
     off = {name: _short(lines[name].released_error or 0.0) for name in ("unbiased", "rr-on-bins") if name in lines}
     how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
     others = [f"{name} (each number {error} off, {how[name]})" for name, error in off.items()]
     advice = f" For others, who use the column as it is: {', or '.join(others)}." if others else ""
     by_default = f"labeldp train{stages} and labeldp release draw them by default"
-    if points > MOST_ORDERED:  # a release has no part of its own to measure by
-        by_default = (
-            f"labeldp train draws them by default{stages}; labeldp release with --law {LEARNED}. Of more than {MOST_ORDERED} points its "
-            "default is threshold, by which errors can be measured"
-        )
-    return f"epsilon {epsilon:g}: learn from intervals. {by_default}.{advice}"
+    if drawn == "threshold":
+        what = "thresholds"
+        by_default += f". Of {MOST_ORDERED} points or fewer (--grid) they draw intervals, which tell more"
+    else:
+        what = "intervals"
+    return f"epsilon {epsilon:g}: learn from {what}. {by_default}.{advice}"
 
 
 def _compared(n_classes: int, epsilon: float, cap: int, names: Sequence[str]) -> dict[str, Law]:

@@ -63,7 +63,7 @@ class ReleaseOptions(LabelsOptions):
         str | None,
         typer.Option(
             "--law",
-            help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; of a range square-wave, threshold with a prior.",
+            help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; of a range square-wave; threshold with a prior or 701 points.",
             callback=law_of_text,
         ),
     ] = None

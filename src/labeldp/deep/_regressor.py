@@ -143,7 +143,8 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     n_stages, stage_sizes, warm_start
         As for `TorchClassifier`. Later stages are asked about bins around what the model so far expects.
     law : str or Law, default="auto"
-        A law's name, or a Law with this epsilon over the grid's points. "auto": `SquareWave`, and `PriorBins` in later stages.
+        A law's name, or a Law with this epsilon over the grid's points. "auto": `SquareWave`, of more than 700 points `Threshold`;
+        and `PriorBins` in later stages.
     prior : (n, G) array of floats >= 0, or function of X, default=None
         Public weights of the grid's points for the first stage; they must not depend on these numbers.
     validation_fraction : float in [0, 1), default=0.0

@@ -28,6 +28,7 @@ from labeldp.laws import _grid
 from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, law_named, worst_ratio
 from labeldp.laws._exact import Array, Floats, PlainWords, Words, as_prior
 from labeldp.laws._grid import Grid
+from labeldp.laws._square_wave import law_of_numbers
 from labeldp.laws._subset import SubsetSelection
 
 MOST_COMBINATIONS: Final = 100_000
@@ -128,7 +129,8 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
             (`SubsetSelection`). "auto" (default) takes the one of "joint", "one" and "equal" that is expected to tell the largest share of
             the entropy of the column that it tells least of.
         law : str or sequence of L str, optional
-            The law of each column, or of the combinations. None (default): "subset", and for a grid "threshold". Laws that read a prior,
+            The law of each column, or of the combinations. None (default): "subset", and for a grid "square-wave", of more than 700 points
+            "threshold", as for a grid alone. Laws that read a prior,
             such as "auto", read that of each column, and with "joint" that of the combinations (`prior`); a column of such a joint draw is
             told only together with the others: by a net with heads, or `marginals`.
         weights : sequence of L numbers above 0, or mapping of each column's name to its number, optional
@@ -159,7 +161,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
             return self._joint(epsilon, law)
         laws = self._laws(law)
         if split == "auto":
-            return self._most_telling(epsilon, laws if law is not None else None)
+            return self._most_telling(epsilon, laws, joint=law is None)
         shares = _shares(weights, len(self.names)) if weights is not None else ()
         if split == "information":
             shares = even_shares(epsilon, self.sizes, laws)
@@ -168,7 +170,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
 
     def _laws(self, law: str | Sequence[str] | None) -> tuple[str, ...]:
         if law is None:
-            return tuple("threshold" if isinstance(values, Grid) else "subset" for values in self.lists)
+            return tuple(law_of_numbers(len(values)) if isinstance(values, Grid) else "subset" for values in self.lists)
         return (law,) * len(self.names) if isinstance(law, str) else tuple(law)
 
     def _joint(self, epsilon: float, law: str | Sequence[str] | None) -> Law:
@@ -179,8 +181,14 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
             raise InvalidInput(f"Expected a law of classes without an order with split='joint', got {law!r}: combinations have none.")
         return found
 
-    def _most_telling(self, epsilon: float, laws: tuple[str, ...] | None) -> Law:
-        found = [self.law(epsilon, split, laws) for split in _CANDIDATES if split != "joint" or laws is None]
+    def by_thresholds(self, epsilon: float) -> Law:
+        """Make the law by the rule "auto" with thresholds of numbers, once the default: by it a repeat of that time is found."""
+        laws = ("threshold" if isinstance(values, Grid) else "subset" for values in self.lists)
+        return self._most_telling(epsilon, tuple(laws), joint=True)
+
+    def _most_telling(self, epsilon: float, laws: tuple[str, ...], *, joint: bool) -> Law:
+        splits = [split for split in _CANDIDATES if joint or split != "joint"]
+        found = [self.law(epsilon, split, None if split == "joint" else laws) for split in splits]
         return max(found, key=lambda law: min(self.told(law)))  # the first of equal ones
 
     def told(self, law: Law) -> list[float]:

@@ -64,9 +64,9 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
         A law's name, or a Law with this epsilon over the grid's points. "auto": rows are drawn by `SquareWave`, which releases a random
-        interval; those with a prior, as in later stages, by `PriorBins`, which chooses for each row the bins (at small epsilon: the
-        threshold) with the least expected squared error under the prior. "prior-bins:information" and "prior-bins:location" choose them by
-        information about the number, or about its location.
+        interval, of more than 700 points by `Threshold`; with a prior, or in two and more stages, by `PriorBins`, which chooses for each
+        row the bins (at small epsilon: the threshold) with the least expected squared error under the prior. "prior-bins:information" and
+        "prior-bins:location" choose them by information about the number, or about its location.
     prior : (n, G) array of floats >= 0, or function of X, default=None
         Public weights of the grid's points for the first stage; they must not depend on these numbers.
     validation_fraction : float in [0, 1), default=0.1

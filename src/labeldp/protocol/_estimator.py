@@ -30,6 +30,7 @@ from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, wa
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import derived
 from labeldp.laws import Grid, LabelColumns
+from labeldp.laws._square_wave import law_of_numbers
 from labeldp.protocol import metrics
 from labeldp.protocol._fit import (
     HELD_OUT,
@@ -383,8 +384,9 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         found = replace(super()._settings(), numbers=True)
         if not isinstance(found.law, str) or found.law != "auto":
             return found
-        # Rows without a prior tell most as intervals; those of later stages are asked about bins of their own prior.
-        return replace(found, law="square-wave" if found.n_stages == 1 and found.prior is None else "prior-bins")
+        # Rows of later stages are asked about bins of their own prior.
+        plain = found.n_stages == 1 and found.prior is None
+        return replace(found, law=law_of_numbers(len(found.classes or ())) if plain else "prior-bins")
 
     def _require_range(self, y: Any) -> None:
         """Refuse raw numbers without a public range, and a prior that asks about classes."""

@@ -37,6 +37,7 @@ from labeldp.laws import (
 )
 from labeldp.laws._base import check_told_apart, made_for_shares
 from labeldp.laws._columns import LabelColumns, reads_prior
+from labeldp.laws._square_wave import MOST_ORDERED, law_of_numbers
 from labeldp.protocol._several import law_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ Model = TypeVar("Model")
 MIN_VALIDATION_ROWS = 20
 MOST_CELLS = 1 << 28
 """Rows x combinations of several label columns up to which a prior of groups is made, and sets are read for all columns together."""
-MOST_ORDERED = 700  # classes up to which an interval has unbiased weights: beyond it their matrix is too large
 HELD_OUT = "validation"
 """Name of the round that draws held-out rows."""
 
@@ -388,9 +388,7 @@ def _invertible(law: Law) -> Law:
 
 def _measuring_numbers(law: Law) -> Law:
     """Return the law by which squared errors of numbers are measured: intervals, or thresholds where they would be too many."""
-    if isinstance(law, SquareWave):
-        return law
-    return (SquareWave if law.n_classes <= MOST_ORDERED else Threshold)(law.n_classes, law.epsilon)
+    return law if isinstance(law, SquareWave) else law_named(law_of_numbers(law.n_classes), law.n_classes, law.epsilon)
 
 
 def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, validation_fraction: float, n_rows: int) -> StagePlan:

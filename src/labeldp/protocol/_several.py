@@ -14,6 +14,7 @@ from labeldp.evidence._noisy import derived
 from labeldp.laws import Grid, LabelColumns, Law, OneColumn, SubsetSelection
 from labeldp.laws._columns import laws_of_columns
 from labeldp.laws._grid import as_numbers
+from labeldp.laws._square_wave import law_of_numbers
 from labeldp.protocol._matching import check_count
 from labeldp.protocol.metrics import checked_weights, class_rates
 
@@ -42,7 +43,7 @@ def law_of(columns: LabelColumns, law: str | Law, epsilon: float, *, prior: bool
         return plain
     if isinstance(plain, SubsetSelection):
         return columns.law(epsilon, "joint", "auto")
-    each = ["threshold" if isinstance(values, Grid) else "auto" for values in columns.lists]
+    each = [law_of_numbers(len(values), prior=True) if isinstance(values, Grid) else "auto" for values in columns.lists]
     return columns.law(epsilon, "one" if isinstance(plain, OneColumn) else "equal", each)
 
 

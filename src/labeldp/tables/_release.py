@@ -215,18 +215,22 @@ class _Release:
 
 
 def _as_drawn_before(spec: ReleaseSpec, dataset: str, ledger: Ledger) -> ReleaseSpec:
-    """Name thresholds, once the default of a range, as the law of a spec without one where they drew this range at this epsilon first.
+    """Name thresholds, once the default of numbers, as the law of a spec without one where they drew these ranges at this epsilon first.
 
-    So a command of that time resumes or repeats its run, and is not charged again. A range that the present default drew before any
-    thresholds goes on with the present one, for the same reason.
+    So a command of that time resumes or repeats its run, and is not charged again. Ranges that the present default drew before any
+    thresholds go on with the present one, for the same reason.
     """
-    if spec.law is not None or not isinstance(spec.classes, Grid) or spec.law_name == "threshold":
+    if spec.law is not None or spec.prior is not None or not any(isinstance(values, Grid) for values in spec.lists):
         return spec
-    before = replace(spec, law="threshold")
-    now, then = ({"law": law_of(each, len(spec.classes)).to_dict(), "stage": RELEASE} for each in (spec, before))
-    runs = (run for run in ledger.runs(dataset, spec.label) if run.event.get("law") in (now, then))
-    first = next((run for run in runs if _may_have_drawn(run, spec, ledger)), None)
-    return spec if first is None or first.event["law"] == now else before
+    several = isinstance(spec.classes, LabelColumns)
+    then = replace(spec, law=spec.classes.by_thresholds(spec.epsilon) if several else "threshold")
+    laws = [law_of(each, len(spec.classes)).to_dict() for each in (spec, then)]
+    for run in ledger.runs(dataset, spec.labels[0]):
+        drawn = run.event.get("law")
+        law = drawn.get("law") if isinstance(drawn, Mapping) and drawn.get("stage") == RELEASE else None
+        if law in laws and _may_have_drawn(run, spec, ledger):
+            return spec if law == laws[0] else then
+    return spec
 
 
 def _may_have_drawn(run: RunRecord, spec: ReleaseSpec, ledger: Ledger) -> bool:

@@ -15,9 +15,10 @@ from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput
 from labeldp.laws import Grid, Law, law_named, parse_law
 from labeldp.laws._columns import LabelColumns, as_classes, class_facts, classes_of
+from labeldp.laws._square_wave import law_of_numbers
 from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.noise._secrets import new_run_id
-from labeldp.protocol._fit import MOST_ORDERED, without_prior
+from labeldp.protocol._fit import without_prior
 from labeldp.tables._priors import OwnHistogram, Prior
 
 FORMAT = "labeldp-stages/1"
@@ -40,9 +41,9 @@ class ReleaseSpec:
     law : str, Law or None
         A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/laws.md; `register_law` adds your own), or a law, whose epsilon
         must be `epsilon`; of several columns one of `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior; both release
-        plain labels that any trainer can use. For a grid "square-wave", which `LabelDPRegressor` draws in one stage, or "threshold" with a
-        prior or more than 700 points; for several columns what tells most; with a histogram as the prior of classes "auto". What pays for a
-        histogram is taken off the law's epsilon.
+        plain labels that any trainer can use. For a grid "square-wave", or "threshold" of more than 700 points, as `LabelDPRegressor` draws
+        in one stage, and with a prior "threshold"; for several columns what tells most; with a histogram as the prior of classes "auto".
+        What pays for a histogram is taken off the law's epsilon.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None (default): the row's position in the file.
     unit : str or None
@@ -244,8 +245,8 @@ class ReleaseSpec:
             return self.law.name
         if isinstance(self.classes, LabelColumns):
             return self._declared_law.name
-        if isinstance(self.classes, Grid):  # of many points, the one that is kept says little
-            return self.law or ("threshold" if self.prior or len(self.classes) > MOST_ORDERED else "square-wave")
+        if isinstance(self.classes, Grid):
+            return self.law or law_of_numbers(len(self.classes), prior=bool(self.prior))
         return self.law or ("auto" if self.histogram else "rr-with-prior" if self.prior else "rr")
 
     @cached_property
@@ -451,7 +452,7 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
         )
     if spec.infers_classes:
         raise InvalidInput("Expected declared classes in a plan, got 'infer': all stages share them. Pass classes=['no', 'yes'].")
-    law = spec.law or ("threshold" if isinstance(spec.classes, Grid) else "auto")
+    law = spec.law or (law_of_numbers(len(spec.classes), prior=True) if isinstance(spec.classes, Grid) else "auto")
     if isinstance(law, Law):
         raise InvalidInput(f"Expected the name of a law in a plan, which is a file, got {law}. Name your own law after register_law.")
     # The plan stores names of laws, since it is a file; the law is built here to check it.
