@@ -100,7 +100,8 @@ def test_columns_that_were_drawn_by_thresholds_go_on_with_them(tmp_path: Path) -
         return ReleaseSpec("flag,income", ldp.LabelColumns({"flag": ["a", "b"], "income": grid}), 2.0, law, id="id")
 
     other = ldp.Grid(0, 200, points=11)
-    then = both(TENS).classes.law(2.0, law=["subset", "threshold"])
+    then = both(TENS).classes.by_thresholds(2.0)
+    assert then == both(TENS).classes.law(2.0, law=["subset", "threshold"])
     first = release(tmp_path / "in.parquet", tmp_path / "out.parquet", both(TENS, then), ledger)
     again = release(tmp_path / "in.parquet", tmp_path / "again.parquet", both(TENS), ledger)
     assert again.repeated and again.receipt == first.receipt and again.manifest["law"]["laws"] == ["subset", "threshold"]

@@ -182,7 +182,12 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         return found
 
     def by_thresholds(self, epsilon: float) -> Law:
-        """Make the law by the rule "auto" with thresholds of numbers, once the default: by it a repeat of that time is found."""
+        """Make the law of the rule "auto" with thresholds for grids, once the default. By it a fit of that time is repeated at no cost.
+
+        Parameters
+        ----------
+        epsilon : float
+        """
         laws = ("threshold" if isinstance(values, Grid) else "subset" for values in self.lists)
         return self._most_telling(epsilon, tuple(laws), joint=True)
 
