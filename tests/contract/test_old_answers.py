@@ -349,6 +349,35 @@ def test_without_a_ledger_they_are_warned_of_once(way):
         THROUGH[way](linear(noise=ldp.SeededNoise(0)))
 
 
+SEARCH = {"param_grid": {"epsilon": [0.5, 1.0]}, "cv": KFold(2), "error_score": "raise"}
+SCORED = {
+    "a search": lambda model, scoring: GridSearchCV(model, **SEARCH, scoring=scoring).fit(X, FIRST),
+    "in processes": lambda model, scoring: GridSearchCV(model, **SEARCH, scoring=scoring, n_jobs=2).fit(X, FIRST),
+    "several": lambda model, scoring: GridSearchCV(model, **SEARCH, scoring={"own": scoring}, refit=False, n_jobs=2).fit(X, FIRST),
+    "a cross-validation": lambda model, scoring: cross_val_score(model, X, FIRST, scoring=scoring, cv=KFold(2), error_score="raise"),
+}
+
+
+@pytest.mark.parametrize("scoring", [metrics.make_scorer("roc_auc"), metrics.likelihood_scorer], ids=["metric", "likelihood"])
+@pytest.mark.parametrize("way", SCORED, ids=named)
+@pytest.mark.filterwarnings("error::labeldp.errors.RawLabelsWarning")
+def test_raw_labels_that_are_scored_as_noisy_ones_are_refused_before_they_are_spent(way, scoring):
+    """Each fit would spend epsilon, and every score would be NaN."""
+    for given in ({}, {"noise": ldp.SeededNoise(0)}):
+        with pytest.raises(ldp.InvalidInput, match=r"every score would be NaN\. Nothing was charged\. Privatize the labels once"):
+            SCORED[way](linear(**given), scoring)
+
+
+def test_raw_labels_of_several_columns_and_numbers_are_refused_alike():
+    columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
+    for model, y, name in (
+        (linear(classes=columns), np.c_[FIRST, SECOND], "accuracy"),
+        (ldp.LabelDPRegressor(range=(0, 2)), y3, "r2"),
+    ):
+        with pytest.raises(ldp.InvalidInput, match="every score would be NaN"):
+            GridSearchCV(model, **SEARCH, scoring=metrics.make_scorer(name)).fit(X, y)
+
+
 @pytest.mark.parametrize(
     ("fit", "instead"),
     [

@@ -226,7 +226,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
         if isinstance(y, NoisyLabels):
             # Noisy labels were charged when they were drawn: nothing on this branch charges again.
             check_noisy(y, self.classes, unit)
-            _require_noisy_scoring()
+            _require_scoring(noisy=True)
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             self._raw_rows = 0
             self._fit_noisy(inputs, noisy)
@@ -832,9 +832,10 @@ def require_own_labels(settings: FitSettings) -> None:
     Raises
     ------
     InvalidInput
-        With a durable ledger, or if a step of a pipeline has read the labels or what is around the estimator learns from them, too;
-        nothing is charged.
+        With a durable ledger, or if a step of a pipeline has read the labels or what is around the estimator learns from them, too, or if
+        the scorer reads noisy labels only; nothing is charged.
     """
+    _require_scoring(noisy=False)
     if settings.noise is not None:  # of public data: nothing to protect
         return
     callers, step = _calling_estimators(), _step_that_learned()
@@ -890,24 +891,39 @@ def _calling_estimators() -> list[str]:
     return found
 
 
-def _require_noisy_scoring() -> None:
-    """Refuse a search or cross-validation of noisy labels that scores by one of scikit-learn's names, which compare with true labels.
+def _require_scoring(*, noisy: bool) -> None:
+    """Refuse a search or cross-validation whose scorer cannot read the labels: its scores would all be NaN.
 
-    Its scores would all be NaN, and a search would choose at random; refused in each fit, the search fails as a whole and says why.
+    One of scikit-learn's names compares with true labels, and a scorer of `labeldp.metrics` reads noisy ones. A search without scores would
+    choose at random, after raw labels have spent epsilon in each fit; refused in each fit, it fails as a whole and says why.
     """
-    frame = sys._getframe(2).f_back
+    for scoring in _scorings():
+        if noisy and isinstance(scoring, str):
+            known = repr(scoring) if scoring in metrics.SCORES else f"one of {', '.join(metrics.SCORES)}"
+            raise InvalidInput(
+                f"Expected a scorer that reads noisy labels, got scoring={scoring!r}, which compares with true labels. Leave it out, "
+                f"and the estimator's own score is taken, or pass scoring=labeldp.metrics.make_scorer({known})."
+            )
+        if not noisy and (isinstance(scoring, metrics.Scorer) or scoring is metrics.likelihood_scorer):
+            raise InvalidInput(
+                "Expected NoisyLabels in a search or cross-validation by a scorer of labeldp.metrics, got raw labels, which it does not "
+                "read: each fit would spend epsilon, and every score would be NaN. Nothing was charged. Privatize the labels once, noisy = "
+                "labeldp.privatize(y, law, ...), and pass noisy for y, with a splitter that does not look at labels, such as cv=KFold(5)."
+            )
+
+
+def _scorings() -> Iterator[Any]:
+    """Yield the scorers, or their names, of the searches and cross-validations that called this fit, also in another process."""
+    frame = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection."):
             owner = frame.f_locals.get("self")
-            scoring = frame.f_locals.get("scoring") if owner is None else getattr(owner, "scoring", None)
-            given = scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, (list, tuple, set)) else [scoring]
-            for name in given:
-                if isinstance(name, str):
-                    known = repr(name) if name in metrics.SCORES else f"one of {', '.join(metrics.SCORES)}"
-                    raise InvalidInput(
-                        f"Expected a scorer that reads noisy labels, got scoring={name!r}, which compares with true labels. Leave it out, "
-                        f"and the estimator's own score is taken, or pass scoring=labeldp.metrics.make_scorer({known})."
-                    )
+            asked = [frame.f_locals.get(name) for name in ("scoring", "scorer")] if owner is None else [getattr(owner, "scoring", None)]
+            for given in asked:
+                several = getattr(given, "_scorers", given)
+                yield from (
+                    several.values() if isinstance(several, dict) else several if isinstance(several, list | tuple | set) else [given]
+                )
         frame = frame.f_back
 
 
