@@ -12,6 +12,7 @@ from scipy.stats import chi2
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput
+from labeldp.evidence._noisy import pack, unpack
 from labeldp.laws import ColumnCounts, Independent, OneColumn, SubsetSelection, law_from_dict
 from labeldp.laws._columns import SPLITS, classes_of, column_of, parts_of, told_of_columns
 from labeldp.laws._exact import exp_floor
@@ -261,3 +262,56 @@ def test_laws_on_several_columns_are_not_offered_by_name():
 def test_a_prior_that_no_column_reads_is_refused():
     with pytest.raises(InvalidInput, match="read none"):
         OneColumn(6, 1.0, (2, 3), ("rr", "rr")).prepare(np.tile(np.arange(1.0, 7.0), (4, 1)))
+
+
+MIXED = ldp.LabelColumns({"a": ["no", "yes"], "b": ldp.Grid(0, 4, points=5)})
+
+
+def packed(law):
+    """The evidence of 60 rows, and its bytes."""
+    rng = np.random.default_rng(0)
+    labels = {"a": rng.choice(["no", "yes"], 60), "b": rng.integers(5, size=60)}
+    (block,) = ldp.privatize(labels, law, classes=MIXED, noise=ldp.SeededNoise(0)).blocks
+    raw = pack(law, block.outputs, block.side)
+    assert (unpack(law, raw)[0] == block.outputs).all()
+    return block, raw
+
+
+@pytest.mark.parametrize("split", ["equal", "one"])
+def test_of_evidence_with_a_changed_bit_what_the_columns_cannot_have_drawn_is_refused(split):
+    """By brute force: what is read is in the exact table of the row's side. Else it would have another likelihood without a word."""
+    law = MIXED.law(2.0, split, ["rr", "prior-bins"])
+    block, raw = packed(law)
+    read = 0
+    for row, bit in itertools.product(range(20), range(8 * block.outputs.shape[1])):
+        changed = raw[row : row + 1].copy()
+        changed[0, bit // 8] ^= np.uint8(1 << bit % 8)
+        try:
+            outputs, side = unpack(law, changed)
+        except InvalidInput:
+            continue
+        read += 1
+        assert outputs[0].tolist() in law.table({name: value[0] for name, value in side.items()}).outputs.tolist()
+    assert read  # the other class of two
+
+
+@pytest.mark.parametrize("split", ["equal", "one"])
+def test_empty_sets_and_classes_beyond_those_of_a_column_are_refused(split):
+    law = MIXED.law(2.0, split)  # a byte for the set of each column, then of "one" the column that was asked about
+    block, raw = packed(law)
+    asked = {0: 0, 1: 0} if split == "equal" else {each: int(np.flatnonzero(block.side["column"] == each)[0]) for each in (0, 1)}
+    wrong = [(row, column, value) for column, row in asked.items() for value in (0, 0xFF)]
+    if split == "one":
+        wrong += [(asked[0], 1, 1), (asked[1], 0, 1)]  # of a column that was not asked about
+        wrong += [(asked[0], 2, value) for value in (1, 2, 0xFF)]  # another column, or none
+    for row, byte, value in wrong:
+        changed = raw.copy()
+        changed[row, byte] = value
+        with pytest.raises(InvalidInput, match="can have drawn in every row"):
+            unpack(law, changed)
+
+
+def test_counts_that_no_set_has_are_refused():
+    law = ColumnCounts.of(SubsetSelection(6, 1.0, 2), 3)
+    assert law.possible(np.array([[2, 0, 0], [1, 1, 0]], np.int32), {}).all()
+    assert not law.possible(np.array([[0, 0, 0], [3, -1, 0], [1, 1, 1]], np.int32), {}).any()

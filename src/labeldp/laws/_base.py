@@ -202,8 +202,8 @@ class Law(ABC):
     def possible(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
         """Mark the rows whose output and side the law can have drawn, as far as it checks them: (n,) bool.
 
-        By default, where outputs are classes or sets of them, these must be among the K classes, and sets not empty. Readers of files
-        refuse other rows, whose likelihood would mean nothing.
+        By default, where outputs are classes or sets of them, these must be among the K classes, and sets not empty; laws on several
+        columns ask those of the columns. Readers of files refuse other rows, whose likelihood would mean nothing.
         """
         drawn = np.asarray(outputs)
         if self.kind == "label":

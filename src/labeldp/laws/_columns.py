@@ -443,6 +443,15 @@ class _OfColumns(Law):
     def _asked(self, number: int, n_rows: int, side: Side) -> NDArray[np.bool_]:
         return np.ones(n_rows, bool)
 
+    def possible(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
+        found, told = np.ones(len(outputs), bool), np.zeros(len(outputs), bool)
+        for number in range(len(self.parts)):
+            law, drawn, part, asked = self.column(number, outputs, side)
+            found[asked] &= law.possible(drawn, part)
+            found[~asked] &= ~outputs[~asked, self._edges[number] : self._edges[number + 1]].any(axis=1)
+            told |= asked
+        return found & told
+
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         total = np.zeros((len(outputs), *self.sizes))
         for number, size in enumerate(self.sizes):
@@ -735,6 +744,9 @@ class ColumnCounts(Law):
         # By symmetry the law is that of any combination with this class: the first one is taken.
         sets = self._whole.sample(np.asarray(labels).astype(np.int32) * np.int32(self.others), words, {})
         return self.count(self._whole.members(sets, {}), (self.n_classes, self.others), 0)
+
+    def possible(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
+        return np.asarray(((outputs >= 0) & (outputs <= self.others)).all(axis=1) & (outputs.sum(axis=1) == self.size))
 
     @property
     def _lacking(self) -> float:

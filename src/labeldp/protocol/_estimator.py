@@ -914,7 +914,7 @@ def _require_scoring(*, noisy: bool) -> None:
 
 def _scorings() -> Iterator[Any]:
     """Yield the scorers, or their names, of the searches and cross-validations that called this fit, also in another process."""
-    frame = sys._getframe(1)
+    frame = sys._getframe().f_back
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection."):
             owner = frame.f_locals.get("self")
