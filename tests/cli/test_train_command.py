@@ -93,12 +93,17 @@ def test_train_and_predict(tmp_path: Path, ending: str, predicted: str) -> None:
     assert default_ledger().spent("in", "bought") == 8.0
 
 
-def test_dates_of_a_csv_are_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_dates_in_text_are_times(tmp_path: Path, ending: str) -> None:
     """Sales begin on one day: a number tells, and a category of each day could not tell of days to come."""
     day = np.datetime64("2024-01-01") + np.arange(N) % 600
     sold = np.where(day >= np.datetime64("2024-10-01"), "yes", "no")
     rows = {"id": list(range(N)), "day": [str(d) for d in day], "bought": sold.tolist()}
-    source = write(tmp_path / "in.csv", rows)
+    source = tmp_path / f"in.{ending}"
+    if ending == "csv":
+        write(source, rows)
+    else:
+        pq.write_table(pa.table(rows), source)
     code, said, _ = train(source, tmp_path / "m", "--id", "id", "--model", "boosting", "--json")
     assert (code, json.loads(said)["features"]) == (0, {"columns": [{"name": "day", "kind": "time"}], "left_out": []})
     pq.write_table(pa.table({"day": pa.array(day.astype("datetime64[ms]"), pa.timestamp("ms"))}), tmp_path / "new.parquet")

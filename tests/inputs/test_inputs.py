@@ -102,6 +102,28 @@ def test_texts_of_a_csv_are_numbers_times_or_categories() -> None:
     assert found["word"].to_pylist() == ["a", "b", "", "c"]
 
 
+def test_text_of_a_typed_table_is_times_or_categories() -> None:
+    """Dates are often text there, too; text of digits, such as codes, is text on purpose."""
+    day = ["2024-01-01", None, "2024-01-02", "1969-12-31"]
+    rows = Rows(
+        False,
+        day=day,  # type: ignore[arg-type]
+        at=["2024-01-01 00:00:01", "2024-01-01T00:00:02.5", "", "2024-01-02"],
+        year=["2024", "1999", "2000", "2001"],
+        late=["2024-01-01", "2024-01-02", "2024-01-03", "soon"],
+        none=pa.array([None, "", None, "NA"], pa.string()),  # type: ignore[arg-type]
+        chosen=pa.array(day).dictionary_encode(),  # type: ignore[arg-type]
+        number=[1, 2, 3, 4],
+    )
+    inputs = learn_columns(rows, rows.table.column_names)  # type: ignore[arg-type]
+    kinds = {column.name: column.kind for column in inputs.columns}
+    assert kinds == {"number": "number", "day": "time", "at": "time"} | dict.fromkeys(("year", "late", "none", "chosen"), "category")
+    assert [*kinds] == rows.table.column_names
+    written = learn_columns(Rows(True, day=["2024-01-01", "", "2024-01-02", "1969-12-31"]), ["day"])  # type: ignore[arg-type]
+    values = [value for batch in rows.batches() for value in inputs.read(batch)["day"].to_pylist()]
+    assert written.columns == inputs.columns[:1] and values == [1704067200.0, None, 1704153600.0, -86400.0]
+
+
 def test_a_time_is_the_same_number_in_every_type() -> None:
     day, second = datetime.date(2024, 1, 2), datetime.datetime(2024, 1, 2)
     columns = {

@@ -374,6 +374,21 @@ def test_names_and_arrays_give_one_fit():
     assert np.allclose(plain.predict_proba(X), named.predict_proba(rows), atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["text", "timestamps"])
+def test_dates_are_numbers_without_an_estimator(kind):
+    """The tables count by month, and days to come are told by their time: a category of each day could not."""
+    day = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(3000) % 600, "D"))
+    y = (day >= pd.Timestamp("2024-10-01")).astype(int).to_numpy()
+    written = day.dt.strftime("%Y-%m-%d") if kind == "text" else day
+    public = pd.DataFrame({"month": day.dt.strftime("%Y-%m"), "city": np.resize(CITIES, 3000)})
+    features = pd.DataFrame({"day": written.where(np.arange(3000) != 7), "city": public["city"]})  # one is missing
+    table = table_of(crossed(public, y, ["month"]), ["month"])
+    model = CountsClassifier().fit(features, [table], rows=public)
+    assert (model.predict(features) == np.where(y, "yes", "no"))[np.arange(3000) != 7].mean() > 0.95
+    new = pd.DataFrame({"day": pd.to_datetime(["2023-05-01", "2026-01-01"]), "city": ["Graz", "Wien"]})
+    assert model.predict(new.assign(day=new.day.astype(str)) if kind == "text" else new).tolist() == ["no", "yes"]
+
+
 def test_features_may_be_an_array_beside_the_public_columns():
     rows, p, y = people(2000)
     X = OneHotEncoder(sparse_output=False).fit_transform(rows)

@@ -76,11 +76,12 @@ class ColumnInputs:
 def learn_columns(source: Readable, names: Sequence[str]) -> ColumnInputs:
     """Decide how each column is read.
 
-    In a typed table Arrow's types decide: numbers and booleans are numbers; dates, times and durations are times; text and dictionaries
-    are categories. In a text table the values decide, in one pass: a column is numbers if all values present are, else times if all are
-    dates or timestamps in ISO 8601, else categories.
+    In a typed table Arrow's types decide: numbers and booleans are numbers; dates, times and durations are times; dictionaries are
+    categories. In a text table, and of text in a typed one, the values decide, in one pass: a column of a text table is numbers if all
+    values present are; text in any table is times if all are dates or timestamps in ISO 8601, else categories.
     """
-    kinds = _written_kinds(source, names) if source.text else {name: _kind(source.type_of(name)) for name in names}
+    kinds = dict.fromkeys(names, NUMBER) if source.text else {name: _kind(source.type_of(name)) for name in names}
+    kinds |= _written_kinds(source, [name for name in names if source.text or is_text(source.type_of(name))])
     found = tuple(Column(name, kind) for name, kind in kinds.items() if kind is not None)
     if not found:
         raise InvalidInput("Expected at least one column to learn from, got none of numbers or categories besides label, ids and unit.")
@@ -94,14 +95,20 @@ def matrix_of(batch: Rows, names: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _written_kinds(source: Readable, names: Sequence[str]) -> dict[str, str | None]:
-    kinds: dict[str, str | None] = dict.fromkeys(names, NUMBER)
-    for batch in source.batches(list(names)):
+    # Text of digits in a typed table is no number there; dates are often text for want of another type.
+    kinds: dict[str, str | None] = dict.fromkeys(names, NUMBER if source.text else TIME)
+    empty = set(names)
+    for batch in source.batches(list(names)) if names else ():
         for name, kind in kinds.items():
             # One value that does not fit rules a kind out for the whole column, so later batches never go back to it.
             while kind != CATEGORY and not _fits(batch.column(name), kind):
                 kind = TIME if kind == NUMBER else CATEGORY
             kinds[name] = kind
-    return kinds
+            if name in empty and text_of(batch.column(name)).null_count < len(batch):
+                empty.discard(name)
+        if all(kind == CATEGORY for kind in kinds.values()):
+            break
+    return kinds if source.text else kinds | dict.fromkeys(empty, CATEGORY)
 
 
 def _kind(kind: pa.DataType) -> str | None:

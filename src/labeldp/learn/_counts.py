@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from labeldp import _validate
@@ -28,7 +29,7 @@ from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._clusters import learner_of_counts
 from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels, weight_keyword
-from labeldp.learn._data import Codes, Estimator, Floats, text_columns
+from labeldp.learn._data import Codes, Estimator, Floats, as_seconds, text_columns, time_columns
 from labeldp.learn._softmax import CountNoise, count_evidence
 from labeldp.protocol._matching import row_count, together
 from labeldp.receipt import private_names
@@ -561,7 +562,8 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, default=None
-        It is cloned; its penalty is its own. None: columns of text as indicators, others standardized, then LogisticRegression.
+        It is cloned; its penalty is its own. None: columns of text as indicators, others standardized (dates and times, also
+        such as text, as seconds), then LogisticRegression.
     student : classifier or pipeline whose fit takes sample weights, default=None
         A second model, such as gradient boosting, which learns `posterior_` and then predicts. None: the estimator predicts.
     classes : sequence of K values, default=None
@@ -714,9 +716,10 @@ def _taught(student: Estimator, X: Any, posterior: Floats) -> Estimator:
 
 
 def _default_for(X: Any) -> Pipeline:
-    """Make a logistic regression for columns of text and numbers."""
-    texts = text_columns(X)
-    encoder = (
-        make_column_transformer((OneHotEncoder(handle_unknown="ignore"), texts), remainder=StandardScaler()) if texts else StandardScaler()
-    )
+    """Make a logistic regression for columns of text and numbers, and of dates and times, which become seconds."""
+    times = time_columns(X)
+    texts = [j for j in text_columns(X) if j not in times]
+    seconds = make_pipeline(FunctionTransformer(as_seconds), SimpleImputer(), StandardScaler())
+    parts = [(OneHotEncoder(handle_unknown="ignore"), texts), (seconds, times)]
+    encoder = make_column_transformer(*parts, remainder=StandardScaler()) if texts or times else StandardScaler()
     return make_pipeline(encoder, LogisticRegression())

@@ -93,7 +93,7 @@ def encoder_of(X: Any) -> ColumnTransformer | None:
     """Make a transformer of columns of text or categories, which come first, and of dates and times, for gradient boosting; None for none.
 
     The most frequent categories get codes of their own, and all rarer ones share one, with a warning. Missing values, and categories that
-    are new when predicting, become NaN. Dates and times, also such as text, become seconds, as those of a CSV do on the command line.
+    are new when predicting, become NaN. Dates and times, also such as text, become seconds, as they do on the command line.
     """
     times = time_columns(X)
     columns = [j for j in text_columns(X) if j not in times]
@@ -114,7 +114,7 @@ def encoder_of(X: Any) -> ColumnTransformer | None:
     )
     text = make_pipeline(FunctionTransformer(_as_text), codes)
     return ColumnTransformer(
-        [("text", text, columns), ("times", FunctionTransformer(_as_seconds), times)], remainder=FunctionTransformer(_as_numbers)
+        [("text", text, columns), ("times", FunctionTransformer(as_seconds), times)], remainder=FunctionTransformer(_as_numbers)
     )
 
 
@@ -175,7 +175,7 @@ def _as_numbers(X: Any) -> NDArray[np.float64]:
     return np.asarray(X.to_numpy(np.float64, na_value=np.nan) if hasattr(X, "iloc") else X, np.float64)
 
 
-def _as_seconds(X: Any) -> NDArray[np.float64]:
+def as_seconds(X: Any) -> NDArray[np.float64]:
     """Return dates and times as seconds, missing ones as NaN."""
     found = []
     for j, column in _columns(X):
