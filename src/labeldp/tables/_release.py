@@ -28,7 +28,7 @@ from labeldp.custody._stream import HISTOGRAM, RELEASE, TableDraw, TablePin
 from labeldp.errors import ChargesUnwarned, InvalidInput, ReleaseError
 from labeldp.evidence._noisy import FORMAT
 from labeldp.laws import Grid, Law, law_from_dict
-from labeldp.laws._columns import LabelColumns, class_facts
+from labeldp.laws._columns import LabelColumns, as_classes, class_facts
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import STAGING
 from labeldp.ledger._run_store import RunStore
@@ -222,8 +222,7 @@ def _as_drawn_before(spec: ReleaseSpec, dataset: str, ledger: Ledger) -> Release
     """
     if spec.law is not None or spec.prior is not None or not any(isinstance(values, Grid) for values in spec.lists):
         return spec
-    several = isinstance(spec.classes, LabelColumns)
-    then = replace(spec, law=spec.classes.by_thresholds(spec.epsilon) if several else "threshold")
+    then = replace(spec, law=spec.classes.by_thresholds(spec.epsilon) if isinstance(spec.classes, LabelColumns) else "threshold")
     laws = [law_of(each, len(spec.classes)).to_dict() for each in (spec, then)]
     for run in ledger.runs(dataset, spec.labels[0]):
         drawn = run.event.get("law")
@@ -237,7 +236,7 @@ def _may_have_drawn(run: RunRecord, spec: ReleaseSpec, ledger: Ledger) -> bool:
     """Tell whether a run drew the classes of a spec without a prior, by its manifest; True if it has none, as before it is published."""
     text = RunStore(ledger.run_dir(run.run_id)).read(KEPT_MANIFEST)
     facts = None if text is None else json.loads(text)
-    return facts is None or (facts.get("prior") is None and class_facts(spec.classes).items() <= facts.items())
+    return facts is None or (facts.get("prior") is None and class_facts(as_classes(spec.classes)).items() <= facts.items())
 
 
 def unchanged(names: Sequence[str], spec: ReleaseSpec) -> list[str]:
