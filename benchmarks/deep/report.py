@@ -165,38 +165,29 @@ def tables() -> str:
     return "\n\n".join(blocks)
 
 
-OURS = ("counts", "ours-1", "ours-2")
+THEIRS, OURS = ("tuned-1st", "tuned-2st", "alibi"), ("counts", "ours-1", "ours-2")
 SEVERAL = ("ours-1-of-4", "ours-3-of-6")  # of a data set one of them was run
 
 
 def summary() -> str:
-    """One line for each table, size and epsilon at which ours was run: the README's. Seeds in brackets; epochs are ours."""
-    columns = {NAMES[name]: (name,) for name in ("tuned-2st", *OURS)} | {"labeldp, several nets": SEVERAL}
+    """One line for each table, size, net and epsilon at which ours was run: the README's. Seeds in brackets."""
+    columns = {NAMES[name]: (name,) for name in (*THEIRS, *OURS)} | {"labeldp, several nets": SEVERAL}
     columns |= {NAMES["true-labels"]: ("true-labels",)}
-    titles = (
-        "data, net, weights, precision",
-        "eps",
-        "label equivalents",
-        "LP-2ST, published",
-        *columns,
-        NAMES["non-private"],
-        "epochs",
-        "minutes a run",
-    )
+    titles = ("data, net, weights, precision", "eps", "label equivalents", "LP-2ST, published", *columns, NAMES["non-private"])
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    for table, size in sorted({(run["table"], run["size"]) for run in load_runs(results_file(False))}):
+    kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
+    for table, size, net in sorted((*place, net) for place in kept for net in ("", "-resnet9")):
         if table in GRIDS:
             continue
         found, digits = cells(table, size), 3 if rates(table) else 2
-        for epsilon in sorted({epsilon for name, epsilon in found if name in OURS and epsilon is not None}):
-            at = {name: found.get((name, epsilon), []) for name in OURS}
+        for epsilon in sorted({e for name, e in found if e is not None and name in [each + net for each in OURS]}):
+            ours = [run for name in OURS for run in found.get((name + net, epsilon), [])]
             cited = PUBLISHED[table].beside("paper-2st", epsilon)
-            ours = [run for runs in at.values() for run in runs]
             row = [_what(table, size, ours), f"{epsilon:g}", _worth(table, found, epsilon), "" if cited is None else f"{cited:.{digits}f}"]
-            shown_runs = [[run for name in names for run in found.get((name, epsilon), [])] for names in columns.values()]
-            shown_runs.append(found.get(("non-private", None), []))
+            shown_runs = [[run for name in names for run in found.get((name + net, epsilon), [])] for names in columns.values()]
+            shown_runs.append(found.get(("non-private" + net, None), []))
             row += [shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "") for runs in shown_runs]
-            lines.append("| " + " | ".join([*row, _epochs(at), _minutes(ours)]) + " |")
+            lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 
@@ -206,12 +197,6 @@ def _what(table: str, size: str, runs: Sequence[Run]) -> str:
     number = "RMSE" if rates(table) else "accuracy, %"
     precision = sorted({run["precision"] for run in runs if run.get("precision")})
     return ", ".join([f"{table} {size}: {number}", net, f"{runs[0]['parameters'] / 1000:,.0f} k", *precision])
-
-
-def _epochs(at: dict[str, list[Run]]) -> str:
-    """Epochs of each stage, of what was run of ours."""
-    runs = [at[name][0] for name in OURS if at[name]]
-    return "; ".join(" + ".join(str(stage["epochs"]) for stage in run["recipe"]["stages"]) for run in runs)
 
 
 def _cell(table: str, runs: list[Run], published: float | None, digits: int) -> str:
@@ -228,9 +213,11 @@ def _seeds(runs: list[Run]) -> str:
 
 
 def _minutes(runs: Sequence[Run]) -> str:
-    """Median, of one core; on a GPU, of the clock."""
-    seconds = [run["training_seconds" if run["device"] == "cuda" else "core_seconds"] for run in runs]
-    return f"{np.median(seconds) / 60:.1f}" if seconds else ""
+    """Median of runs that had a core of their own, in its time, if there are any; else of runs on a GPU or side by side, by the clock."""
+    alone = [run["core_seconds"] for run in runs if run["device"] == "cpu" and run["at_once"] == 1]
+    seconds = alone or [run["training_seconds"] for run in runs]
+    beside = " (side by side)" if seconds and not alone and runs[0]["size"] == "cpu" else ""
+    return f"{np.median(seconds) / 60:.1f}{beside}" if seconds else ""
 
 
 def grid_markdown(table: str, *, tiny: bool = False) -> str:
@@ -272,9 +259,9 @@ def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: 
 
     def draw(axes: Any) -> None:
         (_plot_grid if table in GRIDS else _plot_table)(axes, table, size, epsilons, tiny)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
-    return save_plot(path, [[draw]])
+    return save_plot(path, [[draw]], size=(9.0, 4.2))
 
 
 def _plot_grid(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
@@ -292,9 +279,9 @@ def _plot_grid(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny
 
 
 def _plot_table(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
-    """Measured as lines with spread, published as crosses."""
+    """Of one net, theirs, ours and DP-SGD: measured as lines with spread, published as crosses."""
     found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
-    for number, name in enumerate(METHODS):
+    for number, name in enumerate(("paper-1st", "paper-2st", *THEIRS, *OURS, "ours-3", "dp-sgd")):
         points = [(e, measured(table, found[name, float(e)])) for e in epsilons if (name, float(e)) in found]
         colour = f"C{number}"
         if points:

@@ -26,7 +26,7 @@ from benchmarks.deep.train import WATCHED_ROWS, best_by_noisy_labels, fit, preci
 
 FIRST_SEED = 100  # seeds below were used to choose recipes
 TINY_ROWS = 600
-OF_THEN = ("splits", "mixups", "nets")  # grids of before precision was recorded: they compare recipes among themselves
+OF_THEN = ("splits", "mixups")  # grids of before precision was recorded: they compare recipes among themselves
 
 
 def results_file(tiny: bool) -> Path:
@@ -47,7 +47,7 @@ def same(a: Run, b: Run) -> bool:
 
 
 def counts(run: Run) -> bool:
-    """Whether a finished run is one of its table's. Before precision was recorded, laws were others, too; three grids have runs of then."""
+    """Whether a finished run is one of its table's. Before precision was recorded, laws were others, too; two grids have runs of then."""
     return run["table"] in OF_THEN or bool(run.get("precision"))
 
 
