@@ -29,7 +29,7 @@ from labeldp.deep._loop import Recipe
 
 METHODS = (
     *("paper-1st", "paper-2st", "paper-3st", "tuned-1st", "tuned-2st", "alibi", "ours-1", "ours-2", "ours-3"),
-    *("ours-1-of-4", "ours-3-of-6", "counts", "counts-rows", "dp-sgd", "true-labels"),
+    *("ours-1-of-4", "ours-3-of-6", "ours-1-shared-adamatch", "ours-1-shared-selection", "counts", "counts-rows", "dp-sgd", "true-labels"),
     *("tuned-1st-resnet9", "tuned-2st-resnet9", "alibi-resnet9", "ours-1-resnet9", "counts-resnet9"),
     *("non-private-of-4", "non-private-of-6", "non-private-resnet9", "non-private"),
 )
@@ -71,6 +71,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 SHARING: dict[str, Callable[[int], Consistency | None]] = {
     "none": lambda epochs: None,
     "adamatch": lambda epochs: Consistency.adamatch(warm_up=min(4, epochs - 1)),
+    "selection": lambda epochs: Consistency.posterior_selection(warm_up=min(4, epochs - 1)),
 }
 """What a stage learns from rows whose label it does not know."""
 
@@ -229,12 +230,20 @@ class Frozen:
     above: tuple[float, "Frozen"] | None = None
 
     def method(self, name: str, epsilon: float | None) -> Method:
-        """The recipe of one row; "NAME-of-4" is the mean of four nets that learn as NAME does, "NAME-resnet9" has a larger net."""
+        """The recipe of one row.
+
+        "NAME-of-4" is the mean of four nets that learn as NAME does, "NAME-resnet9" has a larger net, and "NAME-shared-adamatch"
+        learns in its last stage from what rows share, too, by one of `SHARING`.
+        """
         if name.endswith("-resnet9"):
             return replace(self.method(name.removesuffix("-resnet9"), epsilon), net=_LARGER)
         name, _, members = name.partition("-of-")
         if members:
             return replace(self.method(name, epsilon), members=int(members))
+        name, _, shared = name.partition("-shared-")
+        if shared:
+            found = self.method(name, epsilon)
+            return replace(found, stages=(*found.stages[:-1], replace(found.stages[-1], consistency=shared)))
         kind, _, number = name.partition("-")
         if self.above is not None and (epsilon is None or epsilon >= self.above[0]) and kind in ("ours", "tuned", "alibi", "non"):
             return self.above[1].method(name, epsilon)

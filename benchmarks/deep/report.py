@@ -26,6 +26,8 @@ NAMES = {
     "ours-3": "labeldp, 3 stages",
     "ours-1-of-4": "labeldp, 1 stage, mean of 4 nets",
     "ours-3-of-6": "labeldp, 3 stages, mean of 6 nets",
+    "ours-1-shared-adamatch": "labeldp, 1 stage, and AdaMatch",
+    "ours-1-shared-selection": "labeldp, 1 stage, and posterior selection",
     "counts": "labeldp, counts, then the net",
     "counts-rows": "labeldp, half counted, half drawn",
     "true-labels": "no privacy, but only as many labels",
@@ -87,7 +89,7 @@ def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = F
             continue
         row = [_cell(table, found.get((name, float(e)), []), published.beside(name, e), digits) for e in epsilons]
         runs = [run for e in epsilons for run in found.get((name, float(e)), [])]
-        if not runs and ("-of-" in name or name.endswith("-resnet9") or name == "true-labels"):
+        if not runs and ("-of-" in name or "-shared-" in name or name.endswith("-resnet9") or name == "true-labels"):
             continue  # some data sets have it
         lines.append(f"| {NAMES[name]} | " + " | ".join(row) + f" | {_seeds(runs)} | {_minutes(runs)} |")
     for name in METHODS:

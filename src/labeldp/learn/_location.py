@@ -73,6 +73,7 @@ _GROWTH = 0.5  # length of a piece of boosting, over that of all before it
 _NOTHING = 1e-12  # of the largest weight, up to which a row counts as none
 _ENOUGH = 10_000.0  # true numbers that tell as much as all rows, from which on both small trees and the library's own are tried
 PATIENCE = 20  # rounds without a better likelihood of unseen rows, after which boosting ends
+PATIENT_PIECES = 2  # pieces without one: a long piece may be worse by chance, and the next one better
 _KNOTS = 33  # locations at which it is
 _LEAST = 1e-3  # information of a row, as a share of the mean: what says less weighs as if it said this
 _SMALLEST = 1e-300
@@ -572,9 +573,10 @@ class _Boosting:
             judged = judges.chosen(centre, unseen[inside])
             families.append(judged[0])
             done += size
+            made_so_far = len(families) - 1
             if judges.gain(judged[2], best[2])[0] > 0:
-                best, kept, last = judged, len(families) - 1, done
-            elif done - last >= PATIENCE:
+                best, kept, last = judged, made_so_far, done
+            elif done - last >= PATIENCE and made_so_far - kept >= PATIENT_PIECES:
                 break
         family, share = judges.doubted(*best)
         kept = kept if share > 0 else 0
