@@ -186,7 +186,10 @@ def test_the_loss_that_trl_runs_is_that_of_the_page(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("offline")
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 def test_a_tiny_net_that_trl_trains_on_released_judgements_orders_the_answers(tmp_path: Path) -> None:
-    """An untrained net's rewards do not depend on the words' names: Kendall's exact test passes it with chance MISTAKE."""
+    """A net that learned nothing orders the words at random, and passes Kendall's exact test with chance MISTAKE.
+
+    One that learned fails as rarely: with other seeds its tau is 0.89 on average and 0.035 about it, and the test asks for 0.66.
+    """
     first, second, preferred, people = judgements(words=MANY)
     trainer = run_by_trl(tmp_path, released(preferred, people, 4.0), first, second, steps=60)
     found = kendalltau(implicit_rewards(trainer).numpy(), np.arange(MANY), alternative="greater", method="exact")
