@@ -13,7 +13,7 @@
     python -m benchmarks gpu                      all that has not finished, until it is done
     python -m benchmarks gpu --seconds 540        stops in time, and goes on from there when it is started again
     python -m benchmarks gpu --part sharing --table cifar10 --epsilon 1 --seeds 3
-    python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, an epoch or two
+    python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, an epoch or two; not kept with the results
 
 Runs of 1. and 3. are kept in results/gpu.json; features, and trainings that are not over, in benchmarks/.cache (or the folder that
 SMALL_EPSILON_CACHE names). A training of 1. goes on behind its last saved epoch, also if it was killed; a run of 2. or a cell of 3. is
@@ -24,6 +24,7 @@ not learned from, at epsilon 1.
 import hashlib
 import json
 import math
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -235,7 +236,7 @@ def _of_the_paper(piece: Piece, settings: Settings, clock: Clock, device: str) -
 
 def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
     """Run a piece, unless that is done; each start and each end is on disk."""
-    path = RESULTS / "gpu.json"
+    path = results_file(settings)
     asked = {"table": piece.table, "epsilon": piece.epsilon, "seed": piece.seed, "settings": asdict(settings)}
     asked |= {} if piece.method is None else {"method": piece.method}
     kept = load_runs(path)
@@ -260,6 +261,11 @@ def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
         forget(_checkpoint(piece, settings))
     what = f"{piece.table} at {piece.epsilon}{f', {piece.method}' if piece.method else ''}, seed {piece.seed}"
     print(f"{what}: {100 * found['accuracy']:.2f} % in {found['seconds']:.0f} s", flush=True)
+
+
+def results_file(settings: Settings) -> Path:
+    """The file of the recorded runs; trials of the command have a file of their own."""
+    return RESULTS / "gpu.json" if settings.rows is None else Path(tempfile.gettempdir(), "labeldp-gpu-tiny.json")
 
 
 def _data(table: str, settings: Settings) -> Data:

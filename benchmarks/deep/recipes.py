@@ -241,12 +241,15 @@ class Frozen:
         if members:
             return replace(self.method(name, epsilon), members=int(members))
         name, _, shared = name.partition("-shared-")
-        if shared:
-            found = self.method(name, epsilon)
-            return replace(found, stages=(*found.stages[:-1], replace(found.stages[-1], consistency=shared)))
+        found = self._of_one_net(name, epsilon)
+        if not shared:
+            return found
+        return replace(found, stages=(*found.stages[:-1], replace(found.stages[-1], consistency=shared)))
+
+    def _of_one_net(self, name: str, epsilon: float | None) -> Method:
         kind, _, number = name.partition("-")
         if self.above is not None and (epsilon is None or epsilon >= self.above[0]) and kind in ("ours", "tuned", "alibi", "non"):
-            return self.above[1].method(name, epsilon)
+            return self.above[1]._of_one_net(name, epsilon)
         if name in _OF_TRUE_LABELS:
             return Method(self.net, (self.clean,), _OF_TRUE_LABELS[name], views=self.views)
         if name == "true-labels":

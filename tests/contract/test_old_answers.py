@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import ColumnTransformer, make_column_transformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import make_blobs
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.feature_selection import RFE, SelectFromModel, SelectKBest, VarianceThreshold
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import (
     GridSearchCV,
     KFold,
@@ -30,7 +30,7 @@ from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler, TargetEncoder
+from sklearn.preprocessing import QuantileTransformer, StandardScaler, TargetEncoder
 from sklearn.semi_supervised import SelfTrainingClassifier
 from tests.naming import named
 from typer.testing import CliRunner
@@ -393,6 +393,19 @@ def test_what_learns_from_raw_labels_itself_is_refused_without_a_ledger_too(fit,
     with pytest.raises(ldp.InvalidInput, match=f"learns from them itself.* Nothing was charged.*{instead}"):
         fit(linear())
     fit(linear(noise=ldp.SeededNoise(0)))  # of public data
+
+
+def test_a_transformer_of_targets_learns_from_raw_labels_and_a_function_does_not():
+    """What it learned stays in the fitted model: here every raw number."""
+    y = np.linspace(1, 5, len(X))
+    model = ldp.LabelDPRegressor(LinearRegression(), range=(-6, 6))
+    for transformer in (StandardScaler(), QuantileTransformer(n_quantiles=10)):
+        around = TransformedTargetRegressor(model, transformer=transformer)
+        for outer in (around, make_pipeline(StandardScaler(), around)):
+            with pytest.raises(ldp.InvalidInput, match=r"TransformedTargetRegressor.* Nothing was charged.*Transform inside"):
+                outer.fit(X, y)
+    TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp).fit(X, y)
+    ldp.LabelDPRegressor(TransformedTargetRegressor(LinearRegression(), transformer=StandardScaler()), range=(-6, 6)).fit(X, y)
 
 
 class Wrapper:

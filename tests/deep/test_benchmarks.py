@@ -3,6 +3,7 @@
 
 import json
 import math
+import tempfile
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -192,18 +193,19 @@ def lent(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "results_file", lambda tiny: tmp_path / "deep.json")
     monkeypatch.setattr(runs, "run_one", lambda run: {"status": "finished", "finished": "now", "seconds": 1.0} | runs.measure(run))
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(lent, monkeypatch, capsys):
     asked = ["--tiny", "--part", "sharing", "--table", "cifar10", "--epsilon"]
     gpu.main([*asked, "1"])
-    (run,) = load_runs(lent / "gpu.json")
+    (run,) = load_runs(lent / "labeldp-gpu-tiny.json")
     assert (run["status"], run["law"], run["device"]) == ("finished", "subset", gpu._name("cuda" if torch.cuda.is_available() else "cpu"))
     assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
     assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-600-1-8.pt"]
     gpu.main([*asked, "1", "2", "--seconds", "0"])
-    assert load_runs(lent / "gpu.json") == [run]
+    assert load_runs(lent / "labeldp-gpu-tiny.json") == [run]
     assert "start the command again" in capsys.readouterr().out
 
     def fails(*_: object) -> None:
@@ -212,7 +214,7 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(le
     monkeypatch.setattr(gpu, "fit", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
         gpu.main([*asked, "2"])
-    assert [(each["epsilon"], each["status"]) for each in load_runs(lent / "gpu.json")] == [(1.0, "finished"), (2.0, "failed")]
+    assert [(each["epsilon"], each["status"]) for each in load_runs(lent / "labeldp-gpu-tiny.json")] == [(1.0, "finished"), (2.0, "failed")]
 
 
 def test_a_gpu_that_is_lent_for_an_epoch_at_a_time_gets_there(lent, monkeypatch, capsys):
@@ -230,7 +232,7 @@ def test_a_gpu_that_is_lent_for_an_epoch_at_a_time_gets_there(lent, monkeypatch,
     starts = []
     for _ in range(6):
         gpu.main(asked)
-        starts.append(load_runs(lent / "gpu.json"))
+        starts.append(load_runs(lent / "labeldp-gpu-tiny.json"))
     assert [[run["status"] for run in kept] for kept in starts[:5]] == [["started"]] * 5
     (run,) = starts[5]
     assert (run["status"], run["started"]) == ("finished", starts[0][0]["started"])
@@ -250,7 +252,7 @@ def test_the_other_parts_of_a_gpu_run_here_too(lent, monkeypatch, capsys):
     assert (run["status"], run["size"], run["method"], run["epsilon"]) == ("finished", "gpu", "paper-1st", 1.0)
     for _ in range(2):
         gpu.main(["--tiny", "--part", "small-epsilon", "--table", "fashion-mnist", "--epsilon", "1"])
-    kept = load_runs(lent / "gpu.json")
+    kept = load_runs(lent / "labeldp-gpu-tiny.json")
     assert [(run["status"], run["method"]) for run in kept] == [("finished", "votes"), ("finished", "likelihood")]
     assert all(0 <= run["accuracy"] <= 1 for run in kept)
     monkeypatch.setattr(gpu, "load_runs", lambda path: [run | {"settings": {"rows": None}} for run in kept])

@@ -554,12 +554,14 @@ class Rule:
         return bool(_HOLDS[self.word](epsilon, self.epsilon))
 
 
+_COUNTED = "counts of clusters (ProportionClassifier; of grey images, then a net that learns its probabilities)"
+_PHOTOGRAPHS = ", photographs without features of others by TorchClassifier with Consistency"
 RULES = (
     Rule(TABLES, "below", 0.5, "counts of clusters (ProportionClassifier)", "proportions"),
     Rule(TABLES, "from", 0.5, "LightGBM in LabelDPClassifier", "lightgbm"),
     Rule(EVENTS, "up to", 2.0, "counts of clusters (ProportionClassifier)", "proportions"),
-    Rule(EMBEDDINGS, "up to", 1.0, "counts of clusters (ProportionClassifier; of images, then a net that learns its probabilities)"),
-    Rule(EMBEDDINGS, "above", 1.0, "the likelihood (LabelDPClassifier on features, TorchClassifier)"),
+    Rule(EMBEDDINGS, "up to", 1.0, _COUNTED + _PHOTOGRAPHS),
+    Rule(EMBEDDINGS, "above", 1.0, "the likelihood (LabelDPClassifier on features, TorchClassifier)" + _PHOTOGRAPHS),
     Rule(NUMBERS, "up to", 2.0, "LabelDPRegressor in two stages: --stages 2"),
     Rule(NUMBERS, "above", 2.0, "LabelDPRegressor in one stage"),
 )

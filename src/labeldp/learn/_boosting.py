@@ -34,6 +34,7 @@ _SPREAD = 0.5  # standard deviation of the factor's logarithm beforehand
 _WHOLE = 2 / 3  # of this logarithm, for all rows: trees of half of them are shrunk more, and are noisier
 LEAVES, DEPTH = 8, 3  # of a tree: of many splits that could be made, noise chooses
 COLUMNS = 0.5  # share of the columns that a tree sees, so that trees do not all follow the same noise
+_SEEN = 7  # columns that it sees at least: half of a few may be without those that matter together
 PATIENCE = 10  # rounds against which held-out rows speak, where the user names no number
 _EVERY = 2  # rounds after which held-out rows are asked, by XGBoost: to ask takes almost as long as its own round of small trees
 _DOUBT = 1.0  # standard errors
@@ -249,7 +250,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         information = float(held.sum() * (k - 1) / k)  # K classes have K - 1 free scores
         # a ridge beside a least gain is too much for many classes, whose trees nothing corrects
         counted = information if k == 2 or library == "sklearn.ensemble" else np.inf
-        settings = self._settings(library, share, early=held_out is not None, information=counted)
+        settings = self._settings(library, np.shape(X)[1], share, early=held_out is not None, information=counted)
         if self.categorical is not None and library != "lightgbm":
             raise InvalidInput(
                 f"Expected categorical=None with {type(self.estimator).__name__}, which has a setting for them, got columns."
@@ -308,10 +309,10 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
         return tags
 
-    def _settings(self, library: str, told: float, early: bool, information: float = np.inf) -> dict[str, Any]:
+    def _settings(self, library: str, columns: int, told: float, early: bool, information: float = np.inf) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
         patience, params = _LIBRARIES[library][1], self.estimator.get_params()
-        settings = noisy_settings(self.estimator, library, told, information) | _silence(params, library)
+        settings = noisy_settings(self.estimator, library, columns, told, information) | _silence(params, library)
         if patience and (early or params.get(patience)):
             settings[patience] = (params.get(patience) or PATIENCE) if early else None
         return settings
@@ -344,7 +345,7 @@ def _silence(params: dict[str, Any], library: str) -> dict[str, Any]:
     return {"verbosity": -1} if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys() else {}
 
 
-def noisy_settings(estimator: Any, library: str, told: float, information: float = np.inf) -> dict[str, Any]:
+def noisy_settings(estimator: Any, library: str, columns: int, told: float, information: float = np.inf) -> dict[str, Any]:
     """Give the settings that hold noise off, where the user has not set them.
 
     Parameters
@@ -352,6 +353,8 @@ def noisy_settings(estimator: Any, library: str, told: float, information: float
     estimator : classifier or regressor of the library
     library : str
         A key of the table above.
+    columns : int
+        Of the features.
     told : float in [0, 1]
         Share of a label's information that the noise leaves.
     information : float > 0
@@ -362,6 +365,7 @@ def noisy_settings(estimator: Any, library: str, told: float, information: float
     for name, (default, own, noisy) in _LIBRARIES[library][2].items():
         if params.get(name) == default:
             noisy *= held_back if name in ("l2_regularization", "reg_lambda") else 1
+            noisy = max(noisy, min(1.0, _SEEN / columns)) if name == "colsample_bytree" else noisy
             found = noisy + (own - noisy) * told**2
             settings[name] = round(found) if isinstance(noisy, int) else found
     return settings

@@ -536,7 +536,7 @@ class _Boosting:
         """
         told = float(self.rows.working(family, np.full(len(self.rows.answers), centre))[1].sum())
         regressor = self.regressor
-        settings = noisy_settings(regressor.user, regressor.library, min(1.0, told / self.rows.total))
+        settings = noisy_settings(regressor.user, regressor.library, np.shape(X)[1], min(1.0, told / self.rows.total))
         # Gains are in squares of the number's unit and shrink from tree to tree: a least one would stop trees that unseen rows speak for.
         settings = {name: value for name, value in settings.items() if name not in LEAST_GAINS}
         if not settings or told < _ENOUGH:

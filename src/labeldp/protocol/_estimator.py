@@ -822,6 +822,7 @@ _LEARN_THEMSELVES = {
     "TunedThresholdClassifierCV": ("_fit_and_score_over_thresholds", "A threshold is chosen by labeldp.metrics.best_threshold. "),
     "StackingClassifier": ("", "Stack inside: LabelDPClassifier(StackingClassifier(...)). "),
     "StackingRegressor": ("", "Stack inside: LabelDPRegressor(StackingRegressor(...)). "),
+    "TransformedTargetRegressor": ("", "Transform inside: LabelDPRegressor(TransformedTargetRegressor(...)). "),
 }
 _warned: set[str] = set()  # callers that this process has warned of
 
@@ -883,9 +884,10 @@ def _calling_estimators() -> list[str]:
     frame = sys._getframe(2).f_back
     while frame is not None:
         package, _, part = str(frame.f_globals.get("__name__")).partition(".")
-        part = part.split(".")[0]
-        if package == "sklearn" and part not in _PASSES_ON and not part.startswith("_"):
-            owner = frame.f_locals.get("self")
+        part, owner = part.split(".")[0], frame.f_locals.get("self")
+        # A transformer of targets keeps what it learned of them; a function keeps nothing.
+        keeps = getattr(owner, "transformer", None) is not None and type(owner).__name__ == "TransformedTargetRegressor"
+        if package == "sklearn" and (keeps or part not in _PASSES_ON) and not part.startswith("_"):
             found.append(frame.f_code.co_name if owner is None else type(owner).__name__)
         frame = frame.f_back
     return found

@@ -35,7 +35,7 @@ from labeldp.stats._likelihood import FAR, Maximum, Problem, Profile, maximise
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 NUMERIC = ("linear", "poisson")
 _FLAT = 1e-7  # information of a row on a coefficient, in standard deviations of its column, below which it is told nothing
-_MISFIT = 1e-4  # chance that a model is called a misfit though it is right
+_MISFIT = 0.01  # chance, at most, that a model is called a misfit though it is right: who is warned in vain loses little
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +226,8 @@ def regress(
     -----
     MisfitWarning
         A linear model contradicts least squares, where the law has unbiased weights: its coefficients and those of the released outcomes
-        differ by more than chance (at the level 1e-4), and by more than a standard error of the model.
+        differ by more than chance (at the level 0.01), and by more than a standard error of the model. A misfit that moves coefficients
+        by two or three standard errors is often not seen, since least squares are less precise: no warning is no proof.
     SeparationWarning
         Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors. Or
         the outputs tell of a linear model's scale no more than as many rows as it has coefficients would without noise.
