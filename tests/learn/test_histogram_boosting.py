@@ -140,9 +140,9 @@ def test_the_ridge_grows_where_all_rows_hold_little_information_and_stays_where_
     made = LikelihoodBoosting(HistGradientBoostingClassifier())
     ridges = [made._settings("sklearn.ensemble", 20, 0.0, False, held)["l2_regularization"] for held in (1e6, 240.0, 120.0, 30.0, 1e-3)]
     assert ridges == [5.0, 5.0, 10.0, 40.0, 40.0]
-    assert made._settings("sklearn.ensemble", 1.0, False, 1e-3)["l2_regularization"] == 0.0  # without noise the library's own
+    assert made._settings("sklearn.ensemble", 20, 1.0, False, 1e-3)["l2_regularization"] == 0.0  # without noise the library's own
     chosen = LikelihoodBoosting(HistGradientBoostingClassifier(l2_regularization=0.7))
-    assert "l2_regularization" not in chosen._settings("sklearn.ensemble", 0.0, False, 1.0)
+    assert "l2_regularization" not in chosen._settings("sklearn.ensemble", 20, 0.0, False, 1.0)
 
 
 @pytest.mark.parametrize("library", ["histogram", "lightgbm", "xgboost"])
