@@ -399,9 +399,13 @@ def test_a_transformer_of_targets_learns_from_raw_labels_and_a_function_does_not
     """What it learned stays in the fitted model: here every raw number."""
     y = np.linspace(1, 5, len(X))
     model = ldp.LabelDPRegressor(LinearRegression(), range=(-6, 6))
+
+    class Inherits(TransformedTargetRegressor):
+        """A user's own, under another name."""
+
     for transformer in (StandardScaler(), QuantileTransformer(n_quantiles=10)):
         around = TransformedTargetRegressor(model, transformer=transformer)
-        for outer in (around, make_pipeline(StandardScaler(), around)):
+        for outer in (around, make_pipeline(StandardScaler(), around), Inherits(model, transformer=transformer)):
             with pytest.raises(ldp.InvalidInput, match=r"TransformedTargetRegressor.* Nothing was charged.*Transform inside"):
                 outer.fit(X, y)
     TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp).fit(X, y)

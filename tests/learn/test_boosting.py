@@ -245,7 +245,7 @@ def test_trees_see_seven_columns_or_all_where_there_are_fewer(library):
     y = np.digitize(X @ [1, 0.5], [-1, 0, 1])
     noisy = ldp.privatize(y[:2000], ldp.AutoLaw(4, 2.0), noise=ldp.SeededNoise(0))
     model = ldp.LabelDPClassifier(LIBRARIES[library](), random_state=0).fit(X[:2000], noisy)
-    assert model.score(X[2000:], y[2000:]) > 0.88  # some 0.92; one column alone tells 0.6
+    assert model.score(X[2000:], y[2000:]) > 0.88  # one column alone tells far less
 
 
 def test_held_out_rows_end_xgboosts_training_and_its_settings_stay():

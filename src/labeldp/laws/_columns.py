@@ -182,7 +182,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         return found
 
     def by_thresholds(self, epsilon: float) -> Law:
-        """Make the law of the rule "auto" with thresholds for grids, once the default. By it a fit of that time is repeated at no cost.
+        """Make the law of the rule "auto" with thresholds for grids. A fit that was drawn by it is repeated at no cost.
 
         Parameters
         ----------

@@ -883,12 +883,14 @@ def _calling_estimators() -> list[str]:
     found: list[str] = []
     frame = sys._getframe(2).f_back
     while frame is not None:
-        package, _, part = str(frame.f_globals.get("__name__")).partition(".")
-        part, owner = part.split(".")[0], frame.f_locals.get("self")
+        package, _, module = str(frame.f_globals.get("__name__")).partition(".")
+        part, owner = module.split(".")[0], frame.f_locals.get("self")
         # A transformer of targets keeps what it learned of them; a function keeps nothing.
-        keeps = getattr(owner, "transformer", None) is not None and type(owner).__name__ == "TransformedTargetRegressor"
+        keeps = module == "compose._target" and getattr(owner, "transformer", None) is not None
         if package == "sklearn" and (keeps or part not in _PASSES_ON) and not part.startswith("_"):
-            found.append(frame.f_code.co_name if owner is None else type(owner).__name__)
+            # A class that inherits from one of scikit-learn's does what that one does, whatever it is called.
+            kinds = [kind.__name__ for kind in type(owner).__mro__ if kind.__module__.startswith("sklearn.")]
+            found.append(frame.f_code.co_name if owner is None else (kinds or [type(owner).__name__])[0])
         frame = frame.f_back
     return found
 
