@@ -242,11 +242,11 @@ def test_classes_are_declared(tmp_path: Path) -> None:
     ("replaced", "said"),
     [
         ({"site": [*np.array(SITES)[SITE[:-1]], None]}, "none in {}"),
-        ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], SENTINEL]}, "another value in some row"),
-        ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], None]}, "none in {}"),
+        ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], SENTINEL]}, "some label is not"),
+        ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], None]}, "some label is missing"),
     ],
 )
-def test_bad_rows_are_named_and_nothing_is_charged(tmp_path: Path, ending: str, replaced: dict[str, object], said: str) -> None:
+def test_rows_of_bad_groups_are_named_those_of_bad_labels_not(tmp_path: Path, ending: str, replaced: dict[str, object], said: str) -> None:
     source = visits(tmp_path / f"visits.{ending}", **replaced)
     code, _, message = run(*command(source, tmp_path / "a.csv"))
     assert code == 4

@@ -180,7 +180,7 @@ def test_an_undeclared_class_is_told_without_its_row_or_value(tmp_path: Path, ca
         source = people(tmp_path / f"in.{ending}", bad=SENTINEL)
         code, _, said = run(*command(source, tmp_path / f"o.{ending}"))
         assert code == 4
-        assert "another value in some row. Which row it is would tell of its label" in said and "201" not in said
+        assert "some label is not. Which row it is would tell of its label" in said and "201" not in said
         code, said, _ = run(*command(source, tmp_path / f"o.{ending}", "--json"))
         assert json.loads(said)["exit_code"] == code == 4
     assert SENTINEL not in caplog.text
@@ -229,7 +229,7 @@ def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,\n")
     code, _, said = run(*command(tmp_path / "in.csv", tmp_path / "o.csv"))
     assert code == 4
-    assert "row 2 (line 3)." in said
+    assert "some label is missing" in said and "Declare the null class (--null-class)" in said and "line" not in said
     assert default_ledger().runs() == []
 
 

@@ -77,7 +77,7 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
         ({}, ("--inputs", "y"), "as both"),
         ({}, ("--image", "X"), "arrays"),
         ({"y": codes[:-1]}, (), "one value for each"),
-        ({"y": np.array(["0"] * (N - 1) + [SENTINEL])}, (), "another value in some row"),
+        ({"y": np.array(["0"] * (N - 1) + [SENTINEL])}, (), "some label is not"),
         ({"y": codes.astype(complex)}, (), "'y'"),
         ({"X": np.empty((0, 3))}, (), "rows"),
         ({"X": np.zeros(())}, (), "axis of rows"),

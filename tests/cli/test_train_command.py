@@ -237,7 +237,7 @@ def test_errors_have_their_codes(tmp_path: Path) -> None:
     source = write(tmp_path / "in.csv", shop(100) | {"bought": ["yes", SENTINEL] * 50})
     code, _, said = train(source, tmp_path / "m")
     assert code == 4
-    assert "another value in some row" in said and "line" not in said
+    assert "some label is not" in said and "line" not in said
     assert train(source, tmp_path / "m", epsilon=None)[0] == 4
     assert train(source, tmp_path / "m", epsilon=float("nan"))[0] == 2
     assert train(source, tmp_path / "m", "--stages", 0)[0] == 2

@@ -68,7 +68,7 @@ class Contract:
         labels = ["abc"[i % 3] for i in rows["label"].to_pylist()]
         labels[ROWS // 2] = SENTINEL
         source = write(rows.set_column(rows.schema.get_field_index("label"), "label", [labels]), tmp_path / "in", 3)
-        with pytest.raises(InvalidInput, match="got another value in some row") as caught:
+        with pytest.raises(InvalidInput, match="but some label is not") as caught:
             cluster.release(source, tmp_path / "out", spec_of(classes=list("abc")), ledger)
         assert SENTINEL not in f"{caught.value}{caught.value.__cause__}"
         assert list(ledger.runs()) == []

@@ -300,13 +300,12 @@ def _numbered(
     table: Source, spec: AggregateSpec | PeerSpec, codec: LabelCodec, names: pa.Array, progress: Progress
 ) -> Iterator[pa.RecordBatch]:
     """Yield the labels of all rows as indices into the classes, with the indices of their groups."""
-    rows = done = 0
+    done = 0
     for batch in table.batches([spec.label, spec.group]):
         numbers = pc.index_in(_plain(batch, spec.group), value_set=names)
         if numbers.null_count:  # the first pass read all groups, so the file has changed since
             raise ReleaseError(f"Expected {table.path.name} to stay as it is while it is read, got another group. Nothing was charged.")
-        yield pa.record_batch({spec.label: codec.listed(batch.column(spec.label), rows), spec.group: numbers})
-        rows += len(batch)
+        yield pa.record_batch({spec.label: codec.listed(batch.column(spec.label)), spec.group: numbers})
         done += batch.extent
         progress("count", done, table.extent)
 

@@ -590,7 +590,7 @@ class TrainingData:
             X.append(inputs.read(batch, rows))
             if self.released is None:
                 units = id_array(batch, self._columns.unit) if self._columns.unit else None
-                beside.append((codec.read(batch, rows), row_id_array(batch, self._columns.ids), units))
+                beside.append((codec.read(batch), row_id_array(batch, self._columns.ids), units))
             else:
                 beside.append((None, row_id_array(batch, self.released.id_names), None))
             rows, done = rows + len(batch), done + batch.extent

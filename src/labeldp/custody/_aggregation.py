@@ -24,7 +24,22 @@ from labeldp._validate import DEFAULT_COLUMN, exact
 from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals, Query
 from labeldp.aggregates._base import check_groups
 from labeldp.aggregates._tuning import RepeatAndSelect
-from labeldp.custody._encode import UNDECLARED, Name, RowIds, as_array, classes_for, declare, encode, require_public_groups
+from labeldp.custody._encode import (
+    FINITE,
+    MISSING,
+    NO_NUMBER,
+    UNDECLARED,
+    Name,
+    RowIds,
+    are_codes,
+    as_array,
+    bad_label,
+    classes_for,
+    declare,
+    encode,
+    one_of,
+    require_public_groups,
+)
 from labeldp.custody._request import (
     REDRAW,
     RELEASE_ANEW,
@@ -987,26 +1002,26 @@ class LabelReader:
 
     def __init__(self, classes: Sequence[object], label: str) -> None:
         self._classes, self._label = as_classes(classes), label
-        self._are_codes = self._classes == tuple(range(len(self._classes))) and not isinstance(self._classes, Grid)
+        self._are_codes = are_codes(self._classes)
         self.rows = 0
-        """Number of rows read so far, by which messages name a row."""
+        """Number of rows read so far, by which messages name a row of the groups."""
 
     def codes(self, batch: pa.RecordBatch) -> NDArray[np.integer]:
         """Read the codes of a batch's rows: (n,) in 0..K-1."""
         if self._label not in batch.schema.names:
             raise InvalidInput(f"Expected a label column {self._label!r}, got columns {_validate.quoted(batch.schema.names)}.")
         column = batch.column(self._label)
+        grid = isinstance(self._classes, Grid)
+        expected = FINITE if grid else one_of(self._classes)
         if column.null_count:
-            row = self.rows + int(np.flatnonzero(np.asarray(pc.is_null(column)))[0])
-            fix = "Drop such rows, or give missing labels a class of their own."
-            raise InvalidInput(f"{self._expected} row {row} (the first is row 0) has none. {fix}")
+            raise bad_label(MISSING, expected, column=self._label, fix=NO_NUMBER.fix if grid else "")
         if pa.types.is_dictionary(column.type):
             codes: NDArray[np.integer] = self._searched(column.dictionary).take(column.indices.to_numpy())
         else:
             codes = column.to_numpy() if self._are_codes and pa.types.is_integer(column.type) else self._searched(column)
         bad = bool(len(codes)) and not (codes.min() >= 0 and codes.max() < len(self._classes))
         if bad:
-            raise InvalidInput(f"{self._expected} some label is not. {UNDECLARED.format('the column')}")
+            raise bad_label(NO_NUMBER if grid else UNDECLARED, expected, column=self._label)
         self.rows += len(codes)
         return codes
 
@@ -1020,7 +1035,3 @@ class LabelReader:
                 f"Expected classes of the type of label column {self._label!r}, which is {column.type}. Declare them as such values."
             ) from None
         return np.asarray(pc.fill_null(pc.index_in(column, value_set=values), -1))
-
-    @property
-    def _expected(self) -> str:
-        return f"Expected every label to be one of the {len(self._classes)} declared classes, but"

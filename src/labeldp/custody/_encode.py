@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -227,11 +227,68 @@ def _is_fraction(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text.strip())) and not _WHOLE.fullmatch(text.strip())
 
 
-UNDECLARED = (
-    "Which row it is would tell of its label, so that is not said: list the different values of {} yourself. Declare the value as a class, "
-    "or mend it."
+class Fault(NamedTuple):
+    """What can be wrong with a raw label.
+
+    Attributes
+    ----------
+    said : str
+        What some label is.
+    find, look : str
+        How the user finds it: in an array, and in a column of a table.
+    fix : str
+    """
+
+    said: str
+    find: str
+    look: str
+    fix: str
+
+
+_KNOWN = "drop such rows if it is public which these are"
+MISSING = Fault(
+    "is missing",
+    "numpy.flatnonzero(pandas.isna(labels)) finds it",
+    "look for empty fields in the column",
+    f"Give missing labels a class of their own and fill them in, or {_KNOWN}.",
 )
-"""What to do about a label that is no declared class."""
+UNDECLARED = Fault(
+    "is not", "list the different values of the labels", "list the different values of the column", "Declare the value as a class, or mend it."
+)
+FINITE = "a finite number"
+NO_NUMBER = Fault(
+    "is not",
+    "make numbers = numpy.array(pandas.to_numeric(labels, errors='coerce'), float), and numpy.flatnonzero(~numpy.isfinite(numbers)) finds it",
+    "look for fields of the column that are empty or no plain number",
+    f"Pass numbers, not text. If a number is missing, {_KNOWN}; else fill it in with a number within the range.",
+)
+
+
+def bad_label(
+    fault: Fault, expected: str, *, column: str = "", hint: str = "", fix: str = "", cli: str = "", kind: type[InvalidInput] = InvalidInput
+) -> InvalidInput:
+    """Make the error for a raw label that cannot be used. It names no row, shows no value, and does not say how many such labels there are.
+
+    Whether a label is missing, or is text among numbers, is a part of the label: with its row, a message or a log would tell it.
+
+    Parameters
+    ----------
+    fault : Fault
+    expected : str
+        What every label should be, such as "a finite number".
+    column : str
+        The label's column of a table; "" (default) for an array.
+    hint : str
+        How the label nearly equals a class, which is said instead of how to find it.
+    fix, cli : str
+        What to do, instead of the fault's own words; in terms of the command line, if that differs.
+    kind : type of the error
+    """
+    start = f"Expected every label{f' of column {column!r}' if column else ''} to be {expected}, but some label {fault.said}."
+    look = f"Which row it is would tell of its label, so that is not said: {fault.look if column else fault.find}."
+    fixes = fix or fault.fix, cli
+    text, told = (f"{start} {hint or f'{look} {each}'}" for each in fixes)
+    return kind(text, cli=told if cli and not hint else "")
 
 
 def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
@@ -252,8 +309,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     Raises
     ------
     InvalidInput
-        A label is missing, and the message names its row; or it is not declared, and the message may say how it differs from a class.
-        It shows neither a value nor the number of such rows.
+        A label is missing or not declared; the message may say how it differs from a class. It shows neither a row nor a value, nor
+        how many such labels there are.
     """
     return _of_columns(labels, classes) if isinstance(classes, LabelColumns) else _of_one(labels, classes)
 
@@ -263,18 +320,21 @@ def _of_one(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     if isinstance(classes, Grid):
         return _on_grid(array, classes)
     codes = _by_table(array, classes) if array.dtype.kind == "O" else _by_search(array, classes)
-    bad = np.flatnonzero(codes < 0)
+    bad = array[codes < 0]
     if len(bad):
-        listed = (
-            f"the codes 0 to {len(classes) - 1}" if tuple(classes) == tuple(range(len(classes))) else f"the {len(classes)} declared classes"
-        )
-        hint = near_miss(array[bad[0]], classes)
-        missing = is_missing(array[bad[0]])
-        # Of a row with a label its number would tell that this is none of the declared ones.
-        where = f"row {bad[0]} (the first is row 0)" if missing else "some label"
-        fix = "Declare a class for missing labels and fill them in." if missing else UNDECLARED.format("the labels")
-        raise InvalidInput(f"Expected every label to be one of {listed}, but {where} is not. {hint or fix}")
+        missing = any(map(is_missing, bad.tolist()))
+        raise bad_label(MISSING if missing else UNDECLARED, one_of(classes), hint="" if missing else near_miss(bad[0], classes))
     return codes.view(Codes)
+
+
+def one_of(classes: Sequence[object]) -> str:
+    """Say which values a label can have, for messages."""
+    return f"one of the codes 0 to {len(classes) - 1}" if are_codes(classes) else f"one of the {len(classes)} declared classes"
+
+
+def are_codes(classes: Sequence[object]) -> bool:
+    """Tell whether classes are their own codes, 0..K-1."""
+    return not isinstance(classes, Grid) and tuple(classes) == tuple(range(len(classes)))
 
 
 def _of_columns(labels: Any, classes: LabelColumns) -> Codes:
@@ -317,12 +377,8 @@ def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
 
 def _on_grid(array: NDArray[np.generic], grid: Grid) -> Codes:
     codes = grid.codes(as_numbers(array))
-    bad = np.flatnonzero(codes < 0)
-    if len(bad):
-        raise InvalidInput(
-            f"Expected a finite number as every label, but row {bad[0]} (the first is row 0) has none. Drop such rows if it is public "
-            "which these are; else fill them in with a number within the range."
-        )
+    if (codes < 0).any():
+        raise bad_label(NO_NUMBER, FINITE)
     return codes.view(Codes)
 
 

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
-from sklearn.utils import assert_all_finite, check_array, column_or_1d, get_tags
+from sklearn.utils import check_array, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 
 from labeldp._hash import array_digest
-from labeldp.custody._encode import infers, not_plain
+from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, not_plain
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
+from labeldp.laws import Grid
 from labeldp.protocol._fit import FitSettings, settled_classes
 from labeldp.protocol._matching import check_count
 from labeldp.protocol._written import is_time, seconds_of, text_of, written_times
@@ -273,8 +274,8 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
     """
     labels = one_column(y)
     check_count(len(labels), n_rows)
-    if labels.dtype.kind == "f":
-        assert_all_finite(labels, input_name="y")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise bad_label(NO_NUMBER, FINITE, fix="" if isinstance(settings.classes, Grid) else MISSING.fix)
     if infers(settings.classes):
         try:
             with warnings.catch_warnings():

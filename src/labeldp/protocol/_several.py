@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.custody._encode import columns_of
+from labeldp.custody._encode import FINITE, NO_NUMBER, bad_label, columns_of
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
@@ -95,9 +95,7 @@ def equals(predicted: NDArray[Any], truth: NDArray[Any], classes: object) -> NDA
         return np.asarray(predicted == truth)
     points = classes.codes(as_numbers(truth))
     if (points < 0).any():
-        raise InvalidInput(
-            f"Expected a finite number as every true label, but row {points.argmin()} (the first is row 0) has none. Drop it."
-        )
+        raise bad_label(NO_NUMBER, FINITE)  # they are public, but those of the training rows may be passed
     return np.asarray(classes.codes(as_numbers(predicted)) == points)
 
 

@@ -314,11 +314,10 @@ def _declared(source: Source, label: str | None, law: Law, classes: Sequence[obj
     released = law.released(values)
     codec = LabelCodec(parse_classes(released, label, source.type_of(label), text_table=source.text), label, source.type_of(label))
     codes: list[NDArray[np.generic]] = []
-    ids, start = [], 0
+    ids = []
     for batch in source.batches([label, *names]):
-        codes.append(codec.encode(batch.column(label), start))
+        codes.append(codec.encode(batch.column(label)))
         ids.append(row_id_array(batch, names))
-        start += len(batch)
     if not codes:
         raise InvalidInput(f"Expected rows, got none in {source.path.name}.")
     drawn = np.asarray(law.released(range(law.n_classes)))[np.concatenate(codes)]
@@ -571,7 +570,7 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
     try:
         codec = _codec_of(facts, source, law)
         for batch in source.batches([*columns, *([str(evidence)] if evidence else []), *names]):
-            codes = codec.read(_Labels(batch, codec, source), None)
+            codes = codec.read(_Labels(batch, codec, source))
             raw = _evidence(batch.column(str(evidence)), law) if evidence else None
             ids = row_ids(batch, tuple(names))
             digest.update(drawn_words(salt, ids, codes, raw))

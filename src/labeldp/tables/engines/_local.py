@@ -117,7 +117,7 @@ class Reader:
 
     def __call__(self, batch: Columns, start: int | None) -> Facts:
         """Read and check codes, ids, units and prior of a batch; `start` is the number of its first row, for messages, or None."""
-        spec, codes = self.spec, self.codec.read(batch, start)
+        spec, codes = self.spec, self.codec.read(batch)
         ids, units = row_ids(batch, spec.ids), None if spec.unit is None else id_column(batch, spec.unit)
         return Facts(codes, ids, units, self._prior(batch, start))
 
@@ -257,12 +257,12 @@ class LocalEngine:
 def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
     """Make the codec of the declared classes, or with "infer" of those in the column."""
     if isinstance(classes, LabelColumns):
-        return columns_codec(classes, table.type_of, partial(row_name, table), text_table=table.text)
+        return columns_codec(classes, table.type_of, text_table=table.text)
     kind = table.type_of(label)
     known = declared_or_infer(classes)
     if infers(known):
         known = declare(distinct_labels((batch.column(label) for batch in table.batches([label])), kind))
-    return label_codec(known, label, kind, partial(row_name, table), text_table=table.text)
+    return label_codec(known, label, kind, text_table=table.text)
 
 
 class LocalPasses:

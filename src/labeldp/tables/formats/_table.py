@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from labeldp import _hash, _validate
 from labeldp.custody._draw import Ids
-from labeldp.custody._encode import MOST_READ_OFF, UNDECLARED, near_miss, read_off
+from labeldp.custody._encode import FINITE, MISSING, MOST_READ_OFF, NO_NUMBER, UNDECLARED, bad_label, near_miss, one_of, read_off
 from labeldp.custody._stream import HISTOGRAM
 from labeldp.errors import ClassMismatch, InvalidInput
 from labeldp.evidence._noisy import record_type
@@ -243,12 +243,9 @@ class LabelCodec:
         The column's name, for messages.
     column_type : pyarrow.DataType
         The type of the column, also after `decode`.
-    name_row : function of a row's number, optional
-        Returns a row's name for messages. None (default): its number.
     """
 
-    def __init__(self, classes: Sequence[object], column: str, column_type: pa.DataType, name_row: Callable[[int], str] | None = None):
-        self._name_row = name_row
+    def __init__(self, classes: Sequence[object], column: str, column_type: pa.DataType):
         self.classes = tuple(classes)
         self.column = column
         self.column_type = column_type
@@ -274,16 +271,16 @@ class LabelCodec:
         """The type of each label column, also after `decoded`."""
         return (self.column_type,)
 
-    def read(self, batch: Columns, start_row: int | None = 0) -> NDArray[np.int32]:
+    def read(self, batch: Columns) -> NDArray[np.int32]:
         """Encode the labels of a batch; see `encode`."""
-        return self.encode(batch.column(self.column), start_row)
+        return self.encode(batch.column(self.column))
 
     def decoded(self, codes: NDArray[np.integer]) -> dict[str, pa.Array]:
         """Convert codes to the label columns by their names; see `decode`."""
         return {self.column: self.decode(codes)}
 
-    def encode(self, labels: pa.Array, start_row: int | None = 0) -> NDArray[np.int32]:
-        """Encode labels as class codes: (n,) int32. `start_row` is the number of the first row, for messages; None if rows have none.
+    def encode(self, labels: pa.Array) -> NDArray[np.int32]:
+        """Encode labels as class codes: (n,) int32.
 
         InvalidInput for an undeclared label may say how it differs from a class, never its row or its value.
         """
@@ -295,13 +292,13 @@ class LabelCodec:
         else:
             found = self._find(labels)
         if found.null_count:
-            self._refuse(labels, found, start_row)
+            self._refuse(labels, found)
         codes: NDArray[np.int32] = found.to_numpy(zero_copy_only=False)
         return codes
 
-    def listed(self, labels: pa.Array, start_row: int | None = 0) -> pa.DictionaryArray:
+    def listed(self, labels: pa.Array) -> pa.DictionaryArray:
         """Encode labels as a dictionary array whose dictionary is the list of classes; errors as `encode`."""
-        return pa.DictionaryArray.from_arrays(pa.array(self.encode(labels, start_row)), self._values)
+        return pa.DictionaryArray.from_arrays(pa.array(self.encode(labels)), self._values)
 
     def _find(self, labels: pa.Array) -> pa.Array:
         # Classes 0..K-1 are their own codes, so a check of the range replaces a search for each row.
@@ -317,20 +314,15 @@ class LabelCodec:
     def _plain_codes(self) -> bool:
         return bool(pa.types.is_integer(self._values.type)) and self.classes == tuple(range(len(self.classes)))
 
-    def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
+    def _refuse(self, labels: pa.Array, found: pa.Array) -> None:
         at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-        # The value is used for the hint, but never shown. Only a row without a label is named: of another the number would tell that its
-        # label is none of the declared ones.
-        value = labels[at].as_py()
+        value = labels[at].as_py()  # used for the hint, and never shown
         if value is None or value == "":
-            row = row_number(None) if start_row is None else (self._name_row or row_number)(start_row + at)
-            raise InvalidInput(
-                f"Expected a label in every row of column {self.column!r}, got none in {row}. Drop such rows, or declare the null class."
-            )
+            fix = "Declare the null class{}, or drop such rows if it is public which these are."
+            python, cli = fix.format(", None after the others in classes="), fix.format(" (--null-class)")
+            raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=python, cli=cli)
         hint = near_miss(value, self.classes)
-        raise ClassMismatch(
-            f"Expected a declared class in column {self.column!r}, got another value in some row. {hint or UNDECLARED.format('the column')}"
-        )
+        raise bad_label(UNDECLARED, one_of(self.classes), column=self.column, hint=hint, kind=ClassMismatch)
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
         """Convert codes to a column of the label's type. The dictionary of a dictionary type has the declared classes only."""
@@ -360,22 +352,20 @@ class GridCodec(LabelCodec):
     Parameters
     ----------
     grid : Grid
-    column, column_type, name_row
+    column, column_type
         As of `LabelCodec`.
     text_table : bool
         Whether the column's numbers are text.
     """
 
-    def __init__(
-        self, grid: Grid, column: str, column_type: pa.DataType, name_row: Callable[[int], str] | None = None, *, text_table: bool
-    ):
+    def __init__(self, grid: Grid, column: str, column_type: pa.DataType, *, text_table: bool):
         kind, types = value_type(column_type), pa.types
         if not (text_table or types.is_integer(kind) or types.is_floating(kind)):
             raise InvalidInput(
                 f"Expected a column of numbers with a range, got {column!r} of type {column_type}. Cast it, or list classes."
             )
         fine = types.is_integer(kind) and any(isinstance(point, float) for point in grid)
-        self._name_row, self.column, self.classes = name_row, column, grid
+        self.column, self.classes = column, grid
         self.column_type = pa.large_string() if text_table else pa.float64() if fine else kind
         self._values = _stored([str(point) for point in grid] if text_table else list(grid), self.column_type, column)
 
@@ -397,14 +387,9 @@ class GridCodec(LabelCodec):
         codes = cast(Grid, self.classes).codes(numbers)
         return pa.array(codes, mask=codes < 0)
 
-    def _refuse(self, labels: pa.Array, found: pa.Array, start_row: int | None) -> None:
-        at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-        row = row_number(None) if start_row is None else (self._name_row or row_number)(start_row + at)
-        raise InvalidInput(
-            f"Expected a finite number in every row of column {self.column!r}, got none in {row}. Numbers are written as 45000.5 or 4.5e4, "
-            "without units or separators of thousands. If the number is missing, drop such rows if it is public which these are; else fill "
-            "them in with a number within the range."
-        )
+    def _refuse(self, labels: pa.Array, found: pa.Array) -> None:
+        written = "Numbers are written as 45000.5 or 4.5e4, without units or separators of thousands."
+        raise bad_label(NO_NUMBER, FINITE, column=self.column, fix=f"{written} {NO_NUMBER.fix}")
 
 
 class ColumnsCodec(LabelCodec):
@@ -429,8 +414,8 @@ class ColumnsCodec(LabelCodec):
     def column_types(self) -> tuple[pa.DataType, ...]:
         return tuple(codec.column_type for codec in self.codecs)
 
-    def read(self, batch: Columns, start_row: int | None = 0) -> NDArray[np.int32]:
-        return cast(LabelColumns, self.classes).codes([codec.read(batch, start_row) for codec in self.codecs])
+    def read(self, batch: Columns) -> NDArray[np.int32]:
+        return cast(LabelColumns, self.classes).codes([codec.read(batch) for codec in self.codecs])
 
     def decoded(self, codes: NDArray[np.integer]) -> dict[str, pa.Array]:
         parts = cast(LabelColumns, self.classes).parts(codes)
@@ -453,30 +438,26 @@ def _stored(points: Sequence[object], kind: pa.DataType, column: str) -> pa.Arra
     return stored
 
 
-def label_codec(
-    classes: Sequence[object], column: str, column_type: pa.DataType, name_row: Callable[[int], str] | None = None, *, text_table: bool
-) -> LabelCodec:
+def label_codec(classes: Sequence[object], column: str, column_type: pa.DataType, *, text_table: bool) -> LabelCodec:
     """Make the codec of declared classes, which are parsed as values of the column's type, or of a grid.
 
     Parameters
     ----------
     classes : sequence of values, or Grid
-    column, column_type, name_row
+    column, column_type
         As of `LabelCodec`.
     text_table : bool
         As of `parse_classes`.
     """
     if isinstance(classes, Grid):
-        return GridCodec(classes, column, column_type, name_row, text_table=text_table)
-    return LabelCodec(parse_classes(classes, column, column_type, text_table=text_table), column, column_type, name_row)
+        return GridCodec(classes, column, column_type, text_table=text_table)
+    return LabelCodec(parse_classes(classes, column, column_type, text_table=text_table), column, column_type)
 
 
-def columns_codec(
-    classes: LabelColumns, type_of: Callable[[str], pa.DataType], name_row: Callable[[int], str] | None = None, *, text_table: bool
-) -> ColumnsCodec:
+def columns_codec(classes: LabelColumns, type_of: Callable[[str], pa.DataType], *, text_table: bool) -> ColumnsCodec:
     """Make the codec of several declared label columns, whose types a function returns by name."""
     listed = zip(classes.names, classes.lists, map(type_of, classes.names), strict=True)
-    return ColumnsCodec([label_codec(values, name, kind, name_row, text_table=text_table) for name, values, kind in listed])
+    return ColumnsCodec([label_codec(values, name, kind, text_table=text_table) for name, values, kind in listed])
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
