@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A raw label that cannot be used is refused before a charge, by a text that depends on neither its row, nor its value, nor their number."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.commands import SENTINEL, run
+
+import labeldp as ldp
+from labeldp.aggregates import Histogram
+from labeldp.errors import InvalidInput
+from labeldp.learn import NoiseCluster, PATEClassifier, ProportionClassifier
+from labeldp.ledger._ledger import default_ledger
+
+N = 640
+ROWS = (417, 523)
+SHOWN = re.compile(r"\b(41[6789]|52[3-6]|\d+ (rows|labels))\b")
+"""Numbers of these rows, from 0 and 1, and of their lines; and how many they are."""
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 3))
+GROUPS = RNG.integers(0, 4, N)
+CLASSES, GRID = ["no", "yes"], ldp.Grid(0, 8, points=5)
+Y = {"classes": np.where(RNG.random(N) < 0.5, "no", "yes").astype(object), "numbers": (RNG.random(N) * 8).astype(object)}
+BAD: dict[str, dict[str, Any]] = {
+    "classes": {"none": None, "nan": np.nan, "undeclared": SENTINEL, "number": 1.0},
+    "numbers": {"none": None, "nan": np.nan, "infinite": -np.inf, "text": "12.5", "words": SENTINEL},
+}
+ACCOUNT: dict[str, Any] = {"dataset": "d"}
+
+
+def bad(kind: str, value: Any, rows: tuple[int, ...]) -> np.ndarray:
+    labels = Y[kind].copy()
+    for row in rows:
+        labels[row] = value
+    return labels
+
+
+def of_columns(kind: str) -> ldp.LabelColumns:
+    return ldp.LabelColumns({"y": GRID if kind == "numbers" else CLASSES, "other": [0, 1]})
+
+
+def beside(labels: np.ndarray) -> dict[str, Any]:
+    return {"y": labels, "other": np.arange(N) % 2}
+
+
+def classes_of(kind: str) -> Any:
+    return GRID if kind == "numbers" else CLASSES
+
+
+def law_of(kind: str) -> ldp.Law:
+    return ldp.RandomizedResponse(len(classes_of(kind)), 1.0)
+
+
+DOORS: dict[str, Callable[[str, Any], object]] = {
+    "privatize": lambda kind, y: ldp.privatize(y, law_of(kind), classes=classes_of(kind), **ACCOUNT),
+    "series": lambda kind, y: ldp.privatize(pd.Series(y), law_of(kind), classes=classes_of(kind), **ACCOUNT),
+    "columns": lambda kind, y: ldp.privatize(beside(y), of_columns(kind).law(1.0), classes=of_columns(kind), **ACCOUNT),
+    "aggregate": lambda kind, y: ldp.aggregate(
+        y, Histogram(len(classes_of(kind)), 1.0, 4), GROUPS, classes=classes_of(kind), **ACCOUNT
+    ),
+    "classifier": lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
+    "several": lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=of_columns(kind), **ACCOUNT).fit(X, beside(y)),
+    "votes": lambda kind, y: NoiseCluster(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
+    "proportions": lambda kind, y: ProportionClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
+    "teachers": lambda kind, y: PATEClassifier(epsilon=200.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
+}
+
+
+@pytest.mark.parametrize("door", [*DOORS, "regressor"])
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in BAD.items() for value in values])
+def test_doors_of_python(door: str, kind: str, value: str) -> None:
+    if door == "regressor" and kind == "classes":
+        pytest.skip("learns numbers")
+    told = set()
+    for rows in (ROWS[:1], ROWS[1:], ROWS):
+        labels = bad(kind, BAD[kind][value], rows)
+        with pytest.raises(InvalidInput) as caught:
+            if door == "regressor":
+                ldp.LabelDPRegressor(epsilon=1.0, range=GRID, **ACCOUNT).fit(X, labels)
+            else:
+                DOORS[door](kind, labels)
+        text, seen = str(caught.value), caught.value.__context__ or caught.value.__cause__
+        told.add((text, str(seen)))
+        assert not SHOWN.search(text) and SENTINEL not in text and "12.5" not in text and seen is None
+    assert len(told) == 1 and "Which row it is would tell of its label" in text
+    assert not default_ledger().exists() or not default_ledger().runs()
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_labels_of_a_type_that_is_numeric(kind: str) -> None:
+    """Arrays of floats take another way than objects, where scikit-learn would look for NaN first."""
+    classes = GRID if kind == "numbers" else [0.0, 1.0]
+    for value in (np.nan, np.inf):
+        told = set()
+        for rows in (ROWS[:1], ROWS[1:], ROWS):
+            labels = np.arange(N) % 2.0
+            labels[list(rows)] = value
+            for fit in (
+                lambda y: ldp.LabelDPClassifier(epsilon=1.0, classes=classes, **ACCOUNT).fit(X, y),
+                lambda y: ldp.LabelDPClassifier(epsilon=1.0, classes="infer", **ACCOUNT).fit(X, y),
+                lambda y: ldp.LabelDPRegressor(epsilon=1.0, range=(0, 1), **ACCOUNT).fit(X, y),
+            ):
+                with pytest.raises(InvalidInput, match="Which row it is would tell of its label") as caught:
+                    fit(labels)
+                assert not SHOWN.search(str(caught.value))
+                told.add(str(caught.value))
+        assert len(told) == 2  # numbers of a range, and classes
+
+
+def test_the_way_to_find_it_that_the_message_names_finds_it() -> None:
+    for kind, value, expression in (
+        ("classes", None, r"said: (.+) finds it"),
+        ("numbers", None, r"said: make (.+), and (.+) finds it"),
+        ("numbers", SENTINEL, r"said: make (.+), and (.+) finds it"),
+        ("numbers", np.inf, r"said: make (.+), and (.+) finds it"),
+    ):
+        labels = bad(kind, value, ROWS)
+        with pytest.raises(InvalidInput) as caught:
+            DOORS["privatize"](kind, labels)
+        told = re.search(expression, str(caught.value))
+        assert told is not None
+        names: dict[str, Any] = {"numpy": np, "pandas": pd, "labels": pd.Series(labels) if value is None else labels}
+        *first, last = told.groups()
+        for each in first:
+            exec(each, names)
+        assert tuple(eval(last, names)) == ROWS
+
+
+def table_of(kind: str, value: Any, rows: tuple[int, ...], ending: str) -> pa.Table | None:
+    labels = bad(kind, value, rows)
+    if ending == "csv":
+        labels = np.array(["" if each is None else str(each) for each in labels], object)
+    try:
+        column = pa.array(labels.tolist())
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None  # a column of one type cannot hold it
+    return pa.table({"id": [f"p{i}" for i in range(N)], "x": X[:, 0], "group": [f"g{g}" for g in GROUPS], "extra": ["u", "v"] * (N // 2), "y": column})
+
+
+COMMANDS = {
+    "release": "release {source} --label y --epsilon 1 --id id {classes} --out {out}",
+    "several": "release {source} --label y,extra --epsilon 1 --id id {several} --out {out}",
+    "train": "train {source} --label y --features x --epsilon 1 {classes} --model {model} --out {out}",
+    "aggregate": "aggregate {source} --label y --group group --epsilon 1 {classes} --out {out}",
+    "peer": "peer {source} --label y --group group {classes} --flip .3 --out {out}",
+}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("command", ["release", "several", "train", "aggregate", "peer"])
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in BAD.items() for value in values])
+def test_commands(tmp_path: Path, command: str, ending: str, kind: str, value: str) -> None:
+    if kind == "numbers" and command in ("aggregate", "peer"):
+        pytest.skip("has no range")
+    told = set()
+    for rows in (ROWS[:1], ROWS[1:], ROWS):
+        source = tmp_path / f"in.{ending}"
+        table = table_of(kind, BAD[kind][value], rows, ending)
+        if table is None or (ending == "csv" and value == "text"):
+            pytest.skip("no such column")
+        if ending == "csv":
+            pc_csv.write_csv(table, source, pc_csv.WriteOptions(quoting_style="needed"))
+        else:
+            pq.write_table(table, source)
+        given = "--range 0:8" if kind == "numbers" else "--classes no,yes"
+        several = "--range y=0:8 --classes u,v" if kind == "numbers" else "--classes 'no,yes;u,v'"
+        told_by = COMMANDS[command].format(
+            source=source,
+            out=tmp_path / ("out" if command == "train" else f"out.{ending}"),
+            classes=given,
+            several=several,
+            model="linear",
+        )
+        code, out, text = run(*shlex.split(told_by))
+        assert code == 4, text
+        said = text.replace(str(tmp_path), "")
+        told.add(said)
+        assert not SHOWN.search(said) and not re.search(r"\b(line|row) \d", said) and not out
+    assert len(told) == 1 and "Which row it is would tell of its label" in said
+    assert default_ledger().runs() == []
