@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import approx_fprime, minimize
-from scipy.special import expit, softmax
+from scipy.special import expit, ndtri, softmax
 from scipy.stats import binom, linregress, norm, poisson
 from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
@@ -279,17 +279,47 @@ def test_perfect_separation_is_said_and_has_infinite_standard_errors():
     noisy = ldp.privatize(x.astype(int), ldp.RandomizedResponse(2, 40.0), noise=SEED)
     with pytest.warns(SeparationWarning, match="x1"):
         fit = ldp.stats.regress(noisy, x, "logistic")
-    assert not fit.converged and np.isinf(fit.bse[1])
-    assert fit.conf_int()[1].tolist() == [-math.inf, math.inf] and fit.pvalues[1] == 1.0
+    assert not fit.converged and np.isinf(fit.bse).all() and np.isnan(fit.zvalues).all()
+    # Of a slope b the best intercept is -b / 2, and twice the likelihood falls by 2000 ln(1 + exp(-b / 2)).
+    least = -2 * math.log(math.expm1(ndtri(0.975) ** 2 / 2000))
+    assert fit.conf_int()[1] == pytest.approx([least, math.inf], rel=1e-3) and fit.pvalues[1] < 1e-100
+    assert fit.conf_int()[0, 0] == -math.inf and fit.conf_int()[0, 1] < 0
     assert "Not converged" in fit.summary()
+
+
+@pytest.mark.parametrize("model", ["logistic", "multinomial", "poisson"])
+def test_a_group_without_the_outcome_bounds_its_coefficient_on_one_side(model):
+    """All else is estimated as without the group; labels of the group that are all one class exclude the coefficients of one sign."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.arange(3000) % 3 == 0, rng.normal(size=3000)])
+    y = np.where(X[:, 0], 0, rng.poisson(2, 3000).clip(0, 8) if model == "poisson" else rng.random(3000) < expit(X[:, 1])).astype(int)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(9, 12.0) if model == "poisson" else ldp.RandomizedResponse(2, 5.0), noise=SEED)
+    with pytest.warns(SeparationWarning, match="no finite estimate of (1: )?x1: a column"):
+        fit = ldp.stats.regress(noisy, X, model)
+    low, high = fit.conf_int()[1]
+    assert np.isinf(fit.bse).tolist() == [False, True, False] and low == -math.inf and -10 < high < -1 and fit.pvalues[1] < 1e-9
+    rest = ldp.stats.regress(noisy[~X[:, 0].astype(bool)], X[X[:, 0] == 0, 1], model)
+    assert fit.params[[0, 2]] == pytest.approx(rest.params, abs=0.02) and fit.bse[[0, 2]] == pytest.approx(rest.bse, rel=0.05)
+    # The end is where a likelihood ratio test of level 5 % begins to reject it.
+    design, likelihood = np.column_stack([np.ones(len(X)), X]), noisy.likelihood(dtype="float64")
+
+    def fall(others):
+        eta = design @ [others[0], high, others[1]]
+        return 2 * (fit.loglik - np.log((fit._family.probabilities(eta[:, None]) * likelihood).sum(axis=1)).sum())
+
+    assert minimize(fall, fit.params[[0, 2]]).fun == pytest.approx(ndtri(0.975) ** 2, rel=0.05)
 
 
 def test_a_coefficient_that_grows_without_bound_under_noise_has_no_finite_standard_error():
     X = np.random.default_rng(5).normal(size=(3000, 2))
     noisy = ldp.privatize((X[:, 0] > 0).astype(int), ldp.RandomizedResponse(2, 2.0), noise=SEED)
-    with pytest.warns(SeparationWarning, match="x1: a column"):
+    with pytest.warns(SeparationWarning, match="intercept, x1, x2: a column"):
         fit = ldp.stats.regress(noisy, X, "logistic")
-    assert not fit.converged and np.isinf(fit.bse[1]) and np.isfinite(fit.bse[[0, 2]]).all()
+    assert not fit.converged and np.isinf(fit.bse).all() and np.isnan(fit.zvalues).all()
+    # With a slope without bound any intercept and other slope may be multiplied likewise.
+    assert np.isinf(fit.conf_int(names=["intercept", "x2"])).all() and (fit.pvalues[[0, 2]] > 0.9).all()
+    low, high = fit.conf_int(names=["x1"])[0]
+    assert 1 < low < fit.params[1] and high == math.inf and fit.pvalues[1] < 1e-9
 
 
 def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
@@ -308,6 +338,7 @@ def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
 def test_bad_designs_are_refused_by_name():
     X, y, _ = made("logistic", 200)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=SEED)
+    words = ldp.privatize(np.where(y, "yes", "no"), ldp.RandomizedResponse(2, 2.0), classes=["no", "yes"], noise=SEED)
     table = pd.DataFrame(X, columns=["age", "sex"])
     cases = [
         (lambda: ldp.stats.regress(noisy, table.assign(twice=2 * X[:, 0] - X[:, 1]), "logistic"), "'twice' is a linear combination"),
@@ -317,6 +348,9 @@ def test_bad_designs_are_refused_by_name():
         (lambda: ldp.stats.regress(noisy, table.where(table.age < 1), "logistic"), "row .* of 'age'"),
         (lambda: ldp.stats.regress(noisy, table, "logit"), "model to be one of"),
         (lambda: ldp.stats.regress(noisy, table, "logistic", names=["a"]), "2 different names"),
+        (lambda: ldp.stats.regress(noisy, table, "linear"), "three class values.*got two.*'logistic' for log-odds, or 'least-squares'"),
+        (lambda: ldp.stats.regress(words, table, "linear"), "numbers for model='linear', got others. Use model='logistic'"),
+        (lambda: ldp.stats.regress(words, table, "least-squares"), "got others. Use model='logistic'"),
         (lambda: ldp.stats.regress(noisy[:3], table[:3], "logistic"), "more rows with evidence"),
         (lambda: ldp.stats.regress(y, table, "logistic"), "NoisyLabels"),
         (lambda: ldp.stats.regress(noisy, table, "logistic", standard_errors="robust"), "observed, sandwich"),

@@ -143,7 +143,8 @@ class Profile:
     back : (p, p) float64
         Leads from parameters to coefficients, up to a constant.
     params, halves : (p,) float64
-        The estimates, and their standard errors. An infinite one has the whole range as interval.
+        The estimates, and the lengths in which ends of intervals are searched: the standard errors, and of an estimate without a finite one
+        what moves predictors by about 1. An infinite one has the whole range as interval.
     ratio : (p,) float64
         Squares of these standard errors over those of the observed information.
     rows : float or None
@@ -184,6 +185,11 @@ class Profile:
             return float(2 * ndtr(-np.sqrt(fall)))
         with np.errstate(over="ignore"):
             return float(2 * stdtr(degrees, -np.sqrt(degrees * np.expm1(fall / self.rows))))
+
+    def is_open(self, i: int) -> bool:
+        """Tell whether coefficient i may as well be ten standard errors larger or smaller, at a level of 5 %."""
+        most = normal_quantile(0.95) ** 2 * self.ratio[i]
+        return all(self._fall(self._at(i, move, self.found)) < most for move in (10 * self.halves[i], -10 * self.halves[i]))
 
     def _fall(self, there: Maximum) -> float:
         """Twice how much lower the likelihood is; 0 where it is higher, as another maximum than the found one may be."""

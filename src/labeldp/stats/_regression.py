@@ -23,6 +23,7 @@ from labeldp.stats._columns import (
     design_of,
     levels_of,
     matched,
+    number_of,
     numbers_of,
     require_noisy,
     require_rank,
@@ -48,8 +49,8 @@ class Regression:
     names : tuple of p str
         Coefficients. Of a multinomial model "CLASS: COLUMN", class by class without the first; of a linear one the last is "log(scale)".
     params, bse : (p,) float64
-        Estimates and standard errors; infinite where the data give no finite estimate. Intervals and p-values do not use the standard
-        errors, except those of least squares.
+        Estimates and standard errors. Where the data give no finite estimate the standard error is infinite and the estimate is where the
+        search ended. Intervals and p-values do not use the standard errors, except those of least squares.
     covariance : (p, p) float64
     loglik : float
         Log-likelihood of the released outputs, up to a constant that does not depend on the model; NaN for least squares.
@@ -90,8 +91,8 @@ class Regression:
 
     @property
     def zvalues(self) -> Floats:
-        """Estimates over their standard errors: (p,); 0 where these are infinite."""
-        return np.asarray(self.params / self.bse)
+        """Estimates over their standard errors: (p,); NaN where these are infinite."""
+        return np.where(np.isinf(self.bse), np.nan, self.params / self.bse)
 
     @property
     def tvalues(self) -> Floats:
@@ -112,7 +113,8 @@ class Regression:
         """Compute intervals of the r coefficients `names`, by default of all: (r, 2).
 
         They are those of the profile likelihood: the values that a likelihood ratio test does not reject. So they need not be symmetric,
-        and an end may be infinite. Of least squares they are params +- z bse.
+        and an end may be infinite: of a coefficient that grows without bound at least one is, and the other says how large it must be. Of
+        least squares they are params +- z bse.
         """
         confidence = self.confidence if confidence is None else confidence
         places = list(range(len(self.names))) if names is None else [self._place(name) for name in names]
@@ -220,7 +222,7 @@ def regress(
     ------
     InvalidInput
         Columns are no finite numbers or linearly dependent, rows do not match, class values are no numbers, some classes are told apart by
-        no row, or a logistic model has not two classes.
+        no row, a logistic model has not two classes, or a linear one has.
 
     Warns
     -----
@@ -229,8 +231,9 @@ def regress(
         differ by more than chance (at the level 0.01), and by more than a standard error of the model. A misfit that moves coefficients
         by two or three standard errors is often not seen, since least squares are less precise: no warning is no proof.
     SeparationWarning
-        Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors. Or
-        the outputs tell of a linear model's scale no more than as many rows as it has coefficients would without noise.
+        Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors.
+        These are coefficients that grow without bound, and those that the others, grown so far, leave open: ten standard errors to either
+        side change the likelihood by less than chance does. Or the outputs tell of a linear model's scale no more than as many rows as it has coefficients would without noise.
 
     Notes
     -----
@@ -268,7 +271,8 @@ def regress(
     _validate.one_of(MODELS, model=model)
     _validate.boolean(intercept=intercept)
     kind = _validate.one_of(("observed", "sandwich"), standard_errors=standard_errors) if standard_errors is not None else None
-    raw = design_of(X, names, intercept=intercept, noisy=require_noisy(noisy))
+    _check_model(require_noisy(noisy), model)
+    raw = design_of(X, names, intercept=intercept, noisy=noisy)
     columns, told = matched(noisy, ids, X=raw.table, units=units)
     kept = np.flatnonzero(told.evidenced)
     design = Design(columns["X"][kept], raw.names)
@@ -303,8 +307,6 @@ def _order(classes: tuple[object, ...], model: str) -> Codes:
 
 
 def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | None, kind: str) -> Regression:
-    if model in NUMERIC:
-        numbers_of(noisy)  # refuses classes that are no numbers
     order = _order(noisy.classes, model)
     likelihood = np.asarray(noisy.likelihood(dtype="float64")[:, order], np.float64)
     _check_classes(noisy, likelihood, model)
@@ -320,12 +322,18 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
     covariance = observed if kind == "observed" else _covariance(-found.hessian, found.scores, units, kind, back)[0]
     ratio = np.where(lost, 1.0, np.diagonal(covariance) / np.maximum(np.diagonal(observed), 1e-300))
     params = back @ found.flat
+    # Sizes of the predictors' columns; one of the scale of a linear model.
+    reach = np.concatenate([np.sqrt((design.table**2).mean(axis=0)) if part is designs[0] else np.ones(1) for part in designs])
     if isinstance(family, Softmax) and not found.converged:  # far coefficients that were still growing
-        reach = np.tile(np.sqrt((design.table**2).mean(axis=0)), len(designs))
         lost |= np.abs(params) * reach > FAR / 2
     if isinstance(family, Normal):
         params[-1] += np.log(spread)
         family = Normal(family.borders * spread)
+    halves = np.where(lost, np.inf if isinstance(family, Normal) else 1 / reach, np.sqrt(np.diagonal(covariance)))
+    if lost.any() and not isinstance(family, Normal):
+        alone = Profile(problem, found, back, params, halves, ratio, None)
+        lost |= [not gone and alone.is_open(i) for i, gone in enumerate(lost)]
+        halves, ratio = np.where(lost, 1 / reach, halves), np.where(lost, 1.0, ratio)
     if lost.any():
         covariance[lost] = covariance[:, lost] = 0.0
         covariance[lost, lost] = np.inf
@@ -349,7 +357,7 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
                 "rows."
             )
         )
-    profile = Profile(problem, found, back, params, np.sqrt(np.diagonal(covariance)), ratio, rows)
+    profile = Profile(problem, found, back, params, halves, ratio, rows)
     counts = len(noisy), _count(noisy, units)
     done = found.converged and not lost.any()
     return Regression(
@@ -408,10 +416,22 @@ class _Compared:
         )
 
 
-def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:
-    """Refuse a logistic model of other than two classes, and classes that no row tells apart."""
+def _check_model(noisy: NoisyLabels, model: str) -> None:
+    """Refuse a model that is not for these classes."""
     if model == "logistic" and noisy.n_classes != 2:
         raise InvalidInput(f"Expected two classes for a logistic regression, got {noisy.n_classes}. Use model='multinomial'.")
+    if model in (*NUMERIC, "least-squares") and None in map(number_of, noisy.classes):
+        other = "logistic" if noisy.n_classes == 2 else "multinomial"
+        raise InvalidInput(f"Expected class values that are finite numbers for model={model!r}, got others. Use model={other!r}.")
+    if model == "linear" and noisy.n_classes == 2:
+        raise InvalidInput(
+            "Expected three class values or more for a linear model, got two, which tell no slope apart from the scale of the errors. Use "
+            "model='logistic' for log-odds, or 'least-squares' for how the mean changes; of the values 0 and 1 that is the share of 1."
+        )
+
+
+def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:
+    """Refuse classes that no row tells apart."""
     if model in NUMERIC:  # whose coefficients a few classes tell
         return
     known: dict[bytes, int] = {}
