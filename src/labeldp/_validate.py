@@ -15,7 +15,9 @@ import math
 import numbers
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +99,12 @@ def one_of(allowed: Iterable[str], /, *, fix: str = "", **named: object) -> str:
     if isinstance(value, str) and value in names:
         return value
     raise InvalidInput(f"Expected {name} to be one of {', '.join(names)}; got {shown(value)}.{suggest(value, names)} {fix}".rstrip())
+
+
+def changes_of(kind: type[Any], changes: Iterable[str]) -> None:
+    """Refuse changes of fields that a dataclass does not have."""
+    for name in changes:
+        one_of([field.name for field in fields(kind)], field=name)
 
 
 def boolean(**named: object) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw label that cannot be used is refused before a charge, by a text that depends on neither its row, nor its value, nor their number."""
+"""A raw label that cannot be used is refused before a charge, by a text that does not depend on its row, or on how many there are."""
 
 import re
 import shlex
@@ -65,9 +65,7 @@ DOORS: dict[str, Callable[[str, Any], object]] = {
     "privatize": lambda kind, y: ldp.privatize(y, law_of(kind), classes=classes_of(kind), **ACCOUNT),
     "series": lambda kind, y: ldp.privatize(pd.Series(y), law_of(kind), classes=classes_of(kind), **ACCOUNT),
     "columns": lambda kind, y: ldp.privatize(beside(y), of_columns(kind).law(1.0), classes=of_columns(kind), **ACCOUNT),
-    "aggregate": lambda kind, y: ldp.aggregate(
-        y, Histogram(len(classes_of(kind)), 1.0, 4), GROUPS, classes=classes_of(kind), **ACCOUNT
-    ),
+    "aggregate": lambda kind, y: ldp.aggregate(y, Histogram(len(classes_of(kind)), 1.0, 4), GROUPS, classes=classes_of(kind), **ACCOUNT),
     "classifier": lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
     "several": lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=of_columns(kind), **ACCOUNT).fit(X, beside(y)),
     "votes": lambda kind, y: NoiseCluster(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
@@ -144,7 +142,9 @@ def table_of(kind: str, value: Any, rows: tuple[int, ...], ending: str) -> pa.Ta
         column = pa.array(labels.tolist())
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return None  # a column of one type cannot hold it
-    return pa.table({"id": [f"p{i}" for i in range(N)], "x": X[:, 0], "group": [f"g{g}" for g in GROUPS], "extra": ["u", "v"] * (N // 2), "y": column})
+    return pa.table(
+        {"id": [f"p{i}" for i in range(N)], "x": X[:, 0], "group": [f"g{g}" for g in GROUPS], "extra": ["u", "v"] * (N // 2), "y": column}
+    )
 
 
 COMMANDS = {

@@ -303,7 +303,7 @@ def test_null_labels_are_a_class_if_declared(tmp_path: Path, ledger: Ledger) -> 
     table = pa.table({"y": ["a", None, "b"] * 300, "x": range(900)})
     for ending in ("parquet", "csv"):
         source = write(table, tmp_path / f"in.{ending}")
-        with pytest.raises(InvalidInput, match="some label is missing.*Declare the null class, None after the others"):
+        with pytest.raises(InvalidInput, match=r"some label is missing.*Declare the null class, None after the others"):
             release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b"], dataset=ending), ledger)
         done = release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b", None], dataset=ending), ledger)
         assert set(

@@ -959,6 +959,9 @@ def _of_estimator(estimator: Any, columns: Sequence[str], classes: Sequence[obje
 
 def _order(known: Sequence[object], classes: Sequence[object], *, values_only: bool) -> list[int]:
     """Return the position of each declared class among the model's classes; a model of codes 0 to K - 1 has the declared order."""
+    if isinstance(classes, Grid) and tuple(known) != tuple(classes):
+        text = f"Expected a model of the declared {classes!r}, got one of other numbers. Declare the range{{}} that it was trained on{{}}."
+        raise InvalidInput(text.format(" and points", ""), cli=text.format("", ", with as many points (--range, --grid)"))
     if len(known) != len(classes):
         raise InvalidInput(f"Expected a model of the {len(classes)} declared classes, got one of {len(known)}. Train it on all of them.")
     order = ordered_by_value(known, classes)

@@ -253,12 +253,16 @@ MISSING = Fault(
     f"Give missing labels a class of their own and fill them in, or {_KNOWN}.",
 )
 UNDECLARED = Fault(
-    "is not", "list the different values of the labels", "list the different values of the column", "Declare the value as a class, or mend it."
+    "is not",
+    "list the different values of the labels",
+    "list the different values of the column",
+    "Declare the value as a class, or mend it.",
 )
 FINITE = "a finite number"
 NO_NUMBER = Fault(
     "is not",
-    "make numbers = numpy.array(pandas.to_numeric(labels, errors='coerce'), float), and numpy.flatnonzero(~numpy.isfinite(numbers)) finds it",
+    "make numbers = numpy.array(pandas.to_numeric(labels, errors='coerce'), float), and "
+    "numpy.flatnonzero(~numpy.isfinite(numbers)) finds it",
     "look for fields of the column that are empty or no plain number",
     f"Pass numbers, not text. If a number is missing, {_KNOWN}; else fill it in with a number within the range.",
 )

@@ -12,8 +12,8 @@ All of it is computed from released labels and public inputs, so it costs no bud
 """
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labeldp import _validate
-from labeldp.deep._losses import Candidates, Form
+from labeldp.deep._losses import Candidates, Form, looks, why_not_finite
 from labeldp.deep.augment import Augmentation, rand_augment
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies
@@ -143,7 +143,7 @@ class Consistency:
         **changes
             Other settings than the paper's.
         """
-        return replace(cls(threshold=0.95, temperature=0.0, memory=0.0, align=False, own=False), **changes)
+        return cls._changed(changes, threshold=0.95, temperature=0.0, memory=0.0, align=False, own=False)
 
     @classmethod
     def adamatch(cls, **changes: Any) -> Self:
@@ -156,7 +156,7 @@ class Consistency:
         **changes
             Other settings.
         """
-        return replace(cls(threshold=0.9, relative=True, temperature=1.0, memory=0.0), **changes)
+        return cls._changed(changes, threshold=0.9, relative=True, temperature=1.0, memory=0.0)
 
     @classmethod
     def posterior_selection(cls, **changes: Any) -> Self:
@@ -170,7 +170,7 @@ class Consistency:
         **changes
             Other settings.
         """
-        return replace(cls(neighbours=100, revote=1, threshold=0.5, relative=True, balance=True), **changes)
+        return cls._changed(changes, neighbours=100, revote=1, threshold=0.5, relative=True, balance=True)
 
     @classmethod
     def dividemix(cls, **changes: Any) -> Self:
@@ -183,7 +183,13 @@ class Consistency:
         **changes
             Other settings.
         """
-        return replace(cls(own="mixture", memory=0.0), **changes)
+        return cls._changed(changes, own="mixture", memory=0.0)
+
+    @classmethod
+    def _changed(cls, changes: Mapping[str, Any], **settings: Any) -> Self:
+        """Make a paper's settings with the user's changes."""
+        _validate.changes_of(cls, changes)
+        return cls(**{**settings, **changes})
 
     def weight_at(self, epochs: float) -> float:
         """The weight of the targets after so many epochs, which may be a fraction."""
@@ -627,7 +633,8 @@ def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Ten
     Raises
     ------
     InvalidInput
-        Shapes that do not fit, groups that have no counts, or a variance that is not above 0.
+        Shapes that do not fit, groups that have no counts, or a variance that is not above 0. On the CPU also if logits or counts are NaN
+        or infinite.
 
     See Also
     --------
@@ -648,7 +655,12 @@ def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Ten
     expected, spread = (torch.zeros_like(table).index_add(0, where, each) for each in (p, p * (1 - p)))
     there = torch.bincount(where, minlength=len(table)) > 0
     total = (noise + spread)[there]
-    return 0.5 * ((table - expected)[there] ** 2 / total + total.log()).sum() / len(logits)
+    loss = 0.5 * ((table - expected)[there] ** 2 / total + total.log()).sum() / len(logits)
+    if looks(None, logits) and not bool(torch.isfinite(loss.detach())):
+        if not bool(torch.isfinite(table).all()):
+            raise InvalidInput("Expected finite counts, got NaN or infinity. Pass Aggregate.values of a histogram.")
+        raise why_not_finite(logits.detach(), None)
+    return loss
 
 
 def _numbers(rows: Any, limit: int | None = None, **named: Any) -> Tensor:

@@ -371,8 +371,10 @@ def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool
     if type(loader.batch_sampler) is not BatchSampler or not isinstance(
         loader.sampler, SequentialSampler | RandomSampler | DistributedSampler
     ):
+        own = type(loader.batch_sampler) is BatchSampler  # which every loader has that is given no other
+        name, part = ("sampler", loader.sampler) if own else ("batch_sampler", loader.batch_sampler)
         raise InvalidInput(
-            f"Expected a DataLoader over all rows in batches, got one with {type(loader.batch_sampler or loader.sampler).__name__}, which "
+            f"Expected a DataLoader over all rows in batches, got one with {name}={'None' if part is None else type(part).__name__}, which "
             "may leave rows out. Pass the Dataset, or torch.utils.data.Subset(dataset, rows): the loop makes the batches."
         )
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
@@ -652,7 +654,8 @@ def together(X: Any, inputs: Inputs, noisy: NoisyLabels, ids: ArrayLike | None) 
         return (inputs if same else inputs.take(torch.from_numpy(places))), in_order(noisy)
     require_same_rows(len(inputs), noisy)
     if known is None:
-        warn_of_order(noisy, own=False)  # a Dataset need not be in the order in which the labels were privatized
+        # A Dataset need not be in the order in which the labels were privatized.
+        warn_of_order(noisy, own=not isinstance(X, Dataset | DataLoader | Streamed))
     elif not np.array_equal(known, noisy.ids):
         raise InvalidInput(
             "Expected the noisy labels that the dataset was matched to, got those of other ids. Pass dataset.noisy, or ids=."

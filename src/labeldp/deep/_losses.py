@@ -798,7 +798,7 @@ def mixup_loss(
 def _checked_lam(lam: Tensor, logits: Tensor) -> Tensor:
     if lam.ndim and lam.shape != logits.shape[:1]:
         raise InvalidInput(f"Expected lam of one number or of shape ({len(logits)},), got {tuple(lam.shape)}. Flatten it.")
-    if _looks(None, lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+    if looks(None, lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
         raise InvalidInput("Expected lam from 0 to 1, got others. Draw it from a Beta distribution, as augment.mixup does.")
     return lam
 
@@ -882,7 +882,7 @@ def _loss(kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction
     form = _as_form(table, logits)
     if isinstance(form, Heads | Combined):
         return _reduce(form.loss(kind, logits, check), reduction)
-    look = _looks(check, logits)
+    look = looks(check, logits)
     if look and not form.in_range(logits.shape[1]):
         raise InvalidInput(f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give one output a class.")
     rows: Tensor = _Rows.apply(logits, form, kind, logits.requires_grad and torch.is_grad_enabled())
@@ -891,7 +891,7 @@ def _loss(kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction
 
 def _reduced(rows: Tensor, reduction: Reduction, logits: Tensor, form: Form | None, look: bool) -> Tensor:
     if look and not bool(torch.isfinite(rows.detach()).all()):  # checks n numbers; reads n x K only for the message
-        raise _why_not_finite(logits.detach(), form)
+        raise why_not_finite(logits.detach(), form)
     return _reduce(rows, reduction)
 
 
@@ -915,7 +915,7 @@ def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
             f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got {tuple(prior.shape)}. Weigh each class."
         )
     weights = prior.detach().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    if _looks(check, logits) and not bool(((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()):
+    if looks(check, logits) and not bool(((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()):
         raise InvalidInput(
             "Expected a prior of finite weights, none negative and some above 0 in each row, got others. Give probabilities of the classes."
         )
@@ -952,7 +952,7 @@ def _as_form(table: Tensor | Form, logits: Tensor) -> Form:
     return table
 
 
-def _looks(check: bool | None, values: Tensor) -> bool:
+def looks(check: bool | None, values: Tensor) -> bool:
     """Return whether values are checked: by default not on a GPU, where each check would wait for the device."""
     return values.device.type == "cpu" if check is None else check
 
@@ -963,13 +963,13 @@ def _require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
     if not isinstance(labels, Tensor) or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
         found = f"shape {tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         raise InvalidInput(f"Expected labels as ({len(logits)},) int64 codes, got {found}. Pass torch.from_numpy(noisy.hard_codes()).")
-    look = _looks(check, logits)
+    look = looks(check, logits)
     if look and not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
         raise InvalidInput(f"Expected label codes from 0 to {logits.shape[1] - 1}, got others. Give the model one output a class.")
     return look
 
 
-def _why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
+def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
     """Make the error that says why a loss is not finite: the model, the evidence, or the two together."""
     wide = logits.float()
     if bool((bad := wide.isnan().any(dim=1) | (wide == torch.inf).any(dim=1)).any()):

@@ -12,7 +12,7 @@ They are here to compare with: the benchmarks run these values. The default of b
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -281,8 +281,7 @@ def _require_fields(changes: Mapping[str, Any]) -> None:
     require_torch()
     from labeldp.deep._loop import Recipe
 
-    for name in changes:
-        _validate.one_of([field.name for field in fields(Recipe)], field=name)
+    _validate.changes_of(Recipe, changes)
 
 
 def _training(known: Published) -> "Recipe":

@@ -29,6 +29,7 @@ from labeldp.laws import law_from_dict
 from labeldp.laws._base import Law
 from labeldp.laws._columns import LabelColumns, as_classes, class_facts, classes_of, column_of
 from labeldp.laws._exact import Array, select_members, set_sizes
+from labeldp.laws._grid import Grid
 from labeldp.receipt import DECLARED, PrivacySpent, Receipt, spent_in_sequence, spent_together
 
 if TYPE_CHECKING:
@@ -202,7 +203,13 @@ class NoisyLabels:
         codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[place.reshape(-1)]
         if codes.size and codes.min() < 0:
             what = "class" if outputs is None and law.kind != "number" else "output"
-            raise InvalidInput(f"Expected a declared {what} in every row, got another value in row {int(np.argmin(codes))}. Declare it.")
+            numbers = law.kind == "number" or isinstance(values, Grid)
+            fix = (
+                "Was it rounded, for example in a CSV file? Numbers are known by their exact value: take them as they were released."
+                if numbers
+                else "Declare it."
+            )
+            raise InvalidInput(f"Expected a declared {what} in every row, got another value in row {int(np.argmin(codes))}. {fix}")
         names = np.arange(len(codes)) if ids is None else np.asarray(ids)
         facts = {"law": law.to_dict(), "classes": list(map(repr, values)), "labels": array_digest({"codes": codes, "ids": names})}
         event = {"event": DECLARED, "law": law.to_dict()}

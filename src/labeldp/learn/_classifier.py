@@ -493,7 +493,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     def _draw_several(self, inputs: Any, Y: Any, rows: RowIds, rates: Sequence[Floats | None]) -> Drawn:
         """Check everything that can be checked, then charge and draw the raw labels of several targets."""
         columns, settings = self.classes, self._settings()
-        require_own_labels(settings)
+        require_own_labels(settings, self)
         for name in columns.names:
             rows.require_public(name)
         check_rows(Y, columns, row_count(inputs))

@@ -43,6 +43,7 @@ _AGREED = 0.6  # of the teachers, for an answer
 _MOST_WRONG = 0.1  # of the answers, by noise alone, without a warning
 _QUIET: dict[str, Any] = {"verbose": 0, "n_jobs": None, "memory": None}  # workers and caches are out of the door's sight
 _FILES = "allow_writing_files"
+_DELTA = "Pass a chance far below one in the number of rows, such as delta=1e-6."
 
 Teacher = Callable[[Any, Codes, Codes, Codes], Any]
 
@@ -256,7 +257,7 @@ class PATEClassifier(CuratorEstimator):
         if self.threshold is not None:
             _validate.integer(threshold=self.threshold, low=0, fix="0 answers every query.")
         _validate.boolean(semi_supervised=self.semi_supervised)
-        delta, share = _validate.fraction(delta=self.delta), _validate.fraction(check_share=self.check_share)
+        delta, share = _validate.fraction(delta=self.delta, fix=_DELTA), _validate.fraction(check_share=self.check_share)
         given = (self.n_teachers, self.n_queries, self.max_answers, self.threshold)
         found = plan_teachers(n_rows, n_units, n_classes, _validate.epsilon(self.epsilon), delta, share, given)
         return ConfidentGNMax(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
@@ -183,10 +183,20 @@ class Ledger:
             if rows is not None:
                 sets.forget(run_id)
             raise
-        for decision, budget in zip(decisions, budgets, strict=True):
-            if budget is not None:
-                decision.log_budget(budget)
+        self._log_budgets([budget for budget in budgets if budget is not None])
         return run_of_entry(entry_facts(row), row.hash).receipt
+
+    def _log_budgets(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Log the budgets that were set, once their entries are on disk: those of columns that are charged together in one line."""
+        alike: dict[tuple[str, str, str], list[str]] = {}
+        for entry in entries:
+            alike.setdefault((entry["dataset"], entry["budget"], entry["why"]), []).append(entry["column"])
+        for (dataset, budget, why), columns in alike.items():
+            level = logging.INFO if why == "declared" else logging.WARNING  # nobody chose this one, and it will refuse further charges
+            said = "The budget of dataset %r, column%s %s is now %s%s (%s), kept in %s. `%s` or set_budget changes it."
+            many = ("s", " each") if len(columns) > 1 else ("", "")
+            command = self.command("set-budget")
+            _log.log(level, said, dataset, many[0], _validate.quoted(columns), budget, many[1], why, self.location, command)
 
     def _warn_of_same_people(self, spending: Spending, rows: RowSet | None) -> None:
         """Warn, at the first charge of an account, if other data sets have many of its ids and a column of its name: these spend twice."""
@@ -743,13 +753,6 @@ class _Decision:
             return None
         why = "first charge" if declared is None else "declared"
         return {"kind": "budget", "dataset": self._dataset, "column": self._column, "budget": repr(float_down(budget)), "why": why}
-
-    def log_budget(self, entry: Mapping[str, object]) -> None:
-        """Log the budget that was set, once its entry is on disk."""
-        level = logging.INFO if entry["why"] == "declared" else logging.WARNING  # nobody chose this one, and it will refuse further charges
-        said = "The budget of dataset %r, column %r is now %s (%s), kept in %s. `%s` or set_budget changes it."
-        command = self._ledger.command("set-budget")
-        _log.log(level, said, self._dataset, self._column, entry["budget"], entry["why"], self._where, command)
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
         """Compute what the most used of the requested rows has spent, or an upper bound that leaves enough of the budget."""

@@ -98,6 +98,8 @@ class LabelDPEstimator(BaseEstimator, ABC):
     takes_columns: ClassVar[bool] = False
     """`fit` takes several label columns (`labeldp.LabelColumns`)."""
 
+    _declared_by: ClassVar[str] = "classes"  # the parameter that declares them
+
     epsilon: float
     classes: Any
     dataset: str | None
@@ -225,7 +227,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
         if isinstance(y, NoisyLabels):
             # Noisy labels were charged when they were drawn: nothing on this branch charges again.
-            check_noisy(y, self.classes, unit)
+            check_noisy(y, self.classes, unit, self._declared_by)
             _require_scoring(noisy=True)
             inputs, noisy = self._matched(X, inputs, self._looked_up(y), ids)
             self._raw_rows = 0
@@ -233,7 +235,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
             return self
         rows = RowIds.of(ids, unit, *names).beside(y)
         settings = self._settings()
-        require_own_labels(settings)  # looks at the callers of `fit`, two frames up
+        require_own_labels(settings, self)  # looks at the callers of `fit`, two frames up
         for name in self.classes.names if isinstance(self.classes, LabelColumns) else (settings.column,):
             rows.require_public(name)  # ids or units that are a copy of a label column would publish it in digests
         self._fit_raw(X, inputs, y, rows)
@@ -362,6 +364,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 
     It sets `grid_`, and estimates of the root mean squared error and of R^2.
     """
+
+    _declared_by = "range"
 
     range: Any
     grid: int
@@ -685,13 +689,18 @@ def not_fitted(name: str) -> Exception:
 # Training rows and held-out rows ----------------------------------------------------------------------------------------------------------
 
 
-def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object) -> None:
-    """Refuse noisy labels of other classes or without evidence, and `unit=`, which only raw labels need."""
+def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object, declared_by: str = "classes") -> None:
+    """Refuse noisy labels of other classes or without evidence, and `unit=`, which only raw labels need.
+
+    `declared_by` is the argument that the classes were declared by.
+    """
     if unit is not None:
         raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
     other = getattr(classes, "names", None) != getattr(noisy.classes, "names", None)  # of several columns
     if classes is not None and not infers(classes) and (other or declare(classes) != noisy.classes):
-        raise InvalidInput(f"Expected noisy labels of the {len(declare(classes))} declared classes, got other ones. Drop classes=.")
+        wanted, given = (repr(each) if isinstance(each, Grid) else f"{len(each)} classes" for each in (declare(classes), noisy.classes))
+        given = "others" if given == wanted else given
+        raise InvalidInput(f"Expected noisy labels of the declared {wanted}, got {given}. Drop {declared_by}=: noisy labels know theirs.")
     if not noisy.evidenced.any():
         raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
 
@@ -827,8 +836,13 @@ _LEARN_THEMSELVES = {
 _warned: set[str] = set()  # callers that this process has warned of
 
 
-def require_own_labels(settings: FitSettings) -> None:
+def require_own_labels(settings: FitSettings, estimator: Any) -> None:
     """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
+
+    Parameters
+    ----------
+    settings : FitSettings
+    estimator : the one that is fitted
 
     Raises
     ------
@@ -842,10 +856,11 @@ def require_own_labels(settings: FitSettings) -> None:
     callers, step = _calling_estimators(), _step_that_learned()
     # Pipelines pass labels on unchanged, but a step that learns from them, such as a selection of features, publishes what it learned.
     if step:
+        behind = f", or put it behind the noise: {type(estimator).__name__}(make_pipeline(step, estimator), ...)"
         raise InvalidInput(
             f"Expected raw labels that nothing has read before, got some through a pipeline whose step {step} learns from labels: what it "
-            "learned of these is protected by no epsilon. Nothing was charged. Leave the step out, or put it behind the noise, into the "
-            "estimator that this one is given: LabelDPClassifier(make_pipeline(step, estimator), ...)."
+            "learned of these is protected by no epsilon. Nothing was charged. Leave the step out"
+            f"{behind if hasattr(estimator, 'estimator') else ''}."
         )
     if not callers:
         return

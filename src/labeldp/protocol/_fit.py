@@ -417,8 +417,11 @@ def stage_shares(n_stages: int, sizes: tuple[float, ...] | None) -> Floats:
     """Return each stage's share of the rows, at any scale: `sizes`, which are checked, or equal shares."""
     shares = np.ones(n_stages) if sizes is None else np.asarray(sizes, np.float64)
     if shares.shape != (n_stages,) or not np.all((shares > 0) & (shares < np.inf)):
+        text = "Expected {} of one positive number for each of {}, got {}. Make the two agree."
+        listed = ",".join(f"{size:g}" for size in shares.reshape(-1))
         raise InvalidInput(
-            f"Expected stage_sizes of one positive number for each of n_stages={n_stages}, got {sizes!r}. Make the two agree."
+            text.format("stage_sizes", f"n_stages={n_stages}", repr(sizes)),
+            cli=text.format("--stage-sizes", f"--stages {n_stages}", listed),
         )
     return shares
 

@@ -68,17 +68,16 @@ class Estimate:
         return self.value
 
     def __str__(self) -> str:
-        value, low, high = (number_text(each) for each in (self.value, self.low, self.high))
+        value, low, high, least, most = (number_text(each) for each in (self.value, self.low, self.high, self.least, self.most))
         beside = "" if self.constant is None else f", a constant {number_text(self.constant)}"
         if self.undefined:
             return f"cannot tell: {self.undefined}"
         if not self.tells:
-            seen = (
-                ", or rows that the model learned from"
-                if abs(self.value - 0.5 * (self.low + self.high)) > 0.5 * (self.high - self.low)
-                else ""
-            )
-            return f"cannot tell: too few rows{seen} (estimate {value}{beside})"
+            # Chance alone is seldom so far out; a model that has learned the noise of its rows is.
+            far = abs(self.value - 0.5 * (self.low + self.high)) > 0.5 * (self.high - self.low)
+            seen = " Has the model learned from these rows?" if far else ""
+            whole = f"its {self.confidence:.0%} interval is the whole range, {least} to {most}"
+            return f"cannot tell: too few rows for this noise; {whole} (estimate {value}{beside}).{seen}"
         return f"{low} to {high} ({self.confidence:.0%} interval; estimate {value}{beside})"
 
 

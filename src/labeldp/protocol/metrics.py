@@ -1397,7 +1397,8 @@ class _OneClass:
 
 def _one_class(noisy: NoisyLabels, positive: object, sample_weight: ArrayLike | None, class_prior: float | None = None) -> _OneClass:
     _require_rows(noisy)
-    known = None if class_prior is None else _validate.fraction(class_prior=class_prior, fix="Pass the positive class's rate.")
+    fix = "Pass the rate of the positive class as one number, such as 0.02; rates of all classes are for a fit."
+    known = None if class_prior is None else _validate.fraction(class_prior=class_prior, fix=fix)
     code = _code(noisy, positive)
     one = _indicator(noisy, code)
     return _OneClass(code, noisy.debias(one), noisy.loss_range(one), _weights(sample_weight, len(noisy)), known)
@@ -1474,8 +1475,16 @@ def checked_weights(sample_weight: ArrayLike, n: int) -> Floats:
         weights = np.asarray(sample_weight, np.float64)
     except (TypeError, ValueError):
         raise InvalidInput(f"Expected sample_weight of {n} numbers >= 0, got something else.") from None
-    if weights.shape != (n,) or not (weights.min(initial=0.0) >= 0 and 0 < weights.sum() < np.inf):
-        raise InvalidInput(f"Expected sample_weight of shape ({n},), finite, >= 0 and not all zero; got shape {weights.shape}.")
+    if weights.shape != (n,):
+        raise InvalidInput(f"Expected sample_weight of shape ({n},), one a row; got shape {weights.shape}.")
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(bad):
+        raise InvalidInput(
+            f"Expected sample_weight finite and >= 0, got {weights[bad[0]]} in row {bad[0]} (the first is row 0). A row of weight 0 does "
+            "not count."
+        )
+    if not 0 < weights.sum() < np.inf:
+        raise InvalidInput("Expected sample_weight above 0 in some row, and of a finite sum; got others. Scale it.")
     return weights
 
 

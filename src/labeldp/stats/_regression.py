@@ -233,7 +233,8 @@ def regress(
     SeparationWarning
         Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors.
         These are coefficients that grow without bound, and those that the others, grown so far, leave open: ten standard errors to either
-        side change the likelihood by less than chance does. Or the outputs tell of a linear model's scale no more than as many rows as it has coefficients would without noise.
+        side change the likelihood by less than chance does. Or the outputs tell of a linear model's scale no more than as many rows as it
+        has coefficients would without noise.
 
     Notes
     -----
