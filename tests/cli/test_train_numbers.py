@@ -102,6 +102,9 @@ def test_released_numbers_are_learned_at_no_cost_and_are_a_prior(tmp_path: Path,
     assert share_left(table) < 0.6 and np.abs(table["quantile_0.5"].to_numpy() - table["prediction"].to_numpy()).max() < 12
     # the model of one release as the prior of the next: thresholds are near its medians
     more = ("--dataset", "later", "--epsilon", 1, "--prior-model", tmp_path / "model")
+    wide = ("--label", "income", "--range", "0:999", "--id", "person", "--ledger", ledger)
+    code, _, err = run("release", source, *wide, *more, "--out", tmp_path / f"wide.{ending}")
+    assert code == 4 and "Declare the range that it was trained on, with as many points (--range, --grid)." in " ".join(err.split())
     code, said, err = run("release", source, *paid, *more, "--out", tmp_path / f"later.{ending}")
     assert code == 0, said + err
     later = read_noisy(tmp_path / f"later.{ending}").by_id(np.arange(N))

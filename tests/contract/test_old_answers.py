@@ -456,9 +456,15 @@ LEARNS = {
 def test_a_step_that_learned_from_the_raw_labels_is_refused(ledger, way, recorded):
     """What such a step learned leaves the fit without any noise, under a guarantee that does not cover it."""
     model = make_pipeline(clone(LEARNS[way]), linear(**({"dataset": "d", "ledger": ledger} if recorded else {})))
-    with pytest.raises(ldp.InvalidInput, match=r"learns from labels.*Nothing was charged"):
+    with pytest.raises(ldp.InvalidInput, match=r"learns from labels.*Nothing was charged.*: LabelDPClassifier\(make_pipeline\(step, estim"):
         model.fit(np.round(X), FIRST)
     assert not ledger.runs()
+
+
+def test_the_way_out_names_the_estimator_that_is_fitted():
+    numbers = ldp.LabelDPRegressor(LinearRegression(), range=(0, 1))
+    with pytest.raises(ldp.InvalidInput, match=r"behind the noise: LabelDPRegressor\(make_pipeline\(step, estimator\), \.\.\.\)"):
+        make_pipeline(SelectKBest(k=1), numbers).fit(np.round(X), FIRST)
 
 
 @pytest.mark.parametrize("make", each(ESTIMATORS), ids=named)

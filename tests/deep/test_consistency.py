@@ -336,12 +336,27 @@ def test_the_count_loss_is_the_likelihood_of_normal_counts():
         {"variance": 0.0},
         {"groups": np.zeros(2, int)},
         {"groups": np.zeros(3)},
+        {"counts": np.full((2, 2), np.nan)},
     ],
 )
 def test_counts_that_do_not_fit_are_refused(wrong):
     given = {"groups": np.zeros(3, int), "counts": np.ones((2, 2)), "variance": 1.0} | wrong
     with pytest.raises(InvalidInput):
         count_loss(torch.zeros(3, 2), **given)
+
+
+def test_a_net_that_diverged_is_told_of_by_the_count_loss_as_by_all_others():
+    logits = torch.zeros(3, 2)
+    logits[1, 0] = torch.nan
+    with pytest.raises(InvalidInput, match=r"Expected finite logits, got NaN or inf in 1 rows of the batch \(first: row 1\)"):
+        count_loss(logits, np.zeros(3, int), np.ones((2, 2)), 1.0)
+
+
+@pytest.mark.parametrize("make", [Consistency.fixmatch, Consistency.adamatch, Consistency.posterior_selection, Consistency.dividemix])
+def test_a_papers_settings_refuse_others_by_name(make):
+    with pytest.raises(InvalidInput, match=r"one of strong, weight, .* got 'treshold'. Did you mean 'threshold'"):
+        make(treshold=0.9)
+    assert make(threshold=0.8).threshold == 0.8
 
 
 # Strong changes -----------------------------------------------------------------------------------------------------------------------

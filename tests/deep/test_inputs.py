@@ -154,8 +154,12 @@ def read(data):
     [
         (Stream, "map-style"),
         (lambda: DataLoader(Stream()), "map-style"),
-        (lambda: DataLoader(Items(), sampler=WeightedRandomSampler(torch.ones(N), 5)), "leave rows out"),
-        (lambda: DataLoader(Items(), batch_size=None), "leave rows out"),
+        (
+            lambda: DataLoader(Items(), sampler=WeightedRandomSampler(torch.ones(N), 5)),
+            "with sampler=WeightedRandomSampler, which may leave rows out",
+        ),
+        (lambda: DataLoader(Items(), batch_sampler=[[0, 1], [2]]), "with batch_sampler=list, which may leave rows out"),
+        (lambda: DataLoader(Items(), batch_size=None), "with batch_sampler=None, which may leave rows out"),
         (lambda: np.array(["a", "b"]), "numbers"),
         (lambda: {"x": X}, "an item a row"),
         (lambda: torch.tensor(1.0), "axis of rows"),

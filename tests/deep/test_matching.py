@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Noisy labels meet their own rows: by ids, through DataLoaders and Subsets; what contradicts ids is refused, or told."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import labeldp as ldp
@@ -40,11 +43,26 @@ def expected():
 def test_ids_bring_rows_and_noisy_labels_together(names):
     noisy = noisy_of(names=names)
     with pytest.warns(ldp.errors.LabelDPWarning, match="Pass ids="):
-        blind = classifier().fit(X, noisy)
+        blind = classifier().fit(TensorDataset(torch.from_numpy(X)), noisy)
     model = classifier().fit(X, noisy, ids=np.arange(N) if names is None else names)
     assert blind.score(X, Y) < 0.6 < 0.85 < model.score(X, Y)
     assert np.array_equal(model.noisy_labels_.ids, np.arange(N) if names is None else names)  # in the order of X
     assert np.array_equal(model.noisy_labels_.likelihood(), noisy[np.argsort(ORDER)].likelihood())
+
+
+def test_arrays_are_in_the_order_in_which_this_process_privatized_and_datasets_need_not_be(tmp_path):
+    """One rule with the estimators of scikit-learn."""
+    noisy = noisy_of(np.arange(N), names=NAMES)
+    noisy.save(tmp_path / "noisy.parquet")
+    read = ldp.NoisyLabels.load(tmp_path / "noisy.parquet")
+    linear = ldp.LabelDPClassifier(LogisticRegression(), classes=range(K))
+    for model, told in ((classifier(), [X, torch.from_numpy(X)]), (linear, [X])):
+        for given in told:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", ldp.errors.LabelDPWarning)
+                model.fit(given, noisy)
+        with pytest.warns(ldp.errors.LabelDPWarning, match="Pass ids="):
+            model.fit(X, read)
 
 
 def test_rows_without_a_noisy_label_are_left_out():

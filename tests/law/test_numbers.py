@@ -383,6 +383,8 @@ def test_released_numbers_are_unbiased() -> None:
     assert noisy.released().dtype == np.float64 and set(noisy.released()) <= set(numbers)
     assert abs(noisy.released().mean() - 50) < norm.isf(0.5e-7) * noisy.released().std() / np.sqrt(20_000)
     declared = ldp.NoisyLabels.from_labels(noisy.released(), law, grid)
+    with pytest.raises(ldp.InvalidInput, match=r"got another value in row 0\. Was it rounded, for example in a CSV file"):
+        ldp.NoisyLabels.from_labels(np.round(noisy.released(), 3), law, grid)
     assert np.array_equal(declared.likelihood(), noisy.likelihood())
 
 

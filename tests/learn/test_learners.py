@@ -369,8 +369,15 @@ def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge
         finally:
             assert "_weights" not in vars(model)
 
-    for wrong in (weights[1:], -weights, weights * np.nan, weights * 0):
-        with pytest.raises(ldp.InvalidInput, match="sample_weight of shape"):
+    lacking, negative = weights.copy(), weights.copy()
+    lacking[5], negative[7] = np.nan, -2.0
+    for wrong, said in (
+        (weights[1:], "sample_weight of shape"),
+        (lacking, r"finite and >= 0, got nan in row 5 \(the first is row 0\)"),
+        (negative, r"finite and >= 0, got -2\.0 in row 7 \("),
+        (weights * 0, "above 0 in some row"),
+    ):
+        with pytest.raises(ldp.InvalidInput, match=said):
             fit(LogisticRegression(), wrong)
     with pytest.raises(ldp.InvalidInput, match="takes sample_weight, got KNeighborsClassifier"):
         fit(KNeighborsClassifier(), weights)

@@ -508,6 +508,7 @@ class Failing(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": float("nan")}, "epsilon"),
         ({"delta": 0.0}, "delta"),
+        ({"delta": None}, "got delta=None. Pass a chance far below one in the number of rows, such as delta=1e-6"),
         ({"delta": 1.0}, "delta"),
         ({"semi_supervised": 1}, "semi_supervised"),
         ({"semi_supervised": True}, "takes -1 for no label"),

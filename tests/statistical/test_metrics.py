@@ -17,6 +17,7 @@ from labeldp.errors import UnmeasuredWarning
 from labeldp.learn._corrections import LearnOptions
 from labeldp.protocol import metrics
 from labeldp.protocol._estimator import hold_out
+from labeldp.protocol._statistics import Estimate
 
 FALSE_ALARM = 1e-6
 SIGMAS = 4.9  # two-sided normal quantile of FALSE_ALARM
@@ -112,6 +113,10 @@ def test_a_precision_of_no_row_says_so():
 
 
 def test_few_rows_say_that_they_cannot_tell():
+    far = Estimate(-0.2048, 0.0, 1.0, least=0.0, most=1.0, constant=0.5)
+    whole = "cannot tell: too few rows for this noise; its 95% interval is the whole range, 0.0000 to 1.0000"
+    assert str(far) == f"{whole} (estimate -0.2048, a constant 0.5000). Has the model learned from these rows?"
+    assert str(replace(far, value=0.4)) == f"{whole} (estimate 0.4000, a constant 0.5000)."
     one = ldp.privatize([0], ldp.RandomizedResponse(10, 1.0), classes=range(10), noise=ldp.SeededNoise(0))
     loss = metrics.log_loss(one, [[0.6] + [0.4 / 9] * 9])
     assert (loss.low, loss.high) == (0.0, pytest.approx(-math.log(0.4 / 9))) and not loss.tells

@@ -192,6 +192,10 @@ def test_edges_have_defined_results():
         (lambda noisy, s: metrics.roc_auc(noisy, s[:4]), "shape"),
         (lambda noisy, s: metrics.roc_auc(noisy, s, positive="yes"), "positive= as one of the 2 classes"),
         (lambda noisy, s: metrics.roc_auc(noisy, s, class_prior=1.0), "class_prior"),
+        (
+            lambda noisy, s: metrics.roc_auc(noisy, s, class_prior={1: 0.1}),
+            "got class_prior=dict. Pass the rate of the positive class as one",
+        ),
         (lambda noisy, s: metrics.lift(noisy, s, 0.0), "share"),
         (lambda noisy, s: metrics.lift(noisy, s, 5), "share"),
         (lambda noisy, s: metrics.calibration_curve(noisy, s), r"\[0, 1\]"),

@@ -184,6 +184,10 @@ def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypat
     code, out, err = run(*asked, "--split", "information", "--out", "noisy.csv")
     assert code == 0, err
     assert "columns 'ill', 'stars' together are 2-label-DP for each row" in out
+    assert (
+        err.count("The budget of dataset") == 1
+        and "The budget of dataset 'in', columns 'ill', 'stars' is now 2.0 each (first charge)" in err
+    )
     code, out, err = run("ledger", "spent")
     *accounts, total = out.splitlines()[1:]
     assert [line.split()[:4] for line in accounts] == [["in", "ill", "row", "2"], ["in", "stars", "row", "2"]]
