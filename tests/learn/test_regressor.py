@@ -7,7 +7,6 @@ every run: no test fails by chance. Tests of unbiasedness, coverage and shares s
 bounds.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -477,7 +476,7 @@ def test_rows_without_weight_teach_nothing_and_are_charged_as_all_others(estimat
 def test_noisy_labels_of_another_range_name_it_as_it_was_declared() -> None:
     X, y = linear(300)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(11, 2.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
-    with pytest.raises(ldp.InvalidInput, match=r"declared Grid\(0, 30, points=64\), got Grid\(0, 10, points=11\)\. Drop range=:"):
+    with pytest.raises(ldp.InvalidInput, match=r"declared Grid\(0\.0, 30\.0, points=64\), got Grid\(0, 10, points=11\)\. Drop range=:"):
         ldp.LabelDPRegressor(LinearRegression(), range=(0, 30)).fit(X, noisy)
     with pytest.raises(ldp.InvalidInput, match=r"declared 2 classes, got Grid\(0, 10, points=11\)\. Drop classes=:"):
         ldp.LabelDPClassifier(LogisticRegression(), classes=[0, 1]).fit(X, noisy)
@@ -640,8 +639,7 @@ def test_few_noisy_rows_tell_nothing_of_r2_and_it_says_so() -> None:
     noisy = ldp.privatize(np.arange(40) % 11, ldp.RandomizedResponse(11, 0.2), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
     found = r2(noisy, np.full(40, 5.0))
     assert not found.tells
-    said = r"cannot tell: too few rows for this noise; its 95% interval is the whole range, -inf to 1\.0000 \(estimate \S+, a constant \S+"
-    assert re.match(said, str(found))
+    assert str(found).startswith("cannot tell: too few rows for this noise; its 95% interval is the whole range, -inf to 1.0000 (estimate ")
 
 
 # Laws that release numbers -------------------------------------------------------------------------------------------------------------

@@ -176,7 +176,9 @@ def test_without_a_law_a_spec_takes_what_tells_most() -> None:
     assert ReleaseSpec(COLUMNS.name, COLUMNS, 1.0, "rr").law_name == "one-column"
 
 
-def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_releases_and_trains_a_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("LABELDP_LEDGER", str(tmp_path / "ledger.db"))
     monkeypatch.chdir(tmp_path)
     write(data(), tmp_path / "in.csv")
@@ -184,10 +186,8 @@ def test_the_command_line_releases_and_trains_a_column(tmp_path: Path, monkeypat
     code, out, err = run(*asked, "--split", "information", "--out", "noisy.csv")
     assert code == 0, err
     assert "columns 'ill', 'stars' together are 2-label-DP for each row" in out
-    assert (
-        err.count("The budget of dataset") == 1
-        and "The budget of dataset 'in', columns 'ill', 'stars' is now 2.0 each (first charge)" in err
-    )
+    (budget,) = (line for line in caplog.text.splitlines() if "The budget of" in line)
+    assert "dataset 'in', columns 'ill', 'stars' is now 2.0 each (first charge)" in budget
     code, out, err = run("ledger", "spent")
     *accounts, total = out.splitlines()[1:]
     assert [line.split()[:4] for line in accounts] == [["in", "ill", "row", "2"], ["in", "stars", "row", "2"]]
