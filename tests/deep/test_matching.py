@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Noisy labels meet their own rows: by ids, through DataLoaders and Subsets; what contradicts ids is refused, or told."""
 
+import re
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, as_inputs, with_evidence
+from labeldp.deep import Recipe, TorchClassifier, TorchRegressor, as_inputs, with_evidence
 from labeldp.deep.models import Mlp
 
 pytestmark = pytest.mark.usefixtures("same_noise")  # what is learned is judged
@@ -159,3 +160,21 @@ def test_items_that_name_themselves_are_watched_in_a_fit(tmp_path):
     for y, ids in ((Y, NAMES), (noisy, NAMES), (noisy, None)):
         with pytest.raises(ldp.InvalidInput, match="at position 0, got id 'row 299'"):
             classifier(**options).fit(data, y, ids=ids, id_of=name_of)
+
+
+@pytest.mark.parametrize("wrong", [None, np.nan, np.inf, "SENTINEL"], ids=str)
+@pytest.mark.parametrize("kind", ["classes", "columns", "numbers"])
+def test_labels_that_cannot_be_used_name_no_row(kind, wrong):
+    """As of the estimators of scikit-learn, in tests/adversarial/test_bad_labels_name_no_row.py."""
+    told = set()
+    for rows in ([217], [123], [123, 217]):
+        labels = Y.astype(object)
+        labels[rows] = wrong
+        model = classifier() if kind != "numbers" else TorchRegressor(lambda k: Mlp(K, k, (8,)), range=(0, 2))
+        if kind == "columns":
+            model = classifier(classes=ldp.LabelColumns({"y": range(K), "other": [0, 1]}))
+            labels = {"y": labels, "other": Y % 2}
+        with pytest.raises(ldp.InvalidInput, match="Which row it is would tell of its label") as caught:
+            model.fit(X, labels)
+        told.add(str(caught.value))
+    assert len(told) == 1 and not re.search(r"217|218|219|123|124|125|SENTINEL", *told)
