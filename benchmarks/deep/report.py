@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,8 @@ def grid_markdown(table: str, *, tiny: bool = False) -> str:
         "| what | " + " | ".join(f"eps = {e:g}: {number} | bits a label, by stage | mean k | label among k, %" for e in epsilons) + " |"
     ]
     lines.append("|---" * (1 + 4 * len(epsilons)) + "|")
+    worth = [[_worth(table, found, epsilon), "", "", ""] for epsilon in epsilons]
+    lines.append(f"| label equivalents | {' | '.join(chain(*worth))} |")
     for name in GRIDS[table](1.0):
         row = []
         for epsilon in epsilons:
