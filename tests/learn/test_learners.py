@@ -375,7 +375,7 @@ def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge
         (weights[1:], "sample_weight of shape"),
         (lacking, r"finite and >= 0, got nan in row 5 \(the first is row 0\)"),
         (negative, r"finite and >= 0, got -2\.0 in row 7 \("),
-        (weights * 0, "above 0 in some row"),
+        (weights * 0, "sample_weight that is not all zero"),
     ):
         with pytest.raises(ldp.InvalidInput, match=said):
             fit(LogisticRegression(), wrong)

@@ -426,7 +426,7 @@ def test_a_private_column_is_no_public_one():
         (lambda: ldp.stats.frequencies(a, by=[b, b]), "by"),
         (lambda: ldp.stats.mean(a, units=b), "units"),
         (lambda: ldp.stats.effect(a, b, of=1), "arm"),
-        (lambda: ldp.stats.regress(a, b, "linear"), "X"),
+        (lambda: ldp.stats.regress(a, b, "logistic"), "X"),
     ):
         with pytest.raises(InvalidInput, match=rf"Expected {name} as a public column.*frequencies\(noisy\)"):
             ask()

@@ -1484,7 +1484,7 @@ def checked_weights(sample_weight: ArrayLike, n: int) -> Floats:
             "not count."
         )
     if not 0 < weights.sum() < np.inf:
-        raise InvalidInput("Expected sample_weight above 0 in some row, and of a finite sum; got others. Scale it.")
+        raise InvalidInput("Expected sample_weight that is not all zero, and of a finite sum; got others. Scale it.")
     return weights
 
 
