@@ -104,7 +104,7 @@ def test_parquet_is_read_back_with_its_protocol(tmp_path: Path) -> None:
         (["--join", 0], 2, "join"),
         (["--delta", 0], 2, "delta"),
         (["--classes", "no,yes,maybe"], 2, "two declared classes"),
-        (["--classes", "no,nein"], 4, "declared class in column 'said'"),
+        (["--classes", "no,nein"], 4, "every label of column 'said' to be one of the"),
         (["--group", "said"], 2, "public column of groups"),
         (["--group", "village"], 4, "'village'"),
         (["--label", "vote"], 4, "'vote'"),

@@ -194,8 +194,8 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     "a grid too large for a law": (("--range", "0:100", "--grid", 101, "--law", "unbiased"), 4, "at most 100 points"),
     "a recipe of a paper": ((*RANGE, "--recipe", "lp-1st"), 2, "--recipe with classes only"),
     "a filter": ((*RANGE, "--stages", 2, "--filter", 2, "--temperature", 0.5), 2, "--temperature, --filter with classes only"),
-    "text": ((*RANGE, "--label", "work"), 4, "finite number in every row"),
-    "gaps": ((*RANGE, "--label", "age"), 4, "finite number in every row"),
+    "text": ((*RANGE, "--label", "work"), 4, "to be a finite number"),
+    "gaps": ((*RANGE, "--label", "age"), 4, "to be a finite number"),
 }
 
 

@@ -294,7 +294,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     "classes of three": (("--label", "clicked,bought", "--classes", "no,yes;no,yes;1,2"), 2, "got 3 lists"),
     "one list for all": (("--label", "clicked,rating", "--classes", "no,yes"), 4, "a list each is written --classes"),
     "inferred classes": (("--label", "clicked,bought", "--infer-classes"), 2, "got --infer-classes"),
-    "an undeclared label": (("--label", "clicked,odd", "--classes", "no,yes"), 4, "Expected a declared class in column 'odd'"),
+    "an undeclared label": (("--label", "clicked,odd", "--classes", "no,yes"), 4, "Expected every label of column 'odd' to be one of the"),
     "a missing label": (("--label", "clicked,gaps", "--classes", "no,yes"), 4, "column 'gaps'"),
     "a label as an id": ((*TWO, "--id", "bought"), 4, "Expected id to name public columns, got the label column 'bought'"),
     "a label as the unit": ((*TWO, "--unit", "bought"), 4, "Expected unit to name public columns, got the label column 'bought'"),
