@@ -478,7 +478,7 @@ def test_noisy_labels_of_another_range_name_it_as_it_was_declared() -> None:
     noisy = ldp.privatize(y, ldp.RandomizedResponse(11, 2.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
     with pytest.raises(ldp.InvalidInput, match=r"declared Grid\(0\.0, 30\.0, points=64\), got Grid\(0, 10, points=11\)\. Drop range=:"):
         ldp.LabelDPRegressor(LinearRegression(), range=(0, 30)).fit(X, noisy)
-    with pytest.raises(ldp.InvalidInput, match=r"declared 2 classes, got Grid\(0, 10, points=11\)\. Drop classes=:"):
+    with pytest.raises(ldp.InvalidInput, match=r"the 2 declared classes, got Grid\(0, 10, points=11\)\. Drop classes=:"):
         ldp.LabelDPClassifier(LogisticRegression(), classes=[0, 1]).fit(X, noisy)
     assert ldp.LabelDPRegressor(LinearRegression()).fit(X, noisy).score(X, y) > 0  # as the message advises
 

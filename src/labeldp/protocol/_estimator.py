@@ -698,9 +698,9 @@ def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: obje
         raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
     other = getattr(classes, "names", None) != getattr(noisy.classes, "names", None)  # of several columns
     if classes is not None and not infers(classes) and (other or declare(classes) != noisy.classes):
-        wanted, given = (repr(each) if isinstance(each, Grid) else f"{len(each)} classes" for each in (declare(classes), noisy.classes))
-        given = "others" if given == wanted else given
-        raise InvalidInput(f"Expected noisy labels of the declared {wanted}, got {given}. Drop {declared_by}=: noisy labels know theirs.")
+        wanted, given = declare(classes), repr(noisy.classes) if isinstance(noisy.classes, Grid) else "other ones"
+        what = f"declared {wanted!r}" if isinstance(wanted, Grid) else f"{len(wanted)} declared classes"
+        raise InvalidInput(f"Expected noisy labels of the {what}, got {given}. Drop {declared_by}=: noisy labels know theirs.")
     if not noisy.evidenced.any():
         raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
 
