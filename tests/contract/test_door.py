@@ -768,7 +768,7 @@ def test_a_huge_epsilon_is_warned_of(ledger):
         ldp.aggregate([0, 1], ldp.aggregates.Histogram(2, 10.0, 1), groups=[0, 0], classes=range(2))
     with pytest.warns(LargeEpsilonWarning, match="An epsilon of 1000 protects nothing: the labels come out practically in the clear"):
         ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1000.0))
-    with pytest.warns(LargeEpsilonWarning, match="practically the exact counts"):
+    with pytest.warns(LargeEpsilonWarning, match="the answers come out practically exact"):
         ldp.aggregate([0, 1], ldp.aggregates.Histogram(2, 100.0, 1), groups=[0, 0], classes=range(2))
     with pytest.warns(LargeEpsilonWarning, match="next to nothing"):  # four rows a unit: each label is drawn at 10
         ldp.privatize([0, 1], ldp.RandomizedResponse(2, 40.0), unit=[0, 1], max_rows_per_unit=4)
