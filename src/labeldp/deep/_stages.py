@@ -53,8 +53,8 @@ from labeldp.ledger._run_store import RunStore
 from labeldp.protocol._estimator import TopK, evidenced, in_top_k
 from labeldp.protocol._fit import MIN_VALIDATION_ROWS, FitPlan, HeldOut
 from labeldp.protocol._fit import Rows as Positions
-from labeldp.protocol._several import columns_told
 from labeldp.protocol._matching import spread
+from labeldp.protocol._several import columns_told
 from labeldp.protocol.metrics import towards, warn_of_lost_classes
 from labeldp.receipt import Receipt
 

@@ -212,8 +212,8 @@ def _require_own_arguments(others: Mapping[str, object]) -> None:
         if name.startswith("eval") or name in (*EARLY_STOPPING, "callbacks"):
             why = (
                 "Labels of rows that end a training would be read without noise. Early stopping takes noisy labels of held-out rows by "
-                "itself (validation_fraction); after how many rounds is set in the estimator: LGBMClassifier(early_stopping_round=10), "
-                "XGBClassifier(early_stopping_rounds=10) or HistGradientBoostingClassifier(n_iter_no_change=10)."
+                "itself (validation_fraction). How many rounds it waits is a setting of boosting classifiers: early_stopping_round of "
+                "LightGBM, early_stopping_rounds of XGBoost, n_iter_no_change of scikit-learn."
             )
         raise WrongType(f"Expected X, y, sample_weight, ids or unit, got {name}=. {why}")
 
