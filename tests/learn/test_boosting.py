@@ -237,6 +237,27 @@ def test_the_users_settings_stay():
     assert fitted.estimator_.get_params()["reg_lambda"] == 0.75
 
 
+@pytest.mark.parametrize(
+    ("library", "given", "follows"),
+    [
+        ("lightgbm", {"colsample_bytree": 0.9}, "colsample_bytree"),
+        ("lightgbm", {"feature_fraction": 1.0}, "colsample_bytree"),
+        ("lightgbm", {"feature_fraction_bynode": 0.7}, "colsample_bytree"),
+        ("lightgbm", {"min_gain_to_split": 0.0}, "min_split_gain"),
+        ("lightgbm", {"lambda_l2": 0.0}, "reg_lambda"),
+        ("lightgbm", {"num_leaf": 31}, "num_leaves"),
+        ("xgboost", {"colsample_bytree": 1.0}, "colsample_bytree"),
+        ("xgboost", {"colsample_bynode": 0.7}, "colsample_bytree"),
+        ("xgboost", {"min_split_loss": 0.0}, "gamma"),
+        ("xgboost", {"reg_lambda": 1.0}, "reg_lambda"),
+    ],
+)
+def test_what_the_user_set_by_another_name_stays_too(library, given, follows):
+    ours = LikelihoodBoosting(LIBRARIES[library]())._settings(library, 20, 0.1, early=False)
+    kept = LikelihoodBoosting(LIBRARIES[library](**given))._settings(library, 20, 0.1, early=False)
+    assert set(ours) - set(kept) == {follows}
+
+
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 def test_trees_see_four_columns_or_all_where_there_are_fewer(library):
     """Half of two columns would be one, of which no tree learns a class that depends on both."""
@@ -322,7 +343,7 @@ def test_columns_that_can_be_split_are_found_whatever_they_are(columns, capfd):
     X = np.zeros((n, 2))
     X[:25, 1] = 1
     if columns == "sparse":
-        X = sparse.csr_array(X)
+        X = sparse.csr_matrix(X)
     elif columns == "categories":
         X = pytest.importorskip("pandas").DataFrame({"a": np.zeros(n), "b": np.where(X[:, 1] > 0, "x", "y")}).astype({"b": "category"})
     elif columns == "gaps":
