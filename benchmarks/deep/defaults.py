@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, parser, save_runs
+from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, parser, save_runs
 from labeldp.deep import TorchClassifier, cross_entropy, evidence_of, likelihood_loss, models, predict, schedules
 from labeldp.deep._loop import Placement, default_recipe
 from labeldp.deep.models import PreActivationBlock
@@ -77,6 +77,7 @@ CELLS = {  # data, net: rows learned from
     ("mnist", "convnet"): 7000,
     ("fashion_mnist", "convnet"): 7000,
 }
+TABLES = ("adult", "credit_default")  # of two classes
 FULL_SIZE = [cell for cell in CELLS if cell[1] == "convnet" and cell[0] in ("mnist", "fashion_mnist")]  # judged, too slow to choose by
 
 
@@ -238,7 +239,7 @@ def report(runs: Sequence[Run], mode: str) -> str:
     value, scale, digits = ("evidence", 1, 3) if mode == "choose" else ("test_accuracy", 100, 1)
     mine = [run for run in runs if run["mode"] == mode]
     settings = list(dict.fromkeys(run["setting"] for run in mine))
-    lines = [f"| {mode}: data, net | eps | {' | '.join(settings)} |", "|---" * (2 + len(settings)) + "|"]
+    lines = [f"| {mode}: data, net | eps | label equivalents | {' | '.join(settings)} |", "|---" * (3 + len(settings)) + "|"]
     for data, net, epsilon in dict.fromkeys((run["data"], run["net"], run["epsilon"]) for run in mine):
         cells = []
         for setting in settings:
@@ -246,7 +247,8 @@ def report(runs: Sequence[Run], mode: str) -> str:
             lost = sum(r["lost"] for r in some)
             mean = f"{scale * np.mean([r[value] for r in some]):.{digits}f}" if some else ""
             cells.append(mean + (f" ({lost} lost)" if lost else ""))
-        lines.append(f"| {data}, {net} | {epsilon:g} | {' | '.join(cells)} |")
+        k = 2 if data.endswith(":2") or data in TABLES else 10
+        lines.append(f"| {data}, {net} | {epsilon:g} | {equivalents(CELLS[data, net], k, epsilon):,.0f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

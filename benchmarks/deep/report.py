@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +169,14 @@ def tables() -> str:
 
 
 THEIRS, OURS = ("tuned-1st", "tuned-2st", "alibi"), ("counts", "ours-1", "ours-2")
+BEST = "best of LP-1ST, LP-2ST and ALIBI, trained as ours"
 SEVERAL = ("ours-1-of-4", "ours-3-of-6")  # of a data set one of them was run
 
 
 def summary() -> str:
     """One line for each table, size, net and epsilon at which ours was run: the README's. Seeds in brackets."""
-    columns = {NAMES[name]: (name,) for name in (*THEIRS, *OURS)} | {"labeldp, several nets": SEVERAL}
-    columns |= {NAMES["true-labels"]: ("true-labels",)}
-    titles = ("data, net, weights, precision", "eps", "label equivalents", "LP-2ST, published", *columns, NAMES["non-private"])
+    columns = {NAMES[name]: (name,) for name in OURS} | {"labeldp, several nets": SEVERAL, NAMES["true-labels"]: ("true-labels",)}
+    titles = ("data, net, weights, precision", "eps", "label equivalents", "LP-2ST, published", BEST, *columns, NAMES["non-private"])
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
     for table, size, net in sorted((*place, net) for place in kept for net in ("", "-resnet9")):
@@ -188,9 +189,24 @@ def summary() -> str:
             row = [_what(table, size, ours), f"{epsilon:g}", _worth(table, found, epsilon), "" if cited is None else f"{cited:.{digits}f}"]
             shown_runs = [[run for name in names for run in found.get((name + net, epsilon), [])] for names in columns.values()]
             shown_runs.append(found.get(("non-private" + net, None), []))
-            row += [shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "") for runs in shown_runs]
+            row += [_best(table, {name: found.get((name + net, epsilon), []) for name in THEIRS}, digits)]
+            row += [_counted(table, runs, digits) for runs in shown_runs]
             lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
+
+
+def _counted(table: str, runs: Sequence[Run], digits: int) -> str:
+    """Mean and deviation of runs, with their number."""
+    return shown(measured(table, runs), digits) + (f" ({len(runs)})" if runs else "")
+
+
+def _best(table: str, found: dict[str, list[Run]], digits: int) -> str:
+    """The best method by its mean, and its name."""
+    means = {name: float(measured(table, runs).mean()) for name, runs in found.items() if runs}
+    if not means:
+        return ""
+    best = min(means, key=lambda name: means[name] if rates(table) else -means[name])
+    return f"{_counted(table, found[best], digits)}, {NAMES[best].partition(',')[0]}"
 
 
 def _what(table: str, size: str, runs: Sequence[Run]) -> str:
@@ -231,6 +247,8 @@ def grid_markdown(table: str, *, tiny: bool = False) -> str:
         "| what | " + " | ".join(f"eps = {e:g}: {number} | bits a label, by stage | mean k | label among k, %" for e in epsilons) + " |"
     ]
     lines.append("|---" * (1 + 4 * len(epsilons)) + "|")
+    worth = [[_worth(table, found, epsilon), "", "", ""] for epsilon in epsilons]
+    lines.append(f"| label equivalents | {' | '.join(chain(*worth))} |")
     for name in GRIDS[table](1.0):
         row = []
         for epsilon in epsilons:
