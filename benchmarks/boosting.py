@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boosting on the exact likelihood: how accurate is it, and what does it cost against a plain fit?
 
-    python -m benchmarks boosting [--data adult,credit_default,made8,made26] [--seeds 10] [--curvature] [--tiny] [--report]
+    python -m benchmarks boosting [--data adult,credit_default,made8,made26] [--seeds 10] [--curvature] [--columns] [--tiny] [--report]
 
 Each run privatizes the training labels by the law that LabelDPClassifier chooses ("auto"), fits, and is measured on true test labels:
 
@@ -25,6 +25,10 @@ and differences are paired over seeds.
 library's own settings and once with those that follow the noise: "information" is the product's, p (1 - p) that of
 expectation-maximisation, (p - q)^2 the square of the gradient, and "mixture" the mean of the latter two. Kept in
 results/boosting-curvature.json.
+
+`--columns` compares the columns that trees see: half of them by tree, as the product sets it under noise, all of them, and 0.7 of them at
+each node, as users set these. Tables of 3,000 rows of 8 or 20 normal columns: "few", four classes by three of the columns, and "many", two
+classes of which every column tells a little; and adult and credit_default. Kept in results/boosting-columns.json.
 """
 
 import time
@@ -52,6 +56,7 @@ RESULT = RESULTS / "boosting.json"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 MADE = {"made8": 8, "made26": 26}
 DATA = ("adult", "credit_default", *MADE)
+NORMAL = ("few8", "few20", "many8", "many20")
 SIZES = common.SIZES | {name: (15_000, k) for name, k in MADE.items()}
 TRUE = "as many true labels"
 ASKED: dict[str, dict[str, Any]] = {
@@ -85,9 +90,23 @@ LIBRARIES: dict[str, Callable[[str], Any]] = {
 }
 
 
+def normal_columns(name: str) -> tuple[Array, Array, Array, Array, int]:
+    """Make a table of normal columns: "few8" has four classes by three of them, "many8" two classes by all of them, at random."""
+    columns = int(name.strip("abcdefghijklmnopqrstuvwxyz"))
+    rng = np.random.default_rng(700 + columns)
+    X = rng.normal(size=(13_000, columns))
+    if name.startswith("few"):
+        y, k = np.digitize(X[:, :3] @ [1, 0.5, -1], [-1, 0, 1]), 4
+    else:
+        y, k = (rng.random(len(X)) < 1 / (1 + np.exp(-0.7 * X @ rng.normal(size=columns)))).astype(np.int64), 2
+    return X[:3000], y[:3000], X[3000:], y[3000:], k
+
+
 @cache
 def rows_of(name: str) -> tuple[Array, Array, Array, Array, int]:
     """Give features and labels to learn from, those to test on, and the number of classes."""
+    if name in NORMAL:
+        return normal_columns(name)
     if name not in MADE:
         X, y, X_test, y_test, dataset = parts(name)
         return X, y, X_test, y_test, dataset.n_classes
@@ -318,12 +337,61 @@ def curvature_table() -> str:
     return "\n".join(lines)
 
 
+# Columns that trees see -----------------------------------------------------------------------------------------------------------------
+
+SEEN = RESULTS / "boosting-columns.json"
+SHARES: dict[str, dict[str, dict[str, float]]] = {
+    "half, by tree": {"LightGBM": {}, "XGBoost": {}},
+    "all": {"LightGBM": {"feature_fraction": 1.0}, "XGBoost": {"colsample_bytree": 1.0}},
+    "0.7, by node": {"LightGBM": {"feature_fraction_bynode": 0.7}, "XGBoost": {"colsample_bynode": 0.7}},
+}
+FACTS = ("seed", "data", "epsilon", "library", "share")
+
+
+def measure_columns(run: Run, rows: int | None) -> Run:
+    """Fit once, with a share of the columns as users set it."""
+    warnings.simplefilter("ignore")
+    X, y, X_test, y_test, k = rows_of(run["data"])
+    estimator = LIBRARIES[run["library"]](run["data"]).set_params(**SHARES[run["share"]][run["library"]])
+    told: dict[str, Any] = {"classes": range(k), "noise": ldp.SeededNoise(run["seed"]), "random_state": run["seed"]}
+    model = ldp.LabelDPClassifier(estimator, epsilon=run["epsilon"], **told).fit(X[:rows], y[:rows])
+    return run | scores(model, X_test, y_test) | {"machine": machine(), "finished": now()}
+
+
+def columns_key(run: Run) -> tuple[Any, ...]:
+    return tuple(run[name] for name in FACTS)
+
+
+def wanted_columns() -> list[Run]:
+    cells = product(range(3), (*NORMAL, "adult", "credit_default"), EPSILONS, ("LightGBM", "XGBoost"), SHARES)
+    return [dict(zip(FACTS, cell, strict=True)) for cell in cells]
+
+
+def columns_table() -> str:
+    """Table of the shares: accuracy, and log-loss in brackets, means over seeds."""
+    runs = [run for run in load_runs(SEEN) if "finished" in run]
+    heads = [f"{library}, {share}" for library, share in product(("LightGBM", "XGBoost"), SHARES)]
+    lines = ["| data | eps | " + " | ".join(heads) + " | seeds |", "|" + "---|" * (3 + len(heads))]
+    for data, epsilon in product((*NORMAL, "adult", "credit_default"), EPSILONS):
+        cells, seeds = [], 0
+        for library, share in product(("LightGBM", "XGBoost"), SHARES):
+            asked = {"data": data, "epsilon": epsilon, "library": library, "share": share}
+            mine = [run for run in runs if asked.items() <= run.items()]
+            told = [np.mean([run[field] for run in mine]) for field in ("accuracy", "log_loss")] if mine else []
+            cells.append(f"{100 * told[0]:.1f} ({told[1]:.3f})" if told else "")
+            seeds = max(seeds, len(mine))
+        if seeds:
+            lines.append(f"| {data} | {epsilon:g} | " + " | ".join(cells) + f" | {seeds} |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run what is missing, and print."""
     options = parser("boosting", __doc__)
     options.add_argument("--data", default=",".join(DATA))
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--curvature", action="store_true", help="compare curvatures instead, 3 seeds")
+    options.add_argument("--columns", action="store_true", help="compare shares of the columns instead, 3 seeds")
     options.add_argument("--tiny", action="store_true", help="few rows, one seed, one data set, to see that it runs; keeps nothing")
     options.add_argument("--report", action="store_true", help="only print")
     args = options.parse_args(arguments)
@@ -332,12 +400,13 @@ def main(arguments: Sequence[str]) -> None:
             if run["epsilon"] == 2.0 and run["library"] != "histogram":
                 print(measure(run, 1000))
         print(measure_curvature(wanted_curvatures()[-1], 1000))
+        print(measure_columns(wanted_columns()[0], 1000))
         return
-    path, wished, key_of, measured = (
-        (CURVED, wanted_curvatures(), curvature_key, measure_curvature)
-        if args.curvature
-        else (RESULT, list(wanted(args.data.split(","), args.seeds)), key, measure)
-    )
+    path, wished, key_of, measured = (RESULT, list(wanted(args.data.split(","), args.seeds)), key, measure)
+    if args.curvature:
+        path, wished, key_of, measured = (CURVED, wanted_curvatures(), curvature_key, measure_curvature)
+    if args.columns:
+        path, wished, key_of, measured = (SEEN, wanted_columns(), columns_key, measure_columns)
     if not args.report:
         runs = load_runs(path)
         done = {key_of(run) for run in runs if "finished" in run}
@@ -349,4 +418,4 @@ def main(arguments: Sequence[str]) -> None:
                 save_runs(path, runs)
                 told = (round(runs[-1][field], 4) for field in ("accuracy", "log_loss", "ratio") if field in runs[-1])
                 print(*key_of(run), *told, flush=True)
-    print(curvature_table() if args.curvature else f"{tables()}\n\n{verdicts()}")
+    print(columns_table() if args.columns else curvature_table() if args.curvature else f"{tables()}\n\n{verdicts()}")

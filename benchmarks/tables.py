@@ -40,6 +40,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "tabular": _of("tabular"),
         "boosting": _of("boosting"),
         "curvature": _of("boosting", "curvature_table"),
+        "columns": _of("boosting", "columns_table"),
         "rare": _of("rare"),
         "coverage": _of("coverage"),
         "deep": _of("deep.report"),

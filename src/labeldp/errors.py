@@ -16,7 +16,7 @@ LabelDPWarning
 ├── HighRateWarning      a learning rate that is meant for another optimizer
 ├── LargeEpsilonWarning  a budget that protects next to nothing
 ├── LeftOutWarning       rows over a unit's cap are not used
-├── LostClassWarning     a net has given up a class that occurs
+├── LostClassWarning     a model has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
 ├── MisfitWarning        a regression's model does not fit what was released
 ├── NoisyVotesWarning    noise outvotes teachers even where all of them agree
@@ -29,7 +29,7 @@ LabelDPWarning
 ├── SeparationWarning    coefficients of a regression grow without bound
 ├── UnmeasuredWarning    no row, or too few, can measure a model
 ├── UnrecordedWarning    nothing keeps a record of this spend
-└── UntrainedWarning     no step of a training changed the net
+└── UntrainedWarning     no step of a training changed the model
 """
 
 import sys
@@ -161,7 +161,7 @@ class LeftOutWarning(LabelDPWarning):
 
 
 class LostClassWarning(LabelDPWarning):
-    """A net gives a class practically no probability, though the noisy labels say that it occurs."""
+    """A model gives a class practically no probability, though the noisy labels say that it occurs."""
 
 
 class MergedClassesWarning(LabelDPWarning):
@@ -210,7 +210,7 @@ class UnmeasuredWarning(LabelDPWarning):
 
 
 class UntrainedWarning(LabelDPWarning):
-    """No step of a training changed the net."""
+    """No step of a training changed the net, or trees find no column to split."""
 
 
 class UnrecordedWarning(LabelDPWarning):

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boosting on the exact likelihood: gradient and curvature against enumeration, the libraries, and what users bring."""
 
+import contextlib
 import pickle
 from itertools import product
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
+from labeldp.errors import UntrainedWarning
 from labeldp.learn import LearnOptions, _boosting
 from labeldp.learn._boosting import LikelihoodBoosting, library_of
 from labeldp.learn._classifier import _short
@@ -234,6 +237,27 @@ def test_the_users_settings_stay():
     assert fitted.estimator_.get_params()["reg_lambda"] == 0.75
 
 
+@pytest.mark.parametrize(
+    ("library", "given", "follows"),
+    [
+        ("lightgbm", {"colsample_bytree": 0.9}, "colsample_bytree"),
+        ("lightgbm", {"feature_fraction": 1.0}, "colsample_bytree"),
+        ("lightgbm", {"feature_fraction_bynode": 0.7}, "colsample_bytree"),
+        ("lightgbm", {"min_gain_to_split": 0.0}, "min_split_gain"),
+        ("lightgbm", {"lambda_l2": 0.0}, "reg_lambda"),
+        ("lightgbm", {"num_leaf": 31}, "num_leaves"),
+        ("xgboost", {"colsample_bytree": 1.0}, "colsample_bytree"),
+        ("xgboost", {"colsample_bynode": 0.7}, "colsample_bytree"),
+        ("xgboost", {"min_split_loss": 0.0}, "gamma"),
+        ("xgboost", {"reg_lambda": 1.0}, "reg_lambda"),
+    ],
+)
+def test_what_the_user_set_by_another_name_stays_too(library, given, follows):
+    ours = LikelihoodBoosting(LIBRARIES[library]())._settings(library, 20, 0.1, early=False)
+    kept = LikelihoodBoosting(LIBRARIES[library](**given))._settings(library, 20, 0.1, early=False)
+    assert set(ours) - set(kept) == {follows}
+
+
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 def test_trees_see_four_columns_or_all_where_there_are_fewer(library):
     """Half of two columns would be one, of which no tree learns a class that depends on both."""
@@ -299,15 +323,49 @@ def test_consensus_retraining_follows_boosting():
 
 @each
 @pytest.mark.parametrize("columns", ["constant", "few rows"])
-def test_without_a_column_to_split_the_frequencies_are_the_model(library, columns):
+def test_without_a_column_to_split_the_frequencies_are_the_model(library, columns, capfd):
     n = 400 if columns == "constant" else 15
     X = np.zeros((n, 2)) if columns == "constant" else np.random.default_rng(0).normal(size=(n, 2))
     noisy = ldp.privatize(np.arange(n) % 4 == 0, ldp.RandomizedResponse(2, 8.0), classes=[False, True], noise=ldp.SeededNoise(0))
-    fitted = exact_learner(LIBRARIES[library]()).fit_likelihood(X, noisy.log_likelihood())
+    told = pytest.warns(UntrainedWarning, match="No column of X can be split") if library == "lightgbm" else contextlib.nullcontext()
+    with told:
+        fitted = exact_learner(LIBRARIES[library]()).fit_likelihood(X, noisy.log_likelihood())
+    assert "Fatal" not in capfd.readouterr().err  # which LightGBM prints whatever its settings
     p = fitted.predict_proba(X[:3])
     assert p.shape == (3, 2) and np.allclose(p.sum(axis=1), 1)
     if columns == "constant":
         assert np.abs(p[:, 1] - 0.25).max() < 0.15
+
+
+@pytest.mark.parametrize("columns", ["sparse", "categories", "one of many zeros", "gaps"])
+def test_columns_that_can_be_split_are_found_whatever_they_are(columns, capfd):
+    n = 300
+    X = np.zeros((n, 2))
+    X[:25, 1] = 1
+    if columns == "sparse":
+        X = sparse.csr_matrix(X)
+    elif columns == "categories":
+        X = pytest.importorskip("pandas").DataFrame({"a": np.zeros(n), "b": np.where(X[:, 1] > 0, "x", "y")}).astype({"b": "category"})
+    elif columns == "gaps":
+        X[:, 0] = np.nan
+    noisy = ldp.privatize(np.arange(n) < 25, ldp.RandomizedResponse(2, 8.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    fitted = exact_learner(LIBRARIES["lightgbm"]()).fit_likelihood(X, noisy.log_likelihood())
+    p = fitted.predict_proba(X)[:, 1]
+    assert p[:25].mean() > p[25:].mean() + 0.2 and not capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", _boosting.EARLY_STOPPING)
+def test_early_stopping_goes_by_every_name_that_lightgbm_has(name):
+    X, y, _, _ = table(2, n=2000)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
+    free = {"min_split_gain": 1e-9, "reg_lambda": 1e-9, "n_estimators": 200, "verbose": -1}
+    fitted = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free, **{name: 4}), random_state=0).fit(X, noisy).estimator_
+    assert fitted.n_iter_ < 200
+    learner = LikelihoodBoosting(LIBRARIES["lightgbm"](**{name: 4}))
+    asked, whole = (learner._settings("lightgbm", 10, 0.1, early=early) for early in (True, False))
+    assert asked["early_stopping_round"] == 4 and whole["early_stopping_round"] is None
+    everything = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free, **{name: 4}), validation_fraction=0, random_state=0).fit(X, noisy)
+    assert everything.estimator_.n_iter_ == 200
 
 
 def test_a_dry_run_of_trees_whose_number_is_the_librarys_is_short() -> None:

@@ -9,15 +9,16 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_classification
+from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
-from labeldp.errors import SeenRowsWarning
+from labeldp.errors import LostClassWarning, SeenRowsWarning
 from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions
 from labeldp.protocol._fit import HELD_OUT, mixed
 from labeldp.protocol.metrics import class_rates
@@ -75,6 +76,24 @@ def biased(y):
     given[:, 1] = 1.0
     given[: len(y) // 10] = 1.0
     return given
+
+
+def test_classes_that_the_model_has_lost_are_told(data):
+    X, y = data
+    blind = DummyClassifier(strategy="constant", constant=2)
+    with pytest.warns(LostClassWarning, match=r"The model gives no probability to 0, 1, 3, 4, .*not drawn again"):
+        classifier(blind, correction="none", epsilon=3.0).fit(X, y)
+    weights = (y == 2).astype(float)  # the model is told to learn this class alone
+    classifier(blind, correction="none", epsilon=3.0).fit(X, y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("correction", ["none", "em"])
+def test_a_class_that_does_not_occur_is_not_called_lost_however_wrong_the_model(epsilon, correction):
+    """False alarm below 3e-7 a class: an unbiased frequency above 5 standard errors whose mean is 0. Warnings are errors here."""
+    X = np.random.default_rng(0).normal(size=(8000, 4))
+    y = np.digitize(X[:, 0] * X[:, 1] + 0.5 * X[:, 2], [-0.4, 0.4])  # which a line cannot tell, and this model is sure of it all the same
+    classifier(RidgeClassifier(), correction=correction, epsilon=epsilon).fit(X, y)
 
 
 def test_mixing_is_linear_and_counts_zeros_as_uniform():

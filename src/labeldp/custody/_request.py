@@ -541,11 +541,14 @@ def large_epsilon(epsilon: float, each: float, *, of_groups: bool = False) -> st
     if epsilon <= LARGE_EPSILON:
         return ""
     if each > CLEAR_EPSILON:
-        shown = "the answers are practically the exact counts" if of_groups else "the labels come out practically in the clear"
+        shown = "the answers come out practically exact" if of_groups else "the labels come out practically in the clear"
         return f"An epsilon of {epsilon:g} protects nothing: {shown}, as if no noise were drawn. Prefer 2 or less."
+    # of answers no label comes out: what is bounded is how surely two values of one label are told apart by them
+    shown = "whoever knows all other labels tells which of two a label is" if of_groups else "with two classes a label comes out unchanged"
+    also = "up to " if of_groups else ""
     return (
-        f"An epsilon of {epsilon:g} protects next to nothing: with two classes a label comes out unchanged with probability "
-        f"{1 / (1 + math.exp(-epsilon)):.6f}. Prefer 2 or less."
+        f"An epsilon of {epsilon:g} protects next to nothing: {shown} with probability {also}{1 / (1 + math.exp(-epsilon)):.6f}. "
+        "Prefer 2 or less."
     )
 
 

@@ -46,15 +46,16 @@ from labeldp.deep._inputs import Inputs
 from labeldp.deep._loop import Epoch, Precision, Recipe, from_first, is_first, plain, predict, takes_labels, train
 from labeldp.deep._losses import Form, column_evidence, debias_weights, debiased_loss, evidence_of
 from labeldp.deep.models import Ensemble
-from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning
+from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid, LabelColumns, Law
 from labeldp.ledger._run_store import RunStore
 from labeldp.protocol._estimator import TopK, evidenced, in_top_k
 from labeldp.protocol._fit import MIN_VALIDATION_ROWS, FitPlan, HeldOut
 from labeldp.protocol._fit import Rows as Positions
+from labeldp.protocol._matching import spread
 from labeldp.protocol._several import columns_told
-from labeldp.protocol.metrics import lost_classes, towards
+from labeldp.protocol.metrics import towards, warn_of_lost_classes
 from labeldp.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ _KNOWN = ("labeldp", "torch")  # described by name: their code belongs to a vers
 _DEEP = 12  # depth of nested values; deeper ones are described by their type
 _MANY = 64  # a longer tuple counts as data, not as settings
 
-_LOOKED_AT, _RATED, _CELLS = 10_000, 1 << 15, 1 << 23  # rows, for lost classes and for mean probabilities, and their probabilities
+_RATED = 1 << 15  # rows for mean probabilities
 
 
 class RatedNet(nn.Module):
@@ -262,7 +263,7 @@ class Trainer:
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients
         for net in rated(done):
-            some = _spread(len(self.inputs), sum(net.sizes), _RATED)
+            some = spread(len(self.inputs), sum(net.sizes), _RATED)
             net.hold(logits_of(net, self.inputs, some, recipe.precision, self.fabric))
         return TrainedNet(done, number, (*before, tuple(history)))
 
@@ -274,25 +275,18 @@ class Trainer:
 
     def _tell_of_lost_classes(self, trained: TrainedNet, rows: Positions, noisy: NoisyLabels) -> None:
         """Warn of classes to which the net gives no probability."""
-        if not is_first() or isinstance(noisy.classes, Grid):  # of a range's points many may be near no number
+        if not is_first() or isinstance(noisy.classes, Grid):
             return
-        some = _spread(len(rows), noisy.n_classes, _LOOKED_AT)
+        some = spread(len(rows), noisy.n_classes)
         proba = self.proba(trained, rows[some])
         read = [noisy[some]] if self.columns is None else columns_told(noisy[some])
         heads = [proba] if self.columns is None else self.columns.separated(proba)
-        lost = []
-        for each, part in zip(read, heads, strict=True):
-            asked = each.evidenced
-            if asked.any() and not isinstance(each.classes, Grid):
-                lost += lost_classes(each[asked], part[asked])
-        if lost:
-            warnings.warn(
-                f"After stage {trained.number} the net gives no probability to {_validate.quoted(lost)}, though the noisy labels speak "
-                "for it: a step was too large. Clip gradients, lower the rate, or fit again from another random_state; labels that were "
-                "drawn are not drawn again.",
-                LostClassWarning,
-                stacklevel=2,
-            )
+        warn_of_lost_classes(
+            zip(read, heads, strict=True),
+            f"After stage {trained.number} the net",
+            "a step was too large. Clip gradients, lower the rate, or fit again from another random_state; labels that were drawn are not "
+            "drawn again.",
+        )
 
     def prior_of(self, model: TrainedNet, rows: Positions) -> Floats:
         """Return the model's probabilities, sharpened or flattened by the temperature, as the next stage's prior: (m, K)."""
@@ -306,11 +300,6 @@ class Trainer:
         precision = self.settings.recipes[model.number - 1].precision
         logits = logits_of(model.module, self.inputs, rows, precision, self.fabric) / temperature
         return softmax(logits, () if self.columns is None else self.columns.sizes)
-
-
-def _spread(n_rows: int, n_classes: int, most: int) -> Positions:
-    """Choose rows evenly: a sample is enough, and with very many classes the probabilities of all rows would not fit into memory."""
-    return np.arange(0, n_rows, -(-n_rows // min(most, max(1, _CELLS // n_classes))))
 
 
 def softmax(logits: Tensor, sizes: Sequence[int] = ()) -> Floats:

@@ -18,7 +18,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.utils import check_random_state, get_tags
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, UntrainedWarning, warn
 from labeldp.learn._data import Floats
 from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import class_rates, likeliest_frequencies, towards
@@ -42,14 +42,14 @@ _ENOUGH_ROWS = 1 << 12  # to compute a model's mean probabilities by, up to twic
 _CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
 _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
+_LEAST_IN_A_LEAF = ("min_child_samples", "min_data_in_leaf", "min_data_per_leaf", "min_data", "min_samples_leaf")  # rows, of LightGBM
 _CERTAIN = 80.0  # logit beyond which nothing changes: its probability's inverse still fits into 32 bits
 
-# What the libraries name differently: the classes, the rounds of early stopping, and what is set here unless the user has: its default, as
-# the library's parameters say and in effect, and its value under much noise. scikit-learn has no least gain of a split, but smaller trees.
-_LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float]]]] = {
+# What the libraries name differently: the classes, and what is set here unless the user has: its default, as the library's parameters say
+# and in effect, and its value under much noise. scikit-learn has no least gain of a split, but smaller trees.
+_LIBRARIES: dict[str, tuple[str, dict[str, tuple[float | None, float, float]]]] = {
     "lightgbm": (
         "LGBM",
-        "early_stopping_round",
         {
             "min_split_gain": (0.0, 0.0, GAIN),
             "reg_lambda": (0.0, 0.0, RIDGE),
@@ -59,7 +59,6 @@ _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float
     ),
     "xgboost": (
         "XGB",
-        "early_stopping_rounds",
         {
             "gamma": (None, 0.0, GAIN),
             "reg_lambda": (None, 1.0, RIDGE),
@@ -69,11 +68,24 @@ _LIBRARIES: dict[str, tuple[str, str, dict[str, tuple[float | None, float, float
     ),
     "sklearn.ensemble": (
         "HistGradientBoosting",
-        "",
         {"l2_regularization": (0.0, 0.0, RIDGE), "max_leaf_nodes": (31, 31, LEAVES - 2), "max_features": (1.0, 1.0, COLUMNS)},
     ),
 }
+# Other names under which users may have set the same, or have a say in it.
+_ALSO: dict[str, tuple[str, ...]] = {
+    "min_split_gain": ("min_gain_to_split",),
+    "gamma": ("min_split_loss",),
+    "reg_lambda": ("lambda_l2", "l2_regularization", "lambda"),
+    "num_leaves": ("num_leaf", "max_leaves", "max_leaf", "max_leaf_nodes"),
+    "colsample_bytree": (
+        *("feature_fraction", "sub_feature", "feature_fraction_bynode", "sub_feature_bynode"),
+        *("colsample_bynode", "colsample_bylevel"),
+    ),
+}
 LEAST_GAINS = ("min_split_gain", "gamma")
+# Rounds without a gain after which a training ends: the name that is set here comes first.
+EARLY_STOPPING = ("early_stopping_round", "early_stopping_rounds", "early_stopping", "n_iter_no_change")
+_PATIENCE = {"lightgbm": EARLY_STOPPING, "xgboost": ("early_stopping_rounds",), "sklearn.ensemble": ()}
 _OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob", "multi:softmax")
 _SQUARES = (None, "squared_error", "reg:squarederror", "regression", "regression_l2", "l2", "mse", "mean_squared_error")
 _ROUNDS = {"lightgbm": "n_estimators", "xgboost": "n_estimators", "sklearn.ensemble": "max_iter"}
@@ -262,6 +274,13 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             return fit(clone(self.estimator).set_params(**settings), X, loss, judges, self._scores)
 
         self.estimator_ = trees(known.X, loss)
+        if self.estimator_ is None:
+            warn(
+                UntrainedWarning(
+                    "No column of X can be split: each is constant, or leaves too few rows on one side of every cut (min_child_samples). "
+                    "The model predicts the class frequencies alone."
+                )
+            )
         # standard error of a frequency
         error = frequencies * (1 - frequencies) / np.sqrt(held) if self.class_prior is None else np.zeros(k)
         bounds = frequencies - error, frequencies + error
@@ -311,10 +330,11 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
     def _settings(self, library: str, columns: int, told: float, early: bool, information: float = np.inf) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
-        patience, params = _LIBRARIES[library][1], self.estimator.get_params()
+        names, params = _PATIENCE[library], self.estimator.get_params()
         settings = noisy_settings(self.estimator, library, columns, told, information) | _silence(params, library)
-        if patience and (early or params.get(patience)):
-            settings[patience] = (params.get(patience) or PATIENCE) if early else None
+        patience = next((params[name] for name in names if params.get(name)), None)
+        if names and (early or patience):
+            settings |= dict.fromkeys(names & params.keys(), None) | {names[0]: (patience or PATIENCE) if early else None}
         return settings
 
     def _scores(self, n: int) -> Floats:
@@ -362,8 +382,8 @@ def noisy_settings(estimator: Any, library: str, columns: int, told: float, info
     """
     params, held_back = estimator.get_params(), min(max(1.0, ENOUGH / information), MOST / RIDGE)
     settings: dict[str, Any] = {}
-    for name, (default, own, noisy) in _LIBRARIES[library][2].items():
-        if params.get(name) == default:
+    for name, (default, own, noisy) in _LIBRARIES[library][1].items():
+        if params.get(name) == default and all(params.get(other) is None for other in _ALSO.get(name, ())):
             noisy *= held_back if name in ("l2_regularization", "reg_lambda") else 1
             noisy = max(noisy, min(1.0, _SEEN / columns)) if name == "colsample_bytree" else noisy
             found = noisy + (own - noisy) * told**2
@@ -582,6 +602,8 @@ def _fit_lightgbm(
     categorical: list[int] | None = None,
 ) -> Any:
     told = columns_told(categorical)
+    if not _can_split(model, X, told):
+        return None
     if held is not None:
         told |= {"eval_X": held[0], "eval_y": held[1].labels, "eval_init_score": [start(held[1].n)]}
         told["eval_metric"] = lambda y, scores: ("standing", held[1].standing(y, scores), False)
@@ -592,10 +614,39 @@ def _fit_lightgbm(
     except Exception as error:
         if "num_features()) > (0)" not in str(error):
             raise
-        return None  # no column can be split, which LightGBM bears only without an objective of one's own
+        return None
     finally:
         loss.forget()
     return model
+
+
+def _can_split(model: Any, X: Any, told: dict[str, Any]) -> bool:
+    """Whether LightGBM finds a column to split. Where it finds none, it stops at an objective of one's own, and prints so unasked."""
+    params = {name: value for name, value in model.get_params().items() if value is not None and name not in ("random_state", "verbose")}
+    least = 2 * max(int(params.get(name, 0)) for name in _LEAST_IN_A_LEAF)
+    if any(_halves(values) >= least for values in _columns_of_numbers(X)):
+        return True
+    from lightgbm import Dataset
+
+    params = {name: value for name, value in params.items() if not callable(value) and name not in _OBJECTIVE_NAMES}
+    made = Dataset(X, params=params | {"verbosity": -1}, **told).construct()
+    return any(made.feature_num_bin(column) for column in range(made.num_feature()))
+
+
+def _columns_of_numbers(X: Any) -> Iterator[Floats]:
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "fiub":
+        yield from X.T
+    elif hasattr(X, "iloc"):
+        yield from (X.iloc[:, place].to_numpy() for place, kind in enumerate(X.dtypes) if getattr(kind, "kind", "") in "fiub")
+
+
+def _halves(values: Floats) -> int:
+    """Count the rows on the smaller side of the median, above or below whichever makes that side larger."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return 0
+    middle = np.partition(known, len(known) // 2)[len(known) // 2]
+    return max(min(each, len(known) - each) for each in (int((known < middle).sum()), int((known > middle).sum())))
 
 
 def _fit_xgboost(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> Any:
@@ -727,7 +778,7 @@ def settled(regressor: Any, library: str, settings: dict[str, Any], rounds: int)
     """Clone a regressor of this library for `newton`: with these settings and rounds, and no ending of its own."""
     params = regressor.get_params()
     own: dict[str, dict[str, Any]] = {
-        "lightgbm": {name: None for name in ("early_stopping_round", "early_stopping_rounds") if params.get(name)},
+        "lightgbm": {name: None for name in EARLY_STOPPING if params.get(name)},
         "xgboost": {"early_stopping_rounds": None, "base_score": 0.0},
         "sklearn.ensemble": {"early_stopping": False, "warm_start": False},
     }

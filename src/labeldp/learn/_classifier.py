@@ -20,7 +20,8 @@ from labeldp import _validate
 from labeldp.custody._encode import Name, RowIds
 from labeldp.errors import InvalidInput, WrongType
 from labeldp.evidence import NoisyLabels
-from labeldp.laws import LabelColumns, Law, RandomizedResponse, SubsetSelection
+from labeldp.laws import Grid, LabelColumns, Law, RandomizedResponse, SubsetSelection
+from labeldp.learn._boosting import EARLY_STOPPING
 from labeldp.learn._clusters import ClusterPrior, HistogramPrior
 from labeldp.learn._corrections import (
     CORRECTIONS,
@@ -55,11 +56,12 @@ from labeldp.protocol._estimator import (
     undisturbed,
 )
 from labeldp.protocol._fit import HELD_OUT, MIN_VALIDATION_ROWS, MOST_CELLS, FitPlan, FitSettings, HeldOut, Rows, plan_fit
-from labeldp.protocol._matching import matched_by_id, row_count, take, together
+from labeldp.protocol._matching import matched_by_id, row_count, spread, take, together
 from labeldp.protocol._several import check_rows, is_several, rates_of
-from labeldp.protocol.metrics import checked_weights, class_rates
+from labeldp.protocol.metrics import checked_weights, class_rates, warn_of_lost_classes
 
 FEW_ROWS = 2000
+_LOOKED_AT = 1000  # rows, for classes that may be lost
 
 
 def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradientBoostingClassifier:
@@ -208,10 +210,11 @@ def _require_own_arguments(others: Mapping[str, object]) -> None:
     """Refuse arguments of `fit` that other libraries have."""
     for name in others:
         why = "Of unknown arguments none is passed on to the estimator; its settings are parameters of its own."
-        if name.startswith("eval") or name in ("early_stopping_rounds", "callbacks"):
+        if name.startswith("eval") or name in (*EARLY_STOPPING, "callbacks"):
             why = (
                 "Labels of rows that end a training would be read without noise. Early stopping takes noisy labels of held-out rows by "
-                "itself (validation_fraction); patience is a parameter of the estimator."
+                "itself (validation_fraction). How many rounds it waits is a setting of boosting classifiers: early_stopping_round of "
+                "LightGBM, early_stopping_rounds of XGBoost, n_iter_no_change of scikit-learn."
             )
         raise WrongType(f"Expected X, y, sample_weight, ids or unit, got {name}=. {why}")
 
@@ -614,7 +617,21 @@ class _Training(Generic[Fitted]):
     def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
         rows, noisy, kept = evidenced(rows, noisy, held_out)
         scored = None if kept is None else Scored(take(self.inputs, kept[0]), kept[1], weights_of(self.weights, kept[0]))
-        return self.learner.fit(take(self.inputs, rows), noisy, model, scored, **self.given(rows))
+        found = self.learner.fit(take(self.inputs, rows), noisy, model, scored, **self.given(rows))
+        self._tell_of_lost_classes(found, rows, noisy)
+        return found
+
+    def _tell_of_lost_classes(self, found: Fitted, rows: Rows, noisy: NoisyLabels) -> None:
+        if isinstance(noisy.classes, Grid):
+            return
+        some = np.arange(len(rows)) if self.weights is None else np.flatnonzero(self.weights[rows])
+        few = some[spread(len(some), noisy.n_classes, _LOOKED_AT)]
+        # where they are far from lost, the probabilities of more rows would cost a fast library a tenth of its fit
+        if (self.proba(found, rows[few]).mean(axis=0) > 0.2 / noisy.n_classes).all():
+            return
+        some = some[spread(len(some), noisy.n_classes)]
+        why = "this estimator, correction or rate of classes leaves it out. Try another one; labels that were drawn are not drawn again."
+        warn_of_lost_classes([(noisy[some], self.proba(found, rows[some]))], "The model", why)
 
     def given(self, rows: Rows) -> dict[str, Any]:
         """Return the weights of these rows as the learner's argument; nothing where all rows count alike."""

@@ -26,6 +26,14 @@ def take(X: object, rows: NDArray[np.int64]) -> object:
     return X[rows] if hasattr(X, "__getitem__") and hasattr(X, "shape") else np.asarray(X)[rows]
 
 
+_LOOKED_AT, _CELLS = 10_000, 1 << 23  # rows, and their probabilities
+
+
+def spread(n_rows: int, n_classes: int, most: int = _LOOKED_AT) -> NDArray[np.int64]:
+    """Choose rows evenly: a sample is enough, and with very many classes the probabilities of all rows would not fit into memory."""
+    return np.arange(0, n_rows, -(-n_rows // min(most, max(1, _CELLS // n_classes))))
+
+
 def check_count(n_labels: int, n_rows: int) -> None:
     """Refuse a number of labels other than that of rows, and fewer than two rows."""
     if n_labels != n_rows:

@@ -15,7 +15,7 @@ chooses those of labels and predictions alike, by `noisy.evidenced`.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,8 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import public_hash
 from labeldp.custody._encode import encode
-from labeldp.errors import InvalidInput, LabelDPWarning, RawLabelsWarning, SeenRowsWarning, UnmeasuredWarning, warn
+from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning, RawLabelsWarning, SeenRowsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import NoisyLabels
+from labeldp.laws import Grid
 from labeldp.protocol._statistics import (
     Estimate,
     Estimates,
@@ -160,6 +161,26 @@ def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
             RawLabelsWarning,
             stacklevel=3,
         )
+
+
+def warn_of_lost_classes(told: Iterable[tuple[NoisyLabels, Floats]], model: str, why: str) -> None:
+    """Warn of classes to which a model gives practically no probability, though the noisy labels speak for them (`lost_classes`).
+
+    Parameters
+    ----------
+    told : iterable of (NoisyLabels of m rows, (m, K) probabilities)
+        Of each label column. Rows without evidence, and grids of numbers, of whose points many may be near no number, are left out.
+    model : str
+        How the warning names the model.
+    why : str
+        A cause, and what to do.
+    """
+    lost: list[object] = []
+    for noisy, proba in told:
+        if not isinstance(noisy.classes, Grid) and (asked := noisy.evidenced).any():
+            lost += lost_classes(noisy[asked], proba[asked])
+    if lost:
+        warn(LostClassWarning(f"{model} gives no probability to {_validate.quoted(lost)}, though the noisy labels speak for it: {why}"))
 
 
 def warn_of_score(found: Estimate, noisy: NoisyLabels, name: str = "score") -> None:
@@ -1336,7 +1357,8 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     list of class values, in their order
         Classes whose mean probability is below 0.1 / K and whose score is above 5 standard errors. If the outputs follow the model,
         L_c / (sum_y p_y L_y) - 1 has mean 0 for every class c, so with many rows a class that does not occur is named with probability
-        3e-7. None are named from fewer than LEAST_ROWS (30) rows.
+        3e-7. Where the law has unbiased weights, the class's frequency must be 5 standard errors above 0, too: so the bound holds for
+        a model that is wrong about other classes. None are named from fewer than LEAST_ROWS (30) rows.
 
     Notes
     -----
@@ -1345,7 +1367,7 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     table, likelihood = _probabilities(noisy, proba, sums=False), noisy.likelihood(dtype="float64")
     if len(noisy) < LEAST_ROWS:
         return []
-    rare = table.mean(axis=0) < 0.1 / noisy.n_classes
+    rare = (table.mean(axis=0) < 0.1 / noisy.n_classes) & _occurring(noisy)
     evidence = np.maximum((table * likelihood).sum(axis=1), 1e-300)
     found: list[int] = []
     while rare.any():
@@ -1359,6 +1381,16 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
         # Outputs of a class that the model lacks count as evidence for other classes, too: give it its share before the next test.
         evidence = _with_share(evidence, likelihood[:, code])
     return [noisy.classes[code] for code in sorted(found)]
+
+
+def _occurring(noisy: NoisyLabels) -> NDArray[np.bool_]:
+    """Find the classes whose unbiased frequency is 5 standard errors above 0, (K,); all where the law has none."""
+    told = noisy.measurable
+    told = told[told.evidenced]
+    if len(told) < LEAST_ROWS:
+        return np.ones(noisy.n_classes, bool)
+    weights = told.class_weights()
+    return np.asarray(weights.mean(axis=0) * np.sqrt(len(told)) > 5 * weights.std(axis=0))
 
 
 def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> Floats:
