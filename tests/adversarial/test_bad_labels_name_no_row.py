@@ -94,6 +94,42 @@ def test_doors_of_python(door: str, kind: str, value: str) -> None:
     assert not default_ledger().exists() or not default_ledger().runs()
 
 
+@pytest.mark.parametrize("value", [None, np.nan, pd.NA, 3, True])
+def test_the_first_row_is_as_any_other_if_classes_are_read_off(value: Any) -> None:
+    told = set()
+    for row in (0, *ROWS):
+        with pytest.raises(InvalidInput) as caught:
+            ldp.LabelDPClassifier(epsilon=1.0, classes="infer", **ACCOUNT).fit(X, bad("classes", value, (row,)))
+        told.add((str(caught.value), caught.value.__context__))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("values", [("NO", SENTINEL), (" no", "NO"), (None, SENTINEL)])
+def test_of_two_bad_labels_neither_is_the_first(tmp_path: Path, values: tuple[Any, Any]) -> None:
+    told = set()
+    for one, other in (ROWS, ROWS[::-1]):
+        labels = bad("classes", values[0], (one,))
+        labels[other] = values[1]
+        with pytest.raises(InvalidInput) as caught:
+            DOORS["privatize"]("classes", labels)
+        pq.write_table(pa.table({"id": np.arange(N), "y": labels.tolist()}), tmp_path / "in.parquet")
+        code, _, text = run(
+            *shlex.split(f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out {tmp_path}/o.csv")
+        )
+        assert code == 4
+        told.add((str(caught.value), text))
+    assert len(told) == 1
+
+
+def test_labels_that_are_no_text_are_as_any_others(tmp_path: Path) -> None:
+    text = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(np.array([0, 2, 8], np.int32)), pa.py_buffer(b"no\xff\xfesecr")])
+    pq.write_table(pa.table({"id": [1, 2], "y": text}), tmp_path / "in.parquet")
+    code, _, said = run(
+        *shlex.split(f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out {tmp_path}/o.csv")
+    )
+    assert code == 4 and "Which row it is would tell of its label" in said and "secr" not in said
+
+
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
 def test_labels_of_a_type_that_is_numeric(kind: str) -> None:
     """Arrays of floats take another way than objects, where scikit-learn would look for NaN first."""

@@ -368,6 +368,12 @@ def test_early_stopping_goes_by_every_name_that_lightgbm_has(name):
     assert everything.estimator_.n_iter_ == 200
 
 
+@pytest.mark.parametrize("off", [-1, 0, True, False])
+def test_early_stopping_without_a_number_of_rounds_is_the_default(off):
+    asked = LikelihoodBoosting(LIBRARIES["lightgbm"](early_stopping_round=off))._settings("lightgbm", 10, 0.1, early=True)
+    assert asked["early_stopping_round"] == _boosting.PATIENCE
+
+
 def test_a_dry_run_of_trees_whose_number_is_the_librarys_is_short() -> None:
     assert _short(xgboost.XGBClassifier()).n_estimators == _short(make_pipeline(xgboost.XGBClassifier()))[-1].n_estimators == 2
     assert _short(xgboost.XGBClassifier(n_estimators=1)).n_estimators == 1

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import get_tags
 
@@ -211,6 +211,20 @@ def test_columns_that_follow_from_one_another_are_learned_without_bias(epsilon):
     assert np.log(own).mean() > 1.1 * np.log(counts).mean() > 0 and np.log(own).mean() > np.log(loose).mean()
 
 
+@pytest.mark.filterwarnings("ignore::labeldp.errors.LostClassWarning")
+@pytest.mark.parametrize("epsilon", [2.0, 8.0])
+def test_classifiers_that_give_no_probability_to_a_class_do_not_ruin_the_reading(epsilon):
+    """Ridge chooses one class in each row, here never the third."""
+    rng = np.random.default_rng(0)
+    third = np.where(rng.random(N) < 0.12, 2, X[:, 0] > 0).astype(int)
+    columns = ldp.LabelColumns({"a": [0, 1, 2], "b": [0, 1]})
+    fitted = model(
+        estimator=RidgeClassifier(), classes=columns, law=columns.law(epsilon, "joint"), epsilon=epsilon, noise=ldp.SeededNoise(0)
+    )
+    predicted = fitted.fit(X, {"a": third, "b": (X[:, 1] > 0).astype(int)}).predict(X)
+    assert (predicted[:, 0] == third).mean() > 0.8
+
+
 def test_what_is_told_with_ties_is_the_conditional_law_of_the_set():
     rng = np.random.default_rng(3)
     columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1, 2], "c": [0, 1]})
@@ -383,7 +397,7 @@ def test_a_true_number_is_scored_by_its_nearest_point():
     right = (predicted[:, 0] == PAID["clicked"]) & (predicted[:, 1] == POINTS)
     assert several.score(X, PAID) == several.score(X, PAID.assign(paid=POINTS)) == right.mean() > 0.5
     assert several.score(X, PAID.to_numpy(object)) == right.mean()
-    with pytest.raises(InvalidInput, match="row 3"):
+    with pytest.raises(InvalidInput, match="some label is not"):
         several.score(X, PAID.assign(paid=np.where(np.arange(N) == 3, np.nan, PAID["paid"])))
     one = model(classes=SPREAD.lists[1], **given).fit(X, PAID["paid"])
     assert one.score(X, PAID["paid"]) == (one.predict(X) == POINTS).mean() > 0.5

@@ -287,6 +287,18 @@ def test_perfect_separation_is_said_and_has_infinite_standard_errors():
     assert "Not converged" in fit.summary()
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_where_no_row_has_the_outcome_slopes_are_open(epsilon):
+    """With the intercept far enough, every slope is as likely as none: an end far out is where no step finds that, and no end."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.random(3000) < 0.3, rng.normal(size=3000)])
+    noisy = ldp.privatize(np.zeros(3000, int), ldp.RandomizedResponse(2, epsilon), classes=[0, 1], noise=SEED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeparationWarning)
+        fit = ldp.stats.regress(noisy, X, "logistic")
+    assert np.isinf(fit.conf_int()[2]).all()
+
+
 @pytest.mark.parametrize("model", ["logistic", "multinomial", "poisson"])
 def test_a_group_without_the_outcome_bounds_its_coefficient_on_one_side(model):
     """All else is estimated as without the group; labels of the group that are all one class exclude the coefficients of one sign."""

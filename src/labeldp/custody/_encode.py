@@ -30,6 +30,7 @@ Classes = Sequence[object] | NDArray[np.generic]
 MOST_READ_OFF = 100_000
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+")
+_DESCRIBED = 100  # different undeclared values that are compared with the classes, at most
 
 
 class Codes(np.ndarray[Any, np.dtype[np.int32]]):
@@ -195,10 +196,11 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
     InvalidInput
         There are numbers with a fraction, or more values than `most_read_off` allows. The message shows neither a value nor their number.
     """
-    try:
+    found: list[Any] = []
+    with contextlib.suppress(TypeError):  # whose text tells which of two types comes first
         found = sorted(set(values))
-    except TypeError:
-        raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare the classes.") from None
+    if len(values) and not found:
+        raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare the classes.")
     # Numbers with a fraction are measurements: a list of them would be the private column.
     if floats or any(isinstance(value, float) or (isinstance(value, str) and _is_fraction(value)) for value in found):
         raise _unfit("labels that are names of classes", "numbers with a decimal point, or missing values")
@@ -264,7 +266,8 @@ NO_NUMBER = Fault(
     "make numbers = numpy.array(pandas.to_numeric(labels, errors='coerce'), float), and "
     "numpy.flatnonzero(~numpy.isfinite(numbers)) finds it",
     "look for fields of the column that are empty or no plain number",
-    f"Pass numbers, not text. If a number is missing, {_KNOWN}; else fill it in with a number within the range.",
+    "Pass numbers, not text. If numbers are missing, release two columns, whether there is one and the number or 0 (docs/numbers.md), or "
+    f"{_KNOWN}.",
 )
 
 
@@ -327,7 +330,7 @@ def _of_one(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     bad = array[codes < 0]
     if len(bad):
         missing = any(map(is_missing, bad.tolist()))
-        raise bad_label(MISSING if missing else UNDECLARED, one_of(classes), hint="" if missing else near_miss(bad[0], classes))
+        raise bad_label(MISSING if missing else UNDECLARED, one_of(classes), hint="" if missing else near_misses(bad.tolist(), classes))
     return codes.view(Codes)
 
 
@@ -384,6 +387,15 @@ def _on_grid(array: NDArray[np.generic], grid: Grid) -> Codes:
     if (codes < 0).any():
         raise bad_label(NO_NUMBER, FINITE)
     return codes.view(Codes)
+
+
+def near_misses(values: Iterable[object], classes: Iterable[object]) -> str:
+    """Describe in a sentence how all of these undeclared labels nearly equal declared classes; "" if one does not, whichever row has it."""
+    different: set[object] = set()
+    with contextlib.suppress(TypeError):  # of values that cannot be hashed, which are near nothing
+        different = set(values)
+    hints = {near_miss(value, classes) for value in different} if len(different) <= _DESCRIBED else set()
+    return hints.pop() if len(hints) == 1 else ""
 
 
 def near_miss(value: object, classes: Iterable[object]) -> str:

@@ -332,7 +332,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         """Give what the noise asks for, where the user has not set it."""
         names, params = _PATIENCE[library], self.estimator.get_params()
         settings = noisy_settings(self.estimator, library, columns, told, information) | _silence(params, library)
-        patience = next((params[name] for name in names if params.get(name)), None)
+        patience = next((params[name] for name in names if type(params.get(name)) is int and params[name] > 0), None)
         if names and (early or patience):
             settings |= dict.fromkeys(names & params.keys(), None) | {names[0]: (patience or PATIENCE) if early else None}
         return settings

@@ -20,7 +20,7 @@ from sklearn.utils import check_array, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 
 from labeldp._hash import array_digest
-from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, not_plain
+from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, is_missing, not_plain
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
 from labeldp.laws import Grid
 from labeldp.protocol._fit import FitSettings, settled_classes
@@ -277,10 +277,12 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise bad_label(NO_NUMBER, FINITE, fix="" if isinstance(settings.classes, Grid) else MISSING.fix)
     if infers(settings.classes):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # scikit-learn's warning depends on the number of distinct raw labels
-                check_classification_targets(labels)
-        except TypeError:
-            raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare classes=.") from None
+        if labels.dtype.kind == "O":
+            if any(map(is_missing, labels)):
+                raise bad_label(MISSING, "given")
+            if len(set(map(type, labels))) > 1:
+                raise InvalidInput("Expected labels of one type, got several types. Convert them, or declare classes=.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # scikit-learn's warning depends on the number of distinct raw labels
+            check_classification_targets(labels)
     return labels, settled_classes(settings, labels)

@@ -29,6 +29,7 @@ Belief: TypeAlias = list[Floats]
 """Weights of the classes of each of L columns: L arrays (n, K_l)."""
 _TIED_CELLS: Final = 1 << 19  # rows x combinations by which it is estimated how columns hang together
 _FLOOR: Final = np.finfo(np.float64).tiny
+_UNSURE: Final = 0.01  # share of uniform classes in a belief: classifiers that only choose, such as ridge, give others no probability
 _STILL: Final = 1e-4  # a step of the shares of combinations that ends their estimate
 Maker: TypeAlias = Callable[[int], Any]
 """Makes the unfitted classifier of a column, by its number."""
@@ -92,7 +93,7 @@ class SeveralModels:
             belief = cls._of(
                 columns, *some, lambda number: make(number).set_params(validation_fraction=0.0), Reading(uniform)
             ).predict_proba(X)
-        reading = Reading(belief or [], counted)
+        reading = Reading([_unsure(each) for each in belief or []], counted)
         return cls._of(wanted, X, noisy, sample_weight, make, reading.tied(noisy, sample_weight) if belief else reading)
 
     @classmethod
@@ -233,6 +234,10 @@ class Reading:
             done += len(part.rows)
         found -= found.max(axis=1, keepdims=True)
         return replace(block, law=BesideOthers(sizes[number], block.law.epsilon), outputs=found, side={})
+
+
+def _unsure(belief: Floats) -> Floats:
+    return np.asarray((1 - _UNSURE) * belief / belief.sum(axis=1, keepdims=True) + _UNSURE / belief.shape[1])
 
 
 def _added(table: Floats, number: int, belief: Belief) -> Floats:

@@ -105,7 +105,7 @@ class Count(Cells):
     """A Poisson count, rounded and clamped: the predictor is the ln of its mean."""
 
     def _function(self, eta: Floats) -> tuple[Floats, Floats, Floats]:
-        rate = np.exp(np.minimum(eta[:, :1], 300.0))
+        rate = np.exp(np.clip(eta[:, :1], -300.0, 300.0))
         most = np.floor(self.borders)  # the largest count of each cell
         counted = most >= 0
         n = np.maximum(most, 0.0)

@@ -149,6 +149,8 @@ class Profile:
         Squares of these standard errors over those of the observed information.
     rows : float or None
         None unless the outcome is normal.
+    far : (p,) float64
+        Sizes from which on an end is infinite: so far out probabilities are 0 and 1, and no step finds whether others would do as well.
     """
 
     problem: Problem
@@ -158,6 +160,7 @@ class Profile:
     halves: Floats
     ratio: Floats
     rows: float | None
+    far: Floats
 
     @property
     def _degrees(self) -> float | None:
@@ -170,7 +173,10 @@ class Profile:
         if self.rows is not None and degrees is not None:
             t = stdtrit(degrees, ndtr(reach)) if degrees > 0 else np.inf
             reach = np.sqrt(self.rows * np.log1p(t**2 / degrees)) if degrees > 0 else np.inf
-        return np.array([[self._end(i, reach, side) for side in (-1.0, 1.0)] for i in places])
+        ends = np.array([[self._end(i, reach, side) for side in (-1.0, 1.0)] for i in places])
+        far = self.far[list(places)]
+        low, high = np.where(ends[:, 0] < -far, -np.inf, ends[:, 0]), np.where(ends[:, 1] > far, np.inf, ends[:, 1])
+        return np.column_stack([low, high])
 
     def pvalues(self) -> Floats:
         """Compute the p-value of each coefficient's being 0: (p,)."""

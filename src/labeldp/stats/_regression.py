@@ -325,14 +325,15 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
     params = back @ found.flat
     # Sizes of the predictors' columns; one of the scale of a linear model.
     reach = np.concatenate([np.sqrt((design.table**2).mean(axis=0)) if part is designs[0] else np.ones(1) for part in designs])
+    far = np.full(len(reach), np.inf) if isinstance(family, Normal) else FAR / 2 / reach
     if isinstance(family, Softmax) and not found.converged:  # far coefficients that were still growing
-        lost |= np.abs(params) * reach > FAR / 2
+        lost |= np.abs(params) > far
     if isinstance(family, Normal):
         params[-1] += np.log(spread)
         family = Normal(family.borders * spread)
     halves = np.where(lost, np.inf if isinstance(family, Normal) else 1 / reach, np.sqrt(np.diagonal(covariance)))
     if lost.any() and not isinstance(family, Normal):
-        alone = Profile(problem, found, back, params, halves, ratio, None)
+        alone = Profile(problem, found, back, params, halves, ratio, None, far)
         lost |= [not gone and alone.is_open(i) for i, gone in enumerate(lost)]
         halves, ratio = np.where(lost, 1 / reach, halves), np.where(lost, 1.0, ratio)
     if lost.any():
@@ -358,7 +359,7 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
                 "rows."
             )
         )
-    profile = Profile(problem, found, back, params, halves, ratio, rows)
+    profile = Profile(problem, found, back, params, halves, ratio, rows, far)
     counts = len(noisy), _count(noisy, units)
     done = found.converged and not lost.any()
     return Regression(

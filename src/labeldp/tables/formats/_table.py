@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of tables for a release: batches that are read twice, labels as codes, ids, digests of columns, and sinks."""
 
+import contextlib
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from labeldp import _hash, _validate
 from labeldp.custody._draw import Ids
-from labeldp.custody._encode import FINITE, MISSING, MOST_READ_OFF, NO_NUMBER, UNDECLARED, bad_label, near_miss, one_of, read_off
+from labeldp.custody._encode import FINITE, MISSING, MOST_READ_OFF, NO_NUMBER, UNDECLARED, bad_label, near_misses, one_of, read_off
 from labeldp.custody._stream import HISTOGRAM
 from labeldp.errors import ClassMismatch, InvalidInput
 from labeldp.evidence._noisy import record_type
@@ -315,13 +316,14 @@ class LabelCodec:
         return bool(pa.types.is_integer(self._values.type)) and self.classes == tuple(range(len(self.classes)))
 
     def _refuse(self, labels: pa.Array, found: pa.Array) -> None:
-        at = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-        value = labels[at].as_py()  # used for the hint, and never shown
-        if value is None or value == "":
+        values: list[object] = [b""]  # used for the hint, and never shown
+        with contextlib.suppress(UnicodeDecodeError):  # which holds the label
+            values = labels.filter(found.is_null()).unique().to_pylist()
+        if None in values or "" in values:
             fix = "Declare the null class{}, or drop such rows if it is public which these are."
             python, cli = fix.format(", None after the others in classes="), fix.format(" (--null-class)")
             raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=python, cli=cli)
-        hint = near_miss(value, self.classes)
+        hint = near_misses(values, self.classes)
         raise bad_label(UNDECLARED, one_of(self.classes), column=self.column, hint=hint, kind=ClassMismatch)
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
