@@ -114,7 +114,7 @@ def test_of_two_bad_labels_neither_is_the_first(tmp_path: Path, values: tuple[An
             DOORS["privatize"]("classes", labels)
         pq.write_table(pa.table({"id": np.arange(N), "y": labels.tolist()}), tmp_path / "in.parquet")
         code, _, text = run(
-            *shlex.split(f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out {tmp_path}/o.csv")
+            *shlex.split(f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out {tmp_path}/o.parquet")
         )
         assert code == 4
         told.add((str(caught.value), text))
@@ -125,7 +125,7 @@ def test_labels_that_are_no_text_are_as_any_others(tmp_path: Path) -> None:
     text = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(np.array([0, 2, 8], np.int32)), pa.py_buffer(b"no\xff\xfesecr")])
     pq.write_table(pa.table({"id": [1, 2], "y": text}), tmp_path / "in.parquet")
     code, _, said = run(
-        *shlex.split(f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out {tmp_path}/o.csv")
+        *shlex.split(f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out {tmp_path}/o.parquet")
     )
     assert code == 4 and "Which row it is would tell of its label" in said and "secr" not in said
 
