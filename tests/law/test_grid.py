@@ -112,14 +112,14 @@ def test_columns_of_numbers_are_encoded(name: str) -> None:
 
 SECRET = 31415.9265
 REFUSED = {
-    "nan": ([SECRET, np.nan], "row 1"),
-    "infinite": ([SECRET, -np.inf], "row 1"),
-    "none": ([SECRET, None], "row 1"),
-    "NA": (pd.Series([SECRET, None], dtype="Float64"), "row 1"),
-    "null": (pa.array([SECRET, None]), "row 1"),
-    "huge": ([SECRET, 10**400], "row 1"),
-    "one text": (np.array([SECRET, "31415.9265"], object), "row 1"),
-    "one truth": (np.array([SECRET, True], object), "row 1"),
+    "nan": ([SECRET, np.nan], "some label is not"),
+    "infinite": ([SECRET, -np.inf], "some label is not"),
+    "none": ([SECRET, None], "some label is not"),
+    "NA": (pd.Series([SECRET, None], dtype="Float64"), "some label is not"),
+    "null": (pa.array([SECRET, None]), "some label is not"),
+    "huge": ([SECRET, 10**400], "some label is not"),
+    "one text": (np.array([SECRET, "31415.9265"], object), "some label is not"),
+    "one truth": (np.array([SECRET, True], object), "some label is not"),
     "text": (["31415.9265", "2"], "got text"),
     "truths": ([True, False], "got booleans"),
     "times": (np.array(["2020-01-01"], "datetime64[D]"), "got times"),
