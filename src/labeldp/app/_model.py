@@ -58,7 +58,7 @@ from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
 from labeldp.inputs import Inputs, inputs_from_dict
 from labeldp.inputs._columns import matrix_of
 from labeldp.laws import Grid
-from labeldp.laws._columns import MOST_COMBINATIONS
+from labeldp.laws._columns import MOST_COMBINATIONS, as_classes
 from labeldp.laws._grid import classes_of
 from labeldp.learn._boosting import HistogramScores
 from labeldp.learn._corrections import Model
@@ -814,13 +814,13 @@ class PriorModel:
         kind, path = self.kind, Path(self.path)
         paths = files_of_model(path) if kind == FOLDER else [path]
         files = tuple((each.name, _bytes(each)) for each in paths)
-        given = OpenModel(kind, files, (), tuple(classes), self.factory, self.probabilities, tuple(self.trust))
+        given = OpenModel(kind, files, (), as_classes(classes), self.factory, self.probabilities, tuple(self.trust))
         columns = self.features or given.own_columns()
         if not columns:
             raise InvalidInput(
                 f"Expected the columns that {path.name} takes, got none. Name them in its order: features=[...] (--prior-features)."
             )
-        made = OpenModel(kind, files, tuple(columns), tuple(classes), self.factory, self.probabilities, tuple(self.trust))
+        made = OpenModel(kind, files, tuple(columns), as_classes(classes), self.factory, self.probabilities, tuple(self.trust))
         made.predictor()
         return made
 
@@ -959,7 +959,7 @@ def _of_estimator(estimator: Any, columns: Sequence[str], classes: Sequence[obje
 
 def _order(known: Sequence[object], classes: Sequence[object], *, values_only: bool) -> list[int]:
     """Return the position of each declared class among the model's classes; a model of codes 0 to K - 1 has the declared order."""
-    if isinstance(classes, Grid) and tuple(known) != tuple(classes):
+    if isinstance(classes, Grid) and list(known) != list(classes):
         text = f"Expected a model of the declared {classes!r}, got one of other numbers. Declare the range{{}} that it was trained on{{}}."
         raise InvalidInput(text.format(" and points", ""), cli=text.format("", ", with as many points (--range, --grid)"))
     if len(known) != len(classes):
