@@ -593,7 +593,7 @@ class Blind(nn.Module):
 
 def test_a_class_that_the_net_has_lost_is_told(data):
     X, y = data
-    with pytest.warns(ldp.errors.LostClassWarning, match=r"stage 1 the net gives no probability to 3,.*random_state"):
+    with pytest.warns(ldp.errors.LostClassWarning, match=r"stage 1 the net gives hardly any probability to 3,.*random_state"):
         classifier(Blind, n_stages=1).fit(X, y)
 
 

@@ -290,6 +290,13 @@ def test_no_row_of_a_bad_label_is_named(tmp_path: Path, ledger: Ledger) -> None:
     assert ledger.runs() == []
 
 
+@pytest.mark.parametrize(("name", "fix"), [("in.csv.gz", "Unpack it"), ("in.xlsx", "Convert or rename it")])
+def test_other_endings_are_refused_with_what_to_do(tmp_path: Path, ledger: Ledger, name: str, fix: str) -> None:
+    (tmp_path / name).write_bytes(b"id,y\n1,no\n")
+    with pytest.raises(InvalidInput, match=fix):
+        release(tmp_path / name, tmp_path / "o.csv", spec(classes=["no", "yes"], id="id"), ledger)
+
+
 def test_text_that_is_not_utf8_is_refused_before_the_charge(tmp_path: Path, ledger: Ledger) -> None:
     source = tmp_path / "in.csv"
     source.write_bytes("id,town,y\n1,Köln,no\n2,Bonn,yes\n".encode("latin-1"))

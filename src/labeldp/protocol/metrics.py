@@ -180,7 +180,11 @@ def warn_of_lost_classes(told: Iterable[tuple[NoisyLabels, Floats]], model: str,
         if not isinstance(noisy.classes, Grid) and (asked := noisy.evidenced).any():
             lost += lost_classes(noisy[asked], proba[asked])
     if lost:
-        warn(LostClassWarning(f"{model} gives no probability to {_validate.quoted(lost)}, though the noisy labels speak for it: {why}"))
+        warn(
+            LostClassWarning(
+                f"{model} gives hardly any probability to {_validate.quoted(lost)}, though the noisy labels speak for it: {why}"
+            )
+        )
 
 
 def warn_of_score(found: Estimate, noisy: NoisyLabels, name: str = "score") -> None:

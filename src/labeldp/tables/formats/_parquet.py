@@ -419,6 +419,7 @@ def check_apart(root: Place, out: Place) -> None:
 # The format by the suffix -----------------------------------------------------------------------------------------------------------------
 
 
+_PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 FORMATS: dict[str, type[CsvSource] | type[ParquetSource]] = {
     ".parquet": ParquetSource,
     ".pq": ParquetSource,
@@ -461,7 +462,8 @@ def open_table(where: Any) -> Source:
 def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
-        raise InvalidInput(f"Expected a file that ends in {', '.join(FORMATS)}; got {path.name}. Convert or rename it.")
+        fix = "Unpack it" if path.suffix.lower() in _PACKED else "Convert or rename it"
+        raise InvalidInput(f"Expected a file that ends in {', '.join(FORMATS)}; got {path.name}. {fix}.")
     return kind
 
 
