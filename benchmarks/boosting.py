@@ -320,6 +320,13 @@ def wanted_curvatures() -> list[Run]:
     return [run for run in runs if run["settings"] == "noise" or run["data"] != "made26"]  # large trees of 26 classes take minutes
 
 
+def mean_of(runs: Sequence[Run], asked: Run) -> tuple[str, int]:
+    """Give the mean accuracy, in brackets the mean log-loss, of the runs that have these settings, and their number."""
+    mine = [run for run in runs if asked.items() <= run.items()]
+    told = [np.mean([run[field] for run in mine]) for field in ("accuracy", "log_loss")] if mine else []
+    return (f"{100 * told[0]:.1f} ({told[1]:.3f})" if told else ""), len(mine)
+
+
 def curvature_table() -> str:
     """Table of the curvatures: accuracy, and log-loss in brackets, means over seeds."""
     runs = [run for run in load_runs(CURVED) if "finished" in run]
@@ -328,10 +335,9 @@ def curvature_table() -> str:
         cells, seeds = [], 0
         for curvature in CURVATURES:
             asked = {"data": data, "epsilon": epsilon, "rounds": rounds, "settings": settings, "curvature": curvature}
-            mine = [run for run in runs if asked.items() <= run.items()]
-            told = [np.mean([run[field] for run in mine]) for field in ("accuracy", "log_loss")] if mine else []
-            cells.append(f"{100 * told[0]:.1f} ({told[1]:.3f})" if told else "")
-            seeds = max(seeds, len(mine))
+            cell, n = mean_of(runs, asked)
+            cells.append(cell)
+            seeds = max(seeds, n)
         if seeds:
             lines.append(f"| {data} | {epsilon:g} | {rounds} | {settings} | " + " | ".join(cells) + f" | {seeds} |")
     return "\n".join(lines)
@@ -376,10 +382,9 @@ def columns_table() -> str:
         cells, seeds = [], 0
         for library, share in product(("LightGBM", "XGBoost"), SHARES):
             asked = {"data": data, "epsilon": epsilon, "library": library, "share": share}
-            mine = [run for run in runs if asked.items() <= run.items()]
-            told = [np.mean([run[field] for run in mine]) for field in ("accuracy", "log_loss")] if mine else []
-            cells.append(f"{100 * told[0]:.1f} ({told[1]:.3f})" if told else "")
-            seeds = max(seeds, len(mine))
+            cell, n = mean_of(runs, asked)
+            cells.append(cell)
+            seeds = max(seeds, n)
         if seeds:
             lines.append(f"| {data} | {epsilon:g} | " + " | ".join(cells) + f" | {seeds} |")
     return "\n".join(lines)

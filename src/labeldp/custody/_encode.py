@@ -200,7 +200,7 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
     with contextlib.suppress(TypeError):  # whose text tells which of two types comes first
         found = sorted(set(values))
     if len(values) and not found:
-        raise InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare the classes.")
+        raise several_types()
     # Numbers with a fraction are measurements: a list of them would be the private column.
     if floats or any(isinstance(value, float) or (isinstance(value, str) and _is_fraction(value)) for value in found):
         raise _unfit("labels that are names of classes", "numbers with a decimal point, or missing values")
@@ -223,6 +223,11 @@ def _unfit(expected: str, given: str) -> InvalidInput:
         cli=text.format(expected, "--infer-classes", given, "Declare the classes (--classes), or bin the labels first.")
         + " A number has a range in release and train: --range LOW:HIGH.",
     )
+
+
+def several_types() -> InvalidInput:
+    """Make the error for labels that cannot be sorted into classes."""
+    return InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare the classes.")
 
 
 def _is_fraction(text: str) -> bool:

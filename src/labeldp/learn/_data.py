@@ -20,7 +20,7 @@ from sklearn.utils import check_array, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 
 from labeldp._hash import array_digest
-from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, is_missing, not_plain
+from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, is_missing, not_plain, several_types
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
 from labeldp.laws import Grid
 from labeldp.protocol._fit import FitSettings, settled_classes
@@ -281,7 +281,7 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
             if any(map(is_missing, labels)):
                 raise bad_label(MISSING, "given")
             if len(set(map(type, labels))) > 1:
-                raise InvalidInput("Expected labels of one type, got several types. Convert them, or declare classes=.")
+                raise several_types()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # scikit-learn's warning depends on the number of distinct raw labels
             check_classification_targets(labels)
