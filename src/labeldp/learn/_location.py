@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, softmax
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.pipeline import Pipeline
@@ -63,8 +63,12 @@ _PLACES = 200  # quantiles of the locations, for which cuts are found
 _CUTS = 256  # of which cuts are interpolated
 _FAR = 5.0  # scales from the outermost locations to the outermost cuts
 _RARE = 1e-4  # least share of rows beyond a cut
-_SMOOTHINGS = 200
-_SMOOTHED = 32  # points from which shares of neighbours are smoothed
+_SMOOTHED = 32  # points from which their shares are smooth beforehand
+_MOST_CELLS = 128  # of which the shares are found
+_STRENGTHS = np.geomspace(1e8, 1e-2, 21)  # precisions of a second difference of ln share
+_STEEPS = 0.1, 0.3, 1.0, 3.0, 10.0  # standard deviations of ln share beforehand
+_STEPS = 50  # of Newton's method
+_STILL = 1e-3  # gain in log-likelihood up to which it ends
 _COMPARED = 1 << 15  # answers whose likelihood compares shares and scales: enough to tell them apart, and little beside the fits
 _BINS = 64  # of locations that are compared as one
 _OUTPUTS = 2048  # of a law from which the expected information is computed
@@ -612,7 +616,7 @@ class _Boosting:
 
 
 def smooth_frequencies(likelihood: NDArray[np.floating], counts: Floats | None = None) -> Floats:
-    """Estimate the points' shares by expectation-maximisation, (G,), on a fine grid with smoothing in each step.
+    """Estimate the points' shares, (G,): on a grid of many points as smooth ones as the labels do not speak against.
 
     Parameters
     ----------
@@ -622,25 +626,63 @@ def smooth_frequencies(likelihood: NDArray[np.floating], counts: Floats | None =
 
     Notes
     -----
-    Unsmoothed estimates of many shares are spikes. Shares of neighbours are averaged with weights 1, 2, 1.
+    Likeliest shares of many points are spikes. Beforehand the logarithms of the shares are a parabola, so that any normal distribution costs
+    nothing, and a rough part: their second differences vary independently around their mean, all with one variance. For each variance of a
+    series Newton's method finds the shares of largest posterior; the result is the mean of these, each weighed by the likelihood of its
+    variance (Laplace's approximation). Smoothing in each step of expectation-maximisation would make the numbers vary too much.
+    Of more than `_MOST_CELLS` points neighbours share alike. O(m G^2) for m different rows, some 60 times.
 
     References
     ----------
-    Li et al. 2020, "Estimating numerical distributions under local differential privacy": EMS.
+    Efron (2016), "Empirical Bayes deconvolution estimates". Silverman (1982), "On the estimation of a probability density function by the
+    maximum penalized likelihood method": the limit of strong smoothing.
     """
     smooth = likelihood.shape[1] >= _SMOOTHED
-    some = slice(None, None, max(1, likelihood.size >> (20 if smooth else 21)))
+    some = slice(None, None, max(1, likelihood.size >> 21))
     table, weights = likelihood[some].astype(np.float64), None if counts is None else counts[some]
     if not smooth:
         return likeliest_frequencies(table, weights)
-    shares = np.full(table.shape[1], 1 / table.shape[1])
+    cells = np.arange(table.shape[1]) * min(table.shape[1], _MOST_CELLS) // table.shape[1]
+    size = np.bincount(cells)
     given = np.ones(len(table)) if weights is None else weights
-    for _ in range(_SMOOTHINGS):
-        shares = shares * (table.T @ (given / (table @ shares))) / given.sum()
-        around = np.pad(shares, 1, mode="edge")
-        shares = (around[:-2] + 2 * around[1:-1] + around[2:]) / 4
-        shares /= shares.sum()
-    return shares
+    shares = _smoothest(np.add.reduceat(table, np.flatnonzero(np.diff(cells, prepend=-1)), axis=1) / size, given, size)
+    return np.asarray((shares / size)[cells])
+
+
+def _smoothest(table: Floats, counts: Floats, size: Codes) -> Floats:
+    """Find the shares of cells, (G,), from likelihoods (m, G) of rows and how often each counts; a cell has `size` points."""
+    width = table.shape[1]
+    rough = np.diff(np.eye(width), 2, axis=0)
+    rough -= rough.mean(axis=0)
+    rough, log_size = rough.T @ rough, np.log(size)
+
+    def at(logarithms: Floats, precision: Floats) -> tuple[float, Floats, Floats]:
+        shares = softmax(logarithms + log_size)
+        value = np.maximum(table @ shares, _SMALLEST)
+        return float(counts @ np.log(value) - logarithms @ precision @ logarithms / 2), shares, value
+
+    found: list[tuple[float, Floats]] = []
+    for steep in _STEEPS:
+        logarithms, first = np.zeros(width), len(found)
+        for strength in _STRENGTHS:  # from the smoothest shares on, each from the last
+            precision = strength * rough + np.eye(width) / (steep**2 * width)
+            best, shares, value = at(logarithms, precision)
+            for _ in range(_STEPS):
+                score = table * shares / value[:, None] - shares
+                information = (score * counts[:, None]).T @ score + precision
+                step = np.linalg.solve(information, counts @ score - precision @ logarithms)
+                last = best
+                while (tried := at(logarithms + step, precision))[0] < last and np.abs(step).max() > _STILL:
+                    step /= 2
+                logarithms, (best, shares, value) = logarithms + step, tried
+                if best - last < _STILL:
+                    break
+            volume = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(information)[1]
+            found.append((best + volume / 2, shares))
+            if found[-1][0] < max(evidence for evidence, _ in found[first:]) - _UNLIKELY:
+                break
+    belief = softmax(np.array([evidence for evidence, _ in found]))
+    return np.asarray(belief @ np.array([shares for _, shares in found]))
 
 
 def _quantiles(values: Floats, shares: Floats, counts: Floats | None) -> Floats:
