@@ -626,11 +626,12 @@ def smooth_frequencies(likelihood: NDArray[np.floating], counts: Floats | None =
 
     Notes
     -----
-    Likeliest shares of many points are spikes. Beforehand the logarithms of the shares are a parabola, so that any normal distribution costs
-    nothing, and a rough part: their second differences vary independently around their mean, all with one variance. For each variance of a
-    series Newton's method finds the shares of largest posterior; the result is the mean of these, each weighed by the likelihood of its
-    variance (Laplace's approximation). Smoothing in each step of expectation-maximisation would make the numbers vary too much.
-    Of more than `_MOST_CELLS` points neighbours share alike. O(m G^2) for m different rows, some 60 times.
+    Likeliest shares of many points are spikes. Beforehand the logarithms of the shares are a parabola, as of a normal distribution, and a
+    rough part: their second differences vary independently around their mean. How much each part varies is not known. For each of some
+    variances Newton's method finds the shares of largest posterior; the result is the mean of these, each weighed by the likelihood of its
+    variances (Laplace's approximation). So what is hardly told is even, and what is told is as rough as the labels say. (Smoothing in each
+    step of expectation-maximisation makes numbers vary too much: where noise is large, by a fifth.)
+    Of more than `_MOST_CELLS` points neighbours have equal shares. O(m G^2) for m different rows, one to two hundred times.
 
     References
     ----------
