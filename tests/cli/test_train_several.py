@@ -214,6 +214,21 @@ def test_arrays_have_several_labels(tmp_path: Path) -> None:
     assert found["prediction_rating"].type == pa.int64() and found.num_rows == 50
 
 
+def test_classes_are_given_by_name_or_by_place(tmp_path: Path) -> None:
+    source, released = write(tmp_path / "in.csv", people(60)), []
+    asked = ("--label", "clicked,bought,rating", "--epsilon", 6, "--id", "id", "--ledger", tmp_path / "l.db")
+    for number, classes in enumerate(("no,yes;no,yes;1,2,3", "rating=1,2,3;clicked=no,yes; bought =no,yes")):
+        code, _, err = run("release", source, *asked, "--classes", classes, "--out", tmp_path / f"{number}.csv")
+        assert code == 0, err
+        released.append((tmp_path / f"{number}.csv").read_bytes())
+    assert released[0] == released[1] and len(ledger_of(tmp_path).runs()) == 1
+    for classes in ("rating=1,2,3", "rating=1,2,3;rating=no,yes;bought=no,yes", "rating=1,2,3;clicked=no,yes;bought=no,yes;bought=a"):
+        assert run("release", source, *asked, "--classes", classes, "--out", tmp_path / "no.csv")[0] != 0
+    with_range = ("--classes", "bought=no,yes;clicked=no,yes", "--range", "rating=1:3", "--grid", 3)
+    assert run("release", source, *asked, *with_range, "--redraw", "--out", tmp_path / "range.csv")[0] != 0  # the budget is spent
+    assert run("release", source, *asked[:4], *with_range, *asked[4:-1], tmp_path / "new.db", "--out", tmp_path / "range.csv")[0] == 0
+
+
 @pytest.mark.parametrize(("split", "ending"), [("equal", "csv"), ("one", "parquet"), ("joint", "csv")])
 def test_columns_of_a_joint_release_are_learned_at_no_charge(tmp_path: Path, split: str, ending: str) -> None:
     """All of them, or some in any order; the others and the evidence are no features."""

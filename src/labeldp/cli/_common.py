@@ -434,7 +434,15 @@ class NumberOptions(ColumnOptions):
         if self.classes is None or self.classes_file is not None:
             return [[*self.required(null_class=self.null_class)]] * len(plain)
         parts = self.classes.split(";")
-        if len(parts) == len(names) > len(plain):  # a place for each column, empty where it has a range
+        if all(any(re.match(rf"\s*{re.escape(name)}\s*=", part) for name in names) for part in parts):
+            named = by_name(names, "--classes", "A,B", self.classes)
+            if set(named) != set(plain):
+                raise typer.BadParameter(
+                    f"Expected --classes of the columns without a range, {_validate.quoted(plain)}, each once, got those of "
+                    f"{_validate.quoted(named)}. Name each of them, and no other."
+                )
+            parts = [named[name] for name in plain]
+        elif len(parts) == len(names) > len(plain):  # a place for each column, empty where it has a range
             both = [name for name, part in zip(names, parts, strict=True) if name not in plain and part.strip()]
             if both:
                 raise typer.BadParameter(f"Expected a range or classes of column {both[0]!r}, got both. Leave one out.")
@@ -443,7 +451,7 @@ class NumberOptions(ColumnOptions):
         if len(parts) != len(plain):
             raise typer.BadParameter(
                 f"Expected classes of {len(plain)} columns ({', '.join(plain)}), got {len(parts)} lists. Write one list for all, or one a "
-                "column: 'A,B;C,D'. A number has a range instead: --range NAME=LOW:HIGH."
+                "column: 'A,B;C,D', or by name: 'NAME=A,B;NAME=C,D'. A number has a range instead: --range NAME=LOW:HIGH."
             )
         return [[*(split(part) or ()), *more] for part in parts]
 
@@ -455,7 +463,10 @@ class LabelsOptions(NumberOptions):
     label: Labels
     classes: Annotated[
         str | None,
-        typer.Option(help="Values that a label can have: A,B,C. Of several label columns a list each, or one for all: 'A,B;C,D'."),
+        typer.Option(
+            help="Values that a label can have: A,B,C. Of several label columns a list each, 'A,B;C,D' or "
+            "'NAME=A,B;NAME=C,D', or one for all."
+        ),
     ] = None
     range: Annotated[
         str | None,
@@ -565,12 +576,14 @@ def by_name(names: Sequence[str], option: str, what: str, text: str | None) -> d
     """Parse NAME=VALUE;NAME=VALUE, whose names are some of these columns, each once."""
     found: dict[str, str] = {}
     for part in () if text is None else text.split(";"):
-        name, equals, value = (each.strip() for each in part.rpartition("="))
-        if not equals:
+        ends = [i for i, letter in enumerate(part) if letter == "="]
+        end = max((i for i in ends if part[:i].strip() in names), default=ends[-1] if ends else None)
+        if end is None:
             raise InvalidInput(
                 f"Expected {option} NAME={what} with several label columns, {_validate.quoted(names)}, got {part!r}. For example "
                 f"{names[-1]}={what}. A comma in the name of one column is written \\, in --label."
             )
+        name, value = part[:end].strip(), part[end + 1 :].strip()
         place = _validate.one_of(names, **{f"column of {option}": name})
         if place in found:
             raise InvalidInput(f"Expected one {what} a column in {option}, got two of {name!r}. Leave one out.")
