@@ -779,7 +779,7 @@ def test_a_number_that_many_rows_have_is_seen_where_labels_tell_it() -> None:
 @pytest.mark.parametrize("law", [SquareWave, ldp.Threshold])
 @pytest.mark.parametrize("n", [1, 2, 30])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.5, 50.0, 700.0])
-@pytest.mark.parametrize("points", [32, 64, 300])
+@pytest.mark.parametrize("points", [2, 3, 4, 5, 64, 300])
 def test_shares_of_points_are_defined_for_any_labels(law: Any, n: int, epsilon: float, points: int) -> None:
     numbers = np.random.default_rng(0).normal(70, 5, n)
     noisy = ldp.privatize(numbers, law(points, epsilon), classes=ldp.Grid(0, 100, points=points), noise=ldp.SeededNoise(0))

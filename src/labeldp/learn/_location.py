@@ -51,7 +51,7 @@ from labeldp.learn._boosting import (
 from labeldp.learn._corrections import LearnOptions, Transform, fit_last, tell_of_fit, weight_keyword
 from labeldp.learn._data import Codes, Estimator, Floats
 from labeldp.protocol._matching import take
-from labeldp.protocol.metrics import likeliest_frequencies, numbers_of
+from labeldp.protocol.metrics import numbers_of
 
 FOLDS = 3  # parts of the rows, each of which gets its locations from models of the others
 BEYOND = 2.0  # scales by which a location may lie outside the range
@@ -63,7 +63,6 @@ _PLACES = 200  # quantiles of the locations, for which cuts are found
 _CUTS = 256  # of which cuts are interpolated
 _FAR = 5.0  # scales from the outermost locations to the outermost cuts
 _RARE = 1e-4  # least share of rows beyond a cut
-_SMOOTHED = 32  # points from which their shares are smooth beforehand
 _MOST_CELLS = 128  # of which the shares are found
 _STRENGTHS = np.geomspace(1e8, 1e-2, 21)  # precisions of a second difference of ln share
 _STEEPS = 0.1, 0.3, 1.0, 3.0, 10.0  # standard deviations of ln share beforehand
@@ -616,7 +615,7 @@ class _Boosting:
 
 
 def smooth_frequencies(likelihood: NDArray[np.floating], counts: Floats | None = None) -> Floats:
-    """Estimate the points' shares, (G,): on a grid of many points as smooth ones as the labels do not speak against.
+    """Estimate the points' shares, (G,): as smooth ones as the labels do not speak against.
 
     Parameters
     ----------
@@ -638,14 +637,11 @@ def smooth_frequencies(likelihood: NDArray[np.floating], counts: Floats | None =
     Efron (2016), "Empirical Bayes deconvolution estimates". Silverman (1982), "On the estimation of a probability density function by the
     maximum penalized likelihood method": the limit of strong smoothing.
     """
-    smooth = likelihood.shape[1] >= _SMOOTHED
-    some = slice(None, None, max(1, likelihood.size >> (20 if smooth else 21)))
-    table, weights = likelihood[some].astype(np.float64), None if counts is None else counts[some]
-    if not smooth:
-        return likeliest_frequencies(table, weights)
+    some = slice(None, None, max(1, likelihood.size >> 20))
+    table = likelihood[some].astype(np.float64)
+    given = np.ones(len(table)) if counts is None else counts[some]
     cells = np.arange(table.shape[1]) * min(table.shape[1], _MOST_CELLS) // table.shape[1]
     size = np.bincount(cells)
-    given = np.ones(len(table)) if weights is None else weights
     shares = _smoothest(np.add.reduceat(table, np.flatnonzero(np.diff(cells, prepend=-1)), axis=1) / size, given, size)
     return np.asarray((shares / size)[cells])
 
@@ -654,7 +650,7 @@ def _smoothest(table: Floats, counts: Floats, size: Codes) -> Floats:
     """Find the shares of cells, (G,), from likelihoods (m, G) of rows and how often each counts; a cell has `size` points."""
     width = table.shape[1]
     rough = np.diff(np.eye(width), 2, axis=0)
-    rough -= rough.mean(axis=0)
+    rough -= rough.sum(axis=0) / max(1, len(rough))
     rough, log_size = rough.T @ rough, np.log(size)
     some = slice(None, None, max(1, table.size >> 18))  # rows from which second derivatives are computed
     often = counts[some] * (counts.sum() / counts[some].sum())
