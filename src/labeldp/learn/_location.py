@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri, softmax
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -51,7 +52,7 @@ from labeldp.learn._boosting import (
 from labeldp.learn._corrections import LearnOptions, Transform, fit_last, tell_of_fit, weight_keyword
 from labeldp.learn._data import Codes, Estimator, Floats
 from labeldp.protocol._matching import take
-from labeldp.protocol.metrics import numbers_of
+from labeldp.protocol.metrics import drawn_to_equal, numbers_of
 
 FOLDS = 3  # parts of the rows, each of which gets its locations from models of the others
 BEYOND = 2.0  # scales by which a location may lie outside the range
@@ -59,6 +60,7 @@ _SHARES = np.linspace(0.0, 1.0, 6)
 _SCALES = 20  # to choose from, between half a step of the grid and the range
 _KNOWN = 0.3  # standard deviation beforehand of the logarithm of the locations' deviation over that of all numbers
 _UNLIKELY = 12.0  # log-likelihood by which a choice is so much worse than the best one that it does not matter
+_SURE = 0.5  # probability of one place of the grid above which the likeliest point around it is taken instead of the mean
 _PLACES = 200  # quantiles of the locations, for which cuts are found
 _CUTS = 256  # of which cuts are interpolated
 _FAR = 5.0  # scales from the outermost locations to the outermost cuts
@@ -628,8 +630,9 @@ def smooth_frequencies(likelihood: NDArray[np.floating], counts: Floats | None =
     Likeliest shares of many points are spikes. Beforehand the logarithms of the shares are a parabola, as of a normal distribution, and a
     rough part: their second differences vary independently around their mean. How much each part varies is not known. For each of some
     variances Newton's method finds the shares of largest posterior; the result is the mean of these, each weighed by the likelihood of its
-    variances (Laplace's approximation). So what is hardly told is even, and what is told is as rough as the labels say. (Smoothing in each
-    step of expectation-maximisation makes numbers vary too much: where noise is large, by a fifth.)
+    variances (Laplace's approximation), drawn to even shares as `labeldp.metrics.likeliest_frequencies` draws. So what is hardly told is
+    even, and what is told is as rough as the labels say. (Smoothing in each step of expectation-maximisation makes numbers vary too much:
+    where noise is large, by a fifth.)
     Of more than `_MOST_CELLS` points neighbours have equal shares; of very many rows some are taken. O(m G^2) for m rows, a hundred times.
 
     References
@@ -660,7 +663,7 @@ def _smoothest(table: Floats, counts: Floats, size: Codes) -> Floats:
         value = np.maximum(table @ shares, _SMALLEST)
         return float(counts @ np.log(value) - logarithms @ precision @ logarithms / 2), shares, value
 
-    found: list[tuple[float, Floats]] = []
+    found: list[tuple[float, float, Floats]] = []  # evidence, parameters that the labels tell, shares
     for steep in _STEEPS:
         logarithms, first = np.zeros(width), len(found)
         for strength in _STRENGTHS:  # from the smoothest shares on, each from the last
@@ -678,11 +681,15 @@ def _smoothest(table: Floats, counts: Floats, size: Codes) -> Floats:
                 if best - last < _STILL:
                     break
             volume = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(information)[1]
-            found.append((best + volume / 2, shares))
-            if found[-1][0] < max(evidence for evidence, _ in found[first:]) - _UNLIKELY:
+            free = max(0.0, width - float(np.trace(np.linalg.solve(information, precision))))
+            found.append((best + volume / 2, free, shares))
+            if found[-1][0] < max(evidence for evidence, *_ in found[first:]) - _UNLIKELY:
                 break
-    belief = softmax(np.array([evidence for evidence, _ in found]))
-    return np.asarray(belief @ np.array([shares for _, shares in found]))
+    belief = softmax(np.array([evidence for evidence, *_ in found]))
+    shares, even = belief @ np.array([shares for *_, shares in found]), size / size.sum()
+    gain = float(counts @ np.log(np.maximum(table @ shares, _SMALLEST) / np.maximum(table @ even, _SMALLEST)))
+    density = drawn_to_equal(shares / size, 2 * gain, free=float(belief @ [free for _, free, _ in found]))
+    return np.asarray(density * size / (density @ size))
 
 
 def _quantiles(values: Floats, shares: Floats, counts: Floats | None) -> Floats:
@@ -765,19 +772,32 @@ class _Rows:
         """
         away, answers, counts = self._together(found - centre)
         # Locations, scale and cuts could grow together, so the scale is chosen with the cuts that make the number of all rows normal.
-        anchor, scales = self.constant()[0], self._scales()
+        anchor = self.constant()[0]
+        # Relative to the deviation of all rows, than which no row's is larger.
+        log_scales = np.log(np.unique(np.minimum(self._scales() / anchor.scale, 1.0)))
         spread = float(np.average(away**2, weights=counts))
 
-        def scored(place: tuple[int, int]) -> float:
-            share, family = _SHARES[place[0]], replace(anchor, scale=float(scales[place[1]]))
+        def at(share: float, log_scale: float) -> float:
+            family = replace(anchor, scale=anchor.scale * float(np.exp(log_scale)))
             prior = -0.5 * (np.log((share**2 * spread + family.scale**2) / anchor.scale**2) / 2 / _KNOWN) ** 2
             return float(family.log_likelihood(family.clipped(centre + share * away), answers) @ counts + prior)
 
-        belief = _belief(scored, (len(_SHARES), len(scales)), self.likeliest)
-        self.likeliest = divmod(int(belief.argmax()), len(scales))
-        share = float(belief.sum(axis=1) @ _SHARES)
+        def scored(place: tuple[int, int]) -> float:
+            return at(float(_SHARES[place[0]]), float(log_scales[place[1]]))
+
+        start = self.likeliest[0], min(self.likeliest[1], len(log_scales) - 1)
+        belief = _belief(scored, (len(_SHARES), len(log_scales)), start)
+        self.likeliest = divmod(int(belief.argmax()), len(log_scales))
+        chosen = np.array([belief.sum(axis=1) @ _SHARES, belief.sum(axis=0) @ log_scales])
+        if belief.max() > _SURE:  # the grid is coarse beside what many rows tell
+            low, high, step = np.array([0.0, log_scales[0]]), np.array([1.0, log_scales[-1]]), _SHARES[1] / 2
+            corners = chosen + np.vstack([np.zeros(2), np.diag(np.where(chosen - low > step, -step, step))])
+            options = {"initial_simplex": corners, "maxfev": 40, "xatol": 0.01, "fatol": 0.5}
+            likeliest = minimize(lambda x: -at(*np.clip(x, low, high)), chosen, method="Nelder-Mead", options=options)
+            chosen = np.clip(likeliest.x, low, high)
+        share, log_scale = map(float, chosen)
         away = _quantiles(found - centre, (np.arange(_PLACES) + 0.5) / _PLACES, self.counts)
-        family = self._calibrated(float(np.exp(belief.sum(axis=0) @ np.log(scales))), centre + share * away)
+        family = self._calibrated(anchor.scale * float(np.exp(log_scale)), centre + share * away)
         return family, share, family.log_likelihood(family.clipped(centre + share * (found - centre)), self.answers)
 
     def part(self, rows: Codes) -> "_Rows":

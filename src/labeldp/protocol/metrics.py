@@ -398,13 +398,16 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
     return drawn_to_equal(shares, 2 * gain)
 
 
-def drawn_to_equal(shares: Floats, evidence: float) -> Floats:
-    """Shrink frequencies (K,) towards equal ones, more if `evidence` is small: a statistic that is chi-square (K - 1) if they are equal."""
-    drawn = np.exp(_kept(len(shares) - 1, evidence) * np.log(shares))
+def drawn_to_equal(shares: Floats, evidence: float, free: float | None = None) -> Floats:
+    """Shrink frequencies (K,) towards equal ones, more if `evidence` is small: a statistic that is chi-square if they are equal.
+
+    With `free` degrees of freedom, K - 1 by default.
+    """
+    drawn = np.exp(_kept(len(shares) - 1 if free is None else free, evidence) * np.log(np.maximum(shares, 1e-300)))
     return np.asarray(drawn / drawn.sum())
 
 
-def _kept(free: int, evidence: float) -> float:
+def _kept(free: float, evidence: float) -> float:
     """Return the share of a logarithm that is kept where `evidence` is chi-square with so many degrees of freedom if there is nothing."""
     return float(max(0.0, 1.0 - (free + 2 * np.sqrt(2 * free)) / max(evidence, 1e-300)))
 
