@@ -434,7 +434,7 @@ class NumberOptions(ColumnOptions):
         if self.classes is None or self.classes_file is not None:
             return [[*self.required(null_class=self.null_class)]] * len(plain)
         parts = self.classes.split(";")
-        if all(any(re.match(rf"\s*{re.escape(name)}\s*=", part) for name in names) for part in parts):
+        if all(end_of_name(part, names) is not None for part in parts):
             named = by_name(names, "--classes", "A,B", self.classes)
             if set(named) != set(plain):
                 raise typer.BadParameter(
@@ -572,13 +572,18 @@ def with_commas(name: str) -> str:
     return name.replace("\\,", ",")
 
 
+def end_of_name(part: str, names: Sequence[str]) -> int | None:
+    """Find the last "=" before which one of these names stands, and nothing else; a name or a value can have one of its own."""
+    return max((i for i, letter in enumerate(part) if letter == "=" and part[:i].strip() in names), default=None)
+
+
 def by_name(names: Sequence[str], option: str, what: str, text: str | None) -> dict[str, str]:
     """Parse NAME=VALUE;NAME=VALUE, whose names are some of these columns, each once."""
     found: dict[str, str] = {}
     for part in () if text is None else text.split(";"):
-        ends = [i for i, letter in enumerate(part) if letter == "="]
-        end = max((i for i in ends if part[:i].strip() in names), default=ends[-1] if ends else None)
-        if end is None:
+        end = end_of_name(part, names)
+        end = part.rfind("=") if end is None else end
+        if end < 0:
             raise InvalidInput(
                 f"Expected {option} NAME={what} with several label columns, {_validate.quoted(names)}, got {part!r}. For example "
                 f"{names[-1]}={what}. A comma in the name of one column is written \\, in --label."
