@@ -631,8 +631,8 @@ def smooth_frequencies(likelihood: NDArray[np.floating], counts: Floats | None =
     rough part: their second differences vary independently around their mean. How much each part varies is not known. For each of some
     variances Newton's method finds the shares of largest posterior; the result is the mean of these, each weighed by the likelihood of its
     variances (Laplace's approximation), drawn to even shares as `labeldp.metrics.likeliest_frequencies` draws. So what is hardly told is
-    even, and what is told is as rough as the labels say. (Smoothing in each step of expectation-maximisation makes numbers vary too much:
-    where noise is large, by a fifth.)
+    even, and what is told is as rough as the labels say. (Smoothing in each step of expectation-maximisation makes numbers vary too much
+    where noise is large.)
     Of more than `_MOST_CELLS` points neighbours have equal shares; of very many rows some are taken. O(m G^2) for m rows, a hundred times.
 
     References
