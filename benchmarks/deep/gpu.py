@@ -41,14 +41,14 @@ from benchmarks import pretrained
 from benchmarks.common import RESULTS, Run, load_runs, machine, now, parser, save_runs, worth
 from benchmarks.deep import runs
 from benchmarks.deep.data import Data, load
-from benchmarks.deep.nets import FastResNet
+from benchmarks.deep.nets import build
 from benchmarks.deep.published import EPSILONS
 from benchmarks.deep.train import probabilities, scores
 from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
-from labeldp.deep import Consistency, Recipe, augment, evidence_of, schedules, train
+from labeldp.deep import Consistency, Form, Recipe, augment, evidence_of, schedules, train
+from labeldp.deep._consistency import labels_of_some
 from labeldp.errors import SeededNoiseWarning
-from labeldp.evidence import NoisyLabels
 from labeldp.laws import SubsetSelection
 from labeldp.research import ssl
 from labeldp.research.embed import Embedder
@@ -61,8 +61,10 @@ GOALS = {
 """Epsilons of each table, with the accuracy in percent that we aim at."""
 PAPER, PAPER_METHODS = "fashion-mnist", ("ours-1", "paper-2st", "ours-2", "paper-1st")
 SMALL_DATA, SMALL_EPSILONS, SMALL_METHODS = ("cifar10", "fashion-mnist"), (0.1, 0.5, 1.0), pretrained.METHODS
+LAW = SubsetSelection
 PARTS = ("sharing", "paper", "small-epsilon")
-ORDER = [("cifar10", epsilon) for epsilon in (1.0, 2.0, 4.0, 0.75)] + [("cifar100", epsilon) for epsilon in GOALS["cifar100"]]
+ORDER: list[tuple[str, float | None]] = [("cifar10", epsilon) for epsilon in (1.0, 2.0, 4.0, 0.75, None)]
+ORDER += [("cifar100", epsilon) for epsilon in (*GOALS["cifar100"], None)]
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,14 @@ class Settings:
     """How a run is trained: public numbers, recorded with it."""
 
     feature_epochs: int = 120
-    epochs: int = 90
+    epochs: int = 70
+    net: str = "fast-resnet:64"
     batch_size: int = 512
     rate: float = 0.1
     weight_decay: float = 5e-4
     neighbours: int = 200
     temperature: float = 0.5
     memory: float = 0.7
-    width: int = 64
     rows: int | None = None
 
     def features(self) -> Recipe:
@@ -100,7 +102,7 @@ class Settings:
         )
 
 
-TINY = Settings(feature_epochs=1, epochs=2, batch_size=64, neighbours=20, width=8, rows=600)
+TINY = Settings(feature_epochs=1, epochs=2, net="fast-resnet:8", batch_size=64, neighbours=20, rows=600)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -108,22 +110,23 @@ def main(arguments: Sequence[str]) -> None:
     options = parser("gpu", __doc__)
     options.add_argument("--part", choices=PARTS, help="one part")
     options.add_argument("--table", choices=(*GOALS, PAPER), help="one data set")
-    options.add_argument("--epsilon", type=float, nargs="*", help="these only")
+    options.add_argument("--epsilon", type=float, nargs="*", help="these only; 0: without privacy")
     options.add_argument("--seeds", type=int, default=1, help="from 100 on (default 1)")
     options.add_argument("--seconds", type=float, default=math.inf, help="stop before so much time is over")
     options.add_argument("--feature-epochs", type=int, default=Settings.feature_epochs)
     options.add_argument("--epochs", type=int, default=Settings.epochs)
+    options.add_argument("--net", default=Settings.net, help=f"of the first and the third part (default {Settings.net}; cifar-resnet18)")
     options.add_argument("--tiny", action="store_true", help="the smallest setting, to try the command out")
     options.add_argument("--report", action="store_true", help="print the tables of kept runs and stop")
     args = options.parse_args(arguments)
     if not args.report:
-        settings = TINY if args.tiny else Settings(feature_epochs=args.feature_epochs, epochs=args.epochs)
+        settings = TINY if args.tiny else Settings(feature_epochs=args.feature_epochs, epochs=args.epochs, net=args.net)
         pieces = [
             piece
             for seed in range(FIRST_SEED, FIRST_SEED + args.seeds)
             for piece in wanted(seed)
             if args.part in (None, piece.part) and args.table in (None, piece.table)
-            if not args.epsilon or piece.epsilon in args.epsilon
+            if not args.epsilon or (piece.epsilon or 0.0) in args.epsilon
         ]
         if not pieces:
             there = {f"{piece.part} {piece.table} {piece.epsilon:g}": None for piece in wanted(FIRST_SEED) if piece.epsilon is not None}
@@ -273,12 +276,8 @@ def _data(table: str, settings: Settings) -> Data:
     return data if settings.rows is None else data.tiny(settings.rows)
 
 
-def _net(data: Data, settings: Settings) -> FastResNet:
-    return FastResNet(data.n_classes, data.X.shape[1], settings.width)
-
-
 def _trunk_file(data: Data, settings: Settings) -> Path:
-    return CACHE / f"gpu-{data.name}-{len(data.X)}-{settings.feature_epochs}-{settings.width}.pt"
+    return CACHE / f"gpu-{data.name}-{len(data.X)}-{settings.feature_epochs}-{settings.net.replace(':', '-')}.pt"
 
 
 def _checkpoint(piece: Piece, settings: Settings) -> Path:
@@ -292,7 +291,7 @@ def features(data: Data, settings: Settings, clock: Clock, device: str) -> dict[
     if not path.exists():
         work = Training(path.with_suffix(".checkpoint"), clock)
         torch.manual_seed(0)
-        trunk = ssl.without_head(_net(data, settings))
+        trunk = ssl.without_head(build(settings.net, data))
         generator = torch.Generator().manual_seed(0)
         more: dict[str, Any] = {"device": device, "progress": work.progress, "checkpoint": work.path}
         ssl.simclr(trunk, data.X, settings.features(), generator=generator, temperature=0.2, **more)
@@ -309,16 +308,15 @@ def fit(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     """Draw the labels from seeded noise, train, then look at the test labels."""
     data = _data(piece.table, settings)
     trunk = features(data, settings, clock, device)
-    assert piece.epsilon is not None
-    noisy, work = drawn(data, piece.epsilon, piece.seed), Training(_checkpoint(piece, settings), clock)
+    labels, work = labels_of(data, piece.epsilon, piece.seed), Training(_checkpoint(piece, settings), clock)
     torch.manual_seed(piece.seed)
-    net = _net(data, settings)
+    net = build(settings.net, data)
     net.load_state_dict(trunk["weights"], strict=False)  # all but the head
     generator = torch.Generator().manual_seed(piece.seed)
     more: dict[str, Any] = {"device": device, "progress": work.progress, "checkpoint": work.path}
-    proba = probabilities(train(net, data.X, evidence_of(noisy), settings.recipe(), generator=generator, **more), data.X_test, "flip")
+    proba = probabilities(train(net, data.X, labels, settings.recipe(), generator=generator, **more), data.X_test, "flip")
     taken = {"seconds": round(work.seconds, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
-    return {"law": noisy.blocks[0].law.name} | taken | scores(proba, data.y_test)
+    return {"law": "none" if piece.epsilon is None else LAW.name} | taken | scores(proba, data.y_test)
 
 
 def linear(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
@@ -345,7 +343,7 @@ def linear(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
 
 
 def _keep_components(data: Data, settings: Settings, trunk: dict[str, Any], device: str, path: Path) -> None:
-    net = ssl.without_head(_net(data, settings))
+    net = ssl.without_head(build(settings.net, data))
     net.load_state_dict(trunk["weights"])
     seen = Embedder(net.eval(), device=device)
     X, X_test = pretrained.scaled_components(*(seen.transform(part) for part in (data.X, data.X_test)))
@@ -354,11 +352,13 @@ def _keep_components(data: Data, settings: Settings, trunk: dict[str, Any], devi
     part.replace(path)
 
 
-def drawn(data: Data, epsilon: float, seed: int) -> NoisyLabels:
-    """All labels once, by the best law without a prior."""
+def labels_of(data: Data, epsilon: float | None, seed: int) -> Form:
+    """All labels, drawn once by the best law without a prior; without privacy the true ones."""
+    if epsilon is None:
+        return labels_of_some(torch.from_numpy(data.y), torch.ones(len(data.y), dtype=torch.bool))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
-        return ldp.privatize(data.y, SubsetSelection(data.n_classes, epsilon), noise=ldp.SeededNoise(seed))
+        return evidence_of(ldp.privatize(data.y, LAW(data.n_classes, epsilon), noise=ldp.SeededNoise(seed)))
 
 
 def tables() -> str:
@@ -378,25 +378,9 @@ def _linear(kept: Sequence[Run]) -> str:
 
 
 def _sharing(kept: Sequence[Run]) -> str:
-    rows = []
-    for name, epsilon in sorted({(run["table"], run["epsilon"]) for run in kept}):
-        found = [run for run in kept if (run["table"], run["epsilon"]) == (name, epsilon)]
-        mean = {
-            key: np.mean([run[key] for run in found]) for key in ("accuracy", "worst_class", "log_loss", "calibration_error", "seconds")
-        }
-        spread = f" ± {100 * np.std([run['accuracy'] for run in found], ddof=1):.2f}" if len(found) > 1 else ""
-        cells = [
-            name,
-            f"{epsilon:g}",
-            worth(name, epsilon),
-            f"{100 * mean['accuracy']:.2f}{spread}",
-            f"{GOALS[name][epsilon]:g}",
-            f"{100 * mean['worst_class']:.1f}",
-        ]
-        cells += [f"{mean['log_loss']:.3f}", f"{100 * mean['calibration_error']:.1f}", str(len(found)), f"{mean['seconds'] / 60:.1f}"]
-        rows.append(cells)
     heads = [
         "data",
+        "net",
         "eps",
         "label equivalents",
         "accuracy, %",
@@ -405,9 +389,28 @@ def _sharing(kept: Sequence[Run]) -> str:
         "log-loss",
         "calibration error, %",
         "seeds",
-        "minutes a run",
     ]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heads, ["---"] * len(heads), *rows])
+    rows = [[*heads, "minutes a run"], ["---"] * (len(heads) + 1)]
+    # without privacy last
+    for name, net, at in sorted({(run["table"], run["settings"]["net"], run["epsilon"] or math.inf) for run in kept}):
+        epsilon = None if at == math.inf else at
+        found = [run for run in kept if (run["table"], run["settings"]["net"], run["epsilon"]) == (name, net, epsilon)]
+        mean = {
+            key: np.mean([run[key] for run in found]) for key in ("accuracy", "worst_class", "log_loss", "calibration_error", "seconds")
+        }
+        spread = f" ± {100 * np.std([run['accuracy'] for run in found], ddof=1):.2f}" if len(found) > 1 else ""
+        private = ["no privacy", "", ""] if epsilon is None else [f"{epsilon:g}", worth(name, epsilon), f"{GOALS[name][epsilon]:g}"]
+        cells = [
+            name,
+            net.split(":")[0],
+            *private[:2],
+            f"{100 * mean['accuracy']:.2f}{spread}",
+            private[2],
+            f"{100 * mean['worst_class']:.1f}",
+        ]
+        cells += [f"{mean['log_loss']:.3f}", f"{100 * mean['calibration_error']:.1f}", str(len(found)), f"{mean['seconds'] / 60:.1f}"]
+        rows.append(cells)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
 def _name(device: str) -> str:

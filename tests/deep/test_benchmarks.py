@@ -203,7 +203,7 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(le
     (run,) = load_runs(lent / "labeldp-gpu-tiny.json")
     assert (run["status"], run["law"], run["device"]) == ("finished", "subset", gpu._name("cuda" if torch.cuda.is_available() else "cpu"))
     assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
-    assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-600-1-8.pt"]
+    assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-600-1-fast-resnet-8.pt"]
     gpu.main([*asked, "1", "2", "--seconds", "0"])
     assert load_runs(lent / "labeldp-gpu-tiny.json") == [run]
     assert "start the command again" in capsys.readouterr().out
