@@ -63,8 +63,8 @@ PAPER, PAPER_METHODS = "fashion-mnist", ("ours-1", "paper-2st", "ours-2", "paper
 SMALL_DATA, SMALL_EPSILONS, SMALL_METHODS = ("cifar10", "fashion-mnist"), (0.1, 0.5, 1.0), pretrained.METHODS
 LAW = SubsetSelection
 PARTS = ("sharing", "paper", "small-epsilon")
-ORDER: list[tuple[str, float | None]] = [("cifar10", epsilon) for epsilon in (1.0, 2.0, 4.0, 0.75, None)]
-ORDER += [("cifar100", epsilon) for epsilon in (*GOALS["cifar100"], None)]
+ORDER: list[tuple[str, float | None]] = [("cifar10", epsilon) for epsilon in (1.0, 2.0, 4.0, 0.75)]
+ORDER += [("cifar100", epsilon) for epsilon in GOALS["cifar100"]] + [(name, None) for name in GOALS]  # None: without privacy
 
 
 @dataclass(frozen=True)

@@ -199,6 +199,10 @@ def lent(tmp_path, monkeypatch):
 
 def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(lent, monkeypatch, capsys):
     asked = ["--tiny", "--part", "sharing", "--table", "cifar10", "--epsilon"]
+    gpu.main([*asked, "0"])
+    (run,) = load_runs(lent / "labeldp-gpu-tiny.json")
+    assert (run["epsilon"], run["status"], run["law"]) == (None, "finished", "none")
+    (lent / "labeldp-gpu-tiny.json").unlink()
     gpu.main([*asked, "1"])
     (run,) = load_runs(lent / "labeldp-gpu-tiny.json")
     assert (run["status"], run["law"], run["device"]) == ("finished", "subset", gpu._name("cuda" if torch.cuda.is_available() else "cpu"))
@@ -238,7 +242,7 @@ def test_a_gpu_that_is_lent_for_an_epoch_at_a_time_gets_there(lent, monkeypatch,
     assert (run["status"], run["started"]) == ("finished", starts[0][0]["started"])
     assert [number for _, _, number in epochs] == [1, 2, 3, 1, 2, 3]
     assert min(run["seconds"], run["feature_seconds"]) > 0
-    assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-200-3-8.pt"]
+    assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-200-3-fast-resnet-8.pt"]
     assert capsys.readouterr().out.count("start the command again") == 5
 
 
@@ -265,6 +269,7 @@ def test_a_gpu_does_what_matters_most_first():
     assert sorted(parts, key=gpu.PARTS.index) == parts
     assert {(piece.table, piece.epsilon) for piece in pieces[:4]} == {("cifar10", epsilon) for epsilon in gpu.GOALS["cifar10"]}
     assert {(piece.table, piece.epsilon) for piece in pieces[4:8]} == {("cifar100", epsilon) for epsilon in gpu.GOALS["cifar100"]}
+    assert [(piece.table, piece.epsilon) for piece in pieces[8:10]] == [("cifar10", None), ("cifar100", None)]
     assert set(parts) == set(gpu.PARTS)
 
 
