@@ -269,7 +269,8 @@ FINITE = "a finite number"
 NO_NUMBER = Fault(
     "is not",
     "make numbers = numpy.array(pandas.to_numeric(labels, errors='coerce'), float), and "
-    "numpy.flatnonzero(~numpy.isfinite(numbers)) finds it",
+    "numpy.flatnonzero(~numpy.isfinite(numbers)) finds it; numpy.flatnonzero([isinstance(label, str) for label in labels]) finds numbers "
+    "written as text",
     "look for fields of the column that are empty or no plain number",
     "Pass numbers, not text. If numbers are missing, release two columns, whether there is one and the number or 0 (docs/numbers.md), or "
     f"{_KNOWN}.",
