@@ -34,8 +34,8 @@ from labeldp.cli._common import (
     progress_bars,
     spec_of,
     split,
+    unescaped,
     usage,
-    with_commas,
 )
 from labeldp.receipt import Receipt
 
@@ -232,7 +232,7 @@ class TrainOptions(NoiseOptions, LabelsOptions):
 
         names = split(self.label) or []
         if len(names) < 2:
-            return [with_commas(self.label)]
+            return [unescaped(self.label)]
         return [self.label] if has_column(source, self.label) else names
 
     def _of_columns(self, names: list[str]) -> dict[str, Any]:
