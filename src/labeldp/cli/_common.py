@@ -277,7 +277,7 @@ Label = Annotated[str, typer.Option(help="The private column.", callback=label_o
 Labels = Annotated[
     str, typer.Option("--label", help="The private column; or several under one epsilon: A,B,C. A comma in a name is written \\,")
 ]
-ESCAPES = "Marks of a name or class are written \\, \\; \\= and blanks at its ends with a backslash, too."
+ESCAPES = 'In a name or class write a comma as \\, a semicolon as \\; an equals sign as \\= and a blank at an end as "\\ ".'
 DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
 Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: that of the releases it is from, else the file's name.")]
 Table = Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.")]
