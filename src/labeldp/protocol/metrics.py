@@ -28,6 +28,7 @@ from labeldp.custody._encode import encode
 from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning, RawLabelsWarning, SeenRowsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid
+from labeldp.protocol import _statistics
 from labeldp.protocol._statistics import (
     Estimate,
     Estimates,
@@ -36,7 +37,6 @@ from labeldp.protocol._statistics import (
     concordance,
     mean_interval,
     number_text,
-    precision_sum,
     quantile,
     ratio,
     roc_area,
@@ -951,12 +951,12 @@ def average_precision(
 
     Notes
     -----
-    The sum over pairs of rows and the rate below it are unbiased, and the interval is Fieller's on the rows' influences
-    (`labeldp.protocol._statistics.precision_sum`). Cost O(n log n).
+    The sum over pairs of rows and the rate below it are unbiased, and the interval is Fieller's on the rows' influences, with standard
+    errors at each value in question (`labeldp.protocol._statistics.average_precision`). Cost O(n log n).
     """
     rows = _one_class(noisy, positive, sample_weight, class_prior)
-    total = precision_sum(rows.t, _scores(noisy, scores, rows.code), rows.weights)
-    return rows.over_rate(total, confidence, constant=rows.rate)
+    values = _scores(noisy, scores, rows.code)
+    return replace(_statistics.average_precision(rows.t, values, rows.weights, rows.reach, rows.known, confidence), constant=rows.rate)
 
 
 # Calibration and thresholds -----------------------------------------------------------------------------------------------------------
