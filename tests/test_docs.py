@@ -97,6 +97,14 @@ def test_documents_import_public_names_only(page: Path) -> None:
             assert public or (path.parent / f"{name}.py").exists(), f"{module} does not offer {name}"
 
 
+OPTIONS = [page for page in PAGES if "LearnOptions(" in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", OPTIONS, ids=lambda page: page.stem)
+def test_documents_import_the_options_that_they_name(page: Path) -> None:
+    assert re.search(r"from labeldp\.learn import [\w, ]*\bLearnOptions\b", page.read_text(encoding="utf-8"))
+
+
 def test_the_map_of_the_code_names_files_that_are_there() -> None:
     """Every file that the page names exists, and every private module of the package is named on it."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -61,6 +61,7 @@ def law_of(kind: str) -> ldp.Law:
     return ldp.RandomizedResponse(len(classes_of(kind)), 1.0)
 
 
+OF_NUMBERS = "regressor"
 DOORS: dict[str, Callable[[str, Any], object]] = {
     "privatize": lambda kind, y: ldp.privatize(y, law_of(kind), classes=classes_of(kind), **ACCOUNT),
     "series": lambda kind, y: ldp.privatize(pd.Series(y), law_of(kind), classes=classes_of(kind), **ACCOUNT),
@@ -71,27 +72,64 @@ DOORS: dict[str, Callable[[str, Any], object]] = {
     "votes": lambda kind, y: NoiseCluster(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
     "proportions": lambda kind, y: ProportionClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
     "teachers": lambda kind, y: PATEClassifier(epsilon=200.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
+    OF_NUMBERS: lambda kind, y: ldp.LabelDPRegressor(epsilon=1.0, range=GRID, **ACCOUNT).fit(X, y),
 }
 
 
-@pytest.mark.parametrize("door", [*DOORS, "regressor"])
+@pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in BAD.items() for value in values])
 def test_doors_of_python(door: str, kind: str, value: str) -> None:
-    if door == "regressor" and kind == "classes":
+    if door == OF_NUMBERS and kind == "classes":
         pytest.skip("learns numbers")
     told = set()
     for rows in (ROWS[:1], ROWS[1:], ROWS):
         labels = bad(kind, BAD[kind][value], rows)
         with pytest.raises(InvalidInput) as caught:
-            if door == "regressor":
-                ldp.LabelDPRegressor(epsilon=1.0, range=GRID, **ACCOUNT).fit(X, labels)
-            else:
-                DOORS[door](kind, labels)
+            DOORS[door](kind, labels)
         text, seen = str(caught.value), caught.value.__context__ or caught.value.__cause__
         told.add((text, str(seen)))
         assert not SHOWN.search(text) and SENTINEL not in text and "12.5" not in text and seen is None
     assert len(told) == 1 and "Which row it is would tell of its label" in text
     assert not default_ledger().exists() or not default_ledger().runs()
+
+
+def masked(labels: np.ndarray, row: int | None) -> Any:
+    return np.ma.MaskedArray(labels, np.arange(N) == row)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("door", [door for door in DOORS if door != "series"])  # pandas makes NaN of what is masked
+@pytest.mark.parametrize("kind", BAD)
+def test_what_a_mask_hides_is_no_label(door: str, kind: str, listed: bool) -> None:
+    if door == OF_NUMBERS and kind == "classes":
+        pytest.skip("learns numbers")
+    told = set()
+    for row in ROWS:
+        labels = masked(Y[kind].astype(str if kind == "classes" else float), row)
+        with pytest.raises(InvalidInput, match="masked") as caught:
+            DOORS[door](kind, list(labels) if listed else labels)
+        told.add(str(caught.value))
+    assert len(told) == 1
+    assert not default_ledger().exists() or not default_ledger().runs()
+
+
+@pytest.mark.parametrize("form", [lambda Y: Y, list])
+def test_what_a_mask_hides_in_an_array_of_several_columns_is_no_label(form: Callable[[Any], Any]) -> None:
+    columns = ldp.LabelColumns({"y": [0, 1], "other": [0, 1]})
+    Y = np.ma.stack([masked(np.arange(N) % 2, ROWS[0]), masked(np.arange(N) // 2 % 2, None)], axis=1)
+    for door in (
+        lambda: ldp.privatize(form(Y), columns.law(1.0), classes=columns, **ACCOUNT),
+        lambda: ldp.LabelDPClassifier(epsilon=1.0, classes=columns, **ACCOUNT).fit(X, form(Y)),
+    ):
+        with pytest.raises(InvalidInput, match="masked"):
+            door()
+
+
+def test_a_mask_that_hides_nothing_is_none() -> None:
+    model = ldp.LabelDPRegressor(epsilon=1.0, range=GRID, noise=ldp.SeededNoise(0), random_state=0)
+    numbers = Y["numbers"].astype(float)
+    told, plain = (model.fit(X, y).noisy_labels_.hard() for y in (masked(numbers, None), numbers))
+    np.testing.assert_array_equal(told, plain)
 
 
 @pytest.mark.parametrize("value", [None, np.nan, pd.NA, 3, True])

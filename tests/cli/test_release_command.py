@@ -19,6 +19,7 @@ from tests.cli.commands import SENTINEL, run
 from typer.testing import CliRunner
 
 from labeldp.cli import app
+from labeldp.laws import LabelColumns
 from labeldp.ledger._ledger import Ledger, default_ledger
 from labeldp.tables import read_noisy
 
@@ -441,6 +442,67 @@ def test_a_comma_in_the_name_of_a_column_is_written_with_a_backslash(tmp_path: P
     code, said, wrong = run("release", source, *both, *asked, "--dataset", "c", "--out", tmp_path / "c.csv")
     assert code == 0 and "'age, years', 'smokes' together" in said, wrong
     assert read_noisy(tmp_path / "c.csv", "smokes").classes == ("no", "yes, daily")
+
+
+NAMES_WITH_MARKS = ["a, b", "eq=al", "se;mi", " blank ", "plain"]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_marks_of_classes_and_names_have_a_backslash_before_them(tmp_path: Path, by_name: bool) -> None:
+    classes = [["x, y", "a=b", "p;q", " r ", r"c:\dir"], ["<=50K", ">50K", "k=v"], ["u", "w"], ["plain=u", "w"], ["u", "w"]]
+    written = [r"x\, y,a=b,p\;q,\ r\ ,c:\dir", r"<=50K, >50K ,k=v", "u,w", r"plain\=u,w", "u, w "]
+    names = [r"a\, b", r"eq\=al", r"se\;mi", r"\ blank\ ", "plain"]
+    table = {name: [values[i % len(values)] for i in range(60)] for name, values in zip(NAMES_WITH_MARKS, classes, strict=True)}
+    pq.write_table(pa.table({"id": range(60)} | table), tmp_path / "in.parquet")
+    parts = [f"{name}= {values}" for name, values in zip(names, written, strict=True)][::-1] if by_name else written
+    asked = ("--label", ",".join(names), "--classes", ";".join(parts), "--epsilon", 1, "--id", "id")
+    code, _, wrong = run("release", tmp_path / "in.parquet", *asked, "--out", tmp_path / "o.parquet")
+    assert code == 0, wrong
+    noisy = read_noisy(tmp_path / "o.parquet")
+    assert isinstance(noisy.classes, LabelColumns)
+    assert noisy.classes.names == tuple(NAMES_WITH_MARKS) and noisy.classes.lists == tuple(map(tuple, classes))
+
+
+def test_marks_of_the_classes_of_one_column_have_a_backslash_before_them(tmp_path: Path) -> None:
+    classes = ["status=ill", "a, b", "p;q", " r "]
+    pq.write_table(pa.table({"id": range(60), "status": [classes[i % 4] for i in range(60)]}), tmp_path / "in.parquet")
+    asked = ("--label", "status", "--epsilon", 1, "--id", "id", "--out", tmp_path / "o.parquet")
+    code, _, wrong = run("release", tmp_path / "in.parquet", *asked, "--classes", r"status\=ill,a\, b,p\;q,\ r\ ")
+    assert code == 0, wrong
+    assert read_noisy(tmp_path / "o.parquet").classes == tuple(classes)
+    assert run("plan", "--classes", r"a\;b,c", "--epsilon", 1)[0] == 0
+
+
+WRONG_NAMES = [
+    ("a,b", "a=1,2,3;c=w,u,v", "one of a, b; got 'c'"),
+    ("a,b", "c=w,u,v;a=1,2,3", "one of a, b; got 'c'"),
+    ("a,b", "1,2,3;b=u,v", "several label columns, 'a', 'b', got '1,2,3'"),
+    ("a,b", "a=1,2,3;u,v", "several label columns, 'a', 'b', got 'u,v'"),
+    ("a,b", "a=1,2,3;", "several label columns, 'a', 'b', got ''"),
+    ("a,b", "A=1,2,3;B=u,v", "one of a, b; got 'A'"),
+    ("a,b", "c=1,2,3;d=u,v", "one of a, b; got 'c'"),
+    ("a,b", "1,2,3;d=u,v=w", "one of a, b; got 'd'"),
+    ("a,b", "a=1,2;a=3,4", "two of 'a'"),
+    ("a,b", "a=1,2", "got those of 'a'"),
+    ("a,b", "c=1,2", "one of a, b; got 'c'"),
+    (r"long\, name,b", r"long\, nam=1,2;b=u,v", "Did you mean 'long, name'?"),
+    ("a", "a=1,2,3", "with one label column, 'a', got 'a'"),
+    ("a", "A =1,2,3", "with one label column, 'a', got 'A'"),
+    (r"long\, name", r"long\, name=1,2,3", "with one label column, 'long, name'"),
+    ("long name", "long nam=1,2,3", "with one label column, 'long name', got 'long nam'"),
+]
+
+
+@pytest.mark.parametrize("command", ["release", "train"])
+@pytest.mark.parametrize(("label", "classes", "said"), WRONG_NAMES)
+def test_a_wrong_name_before_classes_is_no_class(tmp_path: Path, command: str, label: str, classes: str, said: str) -> None:
+    """Also where the first class of a list, which the name would become a part of, has no row."""
+    source = tmp_path / "in.csv"
+    source.write_text('id,x,a,b,long name,"long, name"\n' + "".join(f"{i},.{i},{2 + i % 2},{'uv'[i % 2]},2,2\n" for i in range(10)))
+    out = tmp_path / ("model" if command == "train" else "o.csv")
+    code, _, told = run(command, source, "--label", label, "--classes", classes, "--epsilon", 1, "--id", "id", "--out", out)
+    assert code == 2 and said in unboxed(told), told
+    assert not out.exists() and default_ledger().runs() == []
 
 
 def test_unchanged_columns_are_listed_up_to_forty(tmp_path: Path) -> None:

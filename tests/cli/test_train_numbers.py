@@ -278,6 +278,13 @@ def test_figures_have_as_many_digits_as_they_need() -> None:
     assert "RMSE 0.81 (0.70 to 0.90); always the mean: 1.12 (1.00 to 1.25). Estimated R^2 0.470 (0.400 to 0.550)." in text
 
 
+def test_an_error_that_was_not_estimated_is_said_to_be_unknown(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id,x,y\n1,.1,2\n2,.2,3\n")
+    asked = ("--label", "y", "--range", "0:10", "--epsilon", 1, "--id", "id", "--model", "linear")
+    code, said, wrong = run("train", tmp_path / "in.csv", *asked, "--out", tmp_path / "m")
+    assert code == 0 and "How large its errors are was not estimated: that takes at least 20 noisy rows" in said, wrong
+
+
 def test_an_error_that_noise_carried_to_zero_is_not_shown_as_perfect() -> None:
     none = {"value": 0.0, "low": 0.0, "high": 33.0, "tells": True}
     facts = {"estimated_rmse": none, "baseline_rmse": none | {"value": 28.0}, "estimated_r2": {"tells": False}}

@@ -346,6 +346,27 @@ def test_quantiles_and_distributions_fit_together() -> None:
     assert 0.7 < np.mean((y >= low) & (y <= high)) < 0.9
 
 
+@pytest.mark.parametrize("estimator", [LinearRegression(), HistGradientBoostingRegressor()])
+def test_an_end_of_the_range_that_nearly_all_numbers_are_at_is_nearly_certain(estimator: Any) -> None:
+    """Where noise is practically none; 2.3 % of another number in every row were once left."""
+    X = np.random.default_rng(0).normal(size=(3000, 1))
+    for y in (np.zeros(3000), np.where(np.arange(3000) % 100 == 0, 10.0, 0.0)):
+        model = ldp.LabelDPRegressor(estimator, epsilon=100.0, range=(0, 10), grid=11, noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+        assert model.predict(X).mean() == pytest.approx(y.mean(), abs=0.02)
+        assert model.predict_distribution(X)[:, 0].mean() == pytest.approx(np.mean(y == 0), abs=0.003)
+
+
+def test_quantiles_of_two_points_are_points() -> None:
+    X = np.random.default_rng(0).normal(size=(3000, 1))
+    y = (X[:, 0] > 0).astype(float)
+    model = ldp.LabelDPRegressor(epsilon=8.0, range=(0, 1), grid=2, noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    low, middle, high = model.predict_quantile(X, [0.05, 0.5, 0.95]).T
+    assert set(np.unique([low, middle, high])) == {0.0, 1.0}
+    assert np.mean((low <= y) & (y <= high)) > 0.9 and np.mean(middle == y) > 0.9
+    at = model.predict_distribution(X)[:, 1]
+    assert np.all(low == (at > 0.95)) and np.all(high == (at > 0.05))
+
+
 def test_noisy_labels_of_a_release_and_an_estimator_without_weights() -> None:
     X, y = linear(4000)
     grid = ldp.Grid(0, 10, points=41)

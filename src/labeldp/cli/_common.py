@@ -270,13 +270,14 @@ Key = Annotated[
 
 def label_of_text(text: str | None) -> str | None:
     """Read the name of one column as --label of several is written, if all of its commas have a backslash; else take it as it is."""
-    return text if text is None or re.search(r"(?<!\\),", text) else with_commas(text)
+    return text if text is None or len(_parts(",", text)) > 1 else unescaped(text)
 
 
 Label = Annotated[str, typer.Option(help="The private column.", callback=label_of_text)]
 Labels = Annotated[
     str, typer.Option("--label", help="The private column; or several under one epsilon: A,B,C. A comma in a name is written \\,")
 ]
+ESCAPES = "Marks of a name or class are written \\, \\; \\= and blanks at its ends with a backslash, too."
 DatasetName = Annotated[str, typer.Option(help="Name in the ledger.")]
 Dataset = Annotated[str | None, typer.Option(help="Name in the ledger. Default: that of the releases it is from, else the file's name.")]
 Table = Annotated[str, typer.Argument(metavar="IN", help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.")]
@@ -326,9 +327,10 @@ class SecretOptions(LedgerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOptions:
-    """Classes of the label."""
+    """The label and its classes."""
 
-    classes: Annotated[str | None, typer.Option(help="Values that a label can have: A,B,C. Required for raw labels.")] = None
+    label: Label
+    classes: Annotated[str | None, typer.Option(help=f"Values that a label can have: A,B,C. Required for raw labels. {ESCAPES}")] = None
     classes_file: Annotated[Path | None, typer.Option(help="Values that a label can have, in a file, one a line.")] = None
 
     def listed(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object] | None:
@@ -345,13 +347,26 @@ class ClassOptions:
             raise typer.BadParameter("Expected --null-class beside declared classes, got none. Add --classes.")
         if infer or not given:
             return INFER if infer else None
+        if self.classes is not None:
+            self._require_one_list(self.classes)
         names = split(self.classes) if self.classes_file is None else lines_of(self.classes_file)
-        if names is not None and len(names) == 1 and ";" in names[0]:
-            raise typer.BadParameter(
-                f"Expected classes with commas between them, got {names[0]!r}. Write --classes '{names[0].replace(';', ',')}'. A semicolon "
-                "is between the lists of several label columns."
-            )
         return [*(names or ()), *([None] if null_class else [])]
+
+    def _require_one_list(self, classes: str) -> None:
+        """Refuse, with one label column, what is written as the lists of several: NAME=A,B, or A;B."""
+        label = unescaped(self.label)
+        named = _named(classes, [label])
+        name = _likely_name(classes) if named is None else named[0]
+        if name is not None and (name.casefold() == label.casefold() or _validate.suggest(name, [label])):
+            raise typer.BadParameter(
+                f"Expected classes alone with one label column, {label!r}, got {name!r} before them. Leave it out: --classes A,B. If "
+                "it is a part of a class, write \\= for its equals sign."
+            )
+        if len(split(classes) or ()) == 1 and len(_parts(";", classes)) > 1:
+            raise typer.BadParameter(
+                f"Expected classes with commas between them, got {classes!r}. Write --classes '{classes.replace(';', ',')}'. A semicolon "
+                "is between the lists of several label columns; in a class it is written \\;"
+            )
 
     def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:
         """Return the classes; a usage error without any."""
@@ -367,7 +382,6 @@ class ClassOptions:
 class ColumnOptions(ClassOptions):
     """The columns of the label, of ids and of the unit."""
 
-    label: Label
     null_class: Annotated[bool, typer.Option("--null-class", help="Make missing labels a class of their own, after the others.")] = False
     id: Annotated[list[str] | None, typer.Option("--id", help="Column that names a row; repeat it for several.")] = None
     unit: Annotated[str | None, typer.Option(help="Column that names the person; epsilon covers all their rows.")] = None
@@ -433,15 +447,18 @@ class NumberOptions(ColumnOptions):
             )
         if self.classes is None or self.classes_file is not None:
             return [[*self.required(null_class=self.null_class)]] * len(plain)
-        parts = self.classes.split(";")
-        if all(end_of_name(part, names) is not None for part in parts):
-            named = by_name(names, "--classes", "A,B", self.classes)
+        parts = _parts(";", self.classes)
+        likely = [name for name in map(_likely_name, parts) if name is not None]
+        if any(_named(part, names) for part in parts):
+            named = usage(lambda: by_name(names, "--classes", "A,B", self.classes))
             if set(named) != set(plain):
                 raise typer.BadParameter(
                     f"Expected --classes of the columns without a range, {_validate.quoted(plain)}, each once, got those of "
                     f"{_validate.quoted(named)}. Name each of them, and no other."
                 )
             parts = [named[name] for name in plain]
+        elif likely:  # read by its place, a list with a wrong name would declare the name as a part of a class
+            usage(lambda: _validate.one_of(names, fix=ESCAPES, **{"column of --classes": likely[0]}))
         elif len(parts) == len(names) > len(plain):  # a place for each column, empty where it has a range
             both = [name for name, part in zip(names, parts, strict=True) if name not in plain and part.strip()]
             if both:
@@ -465,7 +482,7 @@ class LabelsOptions(NumberOptions):
         str | None,
         typer.Option(
             help="Values that a label can have: A,B,C. Of several label columns a list each, 'A,B;C,D' or "
-            "'NAME=A,B;NAME=C,D', or one for all."
+            f"'NAME=A,B;NAME=C,D', or one for all. {ESCAPES}"
         ),
     ] = None
     range: Annotated[
@@ -503,7 +520,7 @@ class LabelsOptions(NumberOptions):
             yield
         except ClassMismatch as error:
             names = split(self.label) or []
-            if len(names) > 1 and self.classes is not None and ";" not in self.classes:
+            if len(names) > 1 and self.classes is not None and len(_parts(";", self.classes)) == 1:
                 told = f"--classes {self.classes} is for all of {_validate.quoted(names)}; a list each is written"
                 error.cli = f"{error.cli or error} {told} --classes 'no,yes;1,2,3,4,5'."
             raise
@@ -562,37 +579,56 @@ def lines_of(file: Path) -> list[str]:
         raise InvalidInput(f"Expected text in UTF-8, one class a line, got other bytes in {file}.") from None
 
 
+def _parts(mark: str, text: str) -> list[str]:
+    """Split a text at a mark, except where a backslash stands before it."""
+    return re.split(rf"(?<!\\){mark}", text)
+
+
 def split(listed: str | None) -> list[str] | None:
-    """Split A,B,C into its parts; a comma within a part is written with a backslash."""
-    return None if listed is None else [with_commas(name.strip()) for name in re.split(r"(?<!\\),", listed)]
+    """Split A,B,C into its parts, without blanks around them (see `unescaped`)."""
+    return None if listed is None else [unescaped(_stripped(name)) for name in _parts(",", listed)]
 
 
-def with_commas(name: str) -> str:
-    """Read a comma in a name that was written with a backslash."""
-    return name.replace("\\,", ",")
+def _stripped(name: str) -> str:
+    """Take off blanks around a name, except one with a backslash before it."""
+    return re.sub(r"(?<!\\)\s+$", "", name.lstrip())
 
 
-def end_of_name(part: str, names: Sequence[str]) -> int | None:
-    """Find the last "=" before which one of these names stands, and nothing else; a name or a value can have one of its own."""
-    return max((i for i, letter in enumerate(part) if letter == "=" and part[:i].strip() in names), default=None)
+def unescaped(name: str) -> str:
+    """Read a class or name in which a comma, semicolon, equals sign or blank was written with a backslash; others stay as they are."""
+    return re.sub(r"\\([,;= ])", r"\1", name)
+
+
+def _named(part: str, names: Sequence[str]) -> tuple[str, str] | None:
+    """Split NAME=VALUE at the last "=" before which one of these names stands, and nothing else; a name or a value can have its own."""
+    for mark in reversed([*re.finditer(r"(?<!\\)=", part)]):
+        written = part[: mark.start()]
+        for name in (written.strip(), unescaped(_stripped(written))):
+            if name in names:
+                return name, _stripped(part[mark.end() :])
+    return None
+
+
+def _likely_name(part: str) -> str | None:
+    """Return what stands before the last "=" of a list's first value, which may be a wrong name; None if there is only <=, >=, != or ==."""
+    ends = [found.end() - 1 for found in re.finditer(r"[^\s<>!=\\]\s*=(?!=)", _parts(",", part)[0])]
+    return unescaped(_stripped(part[: ends[-1]])) if ends else None
 
 
 def by_name(names: Sequence[str], option: str, what: str, text: str | None) -> dict[str, str]:
     """Parse NAME=VALUE;NAME=VALUE, whose names are some of these columns, each once."""
     found: dict[str, str] = {}
-    for part in () if text is None else text.split(";"):
-        end = end_of_name(part, names)
-        end = part.rfind("=") if end is None else end
-        if end < 0:
+    for part in () if text is None else _parts(";", text):
+        named, wrong = _named(part, names), _likely_name(part)
+        if named is None and wrong is None:
             raise InvalidInput(
                 f"Expected {option} NAME={what} with several label columns, {_validate.quoted(names)}, got {part!r}. For example "
-                f"{names[-1]}={what}. A comma in the name of one column is written \\, in --label."
+                f"{names[-1]}={what}. {ESCAPES}"
             )
-        name, value = part[:end].strip(), part[end + 1 :].strip()
-        place = _validate.one_of(names, **{f"column of {option}": name})
-        if place in found:
+        name, value = named or (_validate.one_of(names, fix=ESCAPES, **{f"column of {option}": wrong}), "")
+        if name in found:
             raise InvalidInput(f"Expected one {what} a column in {option}, got two of {name!r}. Leave one out.")
-        found[place] = value
+        found[name] = value
     return found
 
 
@@ -629,10 +665,11 @@ def number_grid(ends: str | None, points: str | None) -> Any:
 
 def count_of(text: str) -> int:
     """Count classes that are given as their number K, or by their names A,B,C."""
-    if ";" in text:
+    first, *more = _parts(";", text)
+    if more:
         raise InvalidInput(
             f"Expected the classes of one column, got {text!r}, lists of several. Plan one column at a time, with its share of epsilon: "
-            f"--classes {text.partition(';')[0].strip()}."
+            f"--classes {first.strip()}."
         )
     names = split(text) or []
     if len(names) == 1 and names[0].lstrip("+-").isdecimal():

@@ -20,7 +20,6 @@ from labeldp.cli._common import (
     InferClasses,
     Json,
     Key,
-    Label,
     LabelsOptions,
     LedgerOptions,
     NumberOptions,
@@ -42,8 +41,8 @@ from labeldp.cli._common import (
     progress_bars,
     spec_of,
     split,
+    unescaped,
     usage,
-    with_commas,
 )
 
 app = typer.Typer(cls=Commands)
@@ -83,7 +82,7 @@ class ReleaseOptions(LabelsOptions):
             return self._of_columns(names, prior)
         self.require_several()
         listed = self.points(infer=self.infer_classes) or self.required(null_class=self.null_class, infer=self.infer_classes)
-        label = with_commas(self.label)
+        label = unescaped(self.label)
         return spec_of(ReleaseSpec, self, label=label, classes=listed, id=self.id or None, prior=prior.value())
 
     def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
@@ -178,7 +177,6 @@ def inspect(
 class AggregateOptions(ClassOptions):
     """Query, columns and cost."""
 
-    label: Label
     group: Annotated[str, typer.Option(help="Public column with the group of each row.")]
     epsilon: Annotated[float, typer.Option(help="Total budget of one row.")]
     infer_classes: InferClasses = False
@@ -230,7 +228,6 @@ def aggregate(
 class PeerOptions(ClassOptions):
     """Protocol and columns."""
 
-    label: Label
     group: Annotated[str, typer.Option(help="Public column with the cluster of each user; users ask users of their own cluster.")]
     flip: Annotated[float, typer.Option(help="Probability that a user's bit is flipped, below 1/2.")]
     join: Annotated[float, typer.Option(help="Probability that a user reports.")] = 1.0
@@ -332,7 +329,7 @@ class StageOptions(NumberOptions):
         listed = self.points() or self.listed(null_class=self.null_class)
         if listed is None:
             raise typer.BadParameter("Expected the classes that a label can have, got none. A plan declares them: --classes no,yes.")
-        return spec_of(ReleaseSpec, self, label=with_commas(self.label), classes=listed)
+        return spec_of(ReleaseSpec, self, label=unescaped(self.label), classes=listed)
 
 
 @dataclass(frozen=True, kw_only=True)

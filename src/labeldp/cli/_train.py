@@ -34,8 +34,8 @@ from labeldp.cli._common import (
     progress_bars,
     spec_of,
     split,
+    unescaped,
     usage,
-    with_commas,
 )
 from labeldp.receipt import Receipt
 
@@ -232,7 +232,7 @@ class TrainOptions(NoiseOptions, LabelsOptions):
 
         names = split(self.label) or []
         if len(names) < 2:
-            return [with_commas(self.label)]
+            return [unescaped(self.label)]
         return [self.label] if has_column(source, self.label) else names
 
     def _of_columns(self, names: list[str]) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def train(
 def column_text(column: Mapping[str, Any]) -> str:
     """Report, in a line of its own, the model of one of several label columns."""
     asked = f" ({column['rows_asked']:,} rows asked)" if "rows_asked" in column else ""
-    return f"\n{column['label']!r}{asked}:{quality_text(column) or ' its accuracy was not estimated.'}"
+    return f"\n{column['label']!r}{asked}:{quality_text(column)}"
 
 
 def features_text(facts: Mapping[str, Any]) -> str:
@@ -332,11 +332,17 @@ def quality_text(facts: Mapping[str, Any]) -> str:
     if "estimated_rmse" in facts:
         return _quality_of_numbers(facts)
     if facts["estimated_accuracy"] is None:
-        return ""
+        return _not_estimated("How accurate it is")
     if not facts["estimated_accuracy"]["tells"]:
         return " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
     accuracy = _beside("accuracy", facts["estimated_accuracy"], "always the commonest class", facts["baseline_accuracy"])
     return accuracy + _beside("log-loss", facts["estimated_log_loss"], "the class frequencies alone", facts["baseline_log_loss"])
+
+
+def _not_estimated(what: str) -> str:
+    from labeldp.protocol._fit import MIN_VALIDATION_ROWS
+
+    return f" {what} was not estimated: that takes at least {MIN_VALIDATION_ROWS} noisy rows that are held out."
 
 
 def _beside(name: str, found: Mapping[str, Any], what: str, constant: Mapping[str, Any]) -> str:
@@ -353,7 +359,7 @@ def _quality_of_numbers(facts: Mapping[str, Any]) -> str:
     """Report the estimated RMSE and R^2 of the model, and the RMSE of the mean alone."""
     error, constant, share = facts["estimated_rmse"], facts["baseline_rmse"], facts["estimated_r2"]
     if error is None:
-        return ""
+        return _not_estimated("How large its errors are")
     if not error["tells"]:
         return " At this epsilon the noisy rows that were held out are too few to tell how large its errors are."
     places = max(0, 2 - math.floor(math.log10(max(error["high"], constant["high"], 1e-12))))  # three digits of the largest figure

@@ -376,6 +376,7 @@ def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
             near = suggest(lacking[0], [name for name in own if isinstance(name, str)]) if lacking[0] not in own else ""
             raise InvalidInput(f"Expected each declared label column once, got {own.count(lacking[0])} of the name {lacking[0]!r}.{near}")
         return [labels[name] for name in names]
+    require_unmasked(labels)
     array = None
     with contextlib.suppress(ValueError, TypeError):
         array = np.asarray(labels)
@@ -447,8 +448,7 @@ def _number(text: str) -> float | None:
 
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:
     """Convert labels to a one-dimensional NumPy array; columns of data frames and of Arrow tables are accepted."""
-    if np.ma.is_masked(labels):
-        raise InvalidInput("Expected a label in every row, got masked ones. Give missing labels a class of their own, or drop such rows.")
+    require_unmasked(labels)
     # NumPy's errors quote values, and a UnicodeDecodeError holds a label. Raised from an `except` block, ours would carry them along as its
     # context; so they are suppressed, and ours is raised afterwards.
     array = None
@@ -462,6 +462,16 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
         several = " Declare several label columns by classes=labeldp.LabelColumns({...})." if array.ndim == 2 else ""
         raise InvalidInput(f"Expected a one-dimensional column of labels, got shape {array.shape}.{several}")
     return np.asarray(array)
+
+
+def require_unmasked(labels: Any) -> None:
+    """Refuse masked labels, also within a list: made a plain array, they would be the values beneath the mask.
+
+    An array whose mask hides none is as any other. Call this before raw labels are made an array.
+    """
+    parts = labels if isinstance(labels, (list, tuple)) else (labels,)
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+        raise InvalidInput(f"Expected a label in every row, got masked ones. {MISSING.fix}")
 
 
 def not_plain() -> InvalidInput:

@@ -683,7 +683,7 @@ def _nearly_repeated(request: Request, account: Account, runs: Sequence[RunRecor
             continue
         if _asked(run.event).keys() != _asked(event).keys():
             return f"{_named(run)} has drawn these rows for another command: what is learned from its labels is free."
-        others = _differing(run, event) or "other classes, another order of them, another prior, or ids of another type"
+        others = _differing(run, event) or "other classes, another order of them, another range, another prior, or ids of another type"
         return f"{_named(run)} has drawn these rows with other settings: {others}. {_AS_THEN}"
     return ""
 

@@ -20,7 +20,7 @@ from sklearn.utils import check_array, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 
 from labeldp._hash import array_digest
-from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, is_missing, not_plain, several_types
+from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, is_missing, not_plain, require_unmasked, several_types
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
 from labeldp.laws import Grid
 from labeldp.protocol._fit import FitSettings, settled_classes
@@ -249,6 +249,7 @@ def advice(what: str) -> str:
 
 def one_column(y: Any) -> NDArray[Any]:
     """Return raw labels as an array (n_rows,), with scikit-learn's warning for a column of a table; InvalidInput for anything else."""
+    require_unmasked(y)  # scikit-learn takes the mask off
     # The errors below are not chained to those of NumPy, whose messages quote a raw label.
     with contextlib.suppress(TypeError, ValueError):
         return np.asarray(column_or_1d(y, warn=True))

@@ -55,7 +55,7 @@ from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import drawn_to_equal, numbers_of
 
 FOLDS = 3  # parts of the rows, each of which gets its locations from models of the others
-BEYOND = 2.0  # scales by which a location may lie outside the range
+BEYOND = 2.0  # scales by which a location may lie outside the range while it is learned: farther away a row tells next to nothing
 _SHARES = np.linspace(0.0, 1.0, 6)
 _SCALES = 20  # to choose from, between half a step of the grid and the range
 _KNOWN = 0.3  # standard deviation beforehand of the logarithm of the locations' deviation over that of all numbers
@@ -65,6 +65,7 @@ _PLACES = 200  # quantiles of the locations, for which cuts are found
 _CUTS = 256  # of which cuts are interpolated
 _FAR = 5.0  # scales from the outermost locations to the outermost cuts
 _RARE = 1e-4  # least share of rows beyond a cut
+_SURELY = -float(ndtri(_RARE))  # scales by which a predicted location may lie outside the range, so that its end can be nearly certain
 _MOST_CELLS = 128  # of which the shares are found
 _STRENGTHS = np.geomspace(1e8, 1e-2, 21)  # precisions of a second difference of ln share
 _STEEPS = 0.1, 0.3, 1.0, 3.0, 10.0  # standard deviations of ln share beforehand
@@ -109,14 +110,13 @@ class Family:
     def _cuts(self) -> Floats:
         return self.middles if self.cuts is None else self.cuts
 
-    def clipped(self, locations: Floats) -> Floats:
-        """Move locations that are far outside the range to where nearly all mass is at its end."""
-        return np.asarray(np.clip(locations, *self.ends))
+    def clipped(self, locations: Floats, beyond: float = BEYOND) -> Floats:
+        """Move locations that are far outside the range to where nearly all mass is at its end, so many scales away."""
+        return np.asarray(np.clip(locations, *self.ends(beyond)))
 
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Least and largest location."""
-        return float(self._cuts[0] - BEYOND * self.scale), float(self._cuts[-1] + BEYOND * self.scale)
+    def ends(self, beyond: float = BEYOND) -> tuple[float, float]:
+        """Give the least and the largest location, so many scales outside the range."""
+        return float(self._cuts[0] - beyond * self.scale), float(self._cuts[-1] + beyond * self.scale)
 
     def reaching(self, locations: Floats) -> Floats:
         """Compute P[at least point 1], ..., P[at least point G - 1] for each location: (n, G - 1)."""
@@ -133,8 +133,10 @@ class Family:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def quantile(self, locations: Floats, q: Floats) -> Floats:
-        """Compute quantiles before rounding, within the range: (n, m) for m shares."""
+        """Compute quantiles before rounding, within the range; of two points one of them: (n, m) for m shares."""
         found = locations[:, None] + self.scale * ndtri(q)
+        if len(self.points) == 2:  # one cut says nothing of how fast the number grows
+            return np.asarray(self.points[(found > self._cuts).astype(np.intp)])
         if self.cuts is not None:  # between two cuts the number grows evenly, and beyond them as fast as over all of them
             slope = np.ptp(self.middles) / max(float(np.ptp(self.cuts)), _SMALLEST)
             beyond = found - np.clip(found, self.cuts[0], self.cuts[-1])
@@ -288,7 +290,7 @@ class LocationModel:
     def locations(self, X: object) -> Floats:
         """Predict locations: (n,) float64."""
         found = np.asarray(self.estimator.predict(X), np.float64).reshape(-1)
-        return self.family.clipped(self.centre + self.share * (found - self.centre))
+        return self.family.clipped(self.centre + self.share * (found - self.centre), _SURELY)
 
     def predict(self, X: object) -> Floats:
         """Predict means: (n,) float64."""
@@ -354,7 +356,7 @@ class LocationLearner:
                 model = self._fitted(X, *working, inside)
                 found[outside] = np.asarray(model.predict(take(X, outside)), np.float64).reshape(-1)
             family, share = rows.doubted(*rows.chosen(centre, found))
-            locations = family.clipped(centre + share * (found - centre))
+            locations = family.clipped(centre + share * (found - centre), _SURELY)
         last = self._fitted(X, *rows.working(family, locations), np.arange(len(noisy)))
         return LocationModel(last, family, centre, _share_of_all(share))
 
@@ -609,7 +611,7 @@ class _Boosting:
         generator: np.random.RandomState,
     ) -> Estimator:
         """Add some rounds to the locations of all rows, learned from a part of them."""
-        np.clip(found, *family.ends, out=found)
+        np.clip(found, *family.ends(), out=found)
         targets, weights = self.rows.working(family, found[learned], learned)
         piece = regressor.piece(take(X, learned), weights * (found[learned] - targets), weights, size, generator)
         tell_of_fit()
@@ -865,7 +867,7 @@ class _Rows:
         if others.any():
             # Of other laws the outputs of all rows, each weighed by how much likelier it is at a location than among all rows; so the
             # factor up to which a likelihood is known does not matter.
-            knots = np.linspace(*family.ends, num=_KNOTS)
+            knots = np.linspace(*family.ends(), num=_KNOTS)
             pairs = [family.evidence(np.full(len(self.outputs), knot), self.outputs) for knot in knots]
             values, slopes = np.array([each[0] for each in pairs]), np.array([each[1] for each in pairs])
             at = np.interp(locations[others], knots, np.arange(_KNOTS))

@@ -272,7 +272,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         Returns
         -------
         (n,) float64, or (n, m) if q is an array
-            Within the range.
+            Within the range; of a grid of two points, one of them.
         """
         check_is_fitted(self)
         wanted, checked = quantiles_of(q), self._checked(X, reset=False)
