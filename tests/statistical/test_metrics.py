@@ -113,10 +113,13 @@ def test_a_precision_of_no_row_says_so():
 
 
 def test_few_rows_say_that_they_cannot_tell():
-    far = Estimate(-0.2048, 0.0, 1.0, least=0.0, most=1.0, constant=0.5)
-    whole = "cannot tell: too few rows for this noise; its 95% interval is the whole range, 0.0000 to 1.0000"
-    assert str(far) == f"{whole} (estimate -0.2048, a constant 0.5000). Has the model learned from these rows?"
-    assert str(replace(far, value=0.4)) == f"{whole} (estimate 0.4000, a constant 0.5000)."
+    by_chance = Estimate(-0.2048, 0.0, 1.0, stderr=0.4, least=0.0, most=1.0, constant=0.5)
+    few = "cannot tell: too few rows for this noise (estimate -0.2048, a constant 0.5000; range 0.0000 to 1.0000)"
+    assert str(by_chance) == few
+    far = replace(by_chance, stderr=0.1)
+    told = "cannot tell: the estimate -0.2048, a constant 0.5000 is farther outside of 0.0000 to 1.0000 than noise explains."
+    assert str(far) == f"{told} Has the model learned from these rows?"
+    assert "model" not in str(replace(far, constant=None))  # a statistic, such as a difference
     one = ldp.privatize([0], ldp.RandomizedResponse(10, 1.0), classes=range(10), noise=ldp.SeededNoise(0))
     loss = metrics.log_loss(one, [[0.6] + [0.4 / 9] * 9])
     assert (loss.low, loss.high) == (0.0, pytest.approx(-math.log(0.4 / 9))) and not loss.tells

@@ -288,6 +288,13 @@ def test_effects_cover(adjusted):
     assert one.adjusted is adjusted and 0 <= one.pvalue <= 1 and "minus" in str(one)
 
 
+def test_an_effect_of_two_rows_says_that_they_are_too_few():
+    for seed in range(10):
+        noisy = ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(seed))
+        told = str(ldp.stats.effect(noisy, [0, 1], of=1))
+        assert "cannot tell: too few rows for this noise (estimate " in told and "model" not in told
+
+
 def test_an_effect_at_huge_epsilon_is_that_of_the_labels():
     rng = np.random.default_rng(7)
     x, arm = rng.normal(size=4000), rng.integers(2, size=4000)

@@ -334,6 +334,21 @@ def test_a_coefficient_that_grows_without_bound_under_noise_has_no_finite_standa
     assert 1 < low < fit.params[1] and high == math.inf and fit.pvalues[1] < 1e-9
 
 
+@pytest.mark.parametrize("n", [3, 5, 8, 12])
+@pytest.mark.filterwarnings("ignore:The data give no finite estimate")
+def test_intervals_and_tests_of_few_rows_agree(n):
+    """Both are the likelihood ratio test, also where the estimate lies at infinity and steps can end on a plateau."""
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        x = random.normal(size=n)
+        labels = (random.random(n) < expit(2 * x)).astype(int)
+        noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 3.0), classes=[0, 1], noise=ldp.SeededNoise(seed))
+        fit = ldp.stats.regress(noisy, x, "logistic")
+        low, high = fit.conf_int().T
+        assert (((low <= 0) & (high >= 0)) == (fit.pvalues >= 0.05)).all(), seed
+        assert (low <= fit.params).all() and (fit.params <= high).all(), seed
+
+
 def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
     """Two bins say on which side of one number an outcome is: half the slope with half the scale explains them as well."""
     rng = np.random.default_rng(4)

@@ -61,6 +61,7 @@ from labeldp.protocol._several import check_rows, is_several, rates_of
 from labeldp.protocol.metrics import checked_weights, class_rates, warn_of_lost_classes
 
 FEW_ROWS = 2000
+_COUNTED = 1e9  # mean weight of rows, beyond which sums of squares lose what tells rows apart
 _LOOKED_AT = 1000  # rows, for classes that may be lost
 
 
@@ -140,8 +141,8 @@ class TabularEstimator(StagedEstimator[Fitted]):
             copy of this estimator is trained on each column; `predict` returns (n, L), `predict_proba` a list of L arrays. Later stages are
             drawn by the product of the columns' predicted probabilities.
         sample_weight : (n,) array >= 0, optional
-            Public weights of the rows, for learning alone: a row of weight 2 counts as two. They must not depend on these labels. Which
-            labels are drawn, at what cost, and the estimates from held-out rows do not change.
+            Public weights of the rows, for learning alone: a row of weight 2 counts as two. Their mean is from 1e-9 to 1e9. They must not
+            depend on these labels. Which labels are drawn, at what cost, and the estimates from held-out rows do not change.
         **others
             None: arguments of other libraries, such as eval_set, are refused by name.
 
@@ -198,12 +199,24 @@ class TabularEstimator(StagedEstimator[Fitted]):
             checked = check_features(X, self._base(), type(self).__name__)
             validate_data(self, X, reset=reset, skip_check_array=True)
         if reset and self._weights is not None:
-            self._weights = checked_weights(self._weights, row_count(checked))
+            self._weights = _counts_of_rows(self._weights, row_count(checked))
         return checked
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is set when it starts."""
         return "_model" in vars(self)
+
+
+def _counts_of_rows(sample_weight: ArrayLike, n: int) -> Floats:
+    """Check weights by which each row counts as so many: (n,) float64, of a mean with which estimators can compute."""
+    weights = checked_weights(sample_weight, n)
+    mean = float(weights.mean())
+    if not 1 / _COUNTED <= mean <= _COUNTED:
+        raise InvalidInput(
+            f"Expected sample_weight of a mean from {1 / _COUNTED:g} to {_COUNTED:g}, since a row of weight 2 counts as two; got {mean:g}. "
+            "Divide the weights by their mean."
+        )
+    return weights
 
 
 def _require_own_arguments(others: Mapping[str, object]) -> None:

@@ -28,6 +28,7 @@ from labeldp.custody._encode import encode
 from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning, RawLabelsWarning, SeenRowsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid
+from labeldp.protocol import _statistics
 from labeldp.protocol._statistics import (
     Estimate,
     Estimates,
@@ -36,9 +37,9 @@ from labeldp.protocol._statistics import (
     concordance,
     mean_interval,
     number_text,
-    precision_sum,
     quantile,
     ratio,
+    roc_area,
     typical_length,
 )
 
@@ -899,8 +900,9 @@ def roc_auc(
 
     Notes
     -----
-    The ratio of two U-statistics over pairs of rows, both unbiased, as two rows' noise is independent; the interval is Fieller's on their
-    projections (`labeldp.protocol._statistics.concordance`). Cost O(n log n).
+    The ratio of two sums over pairs of rows, both unbiased, as two rows' noise is independent. The interval comes from sums over single
+    rows, to which that over pairs can be traced, so it covers also where noise hides the class: it is the whole range there
+    (`labeldp.protocol._statistics.roc_area`). Cost O(n log n).
 
     Examples
     --------
@@ -916,11 +918,12 @@ def roc_auc(
     values = _scores(noisy, scores, rows.code)
     if len(noisy) < 2:
         return replace(_undefined(confidence, 0.5), value=float("nan"))
-    concordant, pairs = concordance(rows.t, values, rows.weights)
-    if rows.known is not None:
-        concordant = concordant.given(Terms(rows.weights * rows.t, rows.weights), rows.known)
-        pairs = Terms(np.full(len(noisy), rows.known * (1 - rows.known)), 0.0)
-    return replace(ratio(concordant, pairs, rows.reach, confidence), constant=0.5)
+    if rows.known is None:
+        return replace(roc_area(rows.t, values, rows.weights, rows.reach, confidence), constant=0.5)
+    places, rates = concordance(rows.t, values, rows.weights)
+    places = places.given(rates, rows.known)
+    above, pairs = Terms(places.values - rows.known**2 / 2, places.slopes), np.full(len(noisy), rows.known * (1 - rows.known))
+    return replace(ratio(above, Terms(pairs, 0.0), rows.reach, confidence), constant=0.5)
 
 
 def average_precision(
@@ -948,12 +951,12 @@ def average_precision(
 
     Notes
     -----
-    The sum over pairs of rows and the rate below it are unbiased, and the interval is Fieller's on the rows' influences
-    (`labeldp.protocol._statistics.precision_sum`). Cost O(n log n).
+    The sum over pairs of rows and the rate below it are unbiased, and the interval is Fieller's on the rows' influences, with standard
+    errors at each value in question (`labeldp.protocol._statistics.average_precision`). Cost O(n log n).
     """
     rows = _one_class(noisy, positive, sample_weight, class_prior)
-    total = precision_sum(rows.t, _scores(noisy, scores, rows.code), rows.weights)
-    return rows.over_rate(total, confidence, constant=rows.rate)
+    values = _scores(noisy, scores, rows.code)
+    return replace(_statistics.average_precision(rows.t, values, rows.weights, rows.reach, rows.known, confidence), constant=rows.rate)
 
 
 # Calibration and thresholds -----------------------------------------------------------------------------------------------------------

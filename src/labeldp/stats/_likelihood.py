@@ -151,6 +151,8 @@ class Profile:
         None unless the outcome is normal.
     far : (p,) float64
         Sizes from which on an end is infinite: so far out probabilities are 0 and 1, and no step finds whether others would do as well.
+    open : bool
+        Whether an estimate has no finite value. Each maximum is then sought from 0, too.
     """
 
     problem: Problem
@@ -161,6 +163,7 @@ class Profile:
     ratio: Floats
     rows: float | None
     far: Floats
+    open: bool = False
 
     @property
     def _degrees(self) -> float | None:
@@ -206,7 +209,12 @@ class Profile:
         along = self.back[i]
         lead = _inverse(near.hessian, len(self.problem.likelihood)) @ along  # the others follow, as far as the curvature stays
         free = np.linalg.qr(along[:, None], mode="complete")[0][:, 1:]
-        return maximise(self.problem, near.flat + lead * (move / (along @ lead)), free, _LEVEL)
+        there = maximise(self.problem, near.flat + lead * (move / (along @ lead)), free, _LEVEL)
+        if not self.open:
+            return there
+        # Where probabilities are 0 and 1, as far out, a step can end on a plateau below the maximum.
+        other = maximise(self.problem, along * ((along @ near.flat + move) / (along @ along)), free, _LEVEL)
+        return other if other.loglik > there.loglik or not np.isfinite(there.loglik) else there
 
     def _end(self, i: int, reach: float, side: float) -> float:
         """Find the end of an interval, by Newton's method for the root of the fall, which is nearly linear."""
@@ -223,7 +231,7 @@ class Profile:
             root = np.sqrt(self._fall(there))
             rise = -side * float(there.scores.sum(axis=0) @ self.back[i]) / float(self.back[i] @ self.back[i])
             step = (wanted - root) * root / rise if rise > 0 else np.inf
-            if root > 0 and abs(wanted - root) < _CLOSE * wanted and np.isfinite(step):
+            if root > 0 and abs(wanted - root) < _CLOSE * wanted and inner <= away + step <= outer and np.isfinite(step):
                 return float(self.params[i] + side * (away + step))
             if root < wanted:
                 inner, near = away, there

@@ -333,7 +333,7 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
         family = Normal(family.borders * spread)
     halves = np.where(lost, np.inf if isinstance(family, Normal) else 1 / reach, np.sqrt(np.diagonal(covariance)))
     if lost.any() and not isinstance(family, Normal):
-        alone = Profile(problem, found, back, params, halves, ratio, None, far)
+        alone = Profile(problem, found, back, params, halves, ratio, None, far, open=True)
         lost |= [not gone and alone.is_open(i) for i, gone in enumerate(lost)]
         halves, ratio = np.where(lost, 1 / reach, halves), np.where(lost, 1.0, ratio)
     if lost.any():
@@ -359,7 +359,7 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
                 "rows."
             )
         )
-    profile = Profile(problem, found, back, params, halves, ratio, rows, far)
+    profile = Profile(problem, found, back, params, halves, ratio, rows, far, open=bool(lost.any()) and rows is None)
     counts = len(noisy), _count(noisy, units)
     done = found.converged and not lost.any()
     return Regression(
