@@ -444,6 +444,16 @@ def test_a_comma_in_the_name_of_a_column_is_written_with_a_backslash(tmp_path: P
     assert read_noisy(tmp_path / "c.csv", "smokes").classes == ("no", "yes, daily")
 
 
+@pytest.mark.parametrize("classes", ["no,yes;no,yes", "no;yes", "no,yes;"])
+def test_a_semicolon_in_the_classes_of_one_column_is_refused_before_a_charge(tmp_path: Path, classes: str) -> None:
+    source, ledger = tmp_path / "in.csv", tmp_path / "l.db"
+    source.write_text("id,bought\n" + "".join(f"{i},{'no' if i % 3 else 'yes'}\n" for i in range(60)))
+    asked = ("release", source, "--label", "bought", "--epsilon", 1, "--id", "id", "--ledger", ledger, "--out", tmp_path / "out.csv")
+    code, _, wrong = run(*asked, "--classes", classes)
+    assert code == 2 and "in a class it is written \\;" in " ".join(wrong.replace("│", " ").split()) and not ledger.exists()
+    assert run(*asked, "--classes", r"no,yes,x\;y")[0] == 0
+
+
 NAMES_WITH_MARKS = ["a, b", "eq=al", "se;mi", " blank ", "plain"]
 
 

@@ -356,6 +356,18 @@ def test_an_end_of_the_range_that_nearly_all_numbers_are_at_is_nearly_certain(es
         assert model.predict_distribution(X)[:, 0].mean() == pytest.approx(np.mean(y == 0), abs=0.003)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(("epsilon", "n_stages"), [(30.0, 1), (40.0, 1), (40.0, 2), (100.0, 2), (700.0, 1)])
+def test_a_line_is_found_at_an_epsilon_at_which_doubles_hold_no_wrong_label(epsilon: float, n_stages: int) -> None:
+    """From e^-37 on a wrong label's probability is below what sums of normal probabilities lose to rounding."""
+    X = np.random.default_rng(0).normal(size=(800, 2))
+    y = np.clip(5 + 2 * X[:, 0], 0, 10)
+    model = ldp.LabelDPRegressor(
+        LinearRegression(), epsilon=epsilon, range=(0, 10), n_stages=n_stages, noise=ldp.SeededNoise(1), random_state=0
+    )
+    assert np.sqrt(np.mean((model.fit(X, y).predict(X) - y) ** 2)) < 0.2 < model.estimated_rmse_.high
+
+
 def test_quantiles_of_two_points_are_points() -> None:
     X = np.random.default_rng(0).normal(size=(3000, 1))
     y = (X[:, 0] > 0).astype(float)

@@ -116,7 +116,7 @@ def test_few_rows_say_that_they_cannot_tell():
     by_chance = Estimate(-0.2048, 0.0, 1.0, stderr=0.4, least=0.0, most=1.0, constant=0.5)
     few = "cannot tell: too few rows for this noise (estimate -0.2048, a constant 0.5000; range 0.0000 to 1.0000)"
     assert str(by_chance) == few
-    far = replace(by_chance, stderr=0.1)
+    far = replace(by_chance, stderr=0.04)
     told = "cannot tell: the estimate -0.2048, a constant 0.5000 is farther outside of 0.0000 to 1.0000 than noise explains."
     assert str(far) == f"{told} Has the model learned from these rows?"
     assert "model" not in str(replace(far, constant=None))  # a statistic, such as a difference

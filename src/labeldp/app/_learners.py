@@ -504,7 +504,9 @@ class TabularLearner:
         if self._model == LIGHTGBM:
             import lightgbm
 
-            return getattr(lightgbm, f"LGBM{kind}")(random_state=seed, verbose=-1, **settings), codes
+            # LightGBM times two orders of summing up and takes the faster one, so a loaded machine could give another model.
+            same = {"deterministic": True, "force_row_wise": True}
+            return getattr(lightgbm, f"LGBM{kind}")(random_state=seed, verbose=-1, **same, **settings), codes
         import xgboost
 
         kinds = None if codes is None else ["c"] * len(codes) + ["q"] * (self._width - len(codes))

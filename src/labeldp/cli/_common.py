@@ -362,10 +362,11 @@ class ClassOptions:
                 f"Expected classes alone with one label column, {label!r}, got {name!r} before them. Leave it out: --classes A,B. If "
                 "it is a part of a class, write \\= for its equals sign."
             )
-        if len(split(classes) or ()) == 1 and len(_parts(";", classes)) > 1:
+        if len(_parts(";", classes)) > 1:
+            fix = f"Write --classes '{classes.replace(';', ',')}'. " if len(split(classes) or ()) == 1 else ""
             raise typer.BadParameter(
-                f"Expected classes with commas between them, got {classes!r}. Write --classes '{classes.replace(';', ',')}'. A semicolon "
-                "is between the lists of several label columns; in a class it is written \\;"
+                f"Expected classes with commas between them, got {classes!r}. {fix}A semicolon is between the lists of several label "
+                "columns; in a class it is written \\;"
             )
 
     def required(self, *, null_class: bool = False, infer: bool = False) -> Sequence[object]:

@@ -72,6 +72,7 @@ _STEEPS = 0.1, 0.3, 1.0, 3.0, 10.0  # standard deviations of ln share beforehand
 _STEPS = 50  # of Newton's method
 _STILL = 1e-3  # gain in log-likelihood up to which it ends
 _COMPARED = 1 << 15  # answers whose likelihood compares shares and scales: enough to tell them apart, and little beside the fits
+_WRONG = 1e-12  # least likelihood of a number, over that of the likeliest
 _BINS = 64  # of locations that are compared as one
 _OUTPUTS = 2048  # of a law from which the expected information is computed
 _FIRST = 4  # rounds of the first piece of boosting
@@ -721,6 +722,8 @@ class _Rows:
         self.counts, self.total = counts, float(len(noisy) if counts is None else counts.sum())
         self.points = numbers_of(noisy)
         likelihood = noisy.likelihood()
+        # Sums of normal probabilities are exact to 1e-16 only: a label that is right beyond that would weigh what is left of them.
+        likelihood = np.maximum(likelihood, _WRONG * likelihood.max(axis=1, keepdims=True))
         self.answers = Answers.of(likelihood)
         # A bit has one other answer, and the probabilities of both sum to 1 for every label.
         self.both = 1.0 + likelihood.min(axis=1).astype(np.float64)

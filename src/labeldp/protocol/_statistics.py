@@ -17,6 +17,8 @@ from labeldp import _validate
 
 Floats = NDArray[np.float64]
 
+_FAR = 5.0  # standard errors outside of its range, beyond which noise does not explain an estimate
+
 
 def number_text(value: float) -> str:
     """Show a number plainly, with four decimals, or fewer from a thousand on: 0.2500, 9,126.0 and 49,810."""
@@ -74,7 +76,7 @@ class Estimate:
             return f"cannot tell: {self.undefined}"
         if not self.tells:
             # Chance alone is seldom so far out; a model that has learned the noise of its rows is.
-            if max(self.value - self.most, self.least - self.value) > quantile(self.confidence) * self.stderr:
+            if max(self.value - self.most, self.least - self.value) > _FAR * self.stderr:
                 seen = "" if self.constant is None else " Has the model learned from these rows?"
                 return f"cannot tell: the estimate {value}{beside} is farther outside of {least} to {most} than noise explains.{seen}"
             return f"cannot tell: too few rows for this noise (estimate {value}{beside}; range {least} to {most})"
