@@ -198,6 +198,8 @@ class NoisyLabels:
         label_law(law)
         values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
         shown = _outputs_of(law, values, outputs)
+        if np.ma.is_masked(labels):
+            raise InvalidInput("Expected a noisy label in every row, got masked ones. Drop these rows.")
         given, place = np.unique(np.asarray(labels), return_inverse=True)
         known = {value: code for code, value in enumerate(shown)}
         codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[place.reshape(-1)]
