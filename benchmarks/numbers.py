@@ -253,11 +253,6 @@ def found(runs: Sequence[Run], data: str, method: str, epsilon: float | None, fi
     return {run["seed"]: run[field] for run in runs if key(run)[:3] == (data, method, epsilon) and "finished" in run}
 
 
-def on(run: Run) -> Any:
-    """Name the processor of a finished run."""
-    return run.get("machine", {}).get("processor")
-
-
 def cell(values: Sequence[float]) -> str:
     if not values:
         return ""
@@ -278,8 +273,9 @@ def tables() -> str:
             if any(cells):
                 lines.append(f"| {data} | {epsilon:g} | {' | '.join([*cells, *bounds])} |")
         floor = found(runs, data, "no privacy", None, "plain_seconds")
-        floors = [on(run) for run in runs if key(run)[:2] == (data, "no privacy")]
-        here = [run for run in runs if on(run) in floors]  # seconds of one machine are not those of another
+        machines = found(runs, data, "no privacy", None, "machine").values()
+        # Seconds of one processor are not those of another.
+        here = [run for run in runs if any(run.get("machine", {}).get("processor") == each["processor"] for each in machines)]
         costs = [[s for e in EPSILONS for s in found(here, data, method, e, "seconds").values()] for method in OURS[:2]]
         if floor and any(costs):
             times.append(f"| {data} | " + " | ".join(f"{np.median(each) / floor[0]:.0f}" if each else "" for each in costs) + " |")

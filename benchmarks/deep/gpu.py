@@ -378,19 +378,9 @@ def _linear(kept: Sequence[Run]) -> str:
 
 
 def _sharing(kept: Sequence[Run]) -> str:
-    heads = [
-        "data",
-        "net",
-        "eps",
-        "label equivalents",
-        "accuracy, %",
-        "goal",
-        "worst class, %",
-        "log-loss",
-        "calibration error, %",
-        "seeds",
-    ]
-    rows = [[*heads, "minutes a run"], ["---"] * (len(heads) + 1)]
+    heads = ["data", "net", "eps", "label equivalents", "accuracy, %", "goal", "worst class, %", "log-loss", "calibration error, %"]
+    heads += ["seeds", "minutes a run"]
+    rows = [heads, ["---"] * len(heads)]
     # without privacy last
     for name, net, at in sorted({(run["table"], run["settings"]["net"], run["epsilon"] or math.inf) for run in kept}):
         epsilon = None if at == math.inf else at
@@ -399,15 +389,10 @@ def _sharing(kept: Sequence[Run]) -> str:
             key: np.mean([run[key] for run in found]) for key in ("accuracy", "worst_class", "log_loss", "calibration_error", "seconds")
         }
         spread = f" ± {100 * np.std([run['accuracy'] for run in found], ddof=1):.2f}" if len(found) > 1 else ""
-        private = ["no privacy", "", ""] if epsilon is None else [f"{epsilon:g}", worth(name, epsilon), f"{GOALS[name][epsilon]:g}"]
-        cells = [
-            name,
-            net.split(":")[0],
-            *private[:2],
-            f"{100 * mean['accuracy']:.2f}{spread}",
-            private[2],
-            f"{100 * mean['worst_class']:.1f}",
-        ]
+        noise, told, goal = (
+            ("no privacy", "", "") if epsilon is None else (f"{epsilon:g}", worth(name, epsilon), f"{GOALS[name][epsilon]:g}")
+        )
+        cells = [name, net.split(":")[0], noise, told, f"{100 * mean['accuracy']:.2f}{spread}", goal, f"{100 * mean['worst_class']:.1f}"]
         cells += [f"{mean['log_loss']:.3f}", f"{100 * mean['calibration_error']:.1f}", str(len(found)), f"{mean['seconds'] / 60:.1f}"]
         rows.append(cells)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)

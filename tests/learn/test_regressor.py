@@ -348,7 +348,7 @@ def test_quantiles_and_distributions_fit_together() -> None:
 
 @pytest.mark.parametrize("estimator", [LinearRegression(), HistGradientBoostingRegressor()])
 def test_an_end_of_the_range_that_nearly_all_numbers_are_at_is_nearly_certain(estimator: Any) -> None:
-    """Where noise is practically none; 2.3 % of another number in every row were once left."""
+    """Where noise is practically none, and every share is known."""
     X = np.random.default_rng(0).normal(size=(3000, 1))
     for y in (np.zeros(3000), np.where(np.arange(3000) % 100 == 0, 10.0, 0.0)):
         model = ldp.LabelDPRegressor(estimator, epsilon=100.0, range=(0, 10), grid=11, noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
