@@ -55,9 +55,7 @@ from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import drawn_to_equal, numbers_of
 
 FOLDS = 3  # parts of the rows, each of which gets its locations from models of the others
-BEYOND = (
-    2.0  # scales by which a location may lie outside the range where trees are boosted and scales chosen: farther out, rows tell little
-)
+BEYOND = 2.0  # scales by which a location may lie outside the range, where trees are boosted and scales chosen
 _SHARES = np.linspace(0.0, 1.0, 6)
 _SCALES = 20  # to choose from, between half a step of the grid and the range
 _KNOWN = 0.3  # standard deviation beforehand of the logarithm of the locations' deviation over that of all numbers
@@ -67,7 +65,7 @@ _PLACES = 200  # quantiles of the locations, for which cuts are found
 _CUTS = 256  # of which cuts are interpolated
 _FAR = 5.0  # scales from the outermost locations to the outermost cuts
 _RARE = 1e-4  # least share of rows beyond a cut
-_SURELY = -float(ndtri(_RARE))  # the same of predictions, and of fits in rounds: the end of a range can be nearly certain
+_SURELY = -float(ndtri(_RARE))  # the same of predictions and fits in rounds, so that an end of the range can be nearly certain
 _MOST_CELLS = 128  # of which the shares are found
 _STRENGTHS = np.geomspace(1e8, 1e-2, 21)  # precisions of a second difference of ln share
 _STEEPS = 0.1, 0.3, 1.0, 3.0, 10.0  # standard deviations of ln share beforehand
