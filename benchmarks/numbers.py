@@ -274,9 +274,9 @@ def tables() -> str:
             if any(cells):
                 lines.append(f"| {data} | {epsilon:g} | {' | '.join([*cells, *bounds])} |")
         floor = found(runs, data, "no privacy", None, "plain_seconds")
-        machines = found(runs, data, "no privacy", None, "machine").values()
         # Seconds of one processor are not those of another.
-        here = [run for run in runs if any(run.get("machine", {}).get("processor") == each["processor"] for each in machines)]
+        processors = {run["machine"]["processor"] for run in runs if key(run)[:2] == (data, "no privacy") and "finished" in run}
+        here = [run for run in runs if "finished" in run and run["machine"]["processor"] in processors]
         costs = [[s for e in EPSILONS for s in found(here, data, method, e, "seconds").values()] for method in OURS[:2]]
         if floor and any(costs):
             times.append(f"| {data} | " + " | ".join(f"{np.median(each) / floor[0]:.0f}" if each else "" for each in costs) + " |")
