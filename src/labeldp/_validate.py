@@ -9,6 +9,7 @@ A budget is read as the decimal number that its shortest representation shows, s
 A guarantee is rounded up, a share of a budget down.
 """
 
+import contextlib
 import difflib
 import json
 import math
@@ -20,6 +21,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 
@@ -53,6 +55,25 @@ def _real(name: str, value: object, expected: str, fix: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}")
     return float(value)
+
+
+def floats(**named: object) -> NDArray[np.float64]:
+    """Check an array of real numbers, NaN among them, and return it as float64; masked ones would be what lies beneath the mask."""
+    name, value = _single(named)
+    unmasked(**named)
+    with contextlib.suppress(TypeError, ValueError):
+        array = np.asarray(value)
+        if array.dtype.kind != "c":
+            return array.astype(np.float64, copy=False)
+    raise InvalidInput(f"Expected {name} as an array of real numbers, got something else.")
+
+
+def unmasked(**named: object) -> None:
+    """Refuse an array of which values are masked: as a plain array they would be what lies beneath the mask."""
+    name, value = _single(named)
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+        raise InvalidInput(f"Expected {name} without masked values, got some. Fill them, or leave their rows out.")
 
 
 def positive(*, zero: bool = False, fix: str = "", **named: object) -> float:

@@ -166,3 +166,68 @@ def test_what_cannot_be_trained_is_refused():
     for bad in ({"epochs": 0}, {"rate": math.nan}, {"clip": 0.0}, {"precision": "fp8"}):
         with pytest.raises(ldp.InvalidInput, match="Expected"):
             Recipe(**bad)
+
+
+# Classes that are lost ------------------------------------------------------------------------------------------------------------------
+
+
+def blind(low=-15.0, seed=0):
+    """A net that begins without its last class: the likelihood has no gradient there."""
+    torch.manual_seed(seed)
+    net = Mlp(K, K, (16,))
+    with torch.no_grad():
+        [layer for layer in net.modules() if isinstance(layer, nn.Linear)][-1].bias[-1] = low
+    return net
+
+
+def share_of_last(net, x):
+    return float(torch.softmax(predict(net, x), 1).mean(0)[-1])
+
+
+@pytest.mark.parametrize("loss", [likelihood_loss, posterior_loss])
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+def test_a_lost_class_is_won_back(epsilon, loss):
+    x, labels, noisy = problem(epsilon=epsilon)
+    found = {}
+    for win_back in (False, True):
+        recipe, generator = replace(QUICK, epochs=6, loss=loss), torch.Generator().manual_seed(0)
+        net = train(blind(), x, evidence_of(noisy), recipe, generator=generator, win_back=win_back)
+        found[win_back] = (accuracy(net, x, labels), share_of_last(net, x))
+    assert found[False][0] < 0.75 and found[False][1] < 1e-3
+    assert found[True][0] > 0.8 and 0.15 < found[True][1] < 0.35
+
+
+def test_a_class_that_does_not_occur_is_not_won_back():
+    x, labels, _ = problem(n=6000)
+    some = labels < K - 1
+    for seed in range(3):
+        drawn = ldp.privatize(labels[some], ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(seed))
+        forms, steps = evidence_of(drawn), torch.Generator().manual_seed(0)
+        nets = [train(blind(), x[some], forms, QUICK, generator=steps.manual_seed(0), win_back=each) for each in (False, True)]
+        for first, second in zip(*(net.state_dict().values() for net in nets), strict=True):
+            assert torch.equal(first, second)
+
+
+def test_a_training_that_loses_nothing_is_the_same_to_the_bit():
+    x, _, noisy = problem()
+    nets = [fitted(QUICK, x, evidence_of(noisy), win_back=each) for each in (False, True)]
+    for first, second in zip(*(net.state_dict().values() for net in nets), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_a_training_goes_on_winning_a_class_back_after_a_stop(tmp_path):
+    x, _, noisy = problem(epsilon=3.0)
+    recipe, file = replace(QUICK, epochs=5), tmp_path / "net.pt"
+
+    def run(**given):
+        return train(blind(), x, evidence_of(noisy), recipe, generator=torch.Generator().manual_seed(0), **given)
+
+    def stop(epoch):
+        if epoch.number == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(checkpoint=file, progress=stop)
+    assert torch.load(file)["state"]["lost"].keys() == {K - 1}
+    for first, second in zip(run().state_dict().values(), run(checkpoint=file).state_dict().values(), strict=True):
+        assert torch.equal(first, second)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp import _validate
 from labeldp._hash import SetDigest
 from labeldp.custody._request import PrivateColumn, RunSecret
 from labeldp.errors import InvalidInput
@@ -164,6 +165,7 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
     elif isinstance(prior, Iterator):
         yield from (np.asarray(batch) for batch in prior)
     else:
+        _validate.unmasked(prior=prior)
         array = np.asarray(prior)
         if array.shape != (n_rows, n_classes):
             raise InvalidInput(

@@ -387,6 +387,7 @@ def _of_loader(loader: "DataLoader[Any]", features: Features | None, watch: bool
 
 def _as_array(X: Any) -> NDArray[Any]:
     """Make an array of rows; those of several shapes, such as images of several sizes, are refused by the first that differs."""
+    _validate.unmasked(X=X)
     try:
         array = np.asarray(X)
     except ValueError:  # NumPy's word for rows of several shapes

@@ -32,15 +32,31 @@ from labeldp import _validate
 from labeldp._files import replace_file
 from labeldp.deep._consistency import Consistency, Targets
 from labeldp.deep._inputs import Inputs, as_inputs
-from labeldp.deep._losses import Dense, Form, cross_entropy, debiased_loss, generalised_cross_entropy, likelihood_loss, mixup_loss
+from labeldp.deep._losses import (
+    Combined,
+    Dense,
+    Form,
+    Heads,
+    cross_entropy,
+    debiased_loss,
+    generalised_cross_entropy,
+    likelihood_loss,
+    mixup_loss,
+    posterior_loss,
+)
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.models import Ensemble
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
 from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning, warn
+from labeldp.protocol.metrics import lost_codes
 
 Precision = Literal["auto", "float32", "bf16"]
 
 _HIGH_FOR_ADAMW = 0.03  # ten times the default
+_LATE = 0.25  # of an epoch: what the net predicts before is not yet what it has become
+_GIVEN_UP = 0.1  # of the mean probability of all classes
+_ENOUGH_ROWS = 20_000  # to tell which classes are lost
+_DOUBT = 2.0  # standard errors: a class that is won back for nothing gets a share that noise could explain, in one epoch
 _SAVED_EVERY = 20.0  # seconds: a write of all weights takes as long as an epoch of a fast net
 
 
@@ -239,6 +255,7 @@ def train(
     fabric: Any = None,
     first: Any = None,
     checkpoint: str | Path | None = None,
+    win_back: bool = True,
 ) -> nn.Module:
     """Train a net in place, on evidence alone: it takes no true label.
 
@@ -274,6 +291,10 @@ def train(
         epoch if the last write is 20 seconds ago, after the last epoch, and where `progress` raises an error. It stays when the training is
         over; delete it then. Evidence, the generator's state and the recipe's numbers are compared with it; inputs, first weights and
         functions are not. The nets of an `Ensemble` have a file each, numbered. One process only.
+    win_back : bool, default=True
+        Whether classes that the net has given up by the end of an epoch, though the evidence speaks for them (as in
+        `metrics.lost_classes`, but by two standard errors), are won back in the next one: a term of the loss draws their mean probability
+        to their estimated share. Where no class is lost the training is the same. For losses on log-likelihoods of one label column.
 
     Returns
     -------
@@ -313,7 +334,7 @@ def train(
     _tell_of_no_step(len(inputs), recipe)
     if first is not None and recipe.consistency is None:
         raise InvalidInput("Expected a recipe with consistency for first predictions, got one without. Leave first out.")
-    training = _Training(module, inputs, evidence, recipe, place, generator, first)
+    training = _Training(module, inputs, evidence, recipe, place, generator, first, win_back)
     if held_out is not None:
         held_out = (training.placed(_paired(*held_out)), held_out[1].to(place.device))
     best = None if recipe.patience is None else _Best(recipe.patience)
@@ -322,6 +343,7 @@ def train(
     for number in range(kept.restored() + 1, recipe.epochs + 1):
         loss = training.epoch(number)
         place.unite(model)  # before the net is scored, saved or shown: each process has its own batch statistics
+        training.look_for_lost_classes()
         if watch is not None:
             watch(number, model)
         wanted = progress is not None or best is not None  # a score costs predictions
@@ -382,6 +404,7 @@ class _Training:
         place: "Placement",
         generator: torch.Generator,
         first: Any = None,
+        win_back: bool = True,
     ) -> None:
         # Convolutions are faster with channels last in memory, if net and images agree.
         self._layout = torch.channels_last if recipe.channels_last and inputs.ndim == 4 else torch.preserve_format
@@ -399,6 +422,10 @@ class _Training:
         self._inputs, self._evidence = self.placed(inputs), evidence.to(place.device)
         self._passed = 0.0  # epochs so far
         self._targets = None if recipe.consistency is None else self._first_targets(recipe.consistency, first)
+        likely = plain(recipe.loss) in (likelihood_loss, posterior_loss) and isinstance(evidence, Form)
+        self._wins_back = win_back and likely and not isinstance(evidence, Heads | Combined)
+        self._seen: Tensor | None = None  # sum of the probabilities of each class late in the epoch
+        self._lost: dict[int, float] = {}  # classes that the net has given up, with the shares that the evidence gives them
 
     @torch.no_grad()
     def _first_targets(self, settings: Consistency, first: Any) -> Targets:
@@ -446,7 +473,7 @@ class _Training:
         found |= {"global": torch.get_rng_state()}
         if self._average is not None:
             found["average"] = self._average.state_dict()
-        return found if self._targets is None else found | {"targets": self._targets.state()}
+        return found | {"lost": self._lost} | ({} if self._targets is None else {"targets": self._targets.state()})
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
@@ -458,6 +485,7 @@ class _Training:
             self._average.load_state_dict(state["average"])
         if self._targets is not None:
             self._targets.restore(state["targets"])
+        self._lost = state["lost"]
 
     def tell(self) -> None:
         """Warn of classes that no target was of."""
@@ -476,6 +504,7 @@ class _Training:
                 self._targets.vote(self._features(self.model))
             self._targets.begin_epoch()
         self._module.train()
+        self._seen = None
         # All batches of the epoch are chosen before the first is read, so that a Dataset's workers can read ahead.
         batches = _batches(n, recipe.rows_of_batch(n), self._order)
         shares = [share(rows, place.rank, place.world) for rows in batches]
@@ -486,7 +515,7 @@ class _Training:
             self._passed = number - 1 + step / len(batches)
             for group in self._optimizer.param_groups:
                 group["lr"] = recipe.rate * factor
-            loss = self._loss(rows, x)
+            loss = self._loss(rows, x, late=step >= (1 - _LATE) * len(batches))
             if weight != 1.0:  # distributed, and the processes' shares of this batch differ in size
                 # Fabric averages gradients over processes; the weight makes this the mean over the rows.
                 loss = loss * weight
@@ -505,7 +534,27 @@ class _Training:
             )
         return mean
 
-    def _loss(self, rows: Tensor, x: Tensor) -> Tensor:
+    @torch.no_grad()
+    def look_for_lost_classes(self) -> None:
+        """Find the classes that the net has given up in the last epoch."""
+        self._lost = {}
+        if self._seen is None:
+            return
+        seen = self._place.total(self._seen)
+        if bool((seen < _GIVEN_UP / len(seen) * seen.sum()).any()):
+            rows = torch.arange(0, len(self._inputs), max(1, len(self._inputs) // _ENOUGH_ROWS))
+            logits = torch.cat(list(_logits(self._module, self._inputs, rows.split(1024), self._place)))
+            table = self._evidence[rows.to(self._place.device)].expand(logits.shape[1])
+            proba, likelihood = (torch.softmax(each, dim=1).double().cpu().numpy() for each in (logits, table))
+            self._lost = lost_codes(likelihood, proba, errors=_DOUBT)
+
+    def _won_back(self, logits: Tensor) -> Tensor:
+        """Compute the cross-entropy between the shares of lost classes and their mean probabilities."""
+        codes, shares = list(self._lost), torch.tensor(list(self._lost.values()), device=logits.device)
+        means = torch.log_softmax(logits.float(), dim=1)[:, codes].logsumexp(dim=0) - math.log(len(logits))
+        return -(shares * means + (1 - shares) * torch.log1p(-means.exp().clamp(max=0.999))).sum()
+
+    def _loss(self, rows: Tensor, x: Tensor, late: bool) -> Tensor:
         """Compute the mean loss of some rows, whose inputs are x."""
         if len(x) != len(rows):
             raise InvalidInput(f"Expected the {len(rows)} inputs that were asked for, got {len(x)}. Correct Inputs.batches.")
@@ -525,7 +574,12 @@ class _Training:
         def mean(loss: Callable[..., Tensor], given: Any) -> Tensor:
             return loss(logits, given) if mixed is None else mixup_loss(loss, logits, given, given[mixed.partner], mixed.lam)
 
+        if late and self._wins_back:
+            part = torch.softmax(logits.detach().float(), dim=1).sum(dim=0)
+            self._seen = part if self._seen is None else self._seen + part
         found = mean(recipe.loss, self._evidence[rows])
+        if self._lost:
+            found = found + self._won_back(logits)
         # debiased_loss(logits, w) is -sum(w ln p): cross-entropy to the targets, with all weights 0 for rows without a target.
         return found if targets is None or not weight else found + weight * mean(debiased_loss, targets)
 

@@ -213,7 +213,9 @@ class Trainer:
                 chosen = in_top_k(noisy, self.proba(model, rows), self.settings.top_k_filter)
                 learned, targets = rows[chosen], noisy[chosen]
         scored = None if held_out is None else self._scored(number, *held_out)
-        trained = self.learn(module, model, learned, targets_of(targets, self.settings.recipes[number - 1]), scored)
+        forms = targets_of(targets, self.settings.recipes[number - 1])
+        # of a grid's points many may be near no number
+        trained = self.learn(module, model, learned, forms, scored, win_back=not isinstance(noisy.classes, Grid))
         self._tell_of_lost_classes(trained, rows, noisy)
         # Stored with the digest of its labels, so that a model of another draw is never loaded for this one.
         self.checkpoint.trained(number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest)
@@ -235,7 +237,13 @@ class Trainer:
         return held_out if all(recipe.patience is None for recipe in self.settings.recipes) else held_out[1::2]
 
     def learn(
-        self, module: nn.Module, model: TrainedNet | None, rows: Positions, target: Any, held_out: tuple[Positions, Any] | None
+        self,
+        module: nn.Module,
+        model: TrainedNet | None,
+        rows: Positions,
+        target: Any,
+        held_out: tuple[Positions, Any] | None,
+        win_back: bool = True,
     ) -> TrainedNet:
         """Train a module as the stage after `model`, on targets for its loss."""
         number, before = (1, ()) if model is None else (model.number + 1, model.history)
@@ -259,6 +267,7 @@ class Trainer:
                 progress=told,
                 fabric=self.fabric,
                 first=self._first(model, rows) if recipe.consistency is not None else None,
+                win_back=win_back,
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients

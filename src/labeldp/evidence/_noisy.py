@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from labeldp import _validate
 from labeldp._hash import array_digest, digest, public_hash, sortable
 from labeldp._validate import sum_up
 from labeldp.errors import InvalidInput
@@ -650,7 +651,7 @@ class NoisyLabels:
         return self._over_draws((), lambda part: part.law.loss_range(table[part.rows], part.outputs, part.side))
 
     def _losses(self, losses: ArrayLike) -> NDArray[np.float64]:
-        table = np.asarray(losses, np.float64)
+        table = _validate.floats(losses=losses)
         if table.shape != (self.n_rows, self.n_classes):
             raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
         return table
@@ -864,6 +865,7 @@ def _total(receipts: Sequence[Receipt]) -> tuple[float, float]:
 
 def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float64]:
     wanted = f"Expected a prior of finite, non-negative numbers of shape {(n_rows, n_classes)} or {(n_classes,)}, got"
+    _validate.unmasked(prior=prior)
     try:
         array = np.asarray(prior, np.float64)
     except (TypeError, ValueError):

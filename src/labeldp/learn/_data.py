@@ -19,6 +19,7 @@ from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 from sklearn.utils import check_array, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 
+from labeldp import _validate
 from labeldp._hash import array_digest
 from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, is_missing, not_plain, require_unmasked, several_types
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
@@ -51,6 +52,7 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
             f"Expected X as an array, a sparse matrix or a data frame, got {type(X).__name__}. Pass its rows as one array; "
             "labeldp.deep.TorchClassifier by itself takes Datasets and DataLoaders."
         )
+    _validate.unmasked(X=X)  # scikit-learn takes the mask off
     if hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2):
         return X
     tags = get_tags(estimator).input_tags

@@ -473,6 +473,7 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
         Above 0, their sum 1.
     """
     by_class = isinstance(given, Mapping)
+    _validate.unmasked(class_prior=given)
     if by_class and set(given) != set(classes):
         # A name that is no class is not shown: it may have been read off raw labels.
         other = next((each for each in given if each not in set(classes)), None)
@@ -626,7 +627,7 @@ def r2(
 def _squares(noisy: NoisyLabels, predictions: ArrayLike) -> Floats:
     """Compute the squared error of each row's prediction at each class: (n, K)."""
     _require_order(noisy)
-    points, values = numbers_of(noisy), np.asarray(predictions, np.float64)
+    points, values = numbers_of(noisy), _validate.floats(predictions=predictions)
     if values.shape != (len(noisy),) or not np.isfinite(values).all():
         raise InvalidInput(f"Expected predictions of shape ({len(noisy)},), one finite number a row; got shape {values.shape}.")
     return np.asarray((points - values[:, None]) ** 2)
@@ -1377,20 +1378,44 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     table, likelihood = _probabilities(noisy, proba, sums=False), noisy.likelihood(dtype="float64")
     if len(noisy) < LEAST_ROWS:
         return []
-    rare = (table.mean(axis=0) < 0.1 / noisy.n_classes) & _occurring(noisy)
-    evidence = np.maximum((table * likelihood).sum(axis=1), 1e-300)
-    found: list[int] = []
+    occurring = _occurring(noisy) if rarely(table).any() else None
+    return [noisy.classes[code] for code in sorted(lost_codes(likelihood, table, occurring))]
+
+
+def lost_codes(
+    likelihood: NDArray[np.floating], proba: Floats, among: NDArray[np.bool_] | None = None, errors: float = 5.0
+) -> dict[int, float]:
+    """Find the classes that a model practically never predicts, although outputs speak for them, by their codes, with their shares.
+
+    Parameters
+    ----------
+    likelihood : (n, K) array
+        P[output | class], up to a factor a row.
+    proba : (n, K) array
+        The model's probabilities for the same rows.
+    among : (K,) bool array, optional
+        The classes in question.
+    errors : float
+        Standard errors above which a class's score must be.
+    """
+    rare = rarely(proba) if among is None else rarely(proba) & among
+    evidence = np.maximum((proba * likelihood).sum(axis=1), 1e-300)
+    found: dict[int, float] = {}
     while rare.any():
         score = likelihood[:, rare] / evidence[:, None] - 1
-        high = score.mean(axis=0) / np.maximum(score.std(axis=0), 1e-12) * np.sqrt(len(noisy))
-        if not high.max() > 5:
+        high = score.mean(axis=0) / np.maximum(score.std(axis=0), 1e-12) * np.sqrt(len(proba))
+        if not high.max() > errors:
             break
         code = int(np.flatnonzero(rare)[high.argmax()])
-        found.append(code)
         rare[code] = False
         # Outputs of a class that the model lacks count as evidence for other classes, too: give it its share before the next test.
-        evidence = _with_share(evidence, likelihood[:, code])
-    return [noisy.classes[code] for code in sorted(found)]
+        found[code], evidence = _with_share(evidence, likelihood[:, code])
+    return found
+
+
+def rarely(proba: Floats) -> NDArray[np.bool_]:
+    """Return whether a model practically never predicts a class: its mean probability is below 0.1 / K."""
+    return np.asarray(proba.mean(axis=0) < 0.1 / proba.shape[1])
 
 
 def _occurring(noisy: NoisyLabels) -> NDArray[np.bool_]:
@@ -1403,12 +1428,12 @@ def _occurring(noisy: NoisyLabels) -> NDArray[np.bool_]:
     return np.asarray(weights.mean(axis=0) * np.sqrt(len(told)) > 5 * weights.std(axis=0))
 
 
-def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> Floats:
-    """Mix a model's evidence with that of one class at the class's maximum-likelihood share, found by EM."""
+def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> tuple[float, Floats]:
+    """Find the maximum-likelihood share of a class by EM; return it, and the model's evidence mixed with that of the class."""
     share = 0.1
     for _ in range(30):
         share = float(np.mean(share * likelihood / (share * likelihood + (1 - share) * evidence)))
-    return np.asarray((1 - share) * evidence + share * likelihood)
+    return share, np.asarray((1 - share) * evidence + share * likelihood)
 
 
 # Rows and their weights ---------------------------------------------------------------------------------------------------------------
@@ -1466,6 +1491,7 @@ def _code(noisy: NoisyLabels, positive: object) -> int:
 
 def _codes(noisy: NoisyLabels, predictions: ArrayLike) -> NDArray[np.int32]:
     _require_order(noisy)
+    _validate.unmasked(predictions=predictions)
     values = np.asarray(predictions)
     if values.shape != (len(noisy),):
         raise InvalidInput(f"Expected predictions of shape ({len(noisy)},), one class a row; got shape {values.shape}.")
@@ -1479,7 +1505,7 @@ def _codes_of(noisy: NoisyLabels, values: NDArray[Any]) -> NDArray[np.int32]:
 def _scores(noisy: NoisyLabels, scores: ArrayLike, code: int) -> Floats:
     """Check scores of the positive class; of (n, K) probabilities take its column."""
     _require_order(noisy)
-    values = np.asarray(scores, np.float64)
+    values = _validate.floats(scores=scores)
     values = values[:, code] if values.ndim == 2 and values.shape[1] == noisy.n_classes else values
     if values.shape != (len(noisy),) or np.isnan(values).any():
         what = "some that are NaN" if values.shape == (len(noisy),) else f"shape {values.shape}"
@@ -1497,7 +1523,7 @@ def _top(scores: Floats, weights: Floats, share: float) -> Floats:
 
 
 def _costs(costs: ArrayLike, k: int) -> Floats:
-    table = np.asarray(costs, np.float64)
+    table = _validate.floats(costs=costs)
     if table.shape != (k, k) or not np.isfinite(table).all():
         raise InvalidInput(f"Expected costs of shape ({k}, {k}), costs[true, predicted], all finite; got shape {table.shape}.")
     return table
@@ -1513,10 +1539,7 @@ def _weights(sample_weight: ArrayLike | None, n: int) -> Floats:
 
 def checked_weights(sample_weight: ArrayLike, n: int) -> Floats:
     """Check the weights of n rows: (n,) float64, finite, >= 0 and not all 0."""
-    try:
-        weights = np.asarray(sample_weight, np.float64)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"Expected sample_weight of {n} numbers >= 0, got something else.") from None
+    weights = _validate.floats(sample_weight=sample_weight)
     if weights.shape != (n,):
         raise InvalidInput(f"Expected sample_weight of shape ({n},), one a row; got shape {weights.shape}.")
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
@@ -1563,7 +1586,7 @@ def _require_order(noisy: NoisyLabels) -> None:
 
 def _probabilities(noisy: NoisyLabels, proba: ArrayLike, *, sums: bool = True) -> Floats:
     _require_order(noisy)
-    table = np.asarray(proba, np.float64)
+    table = _validate.floats(proba=proba)
     if table.shape != (len(noisy), noisy.n_classes):
         raise InvalidInput(f"Expected probabilities of shape {(len(noisy), noisy.n_classes)}, got shape {table.shape}.")
     right = (table >= 0).all(axis=1)

@@ -114,6 +114,7 @@ def _plain(column: Column, name: str) -> Any:
         column = table
     elif hasattr(column, "combine_chunks") or hasattr(column, "dictionary_encode"):  # an Arrow column
         column = np.asarray(column.to_pylist())
+    _validate.unmasked(**{name: column})
     values = np.asarray(column)
     if values.ndim not in (1, 2):
         raise InvalidInput(f"Expected {name} as a column of one value a row, got shape {values.shape}.")
@@ -315,6 +316,7 @@ def _numbers(X: Any) -> tuple[Floats, tuple[str, ...]]:
         names = tuple(map(str, X.columns))
         columns = [np.asarray((X.iloc[:, j] if hasattr(X, "iloc") else X[:, j]).to_numpy()) for j in range(X.shape[1])]
     else:
+        _validate.unmasked(X=X)
         values = np.asarray(X.toarray() if hasattr(X, "toarray") else X)
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2:
