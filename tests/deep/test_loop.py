@@ -14,6 +14,7 @@ from torch import nn
 import labeldp as ldp
 from labeldp.deep import augment, debias_weights, debiased_loss, evidence_of, likelihood_loss, posterior_loss
 from labeldp.deep._loop import Recipe, _batches, predict, train
+from labeldp.deep._losses import Heads, column_evidence
 from labeldp.deep.models import Mlp, SmallConvNet
 from labeldp.deep.schedules import triangular
 
@@ -195,6 +196,24 @@ def test_a_lost_class_is_won_back(epsilon, loss):
         found[win_back] = (accuracy(net, x, labels), share_of_last(net, x))
     assert found[False][0] < 0.75 and found[False][1] < 1e-3
     assert found[True][0] > 0.8 and 0.15 < found[True][1] < 0.35
+
+
+def test_a_lost_class_of_one_of_several_columns_is_won_back():
+    x, labels, _ = problem()
+    columns = ldp.LabelColumns({"first": range(2), "second": range(K)})
+    law = columns.law(6.0, "equal")
+    both = ldp.privatize({"first": labels % 2, "second": labels}, law, classes=columns, noise=ldp.SeededNoise(0))
+    form = column_evidence(both)
+    assert isinstance(form, Heads)
+    found = {}
+    for win_back in (False, True):
+        torch.manual_seed(0)
+        net = Mlp(K, 2 + K, (16,))
+        with torch.no_grad():
+            [layer for layer in net.modules() if isinstance(layer, nn.Linear)][-1].bias[-1] = -15.0
+        train(net, x, form, replace(QUICK, epochs=6), generator=torch.Generator().manual_seed(0), win_back=win_back)
+        found[win_back] = float((predict(net, x)[:, 2:].argmax(1).numpy() == labels).mean())
+    assert found[False] < 0.75 and found[True] > 0.85
 
 
 def test_a_class_that_does_not_occur_is_not_won_back():

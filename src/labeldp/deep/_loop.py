@@ -294,7 +294,8 @@ def train(
     win_back : bool, default=True
         Whether classes that the net has given up by the end of an epoch, though the evidence speaks for them (as in
         `metrics.lost_classes`, but by two standard errors), are won back in the next one: a term of the loss draws their mean probability
-        to their estimated share. Where no class is lost the training is the same. For losses on log-likelihoods of one label column.
+        to their estimated share. Where no class is lost the training is the same. For losses on log-likelihoods; not for those of
+        combinations of several label columns.
 
     Returns
     -------
@@ -423,7 +424,7 @@ class _Training:
         self._passed = 0.0  # epochs so far
         self._targets = None if recipe.consistency is None else self._first_targets(recipe.consistency, first)
         likely = plain(recipe.loss) in (likelihood_loss, posterior_loss) and isinstance(evidence, Form)
-        self._wins_back = win_back and likely and not isinstance(evidence, Heads | Combined)
+        self._wins_back = win_back and likely and not isinstance(evidence, Combined)
         self._seen: Tensor | None = None  # sum of the probabilities of each class late in the epoch
         self._lost: dict[int, float] = {}  # classes that the net has given up, with the shares that the evidence gives them
 
@@ -541,17 +542,26 @@ class _Training:
         if self._seen is None:
             return
         seen = self._place.total(self._seen)
-        if bool((seen < _GIVEN_UP / len(seen) * seen.sum()).any()):
-            rows = torch.arange(0, len(self._inputs), max(1, len(self._inputs) // _ENOUGH_ROWS))
-            logits = torch.cat(list(_logits(self._module, self._inputs, rows.split(1024), self._place)))
-            table = self._evidence[rows.to(self._place.device)].expand(logits.shape[1])
-            proba, likelihood = (torch.softmax(each, dim=1).double().cpu().numpy() for each in (logits, table))
-            self._lost = lost_codes(likelihood, proba, errors=_DOUBT)
+        if not any(bool((each < _GIVEN_UP / each.shape[1] * each.sum()).any()) for each in self._heads(seen[None])):
+            return
+        rows = torch.arange(0, len(self._inputs), max(1, len(self._inputs) // _ENOUGH_ROWS))
+        logits = torch.cat(list(_logits(self._module, self._inputs, rows.split(1024), self._place)))
+        tables = self._heads(self._evidence[rows.to(self._place.device)].expand(logits.shape[1]))
+        first = 0  # code of the head's first class
+        for table, head in zip(tables, self._heads(logits), strict=True):
+            likelihood, proba = (torch.softmax(each, dim=1).double().cpu().numpy() for each in (table, head))
+            self._lost |= {first + code: share for code, share in lost_codes(likelihood, proba, errors=_DOUBT).items()}
+            first += head.shape[1]
+
+    def _heads(self, values: Tensor) -> Sequence[Tensor]:
+        """Split what has a column for each output into those of each label column."""
+        return values.split(self._evidence.sizes, dim=1) if isinstance(self._evidence, Heads) else (values,)
 
     def _won_back(self, logits: Tensor) -> Tensor:
         """Compute the cross-entropy between the shares of lost classes and their mean probabilities."""
         codes, shares = list(self._lost), torch.tensor(list(self._lost.values()), device=logits.device)
-        means = torch.log_softmax(logits.float(), dim=1)[:, codes].logsumexp(dim=0) - math.log(len(logits))
+        logs = torch.cat([torch.log_softmax(head.float(), dim=1) for head in self._heads(logits)], dim=1)
+        means = logs[:, codes].logsumexp(dim=0) - math.log(len(logits))
         return -(shares * means + (1 - shares) * torch.log1p(-means.exp().clamp(max=0.999))).sum()
 
     def _loss(self, rows: Tensor, x: Tensor, late: bool) -> Tensor:
@@ -575,7 +585,7 @@ class _Training:
             return loss(logits, given) if mixed is None else mixup_loss(loss, logits, given, given[mixed.partner], mixed.lam)
 
         if late and self._wins_back:
-            part = torch.softmax(logits.detach().float(), dim=1).sum(dim=0)
+            part = torch.cat([torch.softmax(head.detach().float(), dim=1) for head in self._heads(logits)], dim=1).sum(dim=0)
             self._seen = part if self._seen is None else self._seen + part
         found = mean(recipe.loss, self._evidence[rows])
         if self._lost:
