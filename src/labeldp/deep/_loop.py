@@ -48,13 +48,12 @@ from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.models import Ensemble
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
 from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning, warn
-from labeldp.protocol.metrics import lost_codes
+from labeldp.protocol.metrics import RARELY, lost_codes
 
 Precision = Literal["auto", "float32", "bf16"]
 
 _HIGH_FOR_ADAMW = 0.03  # ten times the default
 _LATE = 0.25  # of an epoch: what the net predicts before is not yet what it has become
-_GIVEN_UP = 0.1  # of the mean probability of all classes
 _ENOUGH_ROWS = 20_000  # to tell which classes are lost
 _DOUBT = 2.0  # standard errors: a class that is won back for nothing gets a share that noise could explain, in one epoch
 _SAVED_EVERY = 20.0  # seconds: a write of all weights takes as long as an epoch of a fast net
@@ -542,7 +541,7 @@ class _Training:
         if self._seen is None:
             return
         seen = self._place.total(self._seen)
-        if not any(bool((each < _GIVEN_UP / each.shape[1] * each.sum()).any()) for each in self._heads(seen[None])):
+        if not any(bool((each < RARELY / each.shape[1] * each.sum()).any()) for each in self._heads(seen[None])):
             return
         rows = torch.arange(0, len(self._inputs), max(1, len(self._inputs) // _ENOUGH_ROWS))
         logits = torch.cat(list(_logits(self._module, self._inputs, rows.split(1024), self._place)))

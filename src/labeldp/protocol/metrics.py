@@ -1349,6 +1349,8 @@ def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
     return np.asarray(np.log(np.maximum(evidence, 1e-300)))
 
 
+RARELY = 0.1
+"""Times 1 / K: a class of a smaller mean probability may be lost."""
 LEAST_ROWS = 30
 """`lost_classes` names no class from fewer rows: their standard errors say too little."""
 
@@ -1414,8 +1416,8 @@ def lost_codes(
 
 
 def rarely(proba: Floats) -> NDArray[np.bool_]:
-    """Return whether a model practically never predicts a class: its mean probability is below 0.1 / K."""
-    return np.asarray(proba.mean(axis=0) < 0.1 / proba.shape[1])
+    """Return whether a model practically never predicts a class: its mean probability is below RARELY / K."""
+    return np.asarray(proba.mean(axis=0) < RARELY / proba.shape[1])
 
 
 def _occurring(noisy: NoisyLabels) -> NDArray[np.bool_]:
