@@ -47,10 +47,10 @@ def trainings(monkeypatch):
     seen = []
     learn = stages.Trainer.learn
 
-    def watched(self, module, model, rows, target, held_out):
+    def watched(self, module, model, rows, target, held_out, **more):
         weights = {name: w.clone() for name, w in module.state_dict().items()}
         seen.append((weights, rows, target, held_out))
-        return learn(self, module, model, rows, target, held_out)
+        return learn(self, module, model, rows, target, held_out, **more)
 
     monkeypatch.setattr(stages.Trainer, "learn", watched)
     return seen
