@@ -515,7 +515,7 @@ class _Training:
             self._passed = number - 1 + step / len(batches)
             for group in self._optimizer.param_groups:
                 group["lr"] = recipe.rate * factor
-            loss = self._loss(rows, x, late=step >= (1 - _LATE) * len(batches))
+            loss = self._loss(rows, x, late=step >= int((1 - _LATE) * len(batches)))
             if weight != 1.0:  # distributed, and the processes' shares of this batch differ in size
                 # Fabric averages gradients over processes; the weight makes this the mean over the rows.
                 loss = loss * weight
