@@ -29,7 +29,7 @@ import json
 import os
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -286,12 +286,17 @@ class Trainer:
         """Warn of classes to which the net gives no probability."""
         if not is_first() or isinstance(noisy.classes, Grid):
             return
-        some = spread(len(rows), noisy.n_classes)
-        proba = self.proba(trained, rows[some])
-        read = [noisy[some]] if self.columns is None else columns_told(noisy[some])
-        heads = [proba] if self.columns is None else self.columns.separated(proba)
+
+        def look(some: Positions) -> Iterable[tuple[NoisyLabels, Floats]]:
+            proba = self.proba(trained, rows[some])
+            if self.columns is None:
+                return [(noisy[some], proba)]
+            return zip(columns_told(noisy[some]), self.columns.separated(proba), strict=True)
+
         warn_of_lost_classes(
-            zip(read, heads, strict=True),
+            look,
+            np.arange(len(rows)),
+            noisy.n_classes,
             f"After stage {trained.number} the net",
             "a step was too large. Clip gradients, lower the rate, or fit again from another random_state; labels that were drawn are not "
             "drawn again.",

@@ -56,13 +56,12 @@ from labeldp.protocol._estimator import (
     undisturbed,
 )
 from labeldp.protocol._fit import HELD_OUT, MIN_VALIDATION_ROWS, MOST_CELLS, FitPlan, FitSettings, HeldOut, Rows, plan_fit
-from labeldp.protocol._matching import matched_by_id, row_count, spread, take, together
+from labeldp.protocol._matching import matched_by_id, row_count, take, together
 from labeldp.protocol._several import check_rows, is_several, rates_of
 from labeldp.protocol.metrics import checked_weights, class_rates, warn_of_lost_classes
 
 FEW_ROWS = 2000
 _COUNTED = 1e9  # mean weight of rows, beyond which sums of squares lose what tells rows apart
-_LOOKED_AT = 1000  # rows, for classes that may be lost
 
 
 def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradientBoostingClassifier:
@@ -638,13 +637,8 @@ class _Training(Generic[Fitted]):
         if isinstance(noisy.classes, Grid):
             return
         some = np.arange(len(rows)) if self.weights is None else np.flatnonzero(self.weights[rows])
-        few = some[spread(len(some), noisy.n_classes, _LOOKED_AT)]
-        # where they are far from lost, the probabilities of more rows would cost a fast library a tenth of its fit
-        if (self.proba(found, rows[few]).mean(axis=0) > 0.2 / noisy.n_classes).all():
-            return
-        some = some[spread(len(some), noisy.n_classes)]
         why = "this estimator, correction or rate of classes leaves it out. Try another one; labels that were drawn are not drawn again."
-        warn_of_lost_classes([(noisy[some], self.proba(found, rows[some]))], "The model", why)
+        warn_of_lost_classes(lambda at: [(noisy[at], self.proba(found, rows[at]))], some, noisy.n_classes, "The model", why)
 
     def given(self, rows: Rows) -> dict[str, Any]:
         """Return the weights of these rows as the learner's argument; nothing where all rows count alike."""

@@ -26,7 +26,7 @@ def take(X: object, rows: NDArray[np.int64]) -> object:
     return X[rows] if hasattr(X, "__getitem__") and hasattr(X, "shape") else np.asarray(X)[rows]
 
 
-_LOOKED_AT, _CELLS = 10_000, 1 << 23  # rows, and their probabilities
+_LOOKED_AT, _CELLS = 100_000, 1 << 23  # rows, and their probabilities
 
 
 def spread(n_rows: int, n_classes: int, most: int = _LOOKED_AT) -> NDArray[np.int64]:

@@ -29,6 +29,7 @@ from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning, RawLa
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid
 from labeldp.protocol import _statistics
+from labeldp.protocol._matching import spread
 from labeldp.protocol._statistics import (
     Estimate,
     Estimates,
@@ -164,20 +165,30 @@ def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
         )
 
 
-def warn_of_lost_classes(told: Iterable[tuple[NoisyLabels, Floats]], model: str, why: str) -> None:
+def warn_of_lost_classes(
+    look: Callable[[NDArray[np.int64]], Iterable[tuple[NoisyLabels, Floats]]], rows: NDArray[np.int64], n_classes: int, model: str, why: str
+) -> None:
     """Warn of classes to which a model gives practically no probability, though the noisy labels speak for them (`lost_classes`).
 
     Parameters
     ----------
-    told : iterable of (NoisyLabels of m rows, (m, K) probabilities)
-        Of each label column. Rows without evidence, and grids of numbers, of whose points many may be near no number, are left out.
+    look : function of (m,) rows
+        Gives, for each label column, NoisyLabels of these rows and (m, K) probabilities. Rows without evidence, and grids of numbers, of
+        whose points many may be near no number, are left out.
+    rows : (n,) int64
+        What can be looked at: some of them first, and more where a class may be lost.
+    n_classes : int
     model : str
         How the warning names the model.
     why : str
         A cause, and what to do.
     """
+    # where no class is near to lost, the probabilities of more rows would cost a fast library a tenth of its fit
+    few = look(rows[spread(len(rows), n_classes, _FEW)])
+    if all((proba.mean(axis=0) > 2 * RARELY / proba.shape[1]).all() for _, proba in few):
+        return
     lost: list[object] = []
-    for noisy, proba in told:
+    for noisy, proba in look(rows[spread(len(rows), n_classes)]):
         if not isinstance(noisy.classes, Grid) and (asked := noisy.evidenced).any():
             lost += lost_classes(noisy[asked], proba[asked])
     if lost:
@@ -1351,6 +1362,7 @@ def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
 
 RARELY = 0.1
 """Times 1 / K: a class of a smaller mean probability may be lost."""
+_FEW = 1000  # rows that tell whether any may be
 LEAST_ROWS = 30
 """`lost_classes` names no class from fewer rows: their standard errors say too little."""
 
