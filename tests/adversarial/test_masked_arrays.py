@@ -11,7 +11,7 @@ from sklearn.naive_bayes import GaussianNB
 import labeldp as ldp
 from labeldp import metrics, stats
 from labeldp.errors import InvalidInput
-from labeldp.learn import ProportionClassifier
+from labeldp.learn import ProportionClassifier, find_clusters
 
 N = 300
 Y = np.arange(N) % 3
@@ -31,6 +31,10 @@ DOORS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     "weights of a metric": (NUMBERS, lambda a: metrics.accuracy(DRAWN, Y, sample_weight=a)),
     "class rates": (np.full(3, 1 / 3), lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, class_prior=a, **NOISE).fit(X, Y)),
     "prior of a draw": (PROBA, lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=a, **NOISE)),
+    "prior of a fit": (PROBA, lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, prior=a, **NOISE).fit(X, Y)),
+    "ids": (np.arange(N), lambda a: DRAWN.by_id(a)),
+    "rows to cluster": (X, lambda a: find_clusters(a, n_clusters=2)),
+    "likelihoods": (PROBA, lambda a: metrics.likeliest_frequencies(a)),
     "prior of a posterior": (PROBA, lambda a: DRAWN.posterior(a)),
     "predictions": (Y, lambda a: metrics.accuracy(DRAWN, a)),
     "predicted numbers": (NUMBERS, lambda a: metrics.mean_squared_error(DRAWN, a)),
@@ -51,7 +55,10 @@ def test_masked_values_are_refused_before_anything_is_computed(door: str):
         call(hidden)
 
 
-@pytest.mark.parametrize("door", ["weights of a metric", "predicted numbers", "probabilities", "scores", "costs", "losses"])
+KINDS = ["weights of a metric", "predicted numbers", "probabilities", "scores", "costs", "losses", "prior of a fit", "likelihoods"]
+
+
+@pytest.mark.parametrize("door", KINDS)
 @pytest.mark.parametrize("kind", [complex, str])
 def test_what_is_no_real_number_is_refused(door: str, kind: type):
     array, call = DOORS[door]

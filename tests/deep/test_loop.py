@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import augment, debias_weights, debiased_loss, evidence_of, likelihood_loss, posterior_loss
+from labeldp.deep import Consistency, augment, debias_weights, debiased_loss, evidence_of, likelihood_loss, posterior_loss
 from labeldp.deep._loop import Recipe, _batches, predict, train
 from labeldp.deep._losses import Heads, column_evidence
-from labeldp.deep.models import Mlp, SmallConvNet
+from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
 from labeldp.deep.schedules import triangular
 
 K = 4
@@ -203,6 +203,24 @@ def test_a_lost_class_is_won_back(epsilon, recipe):
         found[win_back] = (accuracy(net, x, labels), share_of_last(net, x))
     assert found[False][0] < 0.75 and found[False][1] < 1e-3
     assert found[True][0] > 0.8 and 0.15 < found[True][1] < 0.35
+
+
+def test_a_class_that_is_not_won_back_in_time_is_told_of():
+    x, _, noisy = problem(epsilon=3.0)
+    with pytest.warns(ldp.errors.LostClassWarning, match=r"given up class 3 \(by code\) and has not won it back"):
+        train(blind(-30.0), x, evidence_of(noisy), replace(QUICK, epochs=2), generator=torch.Generator().manual_seed(0))
+
+
+def test_nets_of_an_ensemble_and_of_consistency_train_as_they_are_told():
+    x, _, noisy = problem(epsilon=3.0)
+
+    def share(net, **given):
+        recipe = given.pop("recipe", replace(QUICK, epochs=6))
+        return share_of_last(train(net, x, evidence_of(noisy), recipe, generator=torch.Generator().manual_seed(0), **given), x)
+
+    assert share(Ensemble([blind(), blind(seed=1)]), win_back=False) < 1e-3 < 0.1 < share(Ensemble([blind(), blind(seed=1)]))
+    shared = replace(QUICK, epochs=6, consistency=Consistency(strong=None, warm_up=2))
+    assert share(blind(), recipe=shared) == share(blind(), recipe=shared, win_back=False)
 
 
 def test_a_lost_class_of_one_of_several_columns_is_won_back():

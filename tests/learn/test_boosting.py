@@ -402,3 +402,13 @@ def test_a_thousand_classes_of_a_few_hundred_rows(estimator, monkeypatch) -> Non
     proba = model.predict_proba(X)
     assert proba.shape == (n, k) and np.allclose(proba.sum(axis=1), 1)
     assert library == "xgboost" or np.mean(proba.argmax(axis=1) == y) > 0.6  # XGBoost makes no leaf of so little curvature
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_no_rounds_are_refused_before_the_charge(library, tmp_path):
+    X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 3
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    model = ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=0), epsilon=1.0, classes=range(3), dataset="people", ledger=ledger)
+    with pytest.raises(ldp.InvalidInput):
+        model.fit(X, y)
+    assert ledger.spent("people") == 0

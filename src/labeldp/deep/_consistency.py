@@ -337,7 +337,7 @@ class Targets:
 
 def _weights(given: Any, evidence: Form, n_classes: int) -> Tensor:
     """First predictions as weights (n, K), checked."""
-    weights = torch.as_tensor(given).cpu()
+    weights = given.cpu() if isinstance(given, Tensor) else torch.as_tensor(_validate.floats(first=given))
     if weights.shape != (len(evidence), n_classes) or not bool(((weights >= 0) & weights.isfinite()).all()):
         raise InvalidInput(
             f"Expected first predictions as finite weights >= 0 of shape {(len(evidence), n_classes)}, got shape {tuple(weights.shape)}, "

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -47,13 +48,15 @@ from labeldp.deep._losses import (
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.models import Ensemble
 from labeldp.deep.schedules import Schedule, one_cycle, weight_average
-from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, UntrainedWarning, warn
-from labeldp.protocol.metrics import RARELY, lost_codes
+from labeldp.errors import HighRateWarning, InvalidInput, LabelDPError, LostClassWarning, UntrainedWarning, warn
+from labeldp.protocol._matching import spread
+from labeldp.protocol.metrics import RARELY, lost_codes, rarely
 
 Precision = Literal["auto", "float32", "bf16"]
 
 _HIGH_FOR_ADAMW = 0.03  # ten times the default
 _LATE = 0.25  # of an epoch: what the net predicts before is not yet what it has become
+_ENOUGH = 0.5  # of its share: a mean probability at which a class is won back
 _ENOUGH_ROWS = 20_000  # to tell which classes are lost
 _DOUBT = 2.0  # standard errors: a class that is won back for nothing gets a share that noise could explain, in one epoch
 _SAVED_EVERY = 20.0  # seconds: a write of all weights takes as long as an epoch of a fast net
@@ -292,9 +295,10 @@ def train(
         functions are not. The nets of an `Ensemble` have a file each, numbered. One process only.
     win_back : bool, default=True
         Whether classes that the net has given up by the end of an epoch, though the evidence speaks for them (as in
-        `metrics.lost_classes`, but by two standard errors), are won back in the next one: a term of the loss draws their mean probability
-        to their estimated share. Where no class is lost the training is the same. For losses on log-likelihoods; not for those of
-        combinations of several label columns.
+        `metrics.lost_classes`, but by two standard errors), are won back in the next ones: a term of the loss draws their mean probability
+        to their estimated share, until it is half of it. Where no class is lost the training is the same. A class that is lost in the last
+        epoch stays so. For `likelihood_loss` and `posterior_loss`, without consistency, whose targets would bring the class back down; not
+        for laws on combinations of several label columns.
 
     Returns
     -------
@@ -316,15 +320,17 @@ def train(
     Notes
     -----
     Guarantee: post-processing of noisy labels, at no further budget; a checkpoint is made of them, too. Cost: `recipe.epochs` passes over
-    the rows, and a prediction of the held-out rows per epoch. On a CPU, a training that goes on from a checkpoint gives the same net as one
+    the rows, and a prediction of the held-out rows per epoch, and of up to 20,000 rows after an epoch that hardly predicts some class. On a
+    CPU, a training that goes on from a checkpoint gives the same net as one
     that was not stopped.
     """
     if isinstance(module, Ensemble):
         shared: dict[str, Any] = {"device": device, "held_out": held_out, "progress": progress, "watch": watch, "fabric": fabric}
         files = [None if checkpoint is None else f"{checkpoint}-{number}" for number in range(len(module.nets))]
-        shared |= {"generator": generator, "first": first}
+        shared |= {"generator": generator, "first": first, "win_back": win_back}
         done = [train(net, inputs, evidence, recipe, checkpoint=file, **shared) for net, file in zip(module.nets, files, strict=True)]
         return Ensemble(done, module.sizes).eval()
+    _validate.boolean(win_back=win_back)
     require_generator(generator)
     if recipe.patience is not None and held_out is None:
         raise InvalidInput(f"Expected held-out rows with patience={recipe.patience}, got none. Pass held_out=, or leave out patience.")
@@ -423,7 +429,8 @@ class _Training:
         self._passed = 0.0  # epochs so far
         self._targets = None if recipe.consistency is None else self._first_targets(recipe.consistency, first)
         likely = plain(recipe.loss) in (likelihood_loss, posterior_loss) and isinstance(evidence, Form)
-        self._wins_back = win_back and likely and not isinstance(evidence, Combined)
+        # not against the targets of consistency, which would bring the class back down, and others with it
+        self._wins_back = win_back and likely and not isinstance(evidence, Combined) and recipe.consistency is None
         self._seen: Tensor | None = None  # sum of the probabilities of each class late in the epoch
         self._lost: dict[int, float] = {}  # classes that the net has given up, with the shares that the evidence gives them
 
@@ -464,6 +471,7 @@ class _Training:
         """What another training would have other values of: the evidence, the generator's state, and the recipe's numbers and words."""
         shared = {} if self._recipe.consistency is None else vars(self._recipe.consistency)
         named = vars(self._recipe) | {f"consistency.{name}": value for name, value in shared.items()}
+        named["win_back"] = self._wins_back
         settings: dict[str, object] = {name: value for name, value in named.items() if isinstance(value, int | float | str | None)}
         return settings | {"evidence": _digest(self._evidence).hex(), "generator": _digest(self._draws.get_state()).hex()}
 
@@ -485,12 +493,21 @@ class _Training:
             self._average.load_state_dict(state["average"])
         if self._targets is not None:
             self._targets.restore(state["targets"])
-        self._lost = state["lost"]
+        self._lost = state.get("lost", {})
 
     def tell(self) -> None:
-        """Warn of classes that no target was of."""
+        """Warn of classes that no target was of, and of those that were lost and are not won back."""
         if self._targets is not None:
             self._targets.tell()
+        if self._lost:
+            codes = sorted(self._spoken_for(lambda proba, first: np.isin(first + np.arange(proba.shape[1]), list(self._lost)), 5.0))
+            if codes:
+                warnings.warn(
+                    f"The net has given up class {', '.join(map(str, codes))} (by code) and has not won it back: the noisy labels speak "
+                    "for more of it. Train for more epochs, at a lower rate, or from other first weights.",
+                    LostClassWarning,
+                    stacklevel=4,
+                )
 
     def placed(self, inputs: Inputs) -> Inputs:
         """Move inputs to the device if they fit, in the net's memory format."""
@@ -536,21 +553,31 @@ class _Training:
 
     @torch.no_grad()
     def look_for_lost_classes(self) -> None:
-        """Find the classes that the net has given up in the last epoch."""
-        self._lost = {}
+        """Find the classes that the net has given up in the last epoch, beside those that are not won back yet."""
         if self._seen is None:
             return
-        seen = self._place.total(self._seen)
-        if not any(bool((each < RARELY / each.shape[1] * each.sum()).any()) for each in self._heads(seen[None])):
+        means = [each / each.sum() for each in self._heads(self._place.total(self._seen)[None])]
+        kept, before = torch.cat(means, dim=1)[0].tolist(), self._lost
+        self._lost = {code: share for code, share in before.items() if kept[code] < _ENOUGH * share}
+        if not any(bool((each < RARELY / each.shape[1]).any()) for each in means):
             return
-        rows = torch.arange(0, len(self._inputs), max(1, len(self._inputs) // _ENOUGH_ROWS))
+        self._lost |= self._spoken_for(lambda proba, first: rarely(proba), _DOUBT)
+
+    @torch.no_grad()
+    def _spoken_for(self, among: Callable[[Any, int], Any], errors: float) -> dict[int, float]:
+        """Find the classes, by a function of a head's probabilities and its first code, of which the evidence wants more, with their shares."""
+        found: dict[int, float] = {}
+        assert isinstance(self._evidence, Form)
+        assert self._seen is not None
+        rows = torch.from_numpy(spread(len(self._inputs), len(self._seen), _ENOUGH_ROWS))
         logits = torch.cat(list(_logits(self._module, self._inputs, rows.split(1024), self._place)))
         tables = self._heads(self._evidence[rows.to(self._place.device)].expand(logits.shape[1]))
         first = 0  # code of the head's first class
         for table, head in zip(tables, self._heads(logits), strict=True):
             likelihood, proba = (torch.softmax(each, dim=1).double().cpu().numpy() for each in (table, head))
-            self._lost |= {first + code: share for code, share in lost_codes(likelihood, proba, errors=_DOUBT).items()}
+            found |= {first + code: share for code, share in lost_codes(likelihood, proba, among(proba, first), errors).items()}
             first += head.shape[1]
+        return found
 
     def _heads(self, values: Tensor) -> Sequence[Tensor]:
         """Split what has a column for each output into those of each label column."""

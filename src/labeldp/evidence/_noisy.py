@@ -835,6 +835,7 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
 
 def id_keys(ids: ArrayLike, others: ArrayLike) -> list[Any]:
     """Convert ids to dictionary keys that compare with others: integers become text if the others are text, as in a CSV file."""
+    _validate.unmasked(ids=ids)
     mine, theirs = np.asarray(ids), np.asarray(others)
     mine = mine[:, 0] if mine.ndim == 2 and mine.shape[1] == 1 else mine
     found = (mine.astype(np.str_) if mine.dtype.kind in "iu" and theirs.dtype.kind in "USO" else mine).tolist()
@@ -867,7 +868,7 @@ def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float
     wanted = f"Expected a prior of finite, non-negative numbers of shape {(n_rows, n_classes)} or {(n_classes,)}, got"
     _validate.unmasked(prior=prior)
     try:
-        array = np.asarray(prior, np.float64)
+        array = np.asarray(prior, np.float64) if np.asarray(prior).dtype.kind != "c" else np.empty(0)
     except (TypeError, ValueError):
         fix = "Pass an array, such as ldp.metrics.likeliest_frequencies(noisy.likelihood())."
         raise InvalidInput(f"{wanted} {type(prior).__name__}. {fix}") from None

@@ -243,6 +243,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
                 "Expected LGBMClassifier or XGBClassifier with its own objective, or HistGradientBoostingClassifier, got "
                 f"{type(self.estimator).__name__}."
             )
+        rounds_of(self.estimator, library)  # XGBoost would fit none, and fail when it predicts
         table = _likelihoods(log_likelihood)
         k, n = table.shape
         if self.class_prior is None:

@@ -228,6 +228,7 @@ def embedded(embedder: Any, X: Any) -> Any:
         raise InvalidInput(
             f"Expected an array, tensor, sparse matrix or data frame to cluster, got {type(found).__name__}. Give embedder=."
         )
+    _validate.unmasked(X=found)
     try:
         array = np.asarray(found)
         # float32 stays float32: images as float64 would take twice the memory for nothing, since k-means works in either.

@@ -287,7 +287,7 @@ def _known_prior(prior: Any, X: Any, n_rows: int, classes: tuple[object, ...]) -
     found = prior(X) if callable(prior) else prior
     if isinstance(classes, LabelColumns) and isinstance(found, Mapping):
         found = classes.prior(found, n_rows)(np.arange(n_rows))
-    weights = np.asarray(found, np.float64)
+    weights = _validate.floats(prior=found)
     if weights.shape != (n_rows, len(classes)):
         raise InvalidInput(f"Expected a prior of shape {(n_rows, len(classes))}, got {weights.shape}.")
     bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)).all(axis=1))

@@ -397,7 +397,7 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
     the convergence of any EM algorithm".
     """
     step = max(1, likelihood.size >> 22)
-    table = np.asarray(likelihood[::step], np.float64)
+    table = _validate.floats(likelihood=likelihood[::step])
     weight = np.ones(len(table)) if weights is None else np.asarray(weights, np.float64)[::step]
     k, total = table.shape[1], float(weight.sum())
 
@@ -1392,14 +1392,12 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     table, likelihood = _probabilities(noisy, proba, sums=False), noisy.likelihood(dtype="float64")
     if len(noisy) < LEAST_ROWS:
         return []
-    occurring = _occurring(noisy) if rarely(table).any() else None
-    return [noisy.classes[code] for code in sorted(lost_codes(likelihood, table, occurring))]
+    rare = rarely(table)
+    return [noisy.classes[code] for code in sorted(lost_codes(likelihood, table, rare & _occurring(noisy)))] if rare.any() else []
 
 
-def lost_codes(
-    likelihood: NDArray[np.floating], proba: Floats, among: NDArray[np.bool_] | None = None, errors: float = 5.0
-) -> dict[int, float]:
-    """Find the classes that a model practically never predicts, although outputs speak for them, by their codes, with their shares.
+def lost_codes(likelihood: NDArray[np.floating], proba: Floats, among: NDArray[np.bool_], errors: float = 5.0) -> dict[int, float]:
+    """Find the classes that outputs speak for more than a model does, by their codes, with the shares that outputs give them.
 
     Parameters
     ----------
@@ -1407,12 +1405,12 @@ def lost_codes(
         P[output | class], up to a factor a row.
     proba : (n, K) array
         The model's probabilities for the same rows.
-    among : (K,) bool array, optional
+    among : (K,) bool array
         The classes in question.
     errors : float
         Standard errors above which a class's score must be.
     """
-    rare = rarely(proba) if among is None else rarely(proba) & among
+    rare = among.copy()
     evidence = np.maximum((proba * likelihood).sum(axis=1), 1e-300)
     found: dict[int, float] = {}
     while rare.any():
