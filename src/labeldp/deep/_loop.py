@@ -565,7 +565,7 @@ class _Training:
 
     @torch.no_grad()
     def _spoken_for(self, among: Callable[[Any, int], Any], errors: float) -> dict[int, float]:
-        """Find the classes, by a function of a head's probabilities and its first code, of which the evidence wants more, with their shares."""
+        """Find the classes of which the evidence wants more, with their shares; `among` gives those in question of a head, by its first code."""
         found: dict[int, float] = {}
         assert isinstance(self._evidence, Form)
         assert self._seen is not None
