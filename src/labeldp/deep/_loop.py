@@ -500,7 +500,7 @@ class _Training:
         if self._targets is not None:
             self._targets.tell()
         if self._lost:
-            codes = sorted(self._spoken_for(lambda proba, first: np.isin(first + np.arange(proba.shape[1]), list(self._lost)), 5.0))
+            codes = sorted(self._spoken_for(5.0, list(self._lost)))
             if codes:
                 warnings.warn(
                     f"The net has given up class {', '.join(map(str, codes))} (by code) and has not won it back: the noisy labels speak "
@@ -561,11 +561,11 @@ class _Training:
         self._lost = {code: share for code, share in before.items() if kept[code] < _ENOUGH * share}
         if not any(bool((each < RARELY / each.shape[1]).any()) for each in means):
             return
-        self._lost |= self._spoken_for(lambda proba, first: rarely(proba), _DOUBT)
+        self._lost |= self._spoken_for(_DOUBT)
 
     @torch.no_grad()
-    def _spoken_for(self, among: Callable[[Any, int], Any], errors: float) -> dict[int, float]:
-        """Find the classes of which the evidence wants more, with their shares; `among` gives those in question of a head, by its first code."""
+    def _spoken_for(self, errors: float, among: Sequence[int] | None = None) -> dict[int, float]:
+        """Find the classes, among those that are hardly predicted or these, of which the evidence wants more, with their shares."""
         found: dict[int, float] = {}
         assert isinstance(self._evidence, Form)
         assert self._seen is not None
@@ -575,7 +575,8 @@ class _Training:
         first = 0  # code of the head's first class
         for table, head in zip(tables, self._heads(logits), strict=True):
             likelihood, proba = (torch.softmax(each, dim=1).double().cpu().numpy() for each in (table, head))
-            found |= {first + code: share for code, share in lost_codes(likelihood, proba, among(proba, first), errors).items()}
+            asked = rarely(proba) if among is None else np.isin(first + np.arange(head.shape[1]), among)
+            found |= {first + code: share for code, share in lost_codes(likelihood, proba, asked, errors).items()}
             first += head.shape[1]
         return found
 
