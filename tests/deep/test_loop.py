@@ -275,3 +275,11 @@ def test_a_training_goes_on_winning_a_class_back_after_a_stop(tmp_path):
     assert torch.load(file)["state"]["lost"].keys() == {K - 1}
     for first, second in zip(run().state_dict().values(), run(checkpoint=file).state_dict().values(), strict=True):
         assert torch.equal(first, second)
+
+
+def test_a_training_that_is_over_tells_of_lost_classes_again(tmp_path):
+    x, _, noisy = problem(epsilon=3.0)
+    for _ in range(2):
+        with pytest.warns(ldp.errors.LostClassWarning, match="not won it back"):
+            generator = torch.Generator().manual_seed(0)
+            train(blind(-30.0), x, evidence_of(noisy), replace(QUICK, epochs=2), generator=generator, checkpoint=tmp_path / "net.pt")

@@ -442,11 +442,15 @@ class _Training:
             self._evidence = Dense(self._evidence)
         if not isinstance(self._evidence, Form):
             raise InvalidInput("Expected evidence with consistency, got labels. Pass evidence_of(noisy).")
-        n_classes = next(iter(_logits(self._module, self._inputs, [torch.arange(1)], self._place))).shape[1]
-        found = Targets(settings, self._evidence, n_classes, first)
+        found = Targets(settings, self._evidence, self._outputs(), first)
         if settings.neighbours and len(self._inputs) > 1:  # one row, as a step on trial may have, has no neighbour
             found.vote(self._features(self._module), before=True)
         return found
+
+    def _outputs(self) -> int:
+        """How many outputs the net has."""
+        with torch.no_grad():
+            return next(iter(_logits(self._module, self._inputs, [torch.arange(1)], self._place))).shape[1]
 
     def _features(self, net: nn.Module) -> Tensor:
         """What the last linear layer of a net reads of all rows."""
@@ -568,8 +572,7 @@ class _Training:
         """Find the classes, among those that are hardly predicted or these, of which the evidence wants more, with their shares."""
         found: dict[int, float] = {}
         assert isinstance(self._evidence, Form)
-        assert self._seen is not None
-        rows = torch.from_numpy(spread(len(self._inputs), len(self._seen), _ENOUGH_ROWS))
+        rows = torch.from_numpy(spread(len(self._inputs), self._outputs(), _ENOUGH_ROWS))
         logits = torch.cat(list(_logits(self._module, self._inputs, rows.split(1024), self._place)))
         tables = self._heads(self._evidence[rows.to(self._place.device)].expand(logits.shape[1]))
         first = 0  # code of the head's first class
