@@ -279,7 +279,7 @@ def test_a_training_goes_on_winning_a_class_back_after_a_stop(tmp_path):
 
 def test_a_training_that_is_over_tells_of_lost_classes_again(tmp_path):
     x, _, noisy = problem(epsilon=3.0)
+    given = {"recipe": replace(QUICK, epochs=2), "checkpoint": tmp_path / "net.pt"}
     for _ in range(2):
         with pytest.warns(ldp.errors.LostClassWarning, match="not won it back"):
-            generator = torch.Generator().manual_seed(0)
-            train(blind(-30.0), x, evidence_of(noisy), replace(QUICK, epochs=2), generator=generator, checkpoint=tmp_path / "net.pt")
+            train(blind(-30.0), x, evidence_of(noisy), **given, generator=torch.Generator().manual_seed(0))
