@@ -554,8 +554,8 @@ class Rule:
         return bool(_HOLDS[self.word](epsilon, self.epsilon))
 
 
-_COUNTED = "counts of clusters (ProportionClassifier; of grey images, then a net that learns its probabilities)"
-_PHOTOGRAPHS = ", photographs without features of others by TorchClassifier with Consistency"
+_COUNTED = "counts of clusters (ProportionClassifier; of images, then a net that learns its probabilities)"
+_PHOTOGRAPHS = "; with a GPU, photographs without features of others by TorchClassifier with Consistency"
 RULES = (
     Rule(TABLES, "below", 0.5, "counts of clusters (ProportionClassifier)", "proportions"),
     Rule(TABLES, "from", 0.5, "LightGBM in LabelDPClassifier", "lightgbm"),
