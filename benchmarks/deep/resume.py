@@ -149,9 +149,9 @@ def _note_draws(note: Callable[..., None]) -> None:
 def _note_trainings(note: Callable[..., None]) -> None:
     learn = stages.Trainer.learn
 
-    def learned(self: Any, module: Any, model: Any, *args: Any) -> Any:
+    def learned(self: Any, module: Any, model: Any, *args: Any, **more: Any) -> Any:
         note(train=1 if model is None else model.number + 1)
-        return learn(self, module, model, *args)
+        return learn(self, module, model, *args, **more)
 
     stages.Trainer.learn = learned
 

@@ -500,15 +500,15 @@ class _Training:
         self._lost = state.get("lost", {})
 
     def tell(self) -> None:
-        """Warn of classes that no target was of, and of those that were lost and are not won back."""
+        """Warn of classes that no target was of, and of those that were lost and are won back in part."""
         if self._targets is not None:
             self._targets.tell()
         if self._lost:
-            codes = sorted(self._spoken_for(5.0, list(self._lost)))
+            codes = sorted(self._spoken_for(5.0, list(self._lost)).keys() - self._spoken_for(5.0))
             if codes:
                 warnings.warn(
-                    f"The net has given up class {', '.join(map(str, codes))} (by code) and has not won it back: the noisy labels speak "
-                    "for more of it. Train for more epochs, at a lower rate, or from other first weights.",
+                    f"The net had given up class {', '.join(map(str, codes))} (by code), and has won it back in part: the noisy labels "
+                    "speak for more of it. Train for more epochs, at a lower rate, or from other first weights.",
                     LostClassWarning,
                     stacklevel=4,
                 )
