@@ -4,7 +4,9 @@
 1. "sharing": CIFAR-10, then CIFAR-100, at small epsilon. A net whose first weights were learned from the training images alone
    (`labeldp.research.ssl.simclr`, once for all runs of a data set) is trained with `Consistency`: neighbours' votes, then posterior
    targets. No other data, pure epsilon, one stage of the best law without a prior, the last epoch; the test labels are looked at when a
-   run is over.
+   run is over. "Half counted" begins with other first predictions: half of the rows, at random, are counted at the whole epsilon, on the
+   features that were learned without labels; the linear model of these counts predicts all rows, and by it as prior the labels of the
+   other half are drawn, at the whole epsilon, too.
 2. "paper": the paper's net on Fashion-MNIST, by its recipes and ours: runs of `python -m benchmarks deep --table fashion-mnist --size gpu`,
    kept with those.
 3. "small-epsilon": the features that 1. learned without labels, of CIFAR-10 and Fashion-MNIST, and on them the methods of
@@ -12,7 +14,7 @@
 
     python -m benchmarks gpu                      all that has not finished, until it is done
     python -m benchmarks gpu --seconds 540        stops in time, and goes on from there when it is started again
-    python -m benchmarks gpu --part sharing --table cifar10 --epsilon 1 --seeds 3
+    python -m benchmarks gpu --part sharing --table cifar10 --epsilon 1 --seeds 3 [--method "half counted"]
     python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, an epoch or two; not kept with the results
 
 Runs of 1. and 3. are kept in results/gpu.json; features, and trainings that are not over, in benchmarks/.cache (or the folder that
@@ -38,7 +40,7 @@ import torch
 
 import labeldp as ldp
 from benchmarks import pretrained
-from benchmarks.common import RESULTS, Run, load_runs, machine, now, parser, save_runs, worth
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs, worth
 from benchmarks.deep import runs
 from benchmarks.deep.data import Data, load
 from benchmarks.deep.nets import build
@@ -46,10 +48,11 @@ from benchmarks.deep.published import EPSILONS
 from benchmarks.deep.train import probabilities, scores
 from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
-from labeldp.deep import Consistency, Form, Recipe, augment, evidence_of, schedules, train
+from labeldp.deep import Consistency, Dense, Form, Recipe, augment, evidence_of, schedules, train
 from labeldp.deep._consistency import labels_of_some
 from labeldp.errors import SeededNoiseWarning
 from labeldp.laws import SubsetSelection
+from labeldp.learn import ProportionClassifier
 from labeldp.research import ssl
 from labeldp.research.embed import Embedder
 
@@ -61,7 +64,7 @@ GOALS = {
 """Epsilons of each table, with the accuracy in percent that we aim at."""
 PAPER, PAPER_METHODS = "fashion-mnist", ("ours-1", "paper-2st", "ours-2", "paper-1st")
 SMALL_DATA, SMALL_EPSILONS, SMALL_METHODS = ("cifar10", "fashion-mnist"), (0.1, 0.5, 1.0), pretrained.METHODS
-LAW = SubsetSelection
+LAW, COUNTED = SubsetSelection, "half counted"
 PARTS = ("sharing", "paper", "small-epsilon")
 ORDER: list[tuple[str, float | None]] = [("cifar10", epsilon) for epsilon in (1.0, 2.0, 4.0, 0.75)]
 ORDER += [("cifar100", epsilon) for epsilon in GOALS["cifar100"]] + [(name, None) for name in GOALS]  # None: without privacy
@@ -111,6 +114,7 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--part", choices=PARTS, help="one part")
     options.add_argument("--table", choices=(*GOALS, PAPER), help="one data set")
     options.add_argument("--epsilon", type=float, nargs="*", help="these only; 0: without privacy")
+    options.add_argument("--method", help=f"of a part that has several, one: '{COUNTED}', or a name of its table")
     options.add_argument("--seeds", type=int, default=1, help="from 100 on (default 1)")
     options.add_argument("--seconds", type=float, default=math.inf, help="stop before so much time is over")
     options.add_argument("--feature-epochs", type=int, default=Settings.feature_epochs)
@@ -127,6 +131,7 @@ def main(arguments: Sequence[str]) -> None:
             for piece in wanted(seed)
             if args.part in (None, piece.part) and args.table in (None, piece.table)
             if not args.epsilon or (piece.epsilon or 0.0) in args.epsilon
+            if args.method in (None, piece.method)
         ]
         if not pieces:
             there = {f"{piece.part} {piece.table} {piece.epsilon:g}": None for piece in wanted(FIRST_SEED) if piece.epsilon is not None}
@@ -149,6 +154,7 @@ class Piece:
 def wanted(seed: int) -> list[Piece]:
     """All runs of a seed, the most important first."""
     sharing = [Piece("sharing", name, epsilon, seed) for name, epsilon in ORDER]
+    sharing += [Piece("sharing", name, epsilon, seed, COUNTED) for name, epsilon in ORDER if epsilon is not None]
     cells = [(float(epsilon), method) for epsilon in EPSILONS[PAPER] for method in PAPER_METHODS] + [(None, "non-private")]
     paper = [Piece("paper", PAPER, epsilon, seed, method) for epsilon, method in cells]
     small = [
@@ -252,7 +258,7 @@ def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
     asked |= {"status": "started", "started": stopped[0]["started"] if stopped else now()}
     save_runs(path, [*kept, asked | {"machine": machine()}])
     try:
-        found = fit(piece, settings, clock, device) if piece.method is None else linear(piece, settings, clock, device)
+        found = fit(piece, settings, clock, device) if piece.part == "sharing" else linear(piece, settings, clock, device)
     except OutOfTime:
         raise
     except Exception as error:
@@ -260,7 +266,7 @@ def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
         raise
     asked |= {"status": "finished", "finished": now(), "device": _name(device)}
     save_runs(path, [*kept, asked | found | {"machine": machine()}])
-    if piece.method is None:
+    if piece.part == "sharing":
         forget(_checkpoint(piece, settings))
     what = f"{piece.table} at {piece.epsilon}{f', {piece.method}' if piece.method else ''}, seed {piece.seed}"
     print(f"{what}: {100 * found['accuracy']:.2f} % in {found['seconds']:.0f} s", flush=True)
@@ -308,27 +314,28 @@ def fit(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     """Draw the labels from seeded noise, train, then look at the test labels."""
     data = _data(piece.table, settings)
     trunk = features(data, settings, clock, device)
-    labels, work = labels_of(data, piece.epsilon, piece.seed), Training(_checkpoint(piece, settings), clock)
+    labels, law, first = labels_of(data, piece.epsilon, piece.seed), "none" if piece.epsilon is None else LAW.name, None
+    if piece.method == COUNTED and piece.epsilon is not None:
+        components = _components(data, settings, trunk, clock, device)["train"]
+        labels, first = half_counted(components, data.y, data.n_classes, piece.epsilon, piece.seed)
+        law = ldp.AutoLaw.name
+    work = Training(_checkpoint(piece, settings), clock)
     torch.manual_seed(piece.seed)
     net = build(settings.net, data)
     net.load_state_dict(trunk["weights"], strict=False)  # all but the head
     generator = torch.Generator().manual_seed(piece.seed)
-    more: dict[str, Any] = {"device": device, "progress": work.progress, "checkpoint": work.path}
+    more: dict[str, Any] = {"device": device, "progress": work.progress, "checkpoint": work.path, "first": first}
     proba = probabilities(train(net, data.X, labels, settings.recipe(), generator=generator, **more), data.X_test, "flip")
     taken = {"seconds": round(work.seconds, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
-    return {"law": "none" if piece.epsilon is None else LAW.name} | taken | scores(proba, data.y_test)
+    return {"law": law} | taken | scores(proba, data.y_test)
 
 
 def linear(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     """A linear model, counts or votes on the features that were learned without labels."""
     data = _data(piece.table, settings)
     trunk = features(data, settings, clock, device)
-    path = _trunk_file(data, settings).with_suffix(".npz")
-    if not path.exists():
-        clock.whole("components", partial(_keep_components, data, settings, trunk, device, path))
-    with np.load(path) as kept:
-        X, X_test = kept["train"], kept["test"]
-    columns = (X, data.y, X_test, data.y_test, data.n_classes)
+    seen = _components(data, settings, trunk, clock, device)
+    columns = (seen["train"], data.y, seen["test"], data.y_test, data.n_classes)
 
     def work() -> tuple[Any, Run]:
         with warnings.catch_warnings():
@@ -340,6 +347,15 @@ def linear(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     taken: Run = {"seconds": round(time.perf_counter() - begun, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
     taken |= more | {"accuracy": float(np.mean(found == data.y_test))}
     return taken
+
+
+def _components(data: Data, settings: Settings, trunk: dict[str, Any], clock: Clock, device: str) -> dict[str, Array]:
+    """Components of the features that the net has learned without labels, of training and test images; computed once, then kept."""
+    path = _trunk_file(data, settings).with_suffix(".npz")
+    if not path.exists():
+        clock.whole("components", partial(_keep_components, data, settings, trunk, device, path))
+    with np.load(path) as kept:
+        return dict(kept)
 
 
 def _keep_components(data: Data, settings: Settings, trunk: dict[str, Any], device: str, path: Path) -> None:
@@ -361,11 +377,26 @@ def labels_of(data: Data, epsilon: float | None, seed: int) -> Form:
         return evidence_of(ldp.privatize(data.y, LAW(data.n_classes, epsilon), noise=ldp.SeededNoise(seed)))
 
 
+def half_counted(X: Array, y: Array, n_classes: int, epsilon: float, seed: int) -> tuple[Form, Array]:
+    """Count half of the rows, and draw the labels of the others by the counts' model as prior: evidence of all rows, and the model's
+    predictions (n, K). Each row is asked once, at the whole epsilon."""
+    counted, drawn = np.array_split(np.random.default_rng(seed).permutation(len(y)), 2)
+    told: dict[str, Any] = {"classes": range(n_classes), "noise": ldp.SeededNoise(seed)}
+    known = torch.zeros(len(y), n_classes)  # of a counted row by itself nothing: all classes are as likely
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = ProportionClassifier(pretrained.choosing(), epsilon=epsilon, **told).fit(X[counted], y[counted])
+        proba = model.predict_proba(X)
+        noisy = ldp.privatize(y[drawn], ldp.AutoLaw(n_classes, epsilon), prior=proba[drawn], **told)
+    known[torch.from_numpy(drawn)] = torch.from_numpy(np.log(np.maximum(noisy.likelihood(), 1e-12)))
+    return Dense(known), proba
+
+
 def tables() -> str:
     """Kept runs by data set and epsilon: targets that rows share, and below them the methods on features, if any was run."""
     kept = [run for run in load_runs(RESULTS / "gpu.json") if run["status"] == "finished" and run["settings"]["rows"] is None]
-    linear = [run for run in kept if run.get("method")]
-    return _sharing([run for run in kept if not run.get("method")]) + (f"\n\n{_linear(linear)}" if linear else "")
+    linear = [run for run in kept if run.get("method") not in (None, COUNTED)]
+    return _sharing([run for run in kept if run.get("method") in (None, COUNTED)]) + (f"\n\n{_linear(linear)}" if linear else "")
 
 
 def _linear(kept: Sequence[Run]) -> str:
@@ -382,9 +413,9 @@ def _sharing(kept: Sequence[Run]) -> str:
     heads += ["seeds", "minutes a run"]
     rows = [heads, ["---"] * len(heads)]
     # without privacy last
-    for name, net, at in sorted({(run["table"], run["settings"]["net"], run["epsilon"] or math.inf) for run in kept}):
+    for name, net, method, at in sorted({(*_where(run), run["epsilon"] or math.inf) for run in kept}):
         epsilon = None if at == math.inf else at
-        found = [run for run in kept if (run["table"], run["settings"]["net"], run["epsilon"]) == (name, net, epsilon)]
+        found = [run for run in kept if (*_where(run), run["epsilon"]) == (name, net, method, epsilon)]
         mean = {
             key: np.mean([run[key] for run in found]) for key in ("accuracy", "worst_class", "log_loss", "calibration_error", "seconds")
         }
@@ -392,10 +423,22 @@ def _sharing(kept: Sequence[Run]) -> str:
         noise, told, goal = (
             ("no privacy", "", "") if epsilon is None else (f"{epsilon:g}", worth(name, epsilon), f"{GOALS[name][epsilon]:g}")
         )
-        cells = [name, net.split(":")[0], noise, told, f"{100 * mean['accuracy']:.2f}{spread}", goal, f"{100 * mean['worst_class']:.1f}"]
+        cells = [
+            name,
+            net.split(":")[0] + (method and f", {method}"),
+            noise,
+            told,
+            f"{100 * mean['accuracy']:.2f}{spread}",
+            goal,
+            f"{100 * mean['worst_class']:.1f}",
+        ]
         cells += [f"{mean['log_loss']:.3f}", f"{100 * mean['calibration_error']:.1f}", str(len(found)), f"{mean['seconds'] / 60:.1f}"]
         rows.append(cells)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def _where(run: Run) -> tuple[str, str, str]:
+    return run["table"], run["settings"]["net"], run.get("method") or ""
 
 
 def _name(device: str) -> str:

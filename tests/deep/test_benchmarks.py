@@ -204,12 +204,17 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(le
     assert (run["epsilon"], run["status"], run["law"]) == (None, "finished", "none")
     (lent / "labeldp-gpu-tiny.json").unlink()
     gpu.main([*asked, "1"])
-    (run,) = load_runs(lent / "labeldp-gpu-tiny.json")
-    assert (run["status"], run["law"], run["device"]) == ("finished", "subset", gpu._name("cuda" if torch.cuda.is_available() else "cpu"))
-    assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
-    assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-600-1-fast-resnet-8.pt"]
+    kept = load_runs(lent / "labeldp-gpu-tiny.json")
+    assert [(run.get("method"), run["law"]) for run in kept] == [(None, "subset"), ("half counted", "auto")]
+    for run in kept:
+        assert (run["status"], run["device"]) == ("finished", gpu._name("cuda" if torch.cuda.is_available() else "cpu"))
+        assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
+    assert sorted(path.name for path in (lent / "cache").iterdir()) == [f"gpu-cifar10-600-1-fast-resnet-8.{end}" for end in ("npz", "pt")]
     gpu.main([*asked, "1", "2", "--seconds", "0"])
-    assert load_runs(lent / "labeldp-gpu-tiny.json") == [run]
+    assert load_runs(lent / "labeldp-gpu-tiny.json") == kept
+    monkeypatch.setattr(gpu, "load_runs", lambda path: [run | {"settings": run["settings"] | {"rows": None}} for run in kept])
+    assert all(f"| cifar10 | fast-resnet{what} | 1 | " in gpu.tables() for what in ("", ", half counted"))
+    monkeypatch.setattr(gpu, "load_runs", load_runs)
     assert "start the command again" in capsys.readouterr().out
 
     def fails(*_: object) -> None:
@@ -218,7 +223,23 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(le
     monkeypatch.setattr(gpu, "fit", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
         gpu.main([*asked, "2"])
-    assert [(each["epsilon"], each["status"]) for each in load_runs(lent / "labeldp-gpu-tiny.json")] == [(1.0, "finished"), (2.0, "failed")]
+    assert [(each["epsilon"], each["status"]) for each in load_runs(lent / "labeldp-gpu-tiny.json")] == [
+        *[(1.0, "finished")] * 2,
+        (2.0, "failed"),
+    ]
+
+
+def test_half_of_the_rows_are_counted_and_the_others_drawn():
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=3000)
+    X = rng.normal(size=(3000, 4)) + 2 * np.eye(4)[y]
+    known, proba = gpu.half_counted(X, y, 3, 2.0, 0)
+    told = known.values.numpy()
+    assert (np.ptp(told, axis=1) == 0).sum() == 1500 and proba.shape == (3000, 3)
+    assert (proba.argmax(axis=1) == y).mean() > 0.7
+    both = proba * np.exp(told)
+    drawn = np.ptp(told, axis=1) > 0
+    assert (both.argmax(axis=1) == y)[drawn].mean() > (proba.argmax(axis=1) == y)[drawn].mean()
 
 
 def test_a_gpu_that_is_lent_for_an_epoch_at_a_time_gets_there(lent, monkeypatch, capsys):
@@ -232,6 +253,7 @@ def test_a_gpu_that_is_lent_for_an_epoch_at_a_time_gets_there(lent, monkeypatch,
         progress(self, epoch)
 
     monkeypatch.setattr(gpu.Training, "progress", one_epoch)
+    monkeypatch.setattr(gpu, "wanted", lambda seed: [gpu.Piece("sharing", "cifar10", 1.0, seed)])
     asked = ["--tiny", "--part", "sharing", "--table", "cifar10", "--epsilon", "1"]
     starts = []
     for _ in range(6):
