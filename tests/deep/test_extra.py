@@ -53,6 +53,20 @@ print("told")
     assert run(program).strip() == "told"
 
 
+@pytest.mark.parametrize("module", ["embed", "ssl"])
+def test_research_on_nets_names_the_extra_too(module: str) -> None:
+    program = f"""
+import sys
+sys.modules["torch"] = None
+import labeldp
+try:
+    import labeldp.research.{module}
+except labeldp.MissingExtra as error:
+    print("labeldp[torch]" in str(error))
+"""
+    assert run(program).strip() == "True"
+
+
 def test_names_are_sorted_and_a_wrong_one_is_corrected() -> None:
     assert labeldp.deep is deep
     assert list(deep.__all__) == sorted(set(deep.__all__)) == dir(deep)

@@ -22,16 +22,23 @@ from typing import Any, Literal, Self
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from torch import Tensor, nn
-from torch.nn import functional
+
+from labeldp.errors import InvalidInput, MissingExtra
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingExtra("Expected torch, which is not installed. pip install 'labeldp[torch]'") from None
 
 from labeldp import _validate
 from labeldp.deep._inputs import as_inputs
 from labeldp.deep._loop import Precision, device_of, predict
-from labeldp.errors import InvalidInput, MissingExtra
 
 Layout = Literal["auto", "first", "last"]
 

@@ -14,10 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.optim.swa_utils import AveragedModel
+from labeldp.errors import InvalidInput, MissingExtra
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+    from torch.optim.swa_utils import AveragedModel
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingExtra("Expected torch, which is not installed. pip install 'labeldp[torch]'") from None
 
 from labeldp import _validate
 from labeldp.deep._consistency import nearest_rows
@@ -26,7 +33,6 @@ from labeldp.deep._loop import Progress, Recipe, predict, require_generator, tra
 from labeldp.deep._losses import at_least_float32, likelihood_loss
 from labeldp.deep.augment import Augmentation, chain, colour_jitter, flip, resized_crop
 from labeldp.deep.schedules import cosine, weight_average
-from labeldp.errors import InvalidInput
 from labeldp.research.embed import CHANNELS, channels_first, require_unit_range
 
 _SGD: dict[str, Any] = {"optimizer": "sgd", "weight_decay": 1e-4}
