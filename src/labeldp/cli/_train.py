@@ -342,7 +342,7 @@ def quality_text(facts: Mapping[str, Any]) -> str:
 def _not_estimated(what: str) -> str:
     from labeldp.protocol._fit import MIN_VALIDATION_ROWS
 
-    return f" {what} was not estimated: that takes at least {MIN_VALIDATION_ROWS} noisy rows that are held out."
+    return f" {what} was not estimated: that takes at least {MIN_VALIDATION_ROWS} noisy rows that are held out; --recipe holds out none."
 
 
 def _beside(name: str, found: Mapping[str, Any], what: str, constant: Mapping[str, Any]) -> str:
