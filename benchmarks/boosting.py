@@ -167,7 +167,7 @@ def measure(run: Run, rows: int | None) -> Run:
 
 
 def wanted(names: Sequence[str], seeds: int) -> Iterator[Run]:
-    """List the runs: few of two stages, and of what takes minutes, EM of LightGBM with several classes and of many classes."""
+    """List the runs: few with two stages, and few by EM where it takes minutes."""
 
     def few(data: str, epsilon: float, library: str, method: str) -> int:
         if method == "likelihood, 2 stages":

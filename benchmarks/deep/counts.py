@@ -66,20 +66,24 @@ def fit(data: Data, method: Method, epsilon: float, seed: int, *, device: str = 
         if number:
             proba = probabilities(found.net, data.X, method.views if draws else "one")
             if draws and number == len(method.stages) - 1:
-                law = ldp.AutoLaw(data.n_classes, epsilon)
-                noisy = _privatized(data.y[drawn], law, proba[drawn], seed)
-                known[torch.from_numpy(drawn)] = torch.from_numpy(np.log(np.maximum(noisy.likelihood(), 1e-12)))
-                told = {"law": law.name, "drawn": len(drawn)}
+                known = evidence_of_some(data.y, drawn, proba, epsilon, seed)
+                told = {"law": ldp.AutoLaw.name, "drawn": len(drawn)}
             proba[counted] = towards(proba[counted], groups, counts, variance)
         found.stages.append(told)
         found.net = _taught(found, data, training, Dense(known), proba, generator, device, progress)
     return found
 
 
-def _privatized(labels: Array, law: ldp.laws.Law, prior: Array, seed: int) -> ldp.NoisyLabels:
+def evidence_of_some(y: Array, drawn: Array, proba: Array, epsilon: float, seed: int) -> torch.Tensor:
+    """Log-likelihoods (n, K) of these rows' labels, drawn by the best law with these predictions (n, K) as prior; of others nothing."""
+    k = proba.shape[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
-        return ldp.privatize(labels, law, prior=prior, classes=range(law.n_classes), noise=ldp.SeededNoise(seed))
+        law, noise = ldp.AutoLaw(k, epsilon), ldp.SeededNoise(seed)
+        noisy = ldp.privatize(y[drawn], law, prior=proba[drawn], classes=range(k), noise=noise)
+    known = torch.zeros(len(y), k)
+    known[torch.from_numpy(drawn)] = torch.from_numpy(np.log(np.maximum(noisy.likelihood(), 1e-12)))
+    return known
 
 
 def embedded(data: Data) -> Array:

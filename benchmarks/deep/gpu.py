@@ -42,6 +42,7 @@ import labeldp as ldp
 from benchmarks import pretrained
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs, worth
 from benchmarks.deep import runs
+from benchmarks.deep.counts import evidence_of_some
 from benchmarks.deep.data import Data, load
 from benchmarks.deep.nets import build
 from benchmarks.deep.published import EPSILONS
@@ -314,11 +315,13 @@ def fit(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     """Draw the labels from seeded noise, train, then look at the test labels."""
     data = _data(piece.table, settings)
     trunk = features(data, settings, clock, device)
-    labels, law, first = labels_of(data, piece.epsilon, piece.seed), "none" if piece.epsilon is None else LAW.name, None
     if piece.method == COUNTED and piece.epsilon is not None:
         components = _components(data, settings, trunk, clock, device)["train"]
         labels, first = half_counted(components, data.y, data.n_classes, piece.epsilon, piece.seed)
         law = ldp.AutoLaw.name
+    else:
+        labels, first = labels_of(data, piece.epsilon, piece.seed), None
+        law = "none" if piece.epsilon is None else LAW.name
     work = Training(_checkpoint(piece, settings), clock)
     torch.manual_seed(piece.seed)
     net = build(settings.net, data)
@@ -381,15 +384,11 @@ def half_counted(X: Array, y: Array, n_classes: int, epsilon: float, seed: int) 
     """Count half of the rows, and draw the labels of the others by the counts' model as prior: evidence of all rows, and the model's
     predictions (n, K). Each row is asked once, at the whole epsilon."""
     counted, drawn = np.array_split(np.random.default_rng(seed).permutation(len(y)), 2)
-    told: dict[str, Any] = {"classes": range(n_classes), "noise": ldp.SeededNoise(seed)}
-    known = torch.zeros(len(y), n_classes)  # of a counted row by itself nothing: all classes are as likely
+    model = ProportionClassifier(pretrained.choosing(), epsilon=epsilon, classes=range(n_classes), noise=ldp.SeededNoise(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = ProportionClassifier(pretrained.choosing(), epsilon=epsilon, **told).fit(X[counted], y[counted])
-        proba = model.predict_proba(X)
-        noisy = ldp.privatize(y[drawn], ldp.AutoLaw(n_classes, epsilon), prior=proba[drawn], **told)
-    known[torch.from_numpy(drawn)] = torch.from_numpy(np.log(np.maximum(noisy.likelihood(), 1e-12)))
-    return Dense(known), proba
+        proba = model.fit(X[counted], y[counted]).predict_proba(X)
+    return Dense(evidence_of_some(y, drawn, proba, epsilon, seed)), proba
 
 
 def tables() -> str:

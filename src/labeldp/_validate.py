@@ -71,9 +71,14 @@ def floats(**named: object) -> NDArray[np.float64]:
 def unmasked(**named: object) -> None:
     """Refuse an array of which values are masked: as a plain array they would be what lies beneath the mask."""
     name, value = _single(named)
-    parts = value if isinstance(value, (list, tuple)) else (value,)
-    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+    if hides(value):
         raise InvalidInput(f"Expected {name} without masked values, got some. Fill them, or leave their rows out.")
+
+
+def hides(value: object) -> bool:
+    """Return whether a mask hides values of an array, or of an array within a list."""
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts)
 
 
 def positive(*, zero: bool = False, fix: str = "", **named: object) -> float:

@@ -34,6 +34,8 @@ LabelDPWarning
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 
@@ -130,6 +132,17 @@ class RowsOverlap(LedgerError):
 
 class MissingExtra(LabelDPError, ImportError):
     """An optional dependency is missing; the message is the command that installs it."""
+
+
+@contextmanager
+def needs_torch() -> Iterator[None]:
+    """Say what to install where an import in this context finds no torch."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtra("Expected torch, which is not installed. pip install 'labeldp[torch]'") from None
 
 
 class ReleaseError(LabelDPError):

@@ -469,8 +469,7 @@ def require_unmasked(labels: Any) -> None:
 
     An array whose mask hides none is as any other. Call this before raw labels are made an array.
     """
-    parts = labels if isinstance(labels, (list, tuple)) else (labels,)
-    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+    if _validate.hides(labels):
         raise InvalidInput(f"Expected a label in every row, got masked ones. {MISSING.fix}")
 
 

@@ -14,7 +14,7 @@ Names are imported when they are first used, and torch with them; `import labeld
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from labeldp.errors import MissingExtra
+from labeldp.errors import needs_torch
 
 if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, recipes, schedules
@@ -118,12 +118,8 @@ def __getattr__(name: str) -> object:
 
 
 def _imported(module: str) -> object:
-    try:
+    with needs_torch():
         return import_module(f"labeldp.deep.{module}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtra("Expected torch, which is not installed. pip install 'labeldp[torch]'") from None
 
 
 def __dir__() -> list[str]:

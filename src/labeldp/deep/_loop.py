@@ -321,8 +321,7 @@ def train(
     -----
     Guarantee: post-processing of noisy labels, at no further budget; a checkpoint is made of them, too. Cost: `recipe.epochs` passes over
     the rows, and a prediction of the held-out rows per epoch, and of up to 20,000 rows after an epoch that hardly predicts some class. On a
-    CPU, a training that goes on from a checkpoint gives the same net as one
-    that was not stopped.
+    CPU, a training that goes on from a checkpoint gives the same net as one that was not stopped.
     """
     if isinstance(module, Ensemble):
         shared: dict[str, Any] = {"device": device, "held_out": held_out, "progress": progress, "watch": watch, "fabric": fabric}
@@ -503,15 +502,13 @@ class _Training:
         """Warn of classes that no target was of, and of those that were lost and are won back in part."""
         if self._targets is not None:
             self._targets.tell()
-        if self._lost:
-            codes = sorted(self._spoken_for(5.0, list(self._lost)).keys() - self._spoken_for(5.0))
-            if codes:
-                warnings.warn(
-                    f"The net had given up class {', '.join(map(str, codes))} (by code), and has won it back in part: the noisy labels "
-                    "speak for more of it. Train for more epochs, at a lower rate, or from other first weights.",
-                    LostClassWarning,
-                    stacklevel=4,
-                )
+        if codes := sorted(self._spoken_for(5.0, list(self._lost))) if self._lost else []:
+            warnings.warn(
+                f"The net had given up class {', '.join(map(str, codes))} (by code), and has won it back in part: the noisy labels "
+                "speak for more of it. Train for more epochs, at a lower rate, or from other first weights.",
+                LostClassWarning,
+                stacklevel=4,
+            )
 
     def placed(self, inputs: Inputs) -> Inputs:
         """Move inputs to the device if they fit, in the net's memory format."""
@@ -560,16 +557,15 @@ class _Training:
         """Find the classes that the net has given up in the last epoch, beside those that are not won back yet."""
         if self._seen is None:
             return
-        means = [each / each.sum() for each in self._heads(self._place.total(self._seen)[None])]
-        kept, before = torch.cat(means, dim=1)[0].tolist(), self._lost
-        self._lost = {code: share for code, share in before.items() if kept[code] < _ENOUGH * share}
-        if not any(bool((each < RARELY / each.shape[1]).any()) for each in means):
-            return
-        self._lost |= self._spoken_for(_DOUBT)
+        heads = [each / each.sum() for each in self._heads(self._place.total(self._seen)[None])]
+        means = torch.cat(heads, dim=1)[0].tolist()
+        self._lost = {code: share for code, share in self._lost.items() if means[code] < _ENOUGH * share}
+        if any(bool((each < RARELY / each.shape[1]).any()) for each in heads):
+            self._lost |= self._spoken_for(_DOUBT)
 
     @torch.no_grad()
-    def _spoken_for(self, errors: float, among: Sequence[int] | None = None) -> dict[int, float]:
-        """Find the classes, among those that are hardly predicted or these, of which the evidence wants more, with their shares."""
+    def _spoken_for(self, errors: float, back: Sequence[int] | None = None) -> dict[int, float]:
+        """Find the classes of which the evidence wants more, with their shares: of those hardly predicted, or of these that are again."""
         found: dict[int, float] = {}
         assert isinstance(self._evidence, Form)
         rows = torch.from_numpy(spread(len(self._inputs), self._outputs(), _ENOUGH_ROWS))
@@ -578,7 +574,7 @@ class _Training:
         first = 0  # code of the head's first class
         for table, head in zip(tables, self._heads(logits), strict=True):
             likelihood, proba = (torch.softmax(each, dim=1).double().cpu().numpy() for each in (table, head))
-            asked = rarely(proba) if among is None else np.isin(first + np.arange(head.shape[1]), among)
+            asked = rarely(proba) if back is None else np.isin(first + np.arange(head.shape[1]), back) & ~rarely(proba)
             found |= {first + code: share for code, share in lost_codes(likelihood, proba, asked, errors).items()}
             first += head.shape[1]
         return found

@@ -199,7 +199,7 @@ class NoisyLabels:
         label_law(law)
         values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
         shown = _outputs_of(law, values, outputs)
-        if np.ma.is_masked(labels):
+        if _validate.hides(labels):
             raise InvalidInput("Expected a noisy label in every row, got masked ones. Drop these rows.")
         given, place = np.unique(np.asarray(labels), return_inverse=True)
         known = {value: code for code, value in enumerate(shown)}
@@ -868,8 +868,8 @@ def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float
     wanted = f"Expected a prior of finite, non-negative numbers of shape {(n_rows, n_classes)} or {(n_classes,)}, got"
     _validate.unmasked(prior=prior)
     try:
-        array = np.asarray(prior, np.float64) if np.asarray(prior).dtype.kind != "c" else np.empty(0)
-    except (TypeError, ValueError):
+        array = _validate.floats(prior=prior)
+    except InvalidInput:
         fix = "Pass an array, such as ldp.metrics.likeliest_frequencies(noisy.likelihood())."
         raise InvalidInput(f"{wanted} {type(prior).__name__}. {fix}") from None
     if array.shape not in {(n_rows, n_classes), (n_classes,)} or not np.all((array >= 0) & (array < np.inf)):

@@ -25,16 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from labeldp.errors import InvalidInput, MissingExtra
+from labeldp.errors import InvalidInput, MissingExtra, needs_torch
 
-try:
+with needs_torch():
     import torch
     from torch import Tensor, nn
     from torch.nn import functional
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise MissingExtra("Expected torch, which is not installed. pip install 'labeldp[torch]'") from None
 
 from labeldp import _validate
 from labeldp.deep._inputs import as_inputs

@@ -14,17 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labeldp.errors import InvalidInput, MissingExtra
+from labeldp.errors import InvalidInput, needs_torch
 
-try:
+with needs_torch():
     import torch
     from torch import Tensor, nn
     from torch.nn import functional
     from torch.optim.swa_utils import AveragedModel
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise MissingExtra("Expected torch, which is not installed. pip install 'labeldp[torch]'") from None
 
 from labeldp import _validate
 from labeldp.deep._consistency import nearest_rows
