@@ -65,3 +65,8 @@ def test_what_is_no_real_number_is_refused(door: str, kind: type):
     wrong = array.astype(complex) if kind is complex else np.full(array.shape, "many")
     with pytest.raises(InvalidInput, match="array of real numbers"):
         call(wrong)
+
+
+def test_rates_with_an_imaginary_part_are_refused():
+    with pytest.raises(InvalidInput, match="class_prior of 3 rates above 0"):
+        ldp.LabelDPClassifier(MODEL, epsilon=1.0, class_prior=np.full(3, 1 / 3, complex), **NOISE).fit(X, Y)

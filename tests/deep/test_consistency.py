@@ -303,14 +303,17 @@ def test_a_class_that_no_row_keeps_is_told_of():
 
 
 @pytest.mark.parametrize(
-    "wrong", [np.array([0, 1]), np.array([0.0, 1.0, 0.0]), np.array([0, 1, 2]), np.array([0, -1, 1]), np.eye(3, dtype=int)]
+    "wrong",
+    [[0, 1], [0.0, 1.0, 0.0], [0, 1, 2], [0, -1, 1], np.eye(3, dtype=int), ["no", "yes", "no"], np.array([0, 1, 0], complex)],
 )
 def test_what_is_no_class_a_row_is_refused(wrong):
-    table, wrong = evidence([0.7, 0.3], [0.7, 0.3], [0.3, 0.7]), np.array(wrong)
+    table, wrong = evidence([0.7, 0.3], [0.7, 0.3], [0.3, 0.7]), np.asarray(wrong)
     with pytest.raises(InvalidInput, match="predicted as 3 whole numbers"):
         consensus(table, wrong, 2)
     with pytest.raises(InvalidInput, match="evidence as a form"):
         consensus(table.values, np.array([0, 1, 1]), 2)
+    with pytest.raises(InvalidInput, match="without masked values"):
+        consensus(table, np.ma.array([0, 1, 1], mask=[0, 0, 1]), 2)
     if not np.array_equal(wrong, [0, 1, 2]):  # which are three groups
         with pytest.raises(InvalidInput, match="groups as 3 whole numbers"):
             group_votes(wrong, table, 2)

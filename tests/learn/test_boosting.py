@@ -286,6 +286,16 @@ def test_held_out_rows_end_xgboosts_training_and_its_settings_stay():
     assert [type(each) for each in kept["callbacks"]] == [type(told)] and kept["early_stopping_rounds"] == 4
 
 
+def test_a_metric_of_xgboosts_changes_nothing():
+    """Many set one to silence old versions; on labels that say nothing it would measure nothing."""
+    X, y, _, _ = table(2)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
+    plain, measured = ({"n_jobs": 1, "early_stopping_rounds": 4} | more for more in ({}, {"eval_metric": ["auc", "logloss"]}))
+    fits = [ldp.LabelDPClassifier(xgboost.XGBClassifier(**each), random_state=0).fit(X, noisy) for each in (plain, measured)]
+    assert np.array_equal(*(fit.predict_proba(X) for fit in fits))
+    assert fits[1].estimator_.estimator_.get_params()["eval_metric"] == ["auc", "logloss"]
+
+
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -296,7 +306,6 @@ def test_held_out_rows_end_xgboosts_training_and_its_settings_stay():
         lightgbm.LGBMClassifier(boosting_type="dart"),
         xgboost.XGBClassifier(scale_pos_weight=3.0),
         xgboost.XGBClassifier(booster="gblinear"),
-        xgboost.XGBClassifier(eval_metric="auc"),
         lightgbm.LGBMRegressor(),
         HistGradientBoostingClassifier(class_weight="balanced"),
         HistGradientBoostingClassifier(scoring="roc_auc"),

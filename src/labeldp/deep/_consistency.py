@@ -666,11 +666,16 @@ def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Ten
 def _numbers(rows: Any, limit: int | None = None, **named: Any) -> Tensor:
     """Check whole numbers from 0, one for each row, on the device of the rows."""
     ((name, given),) = named.items()
-    found = torch.as_tensor(given)
-    whole = not found.is_floating_point() and found.dtype != torch.bool and found.shape == (len(rows),) and len(found) > 0
+    _validate.unmasked(**named)
+    try:
+        found = torch.as_tensor(given)
+    except (TypeError, ValueError):  # text, lists of unequal lengths
+        found = torch.empty(0)
+    whole = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
+    whole = whole and found.shape == (len(rows),) and len(found) > 0
     if not whole or int(found.min()) < 0 or (limit is not None and int(found.max()) >= limit):
-        ends = "from 0" if limit is None else f"in 0..{limit - 1}"
-        raise InvalidInput(f"Expected {name} as {len(rows)} whole numbers {ends}, one a row, got others or shape {tuple(found.shape)}.")
+        ends, shape = "from 0" if limit is None else f"in 0..{limit - 1}", f" of shape {tuple(found.shape)}" if found.numel() else ""
+        raise InvalidInput(f"Expected {name} as {len(rows)} whole numbers {ends}, one a row, got others{shape}.")
     return found.long().to(rows.device if isinstance(rows, Tensor) else rows.tensors[0].device)
 
 

@@ -116,7 +116,7 @@ def library_of(estimator: Any) -> str | None:
     # weights of classes count the labels that `fit` gets, which say nothing here; forests and DART take no objective, or no early stop
     unweighted = not params.get("class_weight") and not params.get("is_unbalance") and params.get("scale_pos_weight") in (None, 1)
     trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (None, "gbtree")
-    measured = params.get("eval_metric") is None and params.get("scoring") in (None, "loss")
+    measured = params.get("scoring") in (None, "loss")
     return library if params.get("objective") in _OBJECTIVES and unweighted and trees and measured else None
 
 
@@ -654,12 +654,14 @@ def _fit_xgboost(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | N
     kept = model.get_params()
     if held is not None:
         model.set_params(callbacks=[*(kept["callbacks"] or ()), _xgboost_ending(model, *held, start)], early_stopping_rounds=None)
-    # Else XGBoost would measure a loss of its own in each round, on labels that say nothing.
-    model.set_params(disable_default_eval_metric=True)
+    # Else XGBoost would measure a loss of its own, or the user's, in each round, on labels that say nothing.
+    model.set_params(disable_default_eval_metric=True, eval_metric=None)
     model.set_params(objective=loss).fit(X, loss.labels, base_margin=start(loss.n), verbose=False)
     loss.forget()
     del model.kwargs["disable_default_eval_metric"]
-    return model.set_params(**{name: kept[name] for name in ("objective", "callbacks", "early_stopping_rounds")})
+    model.set_params(**{name: kept[name] for name in ("objective", "callbacks", "early_stopping_rounds")})
+    model.eval_metric = kept["eval_metric"]  # `set_params` would hand it to the trees, which take no list
+    return model
 
 
 def _xgboost_ending(model: Any, X: Any, rows: _HeldOut, start: Callable[[int], Floats]) -> Any:

@@ -492,8 +492,8 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
         what = "other names" if other is not None else "only some of them"
         raise InvalidInput(f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got {what}.{near}")
     try:
-        rates = np.asarray([given[each] for each in classes] if by_class else given, np.float64)
-    except (TypeError, ValueError):
+        rates = _validate.floats(class_prior=[given[each] for each in classes] if by_class else given)
+    except InvalidInput:
         rates = np.empty(0)
     if rates.shape != (len(classes),) or not (rates > 0).all() or not abs(rates.sum() - 1) < 1e-6:
         raise InvalidInput(
