@@ -31,7 +31,7 @@ def chosen(method: Sequence[str] | None, table: str) -> list[str]:
     """The methods to run: all by default, DP-SGD where Opacus is installed and the input is an image; "ours" and "paper" name families."""
     known = list(GRIDS[table](1.0)) if table in GRIDS else list(METHODS)
     if table == "movielens":
-        of_images = [name for name in known if name.startswith(("counts", "true")) or name.endswith(("-resnet9", "dp-sgd"))]
+        of_images = [name for name in known if name.startswith("counts") or name.endswith(("-resnet9", "dp-sgd"))]
         known = [name for name in known if name not in of_images]
     if method is None:
         return [name for name in known if name != "dp-sgd" or available()]

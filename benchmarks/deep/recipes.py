@@ -124,10 +124,11 @@ class Method:
     net : str
         See nets.py.
     stages : tuple of Training
+        Of "true labels" of ratings: each is tried, and held-out rows choose.
     law : str
         A law's name; "none" trains on true labels, "true labels" on those of as many rows as the noisy labels are worth, and on the inputs
-        of all; "dp-sgd" with noise on gradients, "counts" on private counts of clusters, and on labels drawn of the other rows if there
-        are two sizes.
+        of all images; "dp-sgd" with noise on gradients, "counts" on private counts of clusters, and on labels drawn of the other rows if
+        there are two sizes.
     sizes : tuple of float
         Share of the rows in each stage.
     temperature : float
@@ -248,10 +249,13 @@ class Frozen:
 
     def _of_one_net(self, name: str, epsilon: float | None) -> Method:
         kind, _, number = name.partition("-")
-        if self.above is not None and (epsilon is None or epsilon >= self.above[0]) and kind in ("ours", "tuned", "alibi", "non"):
+        if self.above is not None and (epsilon is None or epsilon >= self.above[0]) and kind in ("ours", "tuned", "alibi", "true", "non"):
             return self.above[1]._of_one_net(name, epsilon)
         if name in _OF_TRUE_LABELS:
             return Method(self.net, (self.clean,), _OF_TRUE_LABELS[name], views=self.views)
+        if name == "true-labels" and self.views == "one":
+            ratings = replace(self.clean, epochs=60, rate=0.3)
+            return Method(self.net, tuple(replace(ratings, weight_decay=decay) for decay in (0.002, 0.01, 0.03)), "true labels")
         if name == "true-labels":
             return Method(self.net, (replace(self.ours[0][0], consistency="adamatch"),), "true labels", views=self.views)
         if name == "counts":
