@@ -49,7 +49,7 @@ from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
 from benchmarks import common
-from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, now, parser, parts, save_runs
+from benchmarks.common import RESULTS, TRUE, Array, Run, equivalents, load_runs, machine, now, parser, parts, rows_worth, save_runs
 from labeldp.learn import ProportionClassifier, _boosting
 
 RESULT = RESULTS / "boosting.json"
@@ -58,7 +58,6 @@ MADE = {"made8": 8, "made26": 26}
 DATA = ("adult", "credit_default", *MADE)
 NORMAL = ("few8", "few20", "many8", "many20")
 SIZES = common.SIZES | {name: (15_000, k) for name, k in MADE.items()}
-TRUE = "as many true labels"
 ASKED: dict[str, dict[str, Any]] = {
     "likelihood": {},
     "likelihood, 2 stages": {"n_stages": 2},
@@ -148,7 +147,7 @@ def measure(run: Run, rows: int | None) -> Run:
     warnings.simplefilter("ignore")
     X, y, X_test, y_test, k = rows_of(run["data"])
     if run["method"] == TRUE:
-        few = np.random.default_rng(run["seed"]).permutation(len(y))[: round(equivalents(len(y), k, run["epsilon"]))]
+        few = rows_worth(y, k, run["epsilon"], run["seed"])
         found = scores(LIBRARIES[run["library"]](run["data"]).fit(X[few], y[few]), X_test, y_test)
         return run | found | {"machine": machine(), "finished": now()}
     told: dict[str, Any] = {"classes": range(k), "noise": ldp.SeededNoise(run["seed"]), "random_state": run["seed"]}

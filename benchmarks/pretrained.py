@@ -33,7 +33,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from benchmarks import common
-from benchmarks.common import RESULTS, Array, Run, equivalents, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, TRUE, Array, Run, equivalents, machine, now, parser, rows_worth, save_runs
 from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
 from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier, SoftmaxRegression, find_clusters
@@ -161,11 +161,9 @@ def predicted(columns: Columns, method: str, epsilon: float, seed: int) -> tuple
         return found, {"chose": best}
     if method == "no privacy":
         return learner().fit(X, y).predict(X_test), {}
-    if method == "as many true labels":
-        n = min(len(y), max(2, round(equivalents(len(y), k, epsilon))))
-        some = np.random.default_rng(seed).permutation(len(y))[:n]
-        some = some if len(set(y[some])) > 1 else np.append(some, np.flatnonzero(y != y[some[0]])[0])
-        return choosing().fit(X[some], y[some]).predict(X_test), {"labels": n}
+    if method == TRUE:
+        some = rows_worth(y, k, epsilon, seed)
+        return choosing().fit(X[some], y[some]).predict(X_test), {"labels": len(some)}
     models: dict[str, Callable[[], Any]] = {
         "votes": lambda: NoiseCluster(learner(), embedder="pca", **told),
         "counts": lambda: ProportionClassifier(choosing(), embedder="pca", **told),
@@ -175,7 +173,7 @@ def predicted(columns: Columns, method: str, epsilon: float, seed: int) -> tuple
     return models[method]().fit(X, y).predict(X_test), {}
 
 
-METHODS = ("as many true labels", "votes", "counts", "likelihood", "counts as prior", "chosen", "no privacy")
+METHODS = (TRUE, "votes", "counts", "likelihood", "counts as prior", "chosen", "no privacy")
 
 
 # Runs and tables ----------------------------------------------------------------------------------------------------------------------
