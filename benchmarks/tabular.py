@@ -284,7 +284,7 @@ def tables(epsilons: Sequence[float] = EPSILONS, methods: Sequence[str] = tuple(
 
 def summary() -> str:
     """README's tables: epsilon = 1."""
-    return tables((1.0,), ("randomized response", "RR, tuned C", "LP-2ST", "labeldp", "non-private"))
+    return tables((1.0,), ("randomized response", "RR, tuned C", "LP-2ST", "labeldp", TRUE, "non-private"))
 
 
 def main(arguments: Sequence[str]) -> None:
