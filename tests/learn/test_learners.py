@@ -8,6 +8,7 @@ from sklearn.datasets import make_blobs
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -81,6 +82,39 @@ def test_softmax_looks_between_values_of_C_that_lie_far_apart():
     few, many = (SoftmaxRegression(C=C, random_state=0).fit_likelihood(X, table).C_ for C in ((1e-2, 1.0), np.geomspace(1e-2, 1.0, 5)))
     assert few == pytest.approx(many)
     assert pytest.approx(0.3, rel=0.2) == SoftmaxRegression(C=(0.3, 0.3), random_state=0).fit_likelihood(X, table).C_
+
+
+def test_a_scale_multiplies_coefficients_and_keeps_the_mean_scores():
+    rng = np.random.default_rng(0)
+    X = rng.normal(1.0, 1.0, size=(300, 4))
+    table = noisy_of(np.digitize(X[:, 0], [0.5, 1.5]), ldp.RandomizedResponse(3, 3.0)).log_likelihood()
+    plain, scaled = (SoftmaxRegression(C=0.01, scale=scale).fit_likelihood(X, table) for scale in (1.0, 3.0))
+    assert scaled.coef_ == pytest.approx(3 * plain.coef_) and (plain.scale_, scaled.scale_) == (1, 3)
+    assert scaled.decision_function(X).mean(axis=0) == pytest.approx(plain.decision_function(X).mean(axis=0))
+    through = SoftmaxRegression(C=0.01, scale=3.0, fit_intercept=False).fit_likelihood(X, table)
+    assert not through.intercept_.any() and len(set(plain.intercept_)) == 3
+    with pytest.raises(ldp.InvalidInput, match="scale"):
+        SoftmaxRegression(scale=np.nan).fit_likelihood(X, table)
+
+
+def test_held_out_rows_choose_a_scale_that_makes_up_for_the_penalty():
+    """Few noisy rows need a strong penalty, which alone leaves the probabilities near the middle."""
+    X, y = ldp.datasets.load("digits").all_rows()
+    X = StandardScaler().fit_transform(X)
+    rows, test = slice(0, 1200), slice(1200, None)
+    strengths = np.geomspace(1e-3, 1.0, 7)
+    for seed in range(2):
+        table = ldp.privatize(y[rows], ldp.AutoLaw(10, 2.0), noise=ldp.SeededNoise(seed), classes=range(10)).log_likelihood()
+        chosen = SoftmaxRegression(C=strengths, intercept_C=0.1, random_state=0).fit_likelihood(X[rows], table)
+        plain = SoftmaxRegression(C=chosen.C_, intercept_C=0.1).fit_likelihood(X[rows], table)
+        assert chosen.scale_ > 1.5
+        found, without = (log_loss(y[test], model.predict_proba(X[test])) for model in (chosen, plain))
+        assert found < without - 0.15
+
+
+def test_evidence_that_says_nothing_leaves_the_scale_alone():
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    assert SoftmaxRegression(C=(1e-3, 1.0), random_state=0).fit_likelihood(X, np.zeros((200, 3))).scale_ == pytest.approx(1, abs=1e-6)
 
 
 def test_strengths_are_filled_up_over_the_whole_range_of_numbers():

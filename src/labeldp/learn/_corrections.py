@@ -536,7 +536,7 @@ class ExactLearner:
         return replace(_exact_fit(self.estimator, X, noisy, choosing, sample_weight), chose=choosing is not None)
 
     def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
-        """Go on with more rows: transformers stay as they are, a SoftmaxRegression keeps its penalty and starts from its coefficients.
+        """Go on with more rows: transformers stay, a SoftmaxRegression keeps penalty and scale and starts from its coefficients.
 
         Boosting stays as it is: the rows that chose its rounds add little, and a second fit would double the cost.
         """
@@ -551,9 +551,9 @@ class ExactLearner:
             # a model of consensus rounds learned codes, and so may be of another type
             again = learner if hasattr(last, "fit_likelihood") else self.estimator
             return _exact_fit(again, X, noisy, sample_weight=sample_weight)
-        given = {name: getattr(last, name) for name in ("C", "warm_start")}
+        given = {name: getattr(last, name) for name in ("C", "scale", "warm_start")}
         table = noisy.log_likelihood(dtype="float64")
-        last.set_params(C=last.C_, warm_start=True).fit_likelihood(features, table, sample_weight).set_params(**given)
+        last.set_params(C=last.C_, scale=last.scale_, warm_start=True).fit_likelihood(features, table, sample_weight).set_params(**given)
         return Model(learner, model.n_classes)
 
 

@@ -30,6 +30,7 @@ _MANY_ROWS = 10_000  # above, C is chosen by one held-out third instead of three
 _ENOUGH_ROWS = 30_000  # sample of rows to choose C by
 _ON_THE_WAY = 40  # iterations at each C of the path before the last
 _STEP = 0.5  # decades between two C: under much noise a whole one can be the way from learning little to learning noise
+_SCALES = np.linspace(-1.0, 1.0, 9)  # decades by which coefficients are multiplied: penalties make them too small
 _SMALLEST = -1e6  # floor of a row's log-likelihood, for rows that the model rules out
 _GRAIN = 0.25  # added to the variance of a count: counts are integers, so the normal density must not become narrower
 
@@ -46,7 +47,10 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         Inverse of the penalty's strength, as in LogisticRegression. A sequence is a range: C_ is the geometric mean of its values, and of
         others between them where they are more than half a decade apart, weighted by the likelihood of held-out rows, with a mild
         preference for a tenth of the largest: noisy rows often need a much stronger penalty than usual, but have little evidence to choose
-        it by.
+        it by. With it the scale is chosen, with a mild preference for 1.
+    scale : float > 0, default=1.0
+        For one C: what the coefficients are multiplied by in the end, at the same mean scores. A strong penalty finds good directions, but
+        coefficients that are too small.
     intercept_C : float > 0, default=inf
         The same for the intercepts; inf leaves them free, as LogisticRegression does. A finite value keeps classes from vanishing under
         much noise: intercepts are penalised for their distance from the log of the estimated class frequencies, and finally shifted so
@@ -69,8 +73,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
     classes_ : (K,) array
     coef_ : (K, n_features) float64
     intercept_ : (K,) float64
-    C_ : float
-        The C that was used.
+    C_, scale_ : float
+        The C and the scale that were used.
     n_iter_ : int
 
     Notes
@@ -87,6 +91,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         self,
         *,
         C: float | Sequence[float] = 1.0,
+        scale: float = 1.0,
         intercept_C: float = np.inf,
         fit_intercept: bool = True,
         class_prior: Sequence[float] | None = None,
@@ -96,6 +101,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         random_state: object = None,
     ) -> None:
         self.C = C
+        self.scale = scale
         self.intercept_C = intercept_C
         self.fit_intercept = fit_intercept
         self.class_prior = class_prior
@@ -220,10 +226,15 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         else:
             shares = np.full(len(classes), 1 / len(classes))
         self._centre: Floats = np.log(shares) - np.log(shares).mean()
-        self.C_ = strengths[-1] if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
+        _validate.positive(scale=self.scale)
+        self.C_, self.scale_ = (strengths[-1], self.scale) if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
         for strength in (c for c in strengths if c < self.C_):  # the path of warm starts by which C was judged
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
         start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
+        if self.scale_ != 1:
+            middle = self._middle(_logits(X, start), evidence.row_weights)
+            start[:, -1] = middle + self.scale_ * (start[:, -1] - middle)
+            start[:, :-1] *= self.scale_
         if self.fit_intercept and known is not None:
             start[:, -1] += towards(known, _logits(X, start), evidence.row_weights)
         elif self.fit_intercept and np.isfinite(self.intercept_C):  # the penalties have biased the mean probabilities: shift them back
@@ -234,8 +245,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         self.n_iter_ = iterations
         return self
 
-    def _choose(self, X: Floats, evidence: "Evidence", start: Floats, strengths: list[float]) -> float:
-        """Choose C by the likelihood of held-out rows or groups: three folds, or one if there are many rows."""
+    def _choose(self, X: Floats, evidence: "Evidence", start: Floats, strengths: list[float]) -> tuple[float, float]:
+        """Choose C and the scale by the likelihood of held-out rows or groups: three folds, or one if there are many rows."""
         # C is the prior variance of the coefficients, which does not depend on the number of rows, so a sample is enough to find it.
         order = check_random_state(self.random_state).permutation(evidence.n_units)[:_ENOUGH_ROWS]
         parts = [order[fold::_FOLDS] for fold in range(_FOLDS if len(order) <= _MANY_ROWS else 1)]
@@ -243,20 +254,31 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         for part in parts:
             (rows, told), (others, kept) = evidence.part(np.setdiff1d(order, part)), evidence.part(part)
             folds.append((X[rows], told, X[others], kept))
-        scores, solutions = list[float](), dict.fromkeys(range(len(parts)), start)
+        scores, solutions = list[Floats](), dict.fromkeys(range(len(parts)), start)
         for strength in strengths:
-            score = 0.0
+            score = np.zeros(len(_SCALES))
             for number, (known, told, left, kept) in enumerate(folds):
                 solutions[number] = w = self._solve(known, told, solutions[number], strength, _ON_THE_WAY)[0]
-                score -= kept.loss(_logits(left, w))[0]
+                found = _logits(left, w)
+                middle = self._middle(found, kept.row_weights)
+                score -= [kept.loss(middle + 10**decade * (found - middle))[0] for decade in _SCALES]
             scores.append(score)
-            if len(scores) > 2 and max(scores) > max(scores[-2:]):  # two worse ones in a row: larger C only overfit more
+            best = np.max(scores, axis=1)
+            if len(best) > 2 and best.max() > best[-2:].max():  # two worse ones in a row: larger C only overfit more
                 break
-        # The posterior mean of log C under a normal prior around a tenth of the largest, half a decade wide: under much noise the held-out
-        # likelihoods hardly differ, and the best one alone would be chance.
+        # The posterior means of log C and of the scale's logarithm under normal priors around a tenth of the largest and around 1, half and
+        # a third of a decade wide: under much noise the held-out likelihoods hardly differ, and the best one alone would be chance.
         decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
-        belief = softmax(np.asarray(scores) - 2 * decades**2)
-        return float(strengths[-1] / 10 * 10 ** (belief @ decades))
+        belief = softmax(np.asarray(scores) - 2 * decades[:, None] ** 2 - 4 * _SCALES**2)
+        scale = 10 ** (belief.sum(axis=0) @ _SCALES)
+        # The more rows, the less a penalty draws coefficients in, about with their square root.
+        less = np.sqrt((len(order) - len(parts[0])) / evidence.n_units)
+        return float(strengths[-1] / 10 * 10 ** (belief.sum(axis=1) @ decades)), float(1 + (scale - 1) * less)
+
+    def _middle(self, scores: Floats, weights: Floats) -> Floats:
+        """Return the scores that stay where coefficients are scaled: the mean of each class (K,), or 0 without intercepts."""
+        total = weights.sum()
+        return np.asarray(weights @ scores / total) if self.fit_intercept and total > 0 else np.zeros(scores.shape[1])
 
     def _solve(self, X: Floats, evidence: "Evidence", start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
         """Minimise the loss from this start: coefficients and intercepts (K, n_features + 1), and the iterations taken."""
