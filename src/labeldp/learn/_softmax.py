@@ -27,7 +27,7 @@ Order = NDArray[np.intp]
 
 _FOLDS = 3
 _MANY_ROWS = 10_000  # above, C is chosen by one held-out third instead of three folds
-_ENOUGH_ROWS = 30_000  # sample of rows to choose C by
+_ENOUGH_ROWS = 60_000  # sample of rows to choose C by
 _ON_THE_WAY = 40  # iterations at each C of the path before the last
 _STEP = 0.5  # decades between two C: under much noise a whole one can be the way from learning little to learning noise
 _SCALES = np.linspace(-1.0, 1.0, 9)  # decades by which coefficients are multiplied: penalties make them too small
@@ -49,12 +49,12 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         preference for a tenth of the largest: noisy rows often need a much stronger penalty than usual, but have little evidence to choose
         it by. With it the scale is chosen, with a mild preference for 1.
     scale : float > 0, default=1.0
-        For one C: what the coefficients are multiplied by in the end, at the same mean scores. A strong penalty finds good directions, but
-        coefficients that are too small.
+        For one C: what the coefficients, and the intercepts' distances from those frequencies, are multiplied by in the end. A strong
+        penalty finds good directions, but coefficients that are too small.
     intercept_C : float > 0, default=inf
         The same for the intercepts; inf leaves them free, as LogisticRegression does. A finite value keeps classes from vanishing under
-        much noise: intercepts are penalised for their distance from the log of the estimated class frequencies, and finally shifted so
-        that the mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`).
+        much noise: intercepts are penalised for their distance from the log of the estimated class frequencies, and shifted so that the
+        mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`), before they are scaled.
     fit_intercept : bool, default=True
         Whether to fit a constant for each class.
     class_prior : (K,) floats above 0, sum 1, default=None
@@ -231,14 +231,14 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         for strength in (c for c in strengths if c < self.C_):  # the path of warm starts by which C was judged
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
         start, iterations = self._solve(X, evidence, start, self.C_, self.max_iter)
-        if self.scale_ != 1:
-            middle = self._middle(_logits(X, start), evidence.row_weights)
-            start[:, -1] = middle + self.scale_ * (start[:, -1] - middle)
-            start[:, :-1] *= self.scale_
+        # The penalties have biased the mean probabilities. They are shifted back before the scale: behind it, where few rows are near two
+        # classes, an error of the frequencies would move the border between the classes far.
+        if self.fit_intercept and known is None and np.isfinite(self.intercept_C):
+            start[:, -1] += evidence.shift(shares, _logits(X, start))
+        start *= self.scale_
+        start[:, -1] += (1 - self.scale_) * self._centre
         if self.fit_intercept and known is not None:
             start[:, -1] += towards(known, _logits(X, start), evidence.row_weights)
-        elif self.fit_intercept and np.isfinite(self.intercept_C):  # the penalties have biased the mean probabilities: shift them back
-            start[:, -1] += evidence.shift(shares, _logits(X, start))
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
         self.intercept_: Floats = start[:, -1]
@@ -259,9 +259,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             score = np.zeros(len(_SCALES))
             for number, (known, told, left, kept) in enumerate(folds):
                 solutions[number] = w = self._solve(known, told, solutions[number], strength, _ON_THE_WAY)[0]
-                found = _logits(left, w)
-                middle = self._middle(found, kept.row_weights)
-                score -= [kept.loss(middle + 10**decade * (found - middle))[0] for decade in _SCALES]
+                away = _logits(left, w) - self._centre
+                score -= [kept.loss(self._centre + 10**decade * away)[0] for decade in _SCALES]
             scores.append(score)
             best = np.max(scores, axis=1)
             if len(best) > 2 and best.max() > best[-2:].max():  # two worse ones in a row: larger C only overfit more
@@ -274,11 +273,6 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         # The more rows, the less a penalty draws coefficients in, about with their square root.
         less = np.sqrt((len(order) - len(parts[0])) / evidence.n_units)
         return float(strengths[-1] / 10 * 10 ** (belief.sum(axis=1) @ decades)), float(1 + (scale - 1) * less)
-
-    def _middle(self, scores: Floats, weights: Floats) -> Floats:
-        """Return the scores that stay where coefficients are scaled: the mean of each class (K,), or 0 without intercepts."""
-        total = weights.sum()
-        return np.asarray(weights @ scores / total) if self.fit_intercept and total > 0 else np.zeros(scores.shape[1])
 
     def _solve(self, X: Floats, evidence: "Evidence", start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
         """Minimise the loss from this start: coefficients and intercepts (K, n_features + 1), and the iterations taken."""
