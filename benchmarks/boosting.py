@@ -177,7 +177,7 @@ def wanted(names: Sequence[str], seeds: int) -> Iterator[Run]:
             return 2 if data in MADE and epsilon <= 2 else 0
         if method == "EM" and data in MADE:
             if library == "histogram":
-                return seeds if data == "made8" else 5
+                return seeds if data == "made8" else 2
             return 2 if epsilon in (1.0, 2.0) else 0
         return seeds
 

@@ -74,7 +74,7 @@ def test_another_folder_for_results_is_taken(tmp_path: Path) -> None:
     environment = os.environ | {"BENCHMARK_RESULTS": str(tmp_path / "results")}
     command = [sys.executable, "-m", "benchmarks", "tabular", "--data", "digits", "--epsilon", "4", "--seeds", "1", "--jobs", "1"]
     said = [subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2)]
-    assert "6/6 runs started" in said[0]
+    assert "7/7 runs started" in said[0]
     assert "runs started" not in said[1]
     runs = load_runs(tmp_path / "results" / "tabular.json")
     assert {run["method"] for run in runs} == set(tabular.METHODS)
