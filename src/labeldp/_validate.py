@@ -150,7 +150,7 @@ def function(*, takes: str, none: bool = False, **named: object) -> None:
 
 def suggest(given: object, known: Iterable[str]) -> str:
     """Suggest the nearest known names, " Did you mean ...?", or nothing."""
-    near = difflib.get_close_matches(given, list(known), n=3, cutoff=0.5) if isinstance(given, str) else []
+    near = difflib.get_close_matches(given, list(known), n=3, cutoff=0.55) if isinstance(given, str) else []
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
