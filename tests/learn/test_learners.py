@@ -88,11 +88,11 @@ def test_a_scale_multiplies_coefficients_and_changes_no_prediction():
     rng = np.random.default_rng(0)
     X = rng.normal(1.0, 1.0, size=(300, 4))
     table = noisy_of(np.digitize(X[:, 0], [0.5, 1.5]), ldp.RandomizedResponse(3, 3.0)).log_likelihood()
-    for more in ({}, {"fit_intercept": False}):
+    for more in ({}, {"fit_intercept": False}, {"fit_intercept": False, "class_prior": (0.2, 0.3, 0.5)}):
         plain, scaled = (SoftmaxRegression(C=0.01, scale=scale, **more).fit_likelihood(X, table) for scale in (1.0, 3.0))
         assert scaled.coef_ == pytest.approx(3 * plain.coef_) and (plain.scale_, scaled.scale_) == (1, 3)
         assert np.array_equal(scaled.predict(X), plain.predict(X))
-    assert not scaled.intercept_.any()
+        assert scaled.intercept_.any() == (not more)
     with pytest.raises(ldp.InvalidInput, match="scale"):
         SoftmaxRegression(scale=np.nan).fit_likelihood(X, table)
 

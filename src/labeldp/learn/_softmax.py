@@ -219,12 +219,11 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
             start = np.column_stack([self.coef_, self.intercept_])
         known = None if self.class_prior is None else class_rates(self.class_prior, classes.tolist())
-        if known is not None:
+        shares = np.full(len(classes), 1 / len(classes))
+        if self.fit_intercept and known is not None:
             shares = known
         elif self.fit_intercept and np.isfinite(self.intercept_C):
             shares = evidence.frequencies()
-        else:
-            shares = np.full(len(classes), 1 / len(classes))
         self._centre: Floats = np.log(shares) - np.log(shares).mean()
         _validate.positive(scale=self.scale)
         self.C_, self.scale_ = (strengths[-1], self.scale) if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
