@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import labeldp as ldp
-from benchmarks.common import equivalents
+from benchmarks.common import rows_worth
 from benchmarks.deep.data import Data
 from benchmarks.deep.nets import build
 from benchmarks.deep.recipes import Method, Training
@@ -219,7 +219,7 @@ def fit_true_labels(stages: Stages, epsilon: float, seed: int) -> Fitted:
     """
     data = stages.data
     n = len(data.y)
-    known = np.random.default_rng(seed).permutation(n)[: max(data.n_classes, round(equivalents(n, data.n_classes, epsilon)))]
+    known = rows_worth(data.y, data.n_classes, epsilon, seed)
     stages.found.stages.append({"law": "none", "drawn": 0, "learned_from": len(known), "bits": None, "mean_size": None})
     if data.rates:
         stages.found.net = best_by_held_out(stages, *np.split(known, [len(known) // 10]))
@@ -250,7 +250,7 @@ def best_by_held_out(stages: Stages, held: Rows, rows: Rows) -> nn.Module:
             held_out=(inputs[held], certain(held)),
             progress=epochs.append,
         )
-        return max(epoch.held_out or -math.inf for epoch in epochs), net
+        return max(epoch.held_out for epoch in epochs if epoch.held_out is not None), net
 
     inputs = stages.data.X
     return max((scored(training) for training in stages.method.stages), key=lambda found: found[0])[1]
