@@ -274,6 +274,7 @@ def test_named_classes_and_data_frames(data):
         ({"stage_sizes": (1, 1)}, r"stage_sizes.*n_stages=1"),
         ({"stage_sizes": (1, float("nan")), "n_stages": 2}, "stage_sizes"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"validation_fraction": 0.999}, r"at least 20 rows to learn from, got about \d+ of \d+"),
         ({"classes": range(K - 1)}, "row"),
     ],
     ids=str,

@@ -490,6 +490,8 @@ def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
     # a vote of 750 rows at epsilon 0.05 fails with chance exp(-0.025 * lead), about 1e-4 at a lead of half of them
     assert (model.failure_ < 1e-3).all()
     assert (model.failure(0.1) > model.failure(0.5)).all()
+    before = model.failure()
+    assert (model.set_params(max_rows_per_unit=3).failure() == before).all()  # of the answer, not of the next fit
 
 
 def test_images_are_voted_on_where_nothing_refuses_them(data, tmp_path):

@@ -337,6 +337,20 @@ def test_a_one_table_answer_is_a_table():
         CountTable.from_answer(ldp.aggregate(y, ldp.aggregates.Vote(2, 1.0, 3), groups, noise=SEED), "city")
     with pytest.raises(ldp.InvalidInput, match="the query of these groupings"):
         Groupings(rows, ["city"]).tables(answer)
+    several = ldp.aggregate(y, Groupings(rows, ["city", "age"]).query(2, 50.0), Groupings(rows, ["city", "age"]).groups, noise=SEED)
+    with pytest.raises(ldp.InvalidInput, match=r"counts of one table.*Groupings\.tables"):
+        CountTable.from_answer(several, "city", [(name,) for name in names])
+
+
+def test_an_answer_that_counted_some_rows_of_each_unit_is_a_table_with_their_share():
+    rows, _, y = people(900)
+    groups, names = pd.factorize(rows["city"])
+    answer = ldp.aggregate(y, ldp.aggregates.Histogram(2, 50.0, 3), groups, unit=np.arange(900) // 3, max_rows_per_unit=1, noise=SEED)
+    cells = [(name,) for name in names]
+    with pytest.raises(ldp.InvalidInput, match="share="):
+        CountsClassifier().fit(rows, [CountTable.from_answer(answer, "city", cells)])
+    table = CountTable.from_answer(answer, "city", cells, share=answer.n_rows / np.bincount(groups))
+    assert CountsClassifier().fit(rows, [table]).predict(rows).shape == (900,)
 
 
 # The classifier -----------------------------------------------------------------------------------------------------------------------
@@ -422,6 +436,7 @@ def test_a_student_learns_what_is_no_sum_of_columns():
     linear = CountsClassifier().fit(rows, [table])
     taught = CountsClassifier(student=HistGradientBoostingClassifier(max_iter=20)).fit(rows, [table])
     assert linear.score(rows, np.array(["no", "yes"])[y]) < 0.8 < 0.9 < taught.score(rows, np.array(["no", "yes"])[y])
+    assert not hasattr(taught.set_params(student=None).fit(rows, [table]), "student_")
     with pytest.raises(ldp.InvalidInput, match="sample_weight"):
         CountsClassifier(student=KNeighborsClassifier()).fit(rows, [table])
 

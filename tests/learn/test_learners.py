@@ -88,13 +88,62 @@ def test_a_scale_multiplies_coefficients_and_changes_no_prediction():
     rng = np.random.default_rng(0)
     X = rng.normal(1.0, 1.0, size=(300, 4))
     table = noisy_of(np.digitize(X[:, 0], [0.5, 1.5]), ldp.RandomizedResponse(3, 3.0)).log_likelihood()
-    for more in ({}, {"fit_intercept": False}, {"fit_intercept": False, "class_prior": (0.2, 0.3, 0.5)}):
+    for more in ({}, {"fit_intercept": False}):
         plain, scaled = (SoftmaxRegression(C=0.01, scale=scale, **more).fit_likelihood(X, table) for scale in (1.0, 3.0))
         assert scaled.coef_ == pytest.approx(3 * plain.coef_) and (plain.scale_, scaled.scale_) == (1, 3)
         assert np.array_equal(scaled.predict(X), plain.predict(X))
         assert scaled.intercept_.any() == (not more)
-    with pytest.raises(ldp.InvalidInput, match="scale"):
-        SoftmaxRegression(scale=np.nan).fit_likelihood(X, table)
+
+
+def test_a_scale_keeps_the_class_frequencies():
+    X = np.random.default_rng(0).normal(size=(3000, 2))
+    y = (X[:, 0] > 1.3).astype(int)
+    found = [SoftmaxRegression(C=0.01, scale=scale).fit(X, y).predict_proba(X)[:, 1].mean() for scale in (0.3, 1.0)]
+    assert found == pytest.approx([y.mean()] * 2, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"scale": np.nan},
+        {"intercept_C": 0},
+        {"intercept_C": np.nan},
+        {"tol": -1.0},
+        {"max_iter": 0},
+        {"C": "strong"},
+        {"C": []},
+        {"C": [[0.1, 1.0]]},
+        {"class_prior": (0.2, 0.8), "fit_intercept": False},
+    ],
+    ids=str,
+)
+def test_settings_of_a_softmax_regression_are_checked_before_the_charge(wrong, tmp_path):
+    X, ledger = np.random.default_rng(0).normal(size=(300, 2)), ldp.Ledger(tmp_path / "ledger.db")
+    y = (X[:, 0] > 0).astype(int)
+    with pytest.raises(ldp.InvalidInput, match=next(iter(wrong))):
+        ldp.LabelDPClassifier(SoftmaxRegression(**wrong), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger).fit(X, y)
+    assert not ledger.runs()
+
+
+def test_a_likelihood_counts_up_to_a_factor_of_each_row_and_must_leave_a_class():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 3))
+    table = noisy_of((X[:, 0] > 1).astype(int), ldp.RandomizedResponse(2, 2.0)).log_likelihood().astype(np.float64)
+    model = SoftmaxRegression(C=0.1, intercept_C=0.1)
+    plain = model.fit_likelihood(X, table).predict_proba(X)
+    for factor in (-800.0, 800.0, rng.normal(size=(500, 1)) * 300):
+        assert model.fit_likelihood(X, table + factor).predict_proba(X) == pytest.approx(plain, abs=1e-3)
+    for value in (-np.inf, np.inf):
+        table[7] = value
+        with pytest.raises(ldp.InvalidInput, match="row 7"):
+            model.fit_likelihood(X, table)
+
+
+def test_a_fine_range_of_penalties_is_searched_as_far_as_a_coarse_one():
+    X, y = ldp.datasets.load("digits").all_rows()
+    table = ldp.privatize(y[:600], ldp.AutoLaw(10, 4.0), noise=ldp.SeededNoise(0), classes=range(10)).log_likelihood()
+    found = [SoftmaxRegression(C=np.geomspace(1e-4, 1.0, n), random_state=0).fit_likelihood(X[:600] / 16, table).C_ for n in (9, 41)]
+    assert 0.7 < found[1] / found[0] < 1.4
 
 
 def test_known_frequencies_are_the_mean_probabilities_at_every_scale():
@@ -117,6 +166,22 @@ def test_held_out_rows_choose_a_scale_that_makes_up_for_the_penalty():
         assert chosen.scale_ > 1.5
         found, without = (log_loss(y[test], model.predict_proba(X[test])) for model in (chosen, plain))
         assert found < without - 0.15
+
+
+def test_groups_choose_no_scale_and_few_of_them_no_penalty():
+    """Counts of groups are likely under coefficients that are far too large for single rows."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 2000)
+    X, groups = rng.normal(size=(2000, 3)) + y[:, None], rng.integers(0, 60, 2000)
+    counts = np.array([np.bincount(y[groups == group], minlength=2) for group in range(60)])
+    model = SoftmaxRegression(C=(1e-3, 1.0), random_state=0).fit_counts(X, groups, counts, variance=9.0)
+    assert model.scale_ == 1 and 1e-3 < model.C_ < 1
+    noisy = np.log([[0.7, 0.3]])
+    for C, found in (((1e-3, 1.0), 0.1), ((0.5, 1.0), 0.5)):
+        one = SoftmaxRegression(C=C, random_state=0)
+        assert one.fit_counts(X, groups * 0, counts.sum(axis=0)[None], variance=9.0).C_ == pytest.approx(found)
+        assert one.fit_counts(X, groups * 0, counts.sum(axis=0)[None], variance=9.0, released=(X[:1], noisy)).C_ == pytest.approx(found)
+        assert one.fit_likelihood(X[:2], np.tile(noisy, (2, 1))).C_ == pytest.approx(found)
 
 
 def test_evidence_that_says_nothing_leaves_the_scale_alone():
@@ -265,6 +330,15 @@ def test_frequencies_beside_predictions_allow_for_what_rows_were_asked(law):
     assert np.abs(ldp.metrics.frequencies_beside(likelihood, tilted) - shares).max() < 0.6 * np.abs(wrong - shares).max()
 
 
+def test_a_row_of_weight_two_counts_as_two_for_frequencies_beside_predictions():
+    rng = np.random.default_rng(5)
+    likelihood, belief, weights = rng.random((500, 3)), rng.dirichlet(np.ones(3), 500), rng.integers(0, 3, 500)
+    twice = np.repeat(np.arange(500), weights)
+    found = ldp.metrics.frequencies_beside(likelihood, belief, weights)
+    assert found == pytest.approx(ldp.metrics.frequencies_beside(likelihood[twice], belief[twice]))
+    assert np.abs(found - ldp.metrics.frequencies_beside(likelihood, belief)).max() > 1e-3
+
+
 def test_frequencies_beside_predictions_are_those_of_the_predictions_where_nothing_was_told():
     belief = np.array([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 0.0]])
     assert np.allclose(ldp.metrics.frequencies_beside(np.ones((3, 3)), belief), [0.4, 0.6, 0.0])
@@ -379,6 +453,17 @@ def test_rows_of_weight_zero_teach_nothing(half_of_the_rows_lie, name, correctio
     assert found[0] > 0.85 and found[1] < 0.75
 
 
+@pytest.mark.parametrize("estimator", [*WEIGHTABLE.values(), GaussianNB(), None], ids=str)
+def test_few_rows_with_weight_are_enough_wherever_they_are(half_of_the_rows_lie, estimator):
+    """No half of the rows that a learner makes is without weight."""
+    X, y, *_ = half_of_the_rows_lie
+    for seed in range(3):
+        weights = np.zeros(400)
+        weights[np.random.default_rng(seed).choice(400, 20, replace=False)] = 1.0
+        model = ldp.LabelDPClassifier(estimator, epsilon=3.0, classes=[0, 1], noise=ldp.SeededNoise(seed), random_state=seed)
+        assert np.isfinite(model.fit(X[:400], y[:400], weights).predict_proba(X)).all()
+
+
 def test_equal_weights_change_nothing_but_the_last_digits(half_of_the_rows_lie):
     X, _, _, noisy = half_of_the_rows_lie
     for estimator in WEIGHTABLE.values():
@@ -417,6 +502,7 @@ def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge
         (lacking, r"finite and >= 0, got nan in row 5 \(the first is row 0\)"),
         (negative, r"finite and >= 0, got -2\.0 in row 7 \("),
         (weights * 0, "sample_weight that is not all zero"),
+        (np.arange(len(X)) < 19, "sample_weight above 0 for at least 20 rows, got 19"),
     ):
         with pytest.raises(ldp.InvalidInput, match=said):
             fit(LogisticRegression(), wrong)

@@ -253,6 +253,14 @@ def test_without_draws_enough_the_columns_count_as_independent():
     assert np.isfinite(Reading(certain, np.empty(0, np.int64)).tied(noisy, None).told(noisy, 1).likelihood()).all()
 
 
+def test_a_fit_to_one_target_leaves_nothing_of_several():
+    fitted = model().fit(X, Y)
+    one = fitted.set_params(classes=[0, 1]).fit(X, np.arange(N) % 2)
+    assert hasattr(one, "estimator_") and not hasattr(one, "estimators_")
+    several = one.set_params(classes=COLUMNS).fit(X, Y)
+    assert hasattr(several, "estimators_") and not hasattr(several, "estimator_")
+
+
 def test_units_share_the_bill(ledger):
     fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(X, Y, unit=np.arange(N) // 3)
     assert fitted.privacy_.epsilon == 2.0

@@ -187,9 +187,11 @@ class TabularEstimator(StagedEstimator[Fitted]):
     def _keep(self, training: "_Training[Fitted]", noisy: NoisyLabels, model: Fitted, held_out: Rows) -> Rows:
         if len(held_out) and training.refit:
             usable = np.flatnonzero(noisy.evidenced)
-            model = training.learner.refit(take(training.inputs, usable), noisy[usable], model, **training.given(usable))
+            rows, kept = training.weighed(usable, noisy[usable])
+            model = training.learner.refit(take(training.inputs, rows), kept, model, **training.given(rows))
         if training.encoder is not None:  # users predict from their own columns, but the model was fitted to encoded ones
             model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
+        self.__dict__.pop("estimators_", None)  # of an earlier fit to several targets
         self._model, self.estimator_ = model, model.estimator
         return np.empty(0, np.int64) if training.refit else held_out
 
@@ -209,6 +211,9 @@ class TabularEstimator(StagedEstimator[Fitted]):
 def _counts_of_rows(sample_weight: ArrayLike, n: int) -> Floats:
     """Check weights by which each row counts as so many: (n,) float64, of a mean with which estimators can compute."""
     weights = checked_weights(sample_weight, n)
+    least = min(n // 2, MIN_VALIDATION_ROWS)  # so that some are left to learn from, whichever rows are held out
+    if (told := np.count_nonzero(weights)) < least:
+        raise InvalidInput(f"Expected sample_weight above 0 for at least {least} rows, got {told} such rows.")
     mean = float(weights.mean())
     if not 1 / _COUNTED <= mean <= _COUNTED:
         raise InvalidInput(
@@ -483,6 +488,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         model = SeveralModels.fit(
             inputs, noisy, lambda number: self._of_one_column(rates[number]), found.belief, self._weights, counted, wanted
         )
+        self.__dict__.pop("estimator_", None)  # of an earlier fit to one target
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
         for name in ("classes_", "estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_"):
             setattr(self, name, [getattr(part, name) for part in model.parts])
@@ -628,6 +634,7 @@ class _Training(Generic[Fitted]):
 
     def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
         rows, noisy, kept = evidenced(rows, noisy, held_out)
+        rows, noisy = self.weighed(rows, noisy)
         scored = None if kept is None else Scored(take(self.inputs, kept[0]), kept[1], weights_of(self.weights, kept[0]))
         found = self.learner.fit(take(self.inputs, rows), noisy, model, scored, **self.given(rows))
         self._tell_of_lost_classes(found, rows, noisy)
@@ -636,9 +643,13 @@ class _Training(Generic[Fitted]):
     def _tell_of_lost_classes(self, found: Fitted, rows: Rows, noisy: NoisyLabels) -> None:
         if isinstance(noisy.classes, Grid):
             return
-        some = np.arange(len(rows)) if self.weights is None else np.flatnonzero(self.weights[rows])
         why = "this estimator, correction or rate of classes leaves it out. Try another one; labels that were drawn are not drawn again."
-        warn_of_lost_classes(lambda at: [(noisy[at], self.proba(found, rows[at]))], some, noisy.n_classes, "The model", why)
+        warn_of_lost_classes(lambda at: [(noisy[at], self.proba(found, rows[at]))], np.arange(len(rows)), noisy.n_classes, "The model", why)
+
+    def weighed(self, rows: Rows, noisy: NoisyLabels) -> tuple[Rows, NoisyLabels]:
+        """Leave out rows of weight 0, so that no part of the others that a learner makes is without weight; none if all of them are."""
+        some = np.arange(len(rows)) if self.weights is None else np.flatnonzero(self.weights[rows])
+        return (rows[some], noisy[some]) if 0 < len(some) < len(rows) else (rows, noisy)
 
     def given(self, rows: Rows) -> dict[str, Any]:
         """Return the weights of these rows as the learner's argument; nothing where all rows count alike."""

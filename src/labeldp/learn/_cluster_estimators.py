@@ -261,7 +261,7 @@ class NoiseCluster(ClusterEstimator):
         query = self.aggregate_.query
         assert isinstance(query, Vote)
         gaps = np.repeat(np.floor(share * sizes).astype(np.int64)[:, None], query.n_classes - 1, axis=1)
-        found = np.where(sizes > 0, query.failure(gaps, self.max_rows_per_unit), 1 - 1 / query.n_classes)
+        found = np.where(sizes > 0, query.failure(gaps, self.aggregate_.receipt.max_rows_per_unit), 1 - 1 / query.n_classes)
         return np.asarray(found[place.reshape(-1)])
 
     # Predicting -------------------------------------------------------------------------------------------------------------------

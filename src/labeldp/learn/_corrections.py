@@ -766,7 +766,7 @@ class EMLearner:
             return self.class_prior
         if model is None or not any(block.law.uses_prior for block in noisy.blocks):
             return likeliest_frequencies(likelihood, sample_weight)
-        return frequencies_beside(likelihood, model.predict_proba(X))
+        return frequencies_beside(likelihood, model.predict_proba(X), sample_weight)
 
     def _begin(self, known: "_Known", able: Codes) -> Model:
         """Make the linear round, of the rows that allow it."""

@@ -136,8 +136,8 @@ class CountTable:
     suppressed_below : float, optional
         Counts below this number are not published. None (default): nothing is known of a missing count, and that it is missing says
         nothing of it.
-    share : float in (0, 1] or (g,) float64
-        Share of the rows that the table counted, chosen at random; 1 by default.
+    share : float or (g,) float64 in [0, 1], default=1.0
+        Share of the rows that the table counted, chosen at random; not 0 everywhere.
 
     See Also
     --------
@@ -181,7 +181,7 @@ class CountTable:
             )
         share = np.asarray(self.share, np.float64)
         if share.shape not in ((), (len(counts),)) or not np.all((share >= 0) & (share <= 1)) or not share.any():
-            raise InvalidInput(f"Expected 0 < share <= 1 in {self}, got {_validate.shown(self.share)}.")
+            raise InvalidInput(f"Expected 0 <= share <= 1, not 0 everywhere, in {self}, got {_validate.shown(self.share)}.")
         if self.suppressed_below is not None:
             _validate.positive(suppressed_below=self.suppressed_below)
         object.__setattr__(self, "counts", counts)
@@ -240,7 +240,9 @@ class CountTable:
         return cls(names, cells, tuple(counts), table, noise, suppressed_below, share)
 
     @classmethod
-    def from_answer(cls, answer: Aggregate, by: str | Sequence[str], cells: Sequence[Cell] | None = None) -> Self:
+    def from_answer(
+        cls, answer: Aggregate, by: str | Sequence[str], cells: Sequence[Cell] | None = None, *, share: float | Floats = 1.0
+    ) -> Self:
         """Read the answer to a Histogram of `labeldp.aggregate`, or a file of `labeldp aggregate`.
 
         Parameters
@@ -250,14 +252,26 @@ class CountTable:
             The columns that its groups are made of.
         cells : sequence of n_groups tuples, optional
             Levels of these columns in each group. None (default): the answer's names of groups.
+        share : float or (g,) float64, default=1.0
+            Share of the rows that was counted, where units had more rows than counted.
         """
-        if not isinstance(answer, Aggregate) or not isinstance(answer.query, Histogram):
-            raise InvalidInput("Expected the Aggregate that answers a Histogram, which has counts; got another answer.")
+        if not isinstance(answer, Aggregate) or type(answer.query) is not Histogram:
+            raise InvalidInput(
+                "Expected the Aggregate that answers a Histogram, which has the counts of one table; got another answer. "
+                "Groupings.tables reads the answer about several tables."
+            )
         if cells is None and answer.group_names is None:
             raise InvalidInput("Expected cells= with the levels of each group, since the answer's groups have no names; got none.")
         named = [each if isinstance(each, tuple) else (each,) for each in (cells if cells is not None else answer.group_names or ())]
         variance = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2
-        return cls((by,) if isinstance(by, str) else tuple(by), tuple(named), answer.classes, answer.values.astype(np.float64), variance)
+        return cls(
+            (by,) if isinstance(by, str) else tuple(by),
+            tuple(named),
+            answer.classes,
+            answer.values.astype(np.float64),
+            variance,
+            share=share,
+        )
 
 
 def _cells(frame: Frame, names: tuple[str, ...], n_rows: int) -> tuple[Cell, ...]:
@@ -653,6 +667,7 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         self.estimator_, self.classes_, self.tables_ = self._model.estimator, np.asarray(classes), tuple(listed)
         log_p = np.log(np.maximum(self._model.predict_proba(X), np.finfo(np.float64).tiny))
         self.posterior_ = count_evidence(groups, counts, CountNoise(**told), row_count(X)).posterior(log_p)
+        self.__dict__.pop("student_", None)  # of an earlier fit
         if self.student is not None:
             self._model = Model(_taught(self.student, X, self.posterior_), len(classes))
             self.student_ = self._model.estimator

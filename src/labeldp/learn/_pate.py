@@ -440,18 +440,15 @@ def _seeded_alone(seed: int, number: int) -> Iterator[None]:
     changed label would change every teacher.
     """
     torch = sys.modules.get("torch")
-    kept = None if torch is None else torch.get_rng_state()
-    with undisturbed():
+    # The generators of all GPUs, too: `manual_seed` seeds them.
+    forked = contextlib.nullcontext() if torch is None else torch.random.fork_rng(range(torch.cuda.device_count()))
+    with undisturbed(), forked:
         own = int(np.random.RandomState([seed, number]).randint(1 << 31))
         np.random.seed(own)
         random.seed(own)
         if torch is not None:
             torch.manual_seed(own)
-        try:
-            yield
-        finally:
-            if torch is not None:
-                torch.set_rng_state(kept)
+        yield
 
 
 def _described(teacher: Any) -> dict[str, str]:

@@ -47,18 +47,19 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         Inverse of the penalty's strength, as in LogisticRegression. A sequence is a range: C_ is the geometric mean of its values, and of
         others between them where they are more than half a decade apart, weighted by the likelihood of held-out rows, with a mild
         preference for a tenth of the largest: noisy rows often need a much stronger penalty than usual, but have little evidence to choose
-        it by. With it the scale is chosen, with a mild preference for 1.
+        it by. Held-out rows, not groups of rows, choose with it the scale, with a mild preference for 1.
     scale : float > 0, default=1.0
-        For one C: what the coefficients, and the intercepts' distances from those frequencies, are multiplied by in the end. A strong
-        penalty finds good directions, but coefficients that are too small.
+        For one C: what the coefficients, and the intercepts' distances from the log of the estimated class frequencies, are multiplied by
+        in the end. A strong penalty finds good directions, but coefficients that are too small.
     intercept_C : float > 0, default=inf
-        The same for the intercepts; inf leaves them free, as LogisticRegression does. A finite value keeps classes from vanishing under
-        much noise: intercepts are penalised for their distance from the log of the estimated class frequencies, and shifted so that the
-        mean probability of each class is its frequency (see `labeldp.protocol.metrics.likeliest_frequencies`), before they are scaled.
+        Inverse of the strength of the intercepts' own penalty; inf leaves them free, as LogisticRegression does. A finite value keeps
+        classes from vanishing under much noise: intercepts are penalised for their distance from the log of the estimated class
+        frequencies, and shifted so that the mean probability of each class is its frequency (see
+        `labeldp.protocol.metrics.likeliest_frequencies`), before they are scaled.
     fit_intercept : bool, default=True
         Whether to fit a constant for each class.
     class_prior : (K,) floats above 0, sum 1, default=None
-        Known frequencies of the classes: the intercepts are shifted so that these are the mean probabilities.
+        Known frequencies of the classes: the intercepts, which it needs, are shifted so that these are the mean probabilities.
     max_iter : int >= 1, default=200
         Maximal number of L-BFGS iterations.
     tol : float > 0, default=1e-05
@@ -199,6 +200,8 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         table = np.asarray(log_likelihood, np.float64)
         if table.ndim != 2 or table.shape != (n_rows, n_classes or table.shape[1]) or np.isnan(table).any():
             raise InvalidInput(f"Expected log_likelihood of shape ({n_rows}, {n_classes or 'K'}) without NaN, got shape {table.shape}.")
+        if len(bad := np.flatnonzero(~np.isfinite(table.max(axis=1)))):
+            raise InvalidInput(f"Expected log_likelihood below inf, and above -inf for some class of each row, got others in row {bad[0]}.")
         return table
 
     def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> "RowEvidence":
@@ -210,22 +213,20 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return RowEvidence(np.asfortranarray(table), weight)  # columns contiguous, like `_logits`
 
     def _fit(self, X: Floats, evidence: "Evidence", classes: NDArray[np.generic]) -> Self:
-        strengths = np.sort(np.atleast_1d(np.asarray(self.C, np.float64))).tolist()
-        if not (strengths[0] > 0 and strengths[-1] < np.inf):  # NaN is sorted to the end
-            _validate.positive(C=strengths[0] if strengths[0] <= 0 else strengths[-1])
-        strengths = _filled(strengths)
+        strengths = self._strengths()
         # The loss is not convex, and a start that favours some classes could stay with them: at zero all are equally likely in every row.
         start = np.zeros((len(classes), X.shape[1] + 1))
         if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (start.shape[0], start.shape[1] - 1):
             start = np.column_stack([self.coef_, self.intercept_])
         known = None if self.class_prior is None else class_rates(self.class_prior, classes.tolist())
+        if known is not None and not self.fit_intercept:
+            raise InvalidInput("Expected fit_intercept=True with class_prior: it is the intercepts that hold the model to the frequencies.")
         shares = np.full(len(classes), 1 / len(classes))
-        if self.fit_intercept and known is not None:
+        if known is not None:
             shares = known
-        elif self.fit_intercept and np.isfinite(self.intercept_C):
+        elif self.fit_intercept and (np.isfinite(self.intercept_C) or self.scale != 1 or len(strengths) > 1):
             shares = evidence.frequencies()
         self._centre: Floats = np.log(shares) - np.log(shares).mean()
-        _validate.positive(scale=self.scale)
         self.C_, self.scale_ = (strengths[-1], self.scale) if len(strengths) == 1 else self._choose(X, evidence, start, strengths)
         for strength in (c for c in strengths if c < self.C_):  # the path of warm starts by which C was judged
             start, _ = self._solve(X, evidence, start, strength, _ON_THE_WAY)
@@ -236,7 +237,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             start[:, -1] += evidence.shift(shares, _logits(X, start))
         start *= self.scale_
         start[:, -1] += (1 - self.scale_) * self._centre
-        if self.fit_intercept and known is not None:
+        if known is not None:
             start[:, -1] += towards(known, _logits(X, start), evidence.row_weights)
         self.classes_: NDArray[np.generic] = classes
         self.coef_: Floats = start[:, :-1]
@@ -244,10 +245,26 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         self.n_iter_ = iterations
         return self
 
+    def _strengths(self) -> list[float]:
+        """Check the settings; return the C to try, ascending."""
+        for name in ("intercept_C", "scale", "tol"):
+            value = getattr(self, name)
+            if not (name == "intercept_C" and value == np.inf):
+                _validate.positive(**{name: value})
+        _validate.integer(max_iter=self.max_iter, low=1)
+        given = [self.C] if np.ndim(self.C) == 0 else list(self.C)
+        if not given:
+            raise InvalidInput("Expected C, a number or a range of numbers, got an empty range.")
+        return _filled(sorted(_validate.positive(C=each) for each in given))
+
     def _choose(self, X: Floats, evidence: "Evidence", start: Floats, strengths: list[float]) -> tuple[float, float]:
         """Choose C and the scale by the likelihood of held-out rows or groups: three folds, or one if there are many rows."""
         # C is the prior variance of the coefficients, which does not depend on the number of rows, so a sample is enough to find it.
         order = check_random_state(self.random_state).permutation(evidence.n_units)[:_ENOUGH_ROWS]
+        if len(order) < _FOLDS:  # nothing to choose by
+            return max(strengths[0], strengths[-1] / 10), 1.0
+        # Groups cannot choose the scale: what they tell is a mean over rows, which coefficients that are far too large can give, too.
+        scales = _SCALES if isinstance(evidence, RowEvidence) else np.zeros(1)
         parts = [order[fold::_FOLDS] for fold in range(_FOLDS if len(order) <= _MANY_ROWS else 1)]
         folds = []
         for part in parts:
@@ -255,20 +272,20 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             folds.append((X[rows], told, X[others], kept))
         scores, solutions = list[Floats](), dict.fromkeys(range(len(parts)), start)
         for strength in strengths:
-            score = np.zeros(len(_SCALES))
+            score = np.zeros(len(scales))
             for number, (known, told, left, kept) in enumerate(folds):
                 solutions[number] = w = self._solve(known, told, solutions[number], strength, _ON_THE_WAY)[0]
                 away = _logits(left, w) - self._centre
-                score -= [kept.loss(self._centre + 10**decade * away)[0] for decade in _SCALES]
+                score -= [kept.loss(self._centre + 10**decade * away)[0] for decade in scales]
             scores.append(score)
             best = np.max(scores, axis=1)
-            if len(best) > 2 and best.max() > best[-2:].max():  # two worse ones in a row: larger C only overfit more
+            if strength > 9 * strengths[len(best) - 1 - best[::-1].argmax()]:  # worse for a decade: larger C only overfit more
                 break
         # The posterior means of log C and of the scale's logarithm under normal priors around a tenth of the largest and around 1, half and
         # a third of a decade wide: under much noise the held-out likelihoods hardly differ, and the best one alone would be chance.
         decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
-        belief = softmax(np.asarray(scores) - 2 * decades[:, None] ** 2 - 4 * _SCALES**2)
-        scale = 10 ** (belief.sum(axis=0) @ _SCALES)
+        belief = softmax(np.asarray(scores) - 2 * decades[:, None] ** 2 - 4 * scales**2)
+        scale = 10 ** (belief.sum(axis=0) @ scales)
         # The more rows, the less a penalty draws coefficients in, about with their square root.
         less = np.sqrt((len(order) - len(parts[0])) / evidence.n_units)
         return float(strengths[-1] / 10 * 10 ** (belief.sum(axis=1) @ decades)), float(1 + (scale - 1) * less)
@@ -375,7 +392,7 @@ class RowEvidence:
 
     def frequencies(self) -> Floats:
         """Estimate the class frequencies (see `labeldp.protocol.metrics.likeliest_frequencies`)."""
-        return likeliest_frequencies(np.exp(self.table), self.row_weights)
+        return likeliest_frequencies(np.exp(self.table - self.table.max(axis=1, keepdims=True)), self.row_weights)
 
     def shift(self, shares: Floats, scores: Floats) -> Floats:
         """Find what to add to scores (n, K) so that the mean probabilities are these frequencies: (K,)."""

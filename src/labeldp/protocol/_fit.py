@@ -410,7 +410,13 @@ def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, val
     parts = getattr(law, "parts", (law,))  # of several columns
     if not any(part.uses_prior and not (isinstance(part, AutoLaw) and part.n_classes == 2) for part in parts):
         shares = np.ones(1)
-    return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out if held_out * n_rows >= MIN_VALIDATION_ROWS else 0.0)
+    held_out = held_out if held_out * n_rows >= MIN_VALIDATION_ROWS else 0.0
+    if (left := (1 - held_out) * n_rows) < MIN_VALIDATION_ROWS and held_out:
+        raise InvalidInput(
+            f"Expected at least {MIN_VALIDATION_ROWS} rows to learn from, got about {left:.0f} of {n_rows} beside "
+            f"validation_fraction={validation_fraction}. Hold out fewer."
+        )
+    return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out)
 
 
 def stage_shares(n_stages: int, sizes: tuple[float, ...] | None) -> Floats:

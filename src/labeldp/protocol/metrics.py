@@ -424,7 +424,7 @@ def _kept(free: float, evidence: float) -> float:
     return float(max(0.0, 1.0 - (free + 2 * np.sqrt(2 * free)) / max(evidence, 1e-300)))
 
 
-def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np.floating]) -> Floats:
+def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np.floating], weights: Floats | None = None) -> Floats:
     """Find the class frequencies that outputs tell beside predictions, which may have been the prior of what rows were asked.
 
     Parameters
@@ -433,6 +433,7 @@ def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np
         P[outputs | y] of each row, up to a factor per row, of any law.
     predictions : (n, K) array >= 0
         Weights of the classes in each row, at any scale; a row of zeros has none, and counts as the mean of the others.
+    weights : (n,) array >= 0, optional
 
     Returns
     -------
@@ -448,6 +449,7 @@ def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np
     """
     step = max(1, likelihood.size >> 22)
     table, base = np.asarray(likelihood[::step], np.float64), np.asarray(predictions[::step], np.float64)
+    weight = None if weights is None else np.asarray(weights, np.float64)[::step]
     total = base.sum(axis=1, keepdims=True)
     base = np.divide(base, total, out=np.zeros_like(base), where=total > 0)
     known = max(1, int((total > 0).sum()))
@@ -458,21 +460,24 @@ def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np
         p /= p.sum(axis=1, keepdims=True)
         joint = p * table
         evidence = np.maximum(joint.sum(axis=1), 1e-300)
-        return float(np.log(evidence).sum()), p, joint / evidence[:, None] - p
+        each, scores = np.log(evidence), joint / evidence[:, None] - p
+        return float((each if weight is None else weight * each).sum()), p, scores
 
     tilt = np.zeros(table.shape[1])
     start, _, scores = tilted(tilt)
     value = start
     for _ in range(20):
-        information = scores.T @ scores
-        move = np.linalg.lstsq(information + 1e-9 * np.trace(information) * np.eye(len(tilt)), scores.sum(axis=0), rcond=None)[0]
+        counted = scores if weight is None else weight[:, None] * scores
+        information = counted.T @ scores
+        move = np.linalg.lstsq(information + 1e-9 * np.trace(information) * np.eye(len(tilt)), counted.sum(axis=0), rcond=None)[0]
         move *= min(1.0, 2.0 / max(float(np.abs(move).max()), 1e-300))
         while np.abs(move).max() > 1e-4 and (ahead := tilted(tilt + move))[0] < value:
             move = move / 2
         if np.abs(move).max() <= 1e-4:
             break
         tilt, (value, _, scores) = tilt + move, ahead
-    return np.asarray(tilted(_kept(len(tilt) - 1, 2 * (value - start)) * tilt)[1].mean(axis=0))
+    found = tilted(_kept(len(tilt) - 1, 2 * (value - start)) * tilt)[1]
+    return np.asarray(found.mean(axis=0) if weight is None else weight @ found / weight.sum())
 
 
 def class_rates(given: Any, classes: Sequence[object]) -> Floats:
