@@ -252,7 +252,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             if not (name == "intercept_C" and value == np.inf):
                 _validate.positive(**{name: value})
         _validate.integer(max_iter=self.max_iter, low=1)
-        given = [self.C] if np.ndim(self.C) == 0 else list(self.C)
+        given: list[object] = [self.C] if np.ndim(self.C) == 0 else [*np.asarray(self.C)]
         if not given:
             raise InvalidInput("Expected C, a number or a range of numbers, got an empty range.")
         return _filled(sorted(_validate.positive(C=each) for each in given))
