@@ -254,7 +254,8 @@ def report(names: Sequence[str], epsilons: Sequence[float]) -> None:
                     np.array(list(values(runs, name, method, at, f).values())) for f in ("accuracy", "log_loss", "seconds")
                 )
                 if len(acc):
-                    numbers = f"{100 * acc.mean():6.2f} +- {100 * acc.std():4.2f}   {loss.mean():6.3f} +- {loss.std():5.3f}"
+                    spread = [each.std(ddof=1) if len(each) > 1 else 0.0 for each in (acc, loss)]
+                    numbers = f"{100 * acc.mean():6.2f} +- {100 * spread[0]:4.2f}   {loss.mean():6.3f} +- {spread[1]:5.3f}"
                     print(f"  eps {epsilon:<4} {method:20} {numbers}   {len(acc):3} runs, {np.median(seconds):5.1f} s each")
             print(f"    labeldp - randomized response: {verdict(runs, name, epsilon, n_classes)}")
 
