@@ -1192,11 +1192,8 @@ class Scorer:
         _require_rows(y)
         if self.response == "predict":
             answer = np.asarray(estimator.predict(X))
-        elif self.response == "scores" and not hasattr(estimator, "predict_proba"):
-            answer = np.asarray(estimator.decision_function(X))
-            if y.n_classes == 2 and answer.ndim == 1:  # of the second of the estimator's classes
-                second = _codes_of(y, np.asarray(estimator.classes_))[1]
-                answer = answer if second == _code(y, self.settings.get("positive")) else -answer
+        elif self.response == "scores" and hasattr(estimator, "decision_function") and not hasattr(estimator, "predict_proba"):
+            answer = _decisions(estimator, X, y, self.settings.get("positive"))
         else:
             answer = _aligned(estimator, X, y)
         y, answer, weights = rows_to_score(y, answer, sample_weight)
@@ -1332,6 +1329,22 @@ def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
     table = np.zeros((len(found), noisy.n_classes))
     table[:, _codes_of(noisy, np.asarray(known))] = found
     return table
+
+
+def _decisions(estimator: Any, X: object, noisy: NoisyLabels, positive: object) -> Floats:
+    """Compute scores of the positive class, (n,), by a decision function; all -inf, a tie, if the estimator lacks the class."""
+    found, known, code = np.asarray(estimator.decision_function(X)), getattr(estimator, "classes_", None), _code(noisy, positive)
+    codes = list(range(noisy.n_classes)) if known is None else _codes_of(noisy, np.asarray(known)).tolist()
+    if found.shape[1:] != (len(codes),) and (found.ndim != 1 or len(codes) > 2):
+        raise InvalidInput(
+            f"Expected a decision function with a column for each of {len(codes)} classes, or one number a row for two, got shape "
+            f"{found.shape}. Use an estimator with predict_proba, or decision_function_shape='ovr'."
+        )
+    if code not in codes:
+        return np.full(len(found), -np.inf)
+    if found.ndim == 2:
+        return np.asarray(found[:, codes.index(code)])
+    return found if code == codes[-1] else -found  # of the second of the estimator's classes
 
 
 def _distribution(estimator: Any, X: Any, noisy: NoisyLabels) -> Floats:
