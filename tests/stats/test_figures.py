@@ -325,6 +325,17 @@ def test_an_effect_of_two_rows_says_that_they_are_too_few():
         assert "cannot tell: too few rows for this noise (estimate " in told and "model" not in told
 
 
+def test_a_difference_of_which_the_evidence_tells_nothing_has_no_value():
+    few = ldp.privatize(np.arange(8) % 6, ldp.PriorSplit(6, 0.5), noise=SEED)
+    found = ldp.stats.difference(few, np.arange(8) % 2)
+    assert all(map(math.isnan, (found.value, *found.means, found.zvalue, found.pvalue)))
+    assert (found.low, found.high, found.stderr) == (-5.0, 5.0, math.inf) and not found.tells
+    assert "cannot tell" in str(found)
+    labels, noisy = drawn(ldp.PriorSplit(4, 2.0), 1004)
+    half = ldp.stats.difference(noisy, np.arange(1004) < 4)  # the second group's rows are too few
+    assert math.isnan(half.value) and half.means[0] == pytest.approx(labels[4:].mean(), abs=0.5) and math.isnan(half.means[1])
+
+
 def test_an_effect_at_huge_epsilon_is_that_of_the_labels():
     rng = np.random.default_rng(7)
     x, arm = rng.normal(size=4000), rng.integers(2, size=4000)

@@ -670,7 +670,7 @@ class Difference(Estimate):
     groups : tuple of two values
         (first, second), for an effect (control, treatment).
     means : tuple of two floats
-        Estimated mean of each.
+        Estimated mean of each; NaN, as the difference then is, where the evidence does not tell it.
     n_rows : tuple of two ints
         Rows with evidence of each.
     adjusted : bool
@@ -762,7 +762,7 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     sums, lengths, average = [], [], []
     for part, mine in zip(parts, members, strict=True):
         values = part.table @ numbers
-        average.append(float(values.mean()))
+        average.append(float(values.mean()) if part.tells(numbers) else float("nan"))
         sums.append((values - values.mean()) / len(mine))
         lengths.append(np.full(len(mine), part.ranges(numbers) / len(mine)))
     signed, reach = np.concatenate([-sums[0], sums[1]]), np.concatenate(lengths)
@@ -772,10 +772,10 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     # as in `mean_interval`, of the values of both groups: z^2 observations at the full range are added to the variance
     variance = (z * float(typical_length(reach))) ** 2
     spread = float(np.ptp(numbers))
-    stderr = float(np.sqrt(variance + signed @ signed)) if all(part.tells(numbers) for part in parts) else np.inf
     value = average[1] - average[0]
+    stderr = np.inf if np.isnan(value) else float(np.sqrt(variance + signed @ signed))
     low, high = max(value - z * stderr, -spread), min(value + z * stderr, spread)
-    if low > high:  # the interval lies outside of what is possible
+    if not low <= high:  # the interval lies outside of what is possible, or the evidence tells nothing
         low, high = -spread, spread
     sizes = len(members[0]), len(members[1])
     return Difference(value, low, high, confidence, stderr, -spread, spread, (first, second), (average[0], average[1]), sizes)
