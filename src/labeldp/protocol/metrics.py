@@ -315,11 +315,10 @@ def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: 
     """
     predicted = _codes(noisy, predictions)
     guessed = predicted[None, :] == np.arange(noisy.n_classes)[:, None]
-    rows = []
+    rows, weights = [], noisy.class_weights()
     for truth in range(noisy.n_classes):  # one class at a time: all at once would take n x K x K numbers
-        wanted = np.tile(np.eye(noisy.n_classes)[truth], (len(noisy), 1))
-        values = np.where(guessed, noisy.debias(wanted), 0.0)
-        rows.append(mean_interval(values, np.broadcast_to(noisy.loss_range(wanted), values.shape), confidence, least=0.0, most=1.0))
+        values, ranges = np.where(guessed, weights[:, truth], 0.0), noisy.loss_range(_indicator(noisy, truth))
+        rows.append(mean_interval(values, np.broadcast_to(ranges, values.shape), confidence, least=0.0, most=1.0))
     value, low, high, stderr = (np.array(part) for part in zip(*rows, strict=True))
     return Estimates(value, low, high, confidence, stderr)
 
@@ -339,8 +338,7 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
     _require_rows(noisy)
     cells, weights = [], noisy.class_weights()
     for code in range(noisy.n_classes):
-        wanted = np.tile(np.eye(noisy.n_classes)[code], (len(noisy), 1))
-        cells.append(mean_interval(weights[:, code], noisy.loss_range(wanted), confidence, least=0.0, most=1.0))
+        cells.append(mean_interval(weights[:, code], noisy.loss_range(_indicator(noisy, code)), confidence, least=0.0, most=1.0))
     value, low, high, stderr = (np.array(part) for part in zip(*cells, strict=True))
     return Estimates(value, low, high, confidence, stderr)
 
@@ -1364,6 +1362,20 @@ def _distribution(estimator: Any, X: Any, noisy: NoisyLabels) -> Floats:
 
 
 def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
+    """Compute the mean log-probability of the released outputs under a model's probabilities, up to a constant of these rows.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+        Of any law.
+    proba : (n, K) array
+        Columns in the order of `noisy.classes`.
+
+    Returns
+    -------
+    float
+        Larger is better; only differences on the same rows mean something.
+    """
     return float(log_evidence(noisy, proba).mean())
 
 
