@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
 from labeldp.laws import Grid, Independent, Law, OneColumn, PriorSplit, Threshold
-from labeldp.protocol._statistics import number_text, typical_length
+from labeldp.protocol._statistics import number_text, quantile, typical_length
 from labeldp.protocol.metrics import Estimate, likeliest_frequencies, mean_interval
 from labeldp.stats._columns import (
     Codes,
@@ -757,7 +756,7 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     for group, mine in zip(pair, members, strict=True):
         if not len(mine):
             raise InvalidInput(f"Expected rows with evidence in both groups, got none in {group!r}.")
-    z = normal_quantile(confidence)
+    z = quantile(confidence)
     parts = [contributions_of(_part(rows, mine)) for mine in members]
     sums, lengths, average = [], [], []
     for part, mine in zip(parts, members, strict=True):
@@ -785,11 +784,6 @@ def _two(groups: Levels, what: str = "groups", fix: str = "Name two, groups=(fir
     if len(groups.values) != 2:
         raise InvalidInput(f"Expected two {what}, got {len(groups.values)}: {', '.join(map(repr, groups.values[:5]))}. {fix}")
     return groups.values[0], groups.values[1]
-
-
-def normal_quantile(confidence: float) -> float:
-    """Return z with P(|Z| <= z) = confidence for a standard normal Z."""
-    return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))
 
 
 def effect(
@@ -902,7 +896,7 @@ def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) ->
     require_rank(full)
     coefficients, covariance = least_squares(full.table, rows.noisy.class_weights() @ numbers, rows.units)
     value, stderr = float(coefficients[1]), float(np.sqrt(covariance[1, 1]))
-    z = normal_quantile(plain.confidence)
+    z = quantile(plain.confidence)
     ends = max(value - z * stderr, plain.least), min(value + z * stderr, plain.most)
     low, high = ends if ends[0] <= ends[1] else (plain.least, plain.most)
     rest = plain.confidence, stderr, plain.least, plain.most, plain.groups, plain.means, plain.n_rows
