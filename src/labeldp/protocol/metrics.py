@@ -601,7 +601,8 @@ def r2(
     noisy, predictions, sample_weight, confidence
         As in `mean_squared_error`.
     mean : float, optional
-        The constant: the mean of other rows. None (default): the estimated mean of these rows, whose own error is left out of the interval.
+        The constant: the mean of other rows, in the range of the classes. None (default): the estimated mean of these rows, whose own
+        error is left out of the interval.
 
     Returns
     -------
@@ -614,7 +615,7 @@ def r2(
     Fieller (1954), "Some problems in interval estimation".
     """
     points, losses, weights = numbers_of(noisy), _squares(noisy, predictions), _weights(sample_weight, len(noisy))
-    centre = float((weights * (noisy.class_weights() @ points)).mean()) if mean is None else float(mean)
+    centre = float((weights * (noisy.class_weights() @ points)).mean()) if mean is None else _constant(mean, points)
     around = _squares(noisy, np.full(len(noisy), np.clip(centre, points[0], points[-1])))
     values = weights * np.array([noisy.debias(losses), noisy.debias(around)])
     ranges = weights * np.array([noisy.loss_range(losses), noisy.loss_range(around)])
@@ -631,6 +632,20 @@ def r2(
     low, high = 1 - b / a - half, 1 - b / a + half
     low, high = (low, min(high, 1.0)) if low <= 1 else (-np.inf, 1.0)
     return Estimate(value, low, high, confidence, half / z, -np.inf, 1.0)
+
+
+def _constant(mean: Any, points: Floats) -> float:
+    """Check a mean of numbers: within the range of the classes."""
+    try:
+        centre = float(mean)
+    except (TypeError, ValueError):
+        centre = np.nan
+    if not points[0] <= centre <= points[-1]:
+        raise InvalidInput(
+            f"Expected {points[0]:g} <= mean <= {points[-1]:g}, in the range of the classes, got mean={_validate.shown(mean)}. Clip an "
+            "estimate that noise carried out of it."
+        )
+    return centre
 
 
 def _squares(noisy: NoisyLabels, predictions: ArrayLike) -> Floats:
