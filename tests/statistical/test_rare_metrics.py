@@ -166,6 +166,17 @@ def test_weights_count_as_in_scikit_learn():
     assert metrics.roc_auc(noisy, scores, **given).value == pytest.approx(true.roc_auc_score(labels, scores, **given))
     expected = true.average_precision_score(labels, scores, **given)
     assert metrics.average_precision(noisy, scores, **given).value == pytest.approx(expected)
+    p, repeated = np.clip(0.3 + 0.2 * scores, 0, 1), np.repeat(np.arange(400), weights)
+    plain, weighted = metrics.calibration_curve(noisy[repeated], p[repeated]), metrics.calibration_curve(noisy, p, **given)
+    for part in ("predicted", "share"):
+        np.testing.assert_allclose(getattr(weighted, part), getattr(plain, part))
+    np.testing.assert_allclose(weighted.observed.value, plain.observed.value)
+    assert weighted.error.value == pytest.approx(plain.error.value) and weighted.noise > plain.noise
+    alike = metrics.calibration_curve(noisy, p, sample_weight=np.full(400, 3.0)).error
+    assert alike == metrics.expected_calibration_error(noisy, p)
+    counted = weights > 0  # what does not count moves no edge
+    expected = metrics.calibration_curve(noisy[counted], p[counted], strategy="quantile", sample_weight=weights[counted])
+    np.testing.assert_allclose(metrics.calibration_curve(noisy, p, strategy="quantile", **given).predicted, expected.predicted)
     for wrong in ([1.0], -np.ones(400), np.full(400, np.nan), np.zeros(400)):
         with pytest.raises(ldp.InvalidInput, match="sample_weight"):
             metrics.roc_auc(noisy, scores, sample_weight=wrong)
@@ -287,6 +298,9 @@ def test_every_scorer_works_in_a_cross_validation(learned, name):
         given = given | {"positive": "yes"}
     scores = cross_val_score(model(), X, noisy, cv=KFold(3), scoring=metrics.make_scorer(name, **given), error_score="raise")
     assert np.isfinite(scores).all()
+    fitted, weights = model().fit(X[:2000], noisy[:2000]), np.repeat([0.0, 1.0], 500)
+    scorer = metrics.make_scorer(name, **given)
+    assert scorer(fitted, X[2000:], noisy[2000:], weights) == pytest.approx(scorer(fitted, X[2500:], noisy[2500:]))
     # an estimator whose classes are in another order is read by their names
     other = LogisticRegression().fit(X, labels)
     if name == "roc_auc":

@@ -998,7 +998,7 @@ class Calibration:
     observed : Estimates of shape (bins,)
         The class's rate among the rows of each bin.
     share : (bins,) float64
-        Share of the rows in each bin.
+        Share of the rows, or of their weight, in each bin.
     error : Estimate
         The expected calibration error, sum over bins of share x |observed - predicted|. Its value is biased upwards, by up to `noise`, for
         noise moves every bin away from its prediction; its interval allows for that.
@@ -1025,6 +1025,7 @@ def calibration_curve(
     n_bins: int = 10,
     strategy: str = "uniform",
     positive: object = None,
+    sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Calibration:
     """Estimate the class's rate among rows of similar predicted probability, and the expected calibration error.
@@ -1039,6 +1040,7 @@ def calibration_curve(
         Bins of equal width, or with about equally many rows each: better where a class is rare.
     positive : class value, optional
         As in `precision`.
+    sample_weight : (n,) array >= 0, optional
     confidence : float
 
     Returns
@@ -1051,17 +1053,19 @@ def calibration_curve(
     triangle inequality, and is taken as a sum of independent half-normals. It errs on the wide side.
     """
     n_bins = _validate.integer(n_bins=n_bins, low=1)
-    rows = _one_class(noisy, positive, None)
-    p = _scores(noisy, proba, rows.code)
+    rows = _one_class(noisy, positive, sample_weight)
+    p, counted = _scores(noisy, proba, rows.code), np.flatnonzero(rows.weights)
     if not ((p >= 0) & (p <= 1)).all():
         raise InvalidInput("Expected probabilities in [0, 1], got others. Scores of another kind have no calibration.")
+    p, w, t, reach = p[counted], rows.weights[counted], rows.t[counted], rows.reach[counted]
     points = np.linspace(0, 1, n_bins + 1)[1:-1]
     edges = points if _validate.one_of(("uniform", "quantile"), strategy=strategy) == "uniform" else np.quantile(p, points)
     _, place = np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)
-    count = np.bincount(place).astype(np.float64)
-    predicted, share = np.bincount(place, p) / count, count / len(noisy)
-    found = [mean_interval(rows.t[place == b], rows.reach[place == b], confidence, least=0.0, most=1.0) for b in range(len(count))]
-    value, low, high, stderr = (np.array(part) for part in zip(*found, strict=True))
+    count = np.bincount(place, w)
+    predicted, share = np.bincount(place, w * p) / count, count / len(noisy)
+    bins = [place == b for b in range(len(count))]
+    found = [_weighted_mean(t[each], reach[each], w[each] / w[each].mean(), confidence, 0.0, 1.0) for each in bins]
+    value, low, high, stderr = (np.array([getattr(each, part) for each in found]) for part in ("value", "low", "high", "stderr"))
     noise = float(np.sqrt(2 / np.pi) * (share @ stderr))
     half = noise + quantile(confidence) * float(np.sqrt((1 - 2 / np.pi) * (share**2 @ stderr**2)))
     error = float(share @ np.abs(value - predicted))
@@ -1076,6 +1080,7 @@ def expected_calibration_error(
     n_bins: int = 10,
     strategy: str = "uniform",
     positive: object = None,
+    sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
     """Estimate the expected calibration error; `calibration_curve(...).error`, see there for parameters, bias and interval.
@@ -1084,10 +1089,10 @@ def expected_calibration_error(
     ----------
     noisy : NoisyLabels of n rows that the model did not learn from
     proba : (n,) array in [0, 1], or (n, K) probabilities
-    n_bins, strategy, positive, confidence
+    n_bins, strategy, positive, sample_weight, confidence
         As in `calibration_curve`.
     """
-    given = {"n_bins": n_bins, "strategy": strategy, "positive": positive, "confidence": confidence}
+    given = {"n_bins": n_bins, "strategy": strategy, "positive": positive, "sample_weight": sample_weight, "confidence": confidence}
     return calibration_curve(noisy, proba, **given).error  # type: ignore[arg-type]
 
 
