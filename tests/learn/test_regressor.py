@@ -622,6 +622,27 @@ def test_without_noise_errors_are_those_of_scikit_learn() -> None:
     assert model.score(truth[:, None].astype(float), truth, sample_weight=weights) == pytest.approx(wanted)
 
 
+def test_a_mean_that_the_numbers_cannot_have_is_refused() -> None:
+    truth = np.arange(500) % 11
+    noisy = ldp.privatize(truth, ldp.RandomizedResponse(11, 4.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
+    for wrong in (np.nan, np.inf, 10.5, -1, "x", [5.0, 5.0]):
+        with pytest.raises(ldp.InvalidInput, match="0 <= mean <= 10, in the range of the classes, got mean="):
+            r2(noisy, truth, mean=wrong)
+    assert r2(noisy, truth, mean=10) != r2(noisy, truth, mean=5) == r2(noisy, truth, mean=np.float32(5))
+
+
+def test_weights_of_a_score_on_public_labels_are_checked() -> None:
+    X, y = linear(300)
+    regressor = plain().set_params(range=(0, 10), epsilon=4.0, noise=ldp.SeededNoise(0)).fit(X, y)
+    labels = np.where(y > 5, "b", "a")
+    classifier = ldp.LabelDPClassifier(LogisticRegression(), classes=["a", "b"], epsilon=4.0, noise=ldp.SeededNoise(0)).fit(X, labels)
+    for model, truth in ((regressor, y), (classifier, labels)):
+        for wrong in (np.zeros(300), np.full(300, np.nan), -np.ones(300), np.ones(3), ["x"] * 300):
+            with pytest.raises(ldp.InvalidInput, match="sample_weight"):
+                model.score(X, truth, sample_weight=wrong)
+        assert model.score(X, truth, sample_weight=[2] * 300) == model.score(X, truth)
+
+
 # Scorers: all noise and training is seeded, so that each result is the same in every run ----------------------------------------------
 
 SCORERS = {name: ldp.metrics.make_scorer(name) for name in ("r2", "neg_mean_squared_error", "neg_root_mean_squared_error")}

@@ -10,10 +10,11 @@ from sklearn import metrics as true
 from sklearn.calibration import CalibratedClassifierCV, calibration_curve
 from sklearn.ensemble import VotingClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, KFold, TunedThresholdClassifierCV, cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
+from sklearn.svm import SVC, LinearSVC
 
 import labeldp as ldp
 from labeldp import errors
@@ -165,6 +166,17 @@ def test_weights_count_as_in_scikit_learn():
     assert metrics.roc_auc(noisy, scores, **given).value == pytest.approx(true.roc_auc_score(labels, scores, **given))
     expected = true.average_precision_score(labels, scores, **given)
     assert metrics.average_precision(noisy, scores, **given).value == pytest.approx(expected)
+    p, repeated = np.clip(0.3 + 0.2 * scores, 0, 1), np.repeat(np.arange(400), weights)
+    plain, weighted = metrics.calibration_curve(noisy[repeated], p[repeated]), metrics.calibration_curve(noisy, p, **given)
+    for part in ("predicted", "share"):
+        np.testing.assert_allclose(getattr(weighted, part), getattr(plain, part))
+    np.testing.assert_allclose(weighted.observed.value, plain.observed.value)
+    assert weighted.error.value == pytest.approx(plain.error.value) and weighted.noise > plain.noise
+    alike = metrics.calibration_curve(noisy, p, sample_weight=np.full(400, 3.0)).error
+    assert alike == metrics.expected_calibration_error(noisy, p)
+    counted = weights > 0  # what does not count moves no edge
+    expected = metrics.calibration_curve(noisy[counted], p[counted], strategy="quantile", sample_weight=weights[counted])
+    np.testing.assert_allclose(metrics.calibration_curve(noisy, p, strategy="quantile", **given).predicted, expected.predicted)
     for wrong in ([1.0], -np.ones(400), np.full(400, np.nan), np.zeros(400)):
         with pytest.raises(ldp.InvalidInput, match="sample_weight"):
             metrics.roc_auc(noisy, scores, sample_weight=wrong)
@@ -286,10 +298,42 @@ def test_every_scorer_works_in_a_cross_validation(learned, name):
         given = given | {"positive": "yes"}
     scores = cross_val_score(model(), X, noisy, cv=KFold(3), scoring=metrics.make_scorer(name, **given), error_score="raise")
     assert np.isfinite(scores).all()
+    fitted, weights = model().fit(X[:2000], noisy[:2000]), np.repeat([0.0, 1.0], 500)
+    scorer = metrics.make_scorer(name, **given)
+    assert scorer(fitted, X[2000:], noisy[2000:], weights) == pytest.approx(scorer(fitted, X[2500:], noisy[2500:]))
     # an estimator whose classes are in another order is read by their names
     other = LogisticRegression().fit(X, labels)
     if name == "roc_auc":
         assert metrics.make_scorer(name, **given)(other, X, noisy) == pytest.approx(true.roc_auc_score(labels == "yes", X[:, 0]), abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "average_precision", "lift"])
+def test_decision_functions_are_read_by_the_names_of_the_classes(name):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 2))
+    labels = np.select([X[:, 0] > 0.5, X[:, 1] > 0], ["c", "a"], "b")
+    noisy = ldp.privatize(labels, ldp.RandomizedResponse(3, 30.0), classes=["c", "a", "b"], noise=ldp.SeededNoise(0))  # not sorted
+    given = {"share": 0.2} if name == "lift" else {}
+    constant = {"roc_auc": 0.5, "lift": 1.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.UnmeasuredWarning)
+        for positive in noisy.classes:
+            scorer = metrics.make_scorer(name, positive=positive, **given)
+            all_three, two = LinearSVC().fit(X, labels), LinearSVC().fit(X[labels != "b"], labels[labels != "b"])
+            scores = all_three.decision_function(X)[:, all_three.classes_.tolist().index(positive)]
+            wanted = getattr(metrics, name)(noisy, scores, *given.values(), positive=positive).value
+            assert scorer(all_three, X, noisy) == wanted > 0.85
+            # of two classes there is one column; the third one's rows tie
+            scores = {"a": -1, "b": 0, "c": 1}[positive] * two.decision_function(X)
+            wanted = getattr(metrics, name)(noisy, scores, *given.values(), positive=positive).value
+            assert scorer(two, X, noisy) == wanted
+            if positive == "b":
+                assert wanted == pytest.approx(constant.get(name, (labels == "b").mean()), abs=0.01)
+            pairs = SVC(decision_function_shape="ovo").fit(X[:500], np.append(labels[:499], "d"))
+            with pytest.raises(ldp.InvalidInput, match="column for each of 4 classes"):
+                scorer(pairs, X, ldp.privatize(labels, ldp.RandomizedResponse(4, 30.0), classes=[*"cabd"], noise=ldp.SeededNoise(0)))
+    with pytest.raises(ldp.InvalidInput, match="predict_distribution"):
+        scorer(LinearRegression().fit(X, X[:, 0]), X, noisy)
 
 
 def test_a_search_by_a_name_of_scikit_learn_says_what_to_pass(learned):

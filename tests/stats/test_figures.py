@@ -173,6 +173,36 @@ def test_columns_of_every_library_are_taken_alike():
     assert ldp.stats.mean(noisy, pa.table({"day": days, "b": [0] * 200})).groups == ((days[0], 0), (days[1], 0))
 
 
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_groups_of_times_are_named_by_times(unit):
+    _, noisy = drawn(LAWS[0], 200)
+    first, second = (np.datetime64(day, unit) for day in ("2024-01-01", "2024-02-01"))
+    by = np.where(np.arange(200) % 2, second, first)
+    days = dt.datetime(2024, 1, 1), dt.datetime(2024, 2, 1)
+    wanted = ldp.stats.mean(noisy, by)
+    assert wanted.groups == days and wanted.value[0] != wanted.value[1]
+    assert ldp.stats.mean(noisy, by - first).groups == (dt.timedelta(0), dt.timedelta(31))
+    assert ldp.stats.mean(noisy, pd.DataFrame({"a": by, "b": by})).groups == tuple((day, day) for day in days)
+    for pair in (days, (first, second), tuple(map(pd.Timestamp, days))):
+        found = ldp.stats.mean(noisy, by, groups=pair[::-1])
+        assert found.groups == pair[::-1]
+        np.testing.assert_array_equal(found.value, wanted.value[::-1])
+    fine = np.array(["2024-01-01T00:00:00.000000001", "2024-01-01T00:00:00.000000002"], "M8[ns]")
+    found = ldp.stats.mean(noisy, fine[np.arange(200) % 2])
+    np.testing.assert_array_equal(found.value, wanted.value)
+    assert found.groups == tuple(fine) and found[fine[1]].value == wanted.value[1]
+
+
+def test_groups_of_which_none_occurs_are_refused():
+    _, noisy = drawn(LAWS[0], 200)
+    by = pd.Series(pd.Categorical(np.where(np.arange(200) % 2, "a", "b"), categories=["a", "b", "none"]))
+    for column, groups in ((by, ["A", "B"]), (by.to_numpy().astype(str), ["A"]), (np.arange(200) % 2, ["0", "1"])):
+        with pytest.raises(InvalidInput, match=r"groups= to name values of by, got none that it has: '[A0]'"):
+            ldp.stats.mean(noisy, column, groups=groups)
+    assert ldp.stats.mean(noisy, by, groups=["none"]).n_rows.tolist() == [0]  # a category without rows
+    assert ldp.stats.mean(noisy[:0], by[:0].to_numpy().astype(str), groups=["a"]).n_rows.tolist() == [0]
+
+
 def test_rows_are_matched_by_ids():
     labels, _ = drawn(LAWS[0], 300)
     ids = np.arange(1000, 1300)
@@ -293,6 +323,17 @@ def test_an_effect_of_two_rows_says_that_they_are_too_few():
         noisy = ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(seed))
         told = str(ldp.stats.effect(noisy, [0, 1], of=1))
         assert "cannot tell: too few rows for this noise (estimate " in told and "model" not in told
+
+
+def test_a_difference_of_which_the_evidence_tells_nothing_has_no_value():
+    few = ldp.privatize(np.arange(8) % 6, ldp.PriorSplit(6, 0.5), noise=SEED)
+    found = ldp.stats.difference(few, np.arange(8) % 2)
+    assert all(map(math.isnan, (found.value, *found.means, found.zvalue, found.pvalue)))
+    assert (found.low, found.high, found.stderr) == (-5.0, 5.0, math.inf) and not found.tells
+    assert "cannot tell" in str(found)
+    labels, noisy = drawn(ldp.PriorSplit(4, 2.0), 1004)
+    half = ldp.stats.difference(noisy, np.arange(1004) < 4)  # the second group's rows are too few
+    assert math.isnan(half.value) and half.means[0] == pytest.approx(labels[4:].mean(), abs=0.5) and math.isnan(half.means[1])
 
 
 def test_an_effect_at_huge_epsilon_is_that_of_the_labels():

@@ -881,13 +881,16 @@ def places_of(ids: Array, known: Array) -> NDArray[np.int64]:
     """Find the position of each id among the known ones, of whatever types: (n,) int64, -1 if it is not known."""
     if ids.ndim == 2 and "O" in known.dtype.kind + ids.dtype.kind:
         known, ids = known.astype(np.str_), ids.astype(np.str_)
+    apart: NDArray[np.bool_] = np.zeros(len(ids), bool)
     if {known.dtype.kind, ids.dtype.kind} == set("iu"):  # NumPy would join them as floats, in which large ids become equal
-        ids = ids.astype(known.dtype)
+        known, ids = (each.astype(f"{each.dtype.kind}8").view(np.int64) for each in (known, ids))
+        # What is negative now is so in one type only, or above what the other one holds: it has no equal.
+        apart = np.asarray(ids < 0 if ids.ndim == 1 else (ids < 0).any(axis=1))
     _, inverse = np.unique(np.concatenate([known, ids]), axis=0 if ids.ndim == 2 else None, return_inverse=True)
     codes = inverse.reshape(-1)
     place = np.full(codes.max(initial=-1) + 1, -1)
     place[codes[: len(known)]] = np.arange(len(known))
-    return np.asarray(place[codes[len(known) :]])
+    return np.asarray(np.where(apart, -1, place[codes[len(known) :]]))
 
 
 def _merged(blocks: Sequence[Block]) -> tuple[Block, ...]:

@@ -286,14 +286,13 @@ class LabelDPEstimator(BaseEstimator, ABC):
         self, X: Any, y: Any, sample_weight: ArrayLike | None, ids: ArrayLike | None
     ) -> tuple[NDArray[Any], Any, NDArray[np.float64] | None]:
         """Predict the rows of X; return the predictions, the labels row by row (noisy or plain) and the weights."""
-        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         if isinstance(y, NoisyLabels):
-            if weights is not None and ids is not None:
+            if sample_weight is not None and ids is not None:
                 raise InvalidInput("Expected sample_weight or ids with NoisyLabels, got both: pass noisy.by_id(ids) with the weights.")
             X, y = self._matched(X, None, y, ids)
             if self._learned is not None:
                 metrics.warn_of_seen_rows(y, self._learned)
-            y, predicted, weights = metrics.rows_to_score(y, self.predict(X), weights)
+            y, predicted, weights = metrics.rows_to_score(y, self.predict(X), sample_weight)
             return predicted, y, weights
         predicted = self.predict(X)
         # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is the only sign to warn by.
@@ -303,7 +302,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
             truth = truth[:, 0]
         if truth.shape != predicted.shape:
             raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
-        return predicted, truth, weights
+        return predicted, truth, None if sample_weight is None else metrics.checked_weights(sample_weight, len(truth))
 
 
 class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
@@ -460,7 +459,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
 
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
         self.grid_: Floats = metrics.numbers_of(noisy)
-        means = None if found is None else (found.proba @ self.grid_, float(found.frequencies @ self.grid_))
+        # a sum of frequencies that is 1 up to rounding may leave the range
+        means = None if found is None else (found.proba @ self.grid_, float(np.clip(found.frequencies @ self.grid_, *self.grid_[[0, -1]])))
         self.estimated_rmse_: metrics.Estimate | None = None
         self.estimated_r2_: metrics.Estimate | None = None
         self.baseline_rmse_: metrics.Estimate | None = None

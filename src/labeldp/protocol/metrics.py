@@ -315,11 +315,10 @@ def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: 
     """
     predicted = _codes(noisy, predictions)
     guessed = predicted[None, :] == np.arange(noisy.n_classes)[:, None]
-    rows = []
+    rows, weights = [], noisy.class_weights()
     for truth in range(noisy.n_classes):  # one class at a time: all at once would take n x K x K numbers
-        wanted = np.tile(np.eye(noisy.n_classes)[truth], (len(noisy), 1))
-        values = np.where(guessed, noisy.debias(wanted), 0.0)
-        rows.append(mean_interval(values, np.broadcast_to(noisy.loss_range(wanted), values.shape), confidence, least=0.0, most=1.0))
+        values, ranges = np.where(guessed, weights[:, truth], 0.0), noisy.loss_range(_indicator(noisy, truth))
+        rows.append(mean_interval(values, np.broadcast_to(ranges, values.shape), confidence, least=0.0, most=1.0))
     value, low, high, stderr = (np.array(part) for part in zip(*rows, strict=True))
     return Estimates(value, low, high, confidence, stderr)
 
@@ -339,8 +338,7 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
     _require_rows(noisy)
     cells, weights = [], noisy.class_weights()
     for code in range(noisy.n_classes):
-        wanted = np.tile(np.eye(noisy.n_classes)[code], (len(noisy), 1))
-        cells.append(mean_interval(weights[:, code], noisy.loss_range(wanted), confidence, least=0.0, most=1.0))
+        cells.append(mean_interval(weights[:, code], noisy.loss_range(_indicator(noisy, code)), confidence, least=0.0, most=1.0))
     value, low, high, stderr = (np.array(part) for part in zip(*cells, strict=True))
     return Estimates(value, low, high, confidence, stderr)
 
@@ -608,7 +606,8 @@ def r2(
     noisy, predictions, sample_weight, confidence
         As in `mean_squared_error`.
     mean : float, optional
-        The constant: the mean of other rows. None (default): the estimated mean of these rows, whose own error is left out of the interval.
+        The constant: the mean of other rows, in the range of the classes. None (default): the estimated mean of these rows, whose own
+        error is left out of the interval.
 
     Returns
     -------
@@ -621,7 +620,7 @@ def r2(
     Fieller (1954), "Some problems in interval estimation".
     """
     points, losses, weights = numbers_of(noisy), _squares(noisy, predictions), _weights(sample_weight, len(noisy))
-    centre = float((weights * (noisy.class_weights() @ points)).mean()) if mean is None else float(mean)
+    centre = float((weights * (noisy.class_weights() @ points)).mean()) if mean is None else _constant(mean, points)
     around = _squares(noisy, np.full(len(noisy), np.clip(centre, points[0], points[-1])))
     values = weights * np.array([noisy.debias(losses), noisy.debias(around)])
     ranges = weights * np.array([noisy.loss_range(losses), noisy.loss_range(around)])
@@ -638,6 +637,20 @@ def r2(
     low, high = 1 - b / a - half, 1 - b / a + half
     low, high = (low, min(high, 1.0)) if low <= 1 else (-np.inf, 1.0)
     return Estimate(value, low, high, confidence, half / z, -np.inf, 1.0)
+
+
+def _constant(mean: Any, points: Floats) -> float:
+    """Check a mean of numbers: within the range of the classes."""
+    try:
+        centre = float(mean)
+    except (TypeError, ValueError):
+        centre = np.nan
+    if not points[0] <= centre <= points[-1]:
+        raise InvalidInput(
+            f"Expected {points[0]:g} <= mean <= {points[-1]:g}, in the range of the classes, got mean={_validate.shown(mean)}. Clip an "
+            "estimate that noise carried out of it."
+        )
+    return centre
 
 
 def _squares(noisy: NoisyLabels, predictions: ArrayLike) -> Floats:
@@ -990,7 +1003,7 @@ class Calibration:
     observed : Estimates of shape (bins,)
         The class's rate among the rows of each bin.
     share : (bins,) float64
-        Share of the rows in each bin.
+        Share of the rows, or of their weight, in each bin.
     error : Estimate
         The expected calibration error, sum over bins of share x |observed - predicted|. Its value is biased upwards, by up to `noise`, for
         noise moves every bin away from its prediction; its interval allows for that.
@@ -1017,6 +1030,7 @@ def calibration_curve(
     n_bins: int = 10,
     strategy: str = "uniform",
     positive: object = None,
+    sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Calibration:
     """Estimate the class's rate among rows of similar predicted probability, and the expected calibration error.
@@ -1031,6 +1045,7 @@ def calibration_curve(
         Bins of equal width, or with about equally many rows each: better where a class is rare.
     positive : class value, optional
         As in `precision`.
+    sample_weight : (n,) array >= 0, optional
     confidence : float
 
     Returns
@@ -1043,17 +1058,19 @@ def calibration_curve(
     triangle inequality, and is taken as a sum of independent half-normals. It errs on the wide side.
     """
     n_bins = _validate.integer(n_bins=n_bins, low=1)
-    rows = _one_class(noisy, positive, None)
-    p = _scores(noisy, proba, rows.code)
+    rows = _one_class(noisy, positive, sample_weight)
+    p, counted = _scores(noisy, proba, rows.code), np.flatnonzero(rows.weights)
     if not ((p >= 0) & (p <= 1)).all():
         raise InvalidInput("Expected probabilities in [0, 1], got others. Scores of another kind have no calibration.")
+    p, w, t, reach = p[counted], rows.weights[counted], rows.t[counted], rows.reach[counted]
     points = np.linspace(0, 1, n_bins + 1)[1:-1]
     edges = points if _validate.one_of(("uniform", "quantile"), strategy=strategy) == "uniform" else np.quantile(p, points)
     _, place = np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)
-    count = np.bincount(place).astype(np.float64)
-    predicted, share = np.bincount(place, p) / count, count / len(noisy)
-    found = [mean_interval(rows.t[place == b], rows.reach[place == b], confidence, least=0.0, most=1.0) for b in range(len(count))]
-    value, low, high, stderr = (np.array(part) for part in zip(*found, strict=True))
+    count = np.bincount(place, w)
+    predicted, share = np.bincount(place, w * p) / count, count / len(noisy)
+    bins = [place == b for b in range(len(count))]
+    found = [_weighted_mean(t[each], reach[each], w[each] / w[each].mean(), confidence, 0.0, 1.0) for each in bins]
+    value, low, high, stderr = (np.array([getattr(each, part) for each in found]) for part in ("value", "low", "high", "stderr"))
     noise = float(np.sqrt(2 / np.pi) * (share @ stderr))
     half = noise + quantile(confidence) * float(np.sqrt((1 - 2 / np.pi) * (share**2 @ stderr**2)))
     error = float(share @ np.abs(value - predicted))
@@ -1068,6 +1085,7 @@ def expected_calibration_error(
     n_bins: int = 10,
     strategy: str = "uniform",
     positive: object = None,
+    sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
     """Estimate the expected calibration error; `calibration_curve(...).error`, see there for parameters, bias and interval.
@@ -1076,10 +1094,10 @@ def expected_calibration_error(
     ----------
     noisy : NoisyLabels of n rows that the model did not learn from
     proba : (n,) array in [0, 1], or (n, K) probabilities
-    n_bins, strategy, positive, confidence
+    n_bins, strategy, positive, sample_weight, confidence
         As in `calibration_curve`.
     """
-    given = {"n_bins": n_bins, "strategy": strategy, "positive": positive, "confidence": confidence}
+    given = {"n_bins": n_bins, "strategy": strategy, "positive": positive, "sample_weight": sample_weight, "confidence": confidence}
     return calibration_curve(noisy, proba, **given).error  # type: ignore[arg-type]
 
 
@@ -1197,11 +1215,8 @@ class Scorer:
         _require_rows(y)
         if self.response == "predict":
             answer = np.asarray(estimator.predict(X))
-        elif self.response == "scores" and not hasattr(estimator, "predict_proba"):
-            answer = np.asarray(estimator.decision_function(X))
-            if y.n_classes == 2 and answer.ndim == 1:  # of the second of the estimator's classes
-                second = _codes_of(y, np.asarray(estimator.classes_))[1]
-                answer = answer if second == _code(y, self.settings.get("positive")) else -answer
+        elif self.response == "scores" and hasattr(estimator, "decision_function") and not hasattr(estimator, "predict_proba"):
+            answer = _decisions(estimator, X, y, self.settings.get("positive"))
         else:
             answer = _aligned(estimator, X, y)
         y, answer, weights = rows_to_score(y, answer, sample_weight)
@@ -1339,6 +1354,22 @@ def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
     return table
 
 
+def _decisions(estimator: Any, X: object, noisy: NoisyLabels, positive: object) -> Floats:
+    """Compute scores of the positive class, (n,), by a decision function; all -inf, a tie, if the estimator lacks the class."""
+    found, known, code = np.asarray(estimator.decision_function(X)), getattr(estimator, "classes_", None), _code(noisy, positive)
+    codes = list(range(noisy.n_classes)) if known is None else _codes_of(noisy, np.asarray(known)).tolist()
+    if found.shape[1:] != (len(codes),) and (found.ndim != 1 or len(codes) > 2):
+        raise InvalidInput(
+            f"Expected a decision function with a column for each of {len(codes)} classes, or one number a row for two, got shape "
+            f"{found.shape}. Use an estimator with predict_proba, or decision_function_shape='ovr'."
+        )
+    if code not in codes:
+        return np.full(len(found), -np.inf)
+    if found.ndim == 2:
+        return np.asarray(found[:, codes.index(code)])
+    return found if code == codes[-1] else -found  # of the second of the estimator's classes
+
+
 def _distribution(estimator: Any, X: Any, noisy: NoisyLabels) -> Floats:
     """Predict probabilities of the numbers on the noisy labels' grid, by a regressor or a pipeline that ends in one."""
     if hasattr(estimator, "steps"):  # a pipeline passes on only the methods that scikit-learn knows
@@ -1356,6 +1387,20 @@ def _distribution(estimator: Any, X: Any, noisy: NoisyLabels) -> Floats:
 
 
 def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
+    """Compute the mean log-probability of the released outputs under a model's probabilities, up to a constant of these rows.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+        Of any law.
+    proba : (n, K) array
+        Columns in the order of `noisy.classes`.
+
+    Returns
+    -------
+    float
+        Larger is better; only differences on the same rows mean something.
+    """
     return float(log_evidence(noisy, proba).mean())
 
 

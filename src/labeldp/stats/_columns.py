@@ -146,9 +146,13 @@ def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) ->
     if wanted is None:
         return Levels(codes, values)
     names = tuple(wanted)
-    place = {value: i for i, value in enumerate(names)}
+    place = {
+        _values(np.array([value]))[0] if isinstance(value, np.datetime64 | np.timedelta64) else value: i for i, value in enumerate(names)
+    }
     if len(place) != len(names) or not names:
         raise InvalidInput(f"Expected groups that are all different, at least one, got {len(names)} of which {len(place)} differ.")
+    if values and place.keys().isdisjoint(values):
+        raise InvalidInput(f"Expected groups= to name values of {name}, got none that it has: {_listed(names)}. It has {_listed(values)}.")
     return Levels(np.array([place.get(value, -1) for value in values], np.int64)[codes], names)
 
 
@@ -173,7 +177,15 @@ def _encoded(values: NDArray[Any], name: str) -> tuple[Codes, tuple[object, ...]
         raise InvalidInput(f"Expected {name} as a column of one type, got several. Convert it to text.") from None
     full = np.zeros(len(values), np.int64)
     full[~gaps] = codes.reshape(-1)
-    return full, tuple(unique.tolist()), gaps
+    return full, _values(unique), gaps
+
+
+def _values(unique: NDArray[Any]) -> tuple[object, ...]:
+    """Return values as Python's; times that are finer than a microsecond, which Python does not know, as NumPy's."""
+    if unique.dtype.kind in "mM" and np.datetime_data(unique.dtype)[0] in ("ns", "ps", "fs", "as"):
+        rounded = unique.astype(f"{unique.dtype.kind}8[us]")
+        return tuple(rounded.tolist() if (rounded == unique).all() else unique)
+    return tuple(unique.tolist())
 
 
 def require_noisy(noisy: object) -> NoisyLabels:

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from labeldp.errors import InvalidInput, PriorQuestionsWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import column_block
 from labeldp.laws import Grid, Independent, Law, OneColumn, PriorSplit, Threshold
-from labeldp.protocol._statistics import number_text, typical_length
+from labeldp.protocol._statistics import number_text, quantile, typical_length
 from labeldp.protocol.metrics import Estimate, likeliest_frequencies, mean_interval
 from labeldp.stats._columns import (
     Codes,
@@ -670,7 +669,7 @@ class Difference(Estimate):
     groups : tuple of two values
         (first, second), for an effect (control, treatment).
     means : tuple of two floats
-        Estimated mean of each.
+        Estimated mean of each; NaN, as the difference then is, where the evidence does not tell it.
     n_rows : tuple of two ints
         Rows with evidence of each.
     adjusted : bool
@@ -757,12 +756,12 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     for group, mine in zip(pair, members, strict=True):
         if not len(mine):
             raise InvalidInput(f"Expected rows with evidence in both groups, got none in {group!r}.")
-    z = normal_quantile(confidence)
+    z = quantile(confidence)
     parts = [contributions_of(_part(rows, mine)) for mine in members]
     sums, lengths, average = [], [], []
     for part, mine in zip(parts, members, strict=True):
         values = part.table @ numbers
-        average.append(float(values.mean()))
+        average.append(float(values.mean()) if part.tells(numbers) else float("nan"))
         sums.append((values - values.mean()) / len(mine))
         lengths.append(np.full(len(mine), part.ranges(numbers) / len(mine)))
     signed, reach = np.concatenate([-sums[0], sums[1]]), np.concatenate(lengths)
@@ -772,10 +771,10 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     # as in `mean_interval`, of the values of both groups: z^2 observations at the full range are added to the variance
     variance = (z * float(typical_length(reach))) ** 2
     spread = float(np.ptp(numbers))
-    stderr = float(np.sqrt(variance + signed @ signed)) if all(part.tells(numbers) for part in parts) else np.inf
     value = average[1] - average[0]
+    stderr = np.inf if np.isnan(value) else float(np.sqrt(variance + signed @ signed))
     low, high = max(value - z * stderr, -spread), min(value + z * stderr, spread)
-    if low > high:  # the interval lies outside of what is possible
+    if not low <= high:  # the interval lies outside of what is possible, or the evidence tells nothing
         low, high = -spread, spread
     sizes = len(members[0]), len(members[1])
     return Difference(value, low, high, confidence, stderr, -spread, spread, (first, second), (average[0], average[1]), sizes)
@@ -785,11 +784,6 @@ def _two(groups: Levels, what: str = "groups", fix: str = "Name two, groups=(fir
     if len(groups.values) != 2:
         raise InvalidInput(f"Expected two {what}, got {len(groups.values)}: {', '.join(map(repr, groups.values[:5]))}. {fix}")
     return groups.values[0], groups.values[1]
-
-
-def normal_quantile(confidence: float) -> float:
-    """Return z with P(|Z| <= z) = confidence for a standard normal Z."""
-    return NormalDist().inv_cdf(min(0.5 + _validate.fraction(confidence=confidence) / 2, 1.0 - 2.0**-53))
 
 
 def effect(
@@ -902,7 +896,7 @@ def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) ->
     require_rank(full)
     coefficients, covariance = least_squares(full.table, rows.noisy.class_weights() @ numbers, rows.units)
     value, stderr = float(coefficients[1]), float(np.sqrt(covariance[1, 1]))
-    z = normal_quantile(plain.confidence)
+    z = quantile(plain.confidence)
     ends = max(value - z * stderr, plain.least), min(value + z * stderr, plain.most)
     low, high = ends if ends[0] <= ends[1] else (plain.least, plain.most)
     rest = plain.confidence, stderr, plain.least, plain.most, plain.groups, plain.means, plain.n_rows

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
+from labeldp.protocol._statistics import quantile
 from labeldp.stats._columns import Codes, Floats
 from labeldp.stats._families import Family, Softmax
-from labeldp.stats._figures import normal_quantile
 
 FAR = 50.0  # coefficient of a scaled column at which a growing estimate is given up
 _STEPS = 200  # at most, of a fit and of an interval's end
@@ -172,7 +172,7 @@ class Profile:
 
     def interval(self, confidence: float, places: Sequence[int]) -> Floats:
         """Compute the intervals of r coefficients: (r, 2)."""
-        reach, degrees = normal_quantile(confidence), self._degrees
+        reach, degrees = quantile(confidence), self._degrees
         if self.rows is not None and degrees is not None:
             t = stdtrit(degrees, ndtr(reach)) if degrees > 0 else np.inf
             reach = np.sqrt(self.rows * np.log1p(t**2 / degrees)) if degrees > 0 else np.inf
@@ -197,7 +197,7 @@ class Profile:
 
     def is_open(self, i: int) -> bool:
         """Tell whether coefficient i may as well be ten standard errors larger or smaller, at a level of 5 %."""
-        most = normal_quantile(0.95) ** 2 * self.ratio[i]
+        most = quantile(0.95) ** 2 * self.ratio[i]
         return all(self._fall(self._at(i, move, self.found)) < most for move in (10 * self.halves[i], -10 * self.halves[i]))
 
     def _fall(self, there: Maximum) -> float:

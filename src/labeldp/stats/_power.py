@@ -15,6 +15,7 @@ from labeldp.laws._base import MAX_CELLS, Law, Table
 from labeldp.laws._exact import pack_sets
 from labeldp.laws._response import RandomizedResponse
 from labeldp.laws._subset import SubsetSelection
+from labeldp.protocol._statistics import quantile
 from labeldp.stats._columns import Floats
 
 _FEWEST = 2  # rows of a comparison: one of each group
@@ -55,9 +56,11 @@ class ProportionDifference:
         _validate.fraction(share=self.share)
 
     def size(self) -> float:
+        """Return the difference, second minus first."""
         return self.second - self.first
 
     def variance(self, law: Law | None) -> float:
+        """Compute the variance of the estimated difference times the number of rows, under a law, or without privacy."""
         parts = [_share_variance(law, p) for p in (self.first, self.second)]
         return parts[0] / (1 - self.share) + parts[1] / self.share
 
@@ -95,9 +98,11 @@ class MeanDifference:
             raise InvalidInput("Expected shares of at least 0, not all 0. Give a guess of the class frequencies.")
 
     def size(self) -> float:
+        """Return the difference."""
         return self.difference
 
     def variance(self, law: Law | None) -> float:
+        """Compute the variance of the estimated difference times the number of rows, under a law, or without privacy."""
         shares = np.asarray(self.shares, np.float64)
         one = mean_variance(law, np.asarray(self.values, np.float64), shares / shares.sum())
         return one / (1 - self.share) + one / self.share
@@ -131,9 +136,11 @@ class LogisticCoefficient:
             _validate.fraction(share=self.share)
 
     def size(self) -> float:
+        """Return the coefficient."""
         return self.log_odds_ratio
 
     def variance(self, law: Law | None) -> float:
+        """Compute the variance of the estimated coefficient times the number of rows, under a law, or without privacy."""
         if self.share is None:
             nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
             x, weights = nodes * self.spread, weights / weights.sum()
@@ -187,7 +194,7 @@ def power(effect: Effect, law: Law | None, n_rows: int, *, confidence: float = 0
     0.29
     """
     n = _validate.integer(n_rows=n_rows, low=1)
-    z, size, variance = _quantile(confidence), _size(effect), effect.variance(law)
+    z, size, variance = quantile(confidence), _size(effect), effect.variance(law)
     ratio = size / math.sqrt(variance / n) if variance else math.inf  # labels without noise that are certain in each group
     return float(ndtr(ratio - z) + ndtr(-ratio - z))
 
@@ -222,16 +229,18 @@ def rows_for(effect: Effect, law: Law | None, *, power: float = 0.8, confidence:
     [7677, 79939]
     """
     wanted = _validate.fraction(power=power)
-    z = _quantile(confidence)
+    z = quantile(confidence)
     if not wanted > 1 - confidence:
         raise InvalidInput(f"Expected power > 1 - confidence = {1 - confidence:g}, which a test has without any rows, got {power:g}.")
     size, variance = _size(effect), effect.variance(law)
     # The smaller tail of the test is left out: a little more rows, and only at a power near the level.
-    return max(_FEWEST, math.ceil(variance * ((z + float(ndtri(wanted))) / size) ** 2))
-
-
-def _quantile(confidence: float) -> float:
-    return float(ndtri(0.5 + _validate.fraction(confidence=confidence) / 2))
+    apart = (z + float(ndtri(wanted))) / size
+    rows = variance * apart * apart
+    if not rows < math.inf:
+        raise InvalidInput(
+            f"Expected an effect that some number of rows detects, got one of size {size:.3g}. Give the least one that matters."
+        )
+    return max(_FEWEST, math.ceil(rows))
 
 
 def _size(effect: Effect) -> float:

@@ -14,7 +14,7 @@ from scipy.special import gammaincc, ndtr
 from labeldp import _validate
 from labeldp.errors import InvalidInput, MisfitWarning, SeparationWarning, warn
 from labeldp.evidence import NoisyLabels
-from labeldp.protocol._statistics import number_text
+from labeldp.protocol._statistics import number_text, quantile
 from labeldp.stats._columns import (
     Codes,
     Column,
@@ -30,7 +30,7 @@ from labeldp.stats._columns import (
     warn_of_units,
 )
 from labeldp.stats._families import Count, Family, Normal, Softmax
-from labeldp.stats._figures import digits_text, least_squares, normal_quantile, outer_of, text_table
+from labeldp.stats._figures import digits_text, least_squares, outer_of, text_table
 from labeldp.stats._likelihood import FAR, Maximum, Problem, Profile, maximise
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
@@ -120,7 +120,7 @@ class Regression:
         places = list(range(len(self.names))) if names is None else [self._place(name) for name in names]
         if self._profile is not None:
             return self._profile.interval(confidence, places)
-        params, halves = self.params[places], normal_quantile(confidence) * self.bse[places]
+        params, halves = self.params[places], quantile(confidence) * self.bse[places]
         return np.column_stack([params - halves, params + halves])
 
     def _place(self, name: str) -> int:
