@@ -252,6 +252,7 @@ def test_edges_have_defined_results():
         (lambda noisy, s: metrics.calibration_curve(noisy, np.abs(s) / 9, strategy="even"), "uniform"),
         (lambda noisy, s: metrics.make_scorer("roc-auc"), "roc_auc"),
         (lambda noisy, s: metrics.roc_auc([0, 1], s), "Expected NoisyLabels"),
+        (lambda noisy, s: metrics.accuracy(np.arange(2), np.arange(2)), "Expected NoisyLabels"),
     ],
 )
 def test_bad_input_is_refused(call, message):

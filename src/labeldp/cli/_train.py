@@ -332,17 +332,19 @@ def quality_text(facts: Mapping[str, Any]) -> str:
     if "estimated_rmse" in facts:
         return _quality_of_numbers(facts)
     if facts["estimated_accuracy"] is None:
-        return _not_estimated("How accurate it is")
+        return _not_estimated("How accurate it is", facts)
     if not facts["estimated_accuracy"]["tells"]:
         return " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
     accuracy = _beside("accuracy", facts["estimated_accuracy"], "always the commonest class", facts["baseline_accuracy"])
     return accuracy + _beside("log-loss", facts["estimated_log_loss"], "the class frequencies alone", facts["baseline_log_loss"])
 
 
-def _not_estimated(what: str) -> str:
+def _not_estimated(what: str, facts: Mapping[str, Any]) -> str:
     from labeldp.protocol._fit import MIN_VALIDATION_ROWS
 
-    return f" {what} was not estimated: that takes at least {MIN_VALIDATION_ROWS} noisy rows that are held out; --recipe holds out none."
+    none = "--recipe holds out none" if "paper" in facts else "answers about clusters have none" if facts.get("clusters") else ""
+    few = f"that takes at least {MIN_VALIDATION_ROWS} noisy rows that are held out"
+    return f" {what} was not estimated: {few}{none and '; '}{none}."
 
 
 def _beside(name: str, found: Mapping[str, Any], what: str, constant: Mapping[str, Any]) -> str:
@@ -359,7 +361,7 @@ def _quality_of_numbers(facts: Mapping[str, Any]) -> str:
     """Report the estimated RMSE and R^2 of the model, and the RMSE of the mean alone."""
     error, constant, share = facts["estimated_rmse"], facts["baseline_rmse"], facts["estimated_r2"]
     if error is None:
-        return _not_estimated("How large its errors are")
+        return _not_estimated("How large its errors are", facts)
     if not error["tells"]:
         return " At this epsilon the noisy rows that were held out are too few to tell how large its errors are."
     places = max(0, 2 - math.floor(math.log10(max(error["high"], constant["high"], 1e-12))))  # three digits of the largest figure

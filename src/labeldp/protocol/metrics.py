@@ -118,7 +118,8 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: Array
     >>> 0.9 < ldp.metrics.accuracy(noisy, truth).high <= 1.0
     True
     """
-    hits, weights = np.eye(noisy.n_classes)[_codes(noisy, predictions)], _weights(sample_weight, len(noisy))
+    codes, weights = _codes(noisy, predictions), _weights(sample_weight, len(noisy))
+    hits = np.eye(noisy.n_classes)[codes]
     return _mean(noisy, hits, weights, confidence, most=1.0, constant=float(_rates(noisy, weights).max()))
 
 
