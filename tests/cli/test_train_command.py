@@ -517,7 +517,8 @@ def test_accuracy_is_said_beside_a_constants_and_never_where_it_cannot_be() -> N
     )
     few = facts | {"estimated_accuracy": found(6.8, 0.0, 1.0, tells=False)}
     assert quality_text(few) == " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
-    for more, why in (({}, ""), ({"paper": {}}, "; --recipe holds out none"), ({"clusters": {"n": 3}}, "; answers about clusters have none")):
+    reasons = {"paper": "; --recipe holds out none", "clusters": "; answers about clusters have none"}
+    for more, why in (({}, ""), *(({name: {"n": 3}}, reason) for name, reason in reasons.items())):
         said = f" How accurate it is was not estimated: that takes at least 20 noisy rows that are held out{why}."
         assert quality_text(facts | more | {"estimated_accuracy": None}) == said
 
