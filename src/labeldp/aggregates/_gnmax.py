@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp.aggregates import _gaussian
 from labeldp.aggregates._base import LARGEST_EPSILON, SMALLEST_EPSILON, Query
-from labeldp.aggregates._discrete import Coins, discrete_gaussian
+from labeldp.aggregates._discrete import WIDEST, Coins, discrete_gaussian
 from labeldp.aggregates._vote import first_in_random_order, noisy_failure
 from labeldp.errors import InvalidInput
 from labeldp.laws._exact import Words
@@ -86,7 +86,11 @@ class ConfidentGNMax(Query):
             object.__setattr__(self, "max_answers", _validate.integer(max_answers=self.max_answers, low=1))
             if self.max_answers > self.n_groups:
                 raise InvalidInput(f"Expected max_answers of at most {self.n_groups} queries, got {self.max_answers}. Lower it.")
-        self.variances()  # refuses a budget that no noise can keep
+        if not max(self.variances()) <= WIDEST**2:  # they refuse a budget that no noise can keep
+            raise InvalidInput(
+                f"Expected a larger epsilon or fewer queries, got epsilon={self.epsilon!r}, delta={self.delta!r}, "
+                f"check_share={self.check_share!r} and {self.n_groups} queries: the noise would leave 64-bit numbers."
+            )
 
     @classmethod
     def of(
