@@ -59,8 +59,8 @@ class RepeatAndSelect:
         mean = _validate.positive(mean=self.mean, fix="Pass the expected number of runs, for example mean=10.")
         if not mean > 1:
             raise InvalidInput(f"Expected mean > 1, got mean={self.mean!r}. A single run needs no tuning.")
-        given = self.shape
-        if isinstance(given, bool) or not isinstance(given, numbers.Real) or not given >= 0:
+        given: object = self.shape
+        if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) >= 0:
             raise InvalidInput(f"Expected shape >= 0, got shape={given!r}. 1 is geometric, 0 logarithmic, math.inf Poisson.")
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "shape", float(given))

@@ -312,8 +312,8 @@ class _NamedGroups(np.ndarray):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the names in a pickle."""
-        make, arguments, state = super().__reduce__()
-        return make, arguments, (state, self.columns)
+        made: Any = super().__reduce__()
+        return *made[:2], (made[2], self.columns)
 
     def __setstate__(self, state: Any) -> None:
         array, self.columns = state
