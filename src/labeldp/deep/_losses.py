@@ -569,15 +569,7 @@ def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[n
 
 def _weights(noisy: NoisyLabels) -> Floats:
     """Average the laws' unbiased weights over the draws of each row that have an unbiased estimator."""
-    total, draws = np.zeros((len(noisy), noisy.n_classes)), np.zeros(len(noisy))
-    for block in noisy.blocks:
-        weights = block.law.weights(block.outputs, block.side)
-        known = np.isfinite(weights).all(axis=1)  # NaN where the law of a row is not invertible
-        total[block.rows[known]] += weights[known]
-        draws[block.rows[known]] += 1
-    if not (draws > 0).all():
-        noisy.debias(np.zeros((len(noisy), noisy.n_classes)))  # raises an error that gives the reasons
-    return (total / draws[:, None]).astype(np.float32)
+    return noisy.class_weights().astype(np.float32)
 
 
 # Losses -----------------------------------------------------------------------------------------------------------------------------
