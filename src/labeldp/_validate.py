@@ -228,7 +228,7 @@ def left_of(total: float, part: float, what: str = "the prior") -> float:
     Parameters
     ----------
     total, part : float
-    what : str
+    what : str, default="the prior"
         Whose part it is, for the message.
     """
     whole, first = exact(epsilon(total)), exact(epsilon(part))

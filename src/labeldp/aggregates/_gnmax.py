@@ -35,7 +35,7 @@ class ConfidentGNMax(Query):
         Total of one unit, over all queries, answered or not.
     n_groups : int
         Number of queries.
-    mechanism : {"gaussian"}
+    mechanism : {"gaussian"}, default="gaussian"
     delta : float
         In (0, 1); far below one over the number of rows.
     n_teachers : int
@@ -45,7 +45,7 @@ class ConfidentGNMax(Query):
         for one; every query is answered.
     max_answers : int, optional
         In 1..n_groups: further queries that pass are not answered. None: no limit. Noise is for this many answers, however many there are.
-    check_share : float
+    check_share : float, default=0.25
         In (0, 1): the part of the budget, as squared mean, that the checks get.
 
     Notes

@@ -38,7 +38,7 @@ class FeatureSums(Query):
         Total for one unit over all sums.
     n_groups : int
         d, the number of features: columns of the (n, d) array that is passed for the groups.
-    mechanism : {"gaussian"}
+    mechanism : {"gaussian"}, default="gaussian"
     delta : float
         In (0, 1).
     norm : float, default=1.0

@@ -174,9 +174,9 @@ def aggregate(
     spec : AggregateSpec or PeerSpec
     ledger : Ledger, or its path, optional
         The user's own by default, never none.
-    redraw : bool
+    redraw : bool, default=False
         Draw and charge again, even if the ledger has the same answer.
-    progress : function of (phase, done, total)
+    progress : function of (phase, done, total), optional
 
     Returns
     -------

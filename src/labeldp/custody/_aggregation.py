@@ -109,7 +109,7 @@ def aggregate(
         them off the labels, as in `privatize`.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
-    column : str
+    column : str, default="label"
         Name of the label column.
     ids : (n,) or (n, columns) array, column or table, optional
         Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
@@ -302,7 +302,7 @@ def aggregate_best(
         no number is refused after the charge.
     tuning : RepeatAndSelect
         Distribution of the number of runs; its shape must be 1 (geometric).
-    score_name : str
+    score_name : str, default=""
         Public name of the score, by which a repeat of the request is recognised. Two scores need two names.
     classes, dataset, column, ids, ledger, noise, redraw, id_name
         As in `aggregate`.
@@ -507,7 +507,7 @@ def answer_groups(
     account : Account
     given : RowIds
         Ids and units of the rows.
-    inferred : bool
+    inferred : bool, default=False
         True if the classes were read off the labels, which the ledger records.
     """
     query = checked(question.query)

@@ -122,7 +122,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         ----------
         epsilon : float
             Guarantee: pure epsilon-label-DP for all columns of a row together.
-        split : str
+        split : str, default="auto"
             "equal", "weights" or "information" give every column a share of epsilon (`Independent`): equal ones, those of `weights`, or
             such that the release is expected to tell the same share of every column's entropy. "one" asks every row about one column, with
             all of epsilon (`OneColumn`), each column equally often or as often as `weights` say. "joint" releases a set of combinations
