@@ -40,7 +40,7 @@ def replace_file(made: Path, path: Path, data: bytes, *, public: bool = False, l
     data : bytes
     public : bool
         Give the file the rights of an ordinary new file; by default only its owner can read it.
-    last : bool
+    last : bool, default=True
         Wait for the folder, too. Of several files that count together only the last needs to.
     """
     made.unlink(missing_ok=True)

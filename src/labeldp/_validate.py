@@ -53,7 +53,7 @@ def _single(named: dict[str, object]) -> tuple[str, object]:
 
 def _real(name: str, value: object, expected: str, fix: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}")
+        raise InvalidInput(f"Expected {expected}, got {name}={shown(value)}. {fix}".rstrip())
     return float(value)
 
 
@@ -228,7 +228,7 @@ def left_of(total: float, part: float, what: str = "the prior") -> float:
     Parameters
     ----------
     total, part : float
-    what : str
+    what : str, default="the prior"
         Whose part it is, for the message.
     """
     whole, first = exact(epsilon(total)), exact(epsilon(part))

@@ -97,7 +97,7 @@ class LabelDPError(Exception):
     ----------
     *args : object
         The message.
-    cli : str
+    cli : str, default=""
         The message in terms of the command line's options; "" if `args` fits there, too.
     """
 

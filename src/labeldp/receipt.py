@@ -43,7 +43,7 @@ def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "")
         An infinite epsilon means that there is no guarantee.
     who : str
         Whom the guarantee protects: "row", or a description of the unit.
-    except_for : str
+    except_for : str, default=""
         The part that the guarantee does not cover.
     """
     if epsilon == math.inf:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private columns that names show: no feature, no group, no public column of a figure, and no second budget."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -111,7 +113,9 @@ def test_groups_are_no_charged_column(charge, ledger):
     charge()
     facts = {"dataset": "x", "column": "ward", "ids": IDS, "ledger": ledger}
     asked = Groupings(TABLE, by=["churn"])
-    for query, groups in [(ldp.aggregates.Histogram(3, 1.0, 2), TABLE.churn), (asked.query(3, epsilon=1.0), asked.groups)]:
+    tables = asked.query(3, epsilon=1.0)
+    copied = pickle.loads(pickle.dumps(asked)).groups  # as a worker gets it
+    for query, groups in [(ldp.aggregates.Histogram(3, 1.0, 2), TABLE.churn), (tables, asked.groups), (tables, copied[::-1])]:
         with pytest.raises(InvalidInput, match=f"groups, got {PRIVATE}"):
             ldp.aggregate(TABLE.ward, query, groups, **facts)
     assert len(ledger.runs()) == 1

@@ -379,6 +379,14 @@ def test_an_answer_with_names_is_read_back(query: Query, tmp_path: Path) -> None
         replace(found, group_names=("north", "north", "east", "west"))
 
 
+def test_groups_may_have_numbers_and_texts_as_names() -> None:
+    found = replace(ldp.aggregate(LABELS, QUERY, GROUPS, classes=[0, 1, 2]), group_names=(1, "x", 2.5, ("a", "b")))
+    for given in ([1, "x", ("a", "b")], (np.int64(1), np.str_("x"), ("a", "b"))):
+        assert found.predict(given).tolist() == found.labels()[[0, 1, 3]].tolist()
+    with pytest.raises(InvalidInput, match="another one in row 1"):
+        found.predict([1, "2.5"])
+
+
 def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
     """Files with counts by number are read as well: what earlier ledgers stored."""
     one, two = (ldp.aggregate([5, 6], Histogram(2, 1.0, 1), [0, 0], classes=classes) for classes in ([5, 6], [6, 5]))

@@ -235,6 +235,7 @@ def test_failure_is_that_of_the_answers_noise() -> None:
         ({"epsilon": 0.0}, "epsilon"),
         ({"mechanism": "laplace"}, "mechanism"),
         ({"n_groups": 0}, "n_groups >= 1"),
+        ({"epsilon": 1e-6, "delta": 1e-9, "check_share": 1e-24}, "larger epsilon or fewer queries.*64-bit"),
     ],
 )
 def test_what_is_wrong_is_refused(wrong: dict[str, object], said: str) -> None:

@@ -90,6 +90,12 @@ def test_the_number_of_runs_is_geometric() -> None:
     assert sum(geometric_law(4.0, 500)) <= 1
 
 
+def test_numbers_of_any_kind_are_taken() -> None:
+    words = CounterWords(np.array([1]))
+    assert RepeatAndSelect(np.float32(3), np.int64(1)).repeats(words) == RepeatAndSelect(3).repeats(words)
+    assert RepeatAndSelect(3, np.int64(0)) == RepeatAndSelect(3.0, 0.0)
+
+
 def test_the_best_run_wins() -> None:
     tuned, stream = RepeatAndSelect(30.0), CounterWords(np.array([2]))
     scores = [math.nan, 0.1, 0.7, math.nan, 0.7, *np.linspace(0, 0.6, 2000)]

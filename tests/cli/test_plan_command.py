@@ -176,6 +176,20 @@ def test_caps_are_compared_by_the_rows_of_each_unit() -> None:
     assert {line.epsilon_per_row for line in many.laws} == {4.0}  # the laws are compared at that cap
 
 
+def test_a_cap_that_is_given_says_how_many_rows_count() -> None:
+    """Ten rows of each of 1,000 units, of which a cap of 1 keeps one, although more would tell more."""
+    known = plan(2, [4.0, 8.0], rows=1000)
+    made = plan(2, [4.0, 8.0], rows=10_000, rows_per_unit={10: 1000}, max_rows_per_unit=1)
+    assert made.budgets == known.budgets and made.learners == known.learners
+    assert [cap.max_rows_per_unit for cap in made.caps if cap.recommended] == [2, 3]
+    grid = ldp.Grid(0, 100, points=11)
+    numbers = plan_numbers(grid, [8.0], rows=10_000, rows_per_unit={10: 1000}, max_rows_per_unit=1)
+    assert numbers.laws == plan_numbers(grid, [8.0], rows=1000).laws
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(ldp.errors.InvalidInput, match="a whole number max_rows_per_unit >= 1"):
+            plan(2, [1.0], max_rows_per_unit=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("file", ["visits.csv", "visits.parquet"])
 def test_a_table_says_how_many_rows_a_unit_has(tmp_path: Path, file: str) -> None:
     user = [number for rows, units in UNITS.items() for unit in range(units) for number in [f"{rows}/{unit}"] * rows]

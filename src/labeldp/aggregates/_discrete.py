@@ -198,7 +198,7 @@ def _laplace(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None) -
     return _geometric(coins, rows, a, digits) - _geometric(coins, rows, a, digits)
 
 
-def _geometric(coins: Coins, rows: Rows, a: Fraction, digits: int | None = None) -> Int64s:
+def _geometric(coins: Coins, rows: Rows, a: Fraction, digits: int | None) -> Int64s:
     """Draw geometric numbers, P[k] = (1 - q) q^k, q = e^-a: (m,) int64."""
     # Write k = low + 2^d high with 0 <= low < 2^d. Then P[k] = q^low (1 - q) / (1 - q^(2^d)) x (q^(2^d))^high (1 - q^(2^d)): low and high
     # are independent, and high is geometric. q^low is the product of q^(2^i) over the ones among the binary digits of low, so these are

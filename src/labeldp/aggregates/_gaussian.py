@@ -63,7 +63,7 @@ def discrete_delta(variance: Fraction, epsilon: float, max_rows_per_unit: int = 
     variance : Fraction
         The parameter sigma^2 > 0 of the noise.
     epsilon : float
-    max_rows_per_unit : int
+    max_rows_per_unit : int, default=1
         m; all labels of a unit may change.
 
     Returns

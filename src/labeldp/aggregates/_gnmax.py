@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp.aggregates import _gaussian
 from labeldp.aggregates._base import LARGEST_EPSILON, SMALLEST_EPSILON, Query
-from labeldp.aggregates._discrete import Coins, discrete_gaussian
+from labeldp.aggregates._discrete import WIDEST, Coins, discrete_gaussian
 from labeldp.aggregates._vote import first_in_random_order, noisy_failure
 from labeldp.errors import InvalidInput
 from labeldp.laws._exact import Words
@@ -35,7 +35,7 @@ class ConfidentGNMax(Query):
         Total of one unit, over all queries, answered or not.
     n_groups : int
         Number of queries.
-    mechanism : {"gaussian"}
+    mechanism : {"gaussian"}, default="gaussian"
     delta : float
         In (0, 1); far below one over the number of rows.
     n_teachers : int
@@ -45,7 +45,7 @@ class ConfidentGNMax(Query):
         for one; every query is answered.
     max_answers : int, optional
         In 1..n_groups: further queries that pass are not answered. None: no limit. Noise is for this many answers, however many there are.
-    check_share : float
+    check_share : float, default=0.25
         In (0, 1): the part of the budget, as squared mean, that the checks get.
 
     Notes
@@ -86,7 +86,11 @@ class ConfidentGNMax(Query):
             object.__setattr__(self, "max_answers", _validate.integer(max_answers=self.max_answers, low=1))
             if self.max_answers > self.n_groups:
                 raise InvalidInput(f"Expected max_answers of at most {self.n_groups} queries, got {self.max_answers}. Lower it.")
-        self.variances()  # refuses a budget that no noise can keep
+        if not max(self.variances()) <= WIDEST**2:  # they refuse a budget that no noise can keep
+            raise InvalidInput(
+                f"Expected a larger epsilon or fewer queries, got epsilon={self.epsilon!r}, delta={self.delta!r}, "
+                f"check_share={self.check_share!r} and {self.n_groups} queries: the noise would leave 64-bit numbers."
+            )
 
     @classmethod
     def of(

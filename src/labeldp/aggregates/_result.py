@@ -137,7 +137,9 @@ class Aggregate:
         if self.group_names is None:
             return check_groups(groups, self.n_groups)
         table = {name: number for number, name in enumerate(self.group_names)}
-        found = np.array([table.get(name, -1) for name in np.asarray(groups).tolist()], np.int64)
+        # An array of a list with numbers and text would have text alone.
+        given = groups if isinstance(groups, list | tuple) else np.asarray(groups).tolist()
+        found = np.array([table.get(name.item() if isinstance(name, np.generic) else name, -1) for name in given], np.int64)
         if (found < 0).any():
             raise InvalidInput(f"Expected names of groups that were asked about, got another one in row {np.argmin(found)}.")
         return found

@@ -20,6 +20,7 @@ UNITS = 1 << 20
 """The bound on a row's norm in units of the sums: features are cut to whole units, which moves a row by less than 2^-20 sqrt(d) of it."""
 
 _HUGE = 2.0**100  # far longer than any bound
+_SMALLEST = 1e-300  # bounds below it have no float of units in them
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class FeatureSums(Query):
         Total for one unit over all sums.
     n_groups : int
         d, the number of features: columns of the (n, d) array that is passed for the groups.
-    mechanism : {"gaussian"}
+    mechanism : {"gaussian"}, default="gaussian"
     delta : float
         In (0, 1).
     norm : float, default=1.0
@@ -74,6 +75,8 @@ class FeatureSums(Query):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "norm", _validate.positive(norm=self.norm))
+        if not self.norm >= _SMALLEST:
+            raise InvalidInput(f"Expected norm >= {_SMALLEST}, got norm={self.norm!r}. Multiply features and norm by a public number.")
 
     def value_shape(self) -> tuple[int, ...]:
         """Return the shape of the values: (d, K), whole units of norm / 2^20."""
@@ -85,6 +88,7 @@ class FeatureSums(Query):
 
     def units(self, features: ArrayLike) -> NDArray[np.int64]:
         """Cut public features to whole units: (n, d) int64 of norm at most 2^20, from (n, d) numbers; refuse others."""
+        _validate.unmasked(features=features)
         rows = np.asarray(features)
         if rows.ndim != 2 or rows.shape[1] != self.n_groups or rows.dtype.kind not in "fiub":
             raise InvalidInput(

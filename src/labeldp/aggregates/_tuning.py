@@ -11,6 +11,7 @@ Papernot and Steinke 2022, "Hyperparameter tuning with Renyi differential privac
 """
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -58,9 +59,11 @@ class RepeatAndSelect:
         mean = _validate.positive(mean=self.mean, fix="Pass the expected number of runs, for example mean=10.")
         if not mean > 1:
             raise InvalidInput(f"Expected mean > 1, got mean={self.mean!r}. A single run needs no tuning.")
-        given = self.shape
-        if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        given: object = self.shape
+        if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) >= 0:
             raise InvalidInput(f"Expected shape >= 0, got shape={given!r}. 1 is geometric, 0 logarithmic, math.inf Poisson.")
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "shape", float(given))
 
     def pure_epsilon(self, epsilon: float) -> float:
         """Return the epsilon of tuning a pure mechanism, for any mean: (2 + shape) epsilon, rounded up. Infinite for Poisson."""

@@ -84,7 +84,7 @@ class Vote(Query):
         ----------
         gaps : (g, K - 1) integers >= 0
             Assumed leads over each of the other classes, for planning. The true ones are private.
-        max_rows_per_unit : int
+        max_rows_per_unit : int, default=1
 
         Returns
         -------

@@ -174,9 +174,9 @@ def aggregate(
     spec : AggregateSpec or PeerSpec
     ledger : Ledger, or its path, optional
         The user's own by default, never none.
-    redraw : bool
+    redraw : bool, default=False
         Draw and charge again, even if the ledger has the same answer.
-    progress : function of (phase, done, total)
+    progress : function of (phase, done, total), optional
 
     Returns
     -------
@@ -310,7 +310,7 @@ def _numbered(
         progress("count", done, table.extent)
 
 
-def _publish(answer: Aggregate, made: Path, target: Path, estimates: pa.Table | None = None) -> None:
+def _publish(answer: Aggregate, made: Path, target: Path, estimates: pa.Table | None) -> None:
     """Write the answer's file, CSV with estimates, and name it. An existing file of this name must be the same answer, byte for byte."""
     # `repeated` is a fact of the call, not of the draw: without it, the files of a request and its repeat are equal byte for byte.
     table = replace(answer, receipt=replace(answer.receipt, repeated=False)).to_table()

@@ -77,7 +77,7 @@ class NetOptions:
         The learning rate's peak.
     nets : int, optional
         Number of nets of an Ensemble.
-    device : str
+    device : str, default="auto"
         "auto": the GPU if there is one.
     folder : Path, optional
         Folder for the state of the training, from which the same call resumes after a kill.

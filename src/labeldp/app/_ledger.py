@@ -311,7 +311,7 @@ def destroy_key(path: Path, ledger: Callable[[], Ledger], force: bool = False) -
     path : Path
     ledger : function that returns a Ledger
         The ledger whose charged runs may still need the key. Not called with `force`.
-    force : bool
+    force : bool, default=False
         Destroy the key even if runs need it; these can then never be finished.
     """
     key_id = key_file_id(path)

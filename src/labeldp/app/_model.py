@@ -290,9 +290,9 @@ def load_model(folder: Path, trust: Collection[str] = (), device: str = "cpu") -
 
     Parameters
     ----------
-    trust : collection of str
+    trust : collection of str, default=()
         Types that the file may build although neither skops nor labeldp knows them.
-    device : str
+    device : str, default="cpu"
         The device of a net; "auto" is the GPU if there is one.
 
     Raises
@@ -562,7 +562,7 @@ def check_estimator(estimator: Any, name: str, trust: Collection[str] = ()) -> A
     estimator : what skops has built
     name : str
         Name of its file, for messages.
-    trust : collection of str
+    trust : collection of str, default=()
         Types that the user trusts.
 
     Raises

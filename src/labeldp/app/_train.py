@@ -214,15 +214,15 @@ class TrainSpec:
         cluster; "boosting", "lightgbm" or "xgboost", gradient boosting by scikit-learn or these libraries; "linear", a logistic regression
         with a weight for each category; or "auto": a small convnet for images, linear if a table's columns have many categories, else
         boosting. Numbers are learned by one of `NUMBER_MODELS`; "linear" is then a ridge regression.
-    net : NetOptions
-    inputs : InputsSpec
+    net : NetOptions, optional
+    inputs : InputsSpec, optional
         The inputs to learn from.
     prior : ClustersSpec, or of numbers HistogramSpec, optional
         Prior from clusters of the inputs, paid from a part of epsilon.
     recipe : PaperSpec, optional
         Recipe of a source paper, which decides law, stages and correction, and trains on all rows, so that no quality is estimated. For
         raw labels.
-    evidence : EvidenceSpec
+    evidence : EvidenceSpec, optional
         Evidence that proves a released table; or the declaration that another mechanism drew the labels, by `law` at `epsilon`: then
         nothing is charged, and nothing is proven.
     """

@@ -217,7 +217,7 @@ def run(out: str | Path = "demo-out", *, seeds: int = 8, workers: int = 2, conso
 
     Parameters
     ----------
-    out : path
+    out : path, default="demo-out"
         Folder to write to; created if missing.
     seeds : int, default=8
         Number of noise seeds and splits to average over.

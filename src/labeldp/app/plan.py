@@ -186,7 +186,7 @@ def plan(
     laws : sequence of str, default=()
         Further laws to compare, by name: "rr-top-k:3", or a user's law after `labeldp.register_law`.
     rows : int >= 1, optional
-        Number of rows of the table, to compute how many true labels the noisy ones are worth.
+        Number of rows of the table, to compute how many true labels the noisy ones are worth: with `rows_per_unit` those within the cap.
     max_rows_per_unit : int >= 1, optional
         Cap on the rows of a unit: each row's law has epsilon divided by it. Default: 1, or with `rows_per_unit` the most informative cap.
     rows_per_unit : mapping of int to int, optional
@@ -208,6 +208,7 @@ def plan(
     _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy.")
     if rows is not None:
         _validate.integer(rows=rows, low=1)
+    given = None if max_rows_per_unit is None else _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
     lines: list[LawAtBudget] = []
     caps: list[CapAtBudget] = []
     budgets: list[Advantage] = []
@@ -216,14 +217,12 @@ def plan(
     for epsilon in epsilons:
         names = (*COMPARED, *laws)
         found = [] if rows_per_unit is None else _caps(n_classes, _validate.epsilon(epsilon), rows_per_unit, names)
-        best_cap = next(filter(_recommended, found), None)
         caps += found
-        cap = max_rows_per_unit or (best_cap.max_rows_per_unit if best_cap else 1)
+        cap, kept = _cap_and_rows(given, found, rows, rows_per_unit)
         made = _compared(n_classes, _validate.epsilon(epsilon), cap, names)
         best = _best(made)
         lines += [_line(name, law, epsilon, recommended=name == best) for name, law in made.items()]
         bits = _bits(made[best])
-        kept = rows if best_cap is None else best_cap.rows_kept
         worth = None if kept is None else kept * bits / math.log2(n_classes)
         budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else worth))
         reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
@@ -318,7 +317,7 @@ def plan_numbers(
     laws : sequence of str, default=()
         Further laws to compare, by name.
     rows : int >= 1, optional
-        Number of rows, to compute the error of their mean. Default: with `rows_per_unit` those within the cap.
+        Number of rows, to compute the error of their mean. With `rows_per_unit` those within the cap count instead.
     max_rows_per_unit : int >= 1, optional
         Each row's law has epsilon divided by it. Default: 1, or with `rows_per_unit` the most informative cap.
     rows_per_unit : mapping of int to int, optional
@@ -343,8 +342,7 @@ def plan_numbers(
     for epsilon in epsilons:
         found = [] if rows_per_unit is None else _caps(len(grid), _validate.epsilon(epsilon), rows_per_unit, (drawn,))
         caps += found
-        cap = given or next((each.max_rows_per_unit for each in found if each.recommended), 1)
-        kept = rows or sum(min(each, cap) * units for each, units in (rows_per_unit or {}).items()) or None
+        cap, kept = _cap_and_rows(given, found, rows, rows_per_unit)
         per_row = per_row_epsilon(_validate.epsilon(epsilon), cap)
         made = [_line_of_numbers(name, grid, epsilon, per_row, kept) for name in dict.fromkeys((*OF_NUMBERS, *laws))]
         by = {line.law: line for line in made if isinstance(line, NumbersAtBudget)}
@@ -426,10 +424,23 @@ def _caps(n_classes: int, epsilon: float, rows_per_unit: Mapping[int, int], name
         made = _compared(n_classes, epsilon, cap, names)
         # For each cap the most informative law, since the best law may change with the epsilon that a row gets.
         law = made[_best(made)]
-        kept = sum(min(rows, cap) * units for rows, units in rows_per_unit.items())
+        kept = _kept(rows_per_unit, cap)
         found.append(CapAtBudget(epsilon, cap, kept, kept / total, law.epsilon, _bits(law), kept * _bits(law), recommended=False))
     best = max(found, key=lambda cap: cap.bits)
     return [replace(cap, recommended=cap is best) for cap in found]
+
+
+def _cap_and_rows(
+    given: int | None, caps: Sequence[CapAtBudget], rows: int | None, rows_per_unit: Mapping[int, int] | None
+) -> tuple[int, int | None]:
+    """Choose the cap at a budget, the recommended one of `caps` if none is given, and count the rows that it keeps, None if not known."""
+    cap = given or next((each.max_rows_per_unit for each in caps if each.recommended), 1)
+    return cap, rows if rows_per_unit is None else _kept(rows_per_unit, cap)
+
+
+def _kept(rows_per_unit: Mapping[int, int], cap: int) -> int:
+    """Count the rows within the cap."""
+    return sum(min(rows, cap) * units for rows, units in rows_per_unit.items())
 
 
 def parse_rows_per_unit(text: str) -> dict[int, int]:

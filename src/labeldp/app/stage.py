@@ -110,7 +110,7 @@ def release(
     engine : {"local", "spark", "ray"}, default="local"
     master : str, optional
         As in `labeldp.release`.
-    progress : function of (phase, done, total)
+    progress : function of (phase, done, total), optional
 
     Returns
     -------

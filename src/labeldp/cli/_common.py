@@ -449,29 +449,31 @@ class NumberOptions(ColumnOptions):
         if self.classes is None or self.classes_file is not None:
             return [[*self.required(null_class=self.null_class)]] * len(plain)
         parts = _parts(";", self.classes)
-        likely = [name for name in map(_likely_name, parts) if name is not None]
-        if any(_named(part, names) for part in parts):
-            named = usage(lambda: by_name(names, "--classes", "A,B", self.classes))
-            if set(named) != set(plain):
-                raise typer.BadParameter(
-                    f"Expected --classes of the columns without a range, {_validate.quoted(plain)}, each once, got those of "
-                    f"{_validate.quoted(named)}. Name each of them, and no other."
-                )
-            parts = [named[name] for name in plain]
-        elif likely:  # read by its place, a list with a wrong name would declare the name as a part of a class
+        by_names, likely = any(_named(part, names) for part in parts), [name for name in map(_likely_name, parts) if name is not None]
+        if likely and not by_names:  # read by its place, a list with a wrong name would declare the name as a part of a class
             usage(lambda: _validate.one_of(names, fix=ESCAPES, **{"column of --classes": likely[0]}))
-        elif len(parts) == len(names) > len(plain):  # a place for each column, empty where it has a range
-            both = [name for name, part in zip(names, parts, strict=True) if name not in plain and part.strip()]
-            if both:
-                raise typer.BadParameter(f"Expected a range or classes of column {both[0]!r}, got both. Leave one out.")
-            parts = [part for name, part in zip(names, parts, strict=True) if name in plain]
-        parts = parts * len(plain) if len(parts) == 1 else parts
+        if by_names:
+            parts = self._named_lists(names, plain)
+        elif len(parts) == 1:
+            parts = parts * len(plain)
+        elif len(parts) == len(names):
+            parts = _without_ranges(parts, names, plain)
         if len(parts) != len(plain):
             raise typer.BadParameter(
                 f"Expected classes of {len(plain)} columns ({', '.join(plain)}), got {len(parts)} lists. Write one list for all, or one a "
                 "column: 'A,B;C,D', or by name: 'NAME=A,B;NAME=C,D'. A number has a range instead: --range NAME=LOW:HIGH."
             )
         return [[*(split(part) or ()), *more] for part in parts]
+
+    def _named_lists(self, names: Sequence[str], plain: Sequence[str]) -> list[str]:
+        """Return the lists of --classes NAME=A,B;NAME=C,D in the order of the columns without a range."""
+        named = usage(lambda: by_name(names, "--classes", "A,B", self.classes))
+        if set(named) != set(plain):
+            raise typer.BadParameter(
+                f"Expected --classes of the columns without a range, {_validate.quoted(plain)}, each once, got those of "
+                f"{_validate.quoted(named)}. Name each of them, and no other."
+            )
+        return [named[name] for name in plain]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -583,6 +585,14 @@ def lines_of(file: Path) -> list[str]:
 def _parts(mark: str, text: str) -> list[str]:
     """Split a text at a mark, except where a backslash stands before it."""
     return re.split(rf"(?<!\\){mark}", text)
+
+
+def _without_ranges(parts: Sequence[str], names: Sequence[str], plain: Sequence[str]) -> list[str]:
+    """Return the lists of classes by the places of all columns, empty where a column has a range."""
+    both = [name for name, part in zip(names, parts, strict=True) if name not in plain and part.strip()]
+    if both:
+        raise typer.BadParameter(f"Expected a range or classes of column {both[0]!r}, got both. Leave one out.")
+    return [part for name, part in zip(names, parts, strict=True) if name in plain]
 
 
 def split(listed: str | None) -> list[str] | None:

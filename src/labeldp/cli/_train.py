@@ -376,12 +376,12 @@ def _error_of_numbers(found: Mapping[str, Any], places: int) -> str:
     return _measured(found, places=places) if found["value"] > 0 else f"at most {found['high']:,.{places}f}"
 
 
-def _measured(found: Mapping[str, Any], interval: bool = True, places: int = 3) -> str:
-    """Format an estimate."""
+def _measured(found: Mapping[str, Any], places: int = 3) -> str:
+    """Format an estimate with its interval."""
     low, high = found["low"], found["high"]
     # An unbiased estimate may lie outside of its interval, which is cut to possible values.
     value, low, high = (f"{each:,.{places}f}" for each in (min(max(found["value"], low), high), low, high))
-    return f"{value} ({low} to {high})" if interval else value
+    return f"{value} ({low} to {high})"
 
 
 def clusters_text(asked: Mapping[str, Any] | None) -> str:

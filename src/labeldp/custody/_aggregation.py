@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -109,7 +109,7 @@ def aggregate(
         them off the labels, as in `privatize`.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
-    column : str
+    column : str, default="label"
         Name of the label column.
     ids : (n,) or (n, columns) array, column or table, optional
         Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
@@ -225,8 +225,7 @@ def aggregate_batches(
     if not reader.rows:
         raise InvalidInput("Expected at least one row, got none.")
     query.require(counts.n_rows())
-    warn_of_delta(query.spent_delta(), reader.rows)
-    request = query_request(query, private, rows=rows.hexdigest(), noted={"classes_inferred": True} if inferred else None)
+    request = query_request(query, private, reader.rows, rows=rows.hexdigest(), noted={"classes_inferred": True} if inferred else {})
     account.check()
     charge = begin_once(request, account, before_charge=before_charge)
     return answered(charge, lambda secret: drawn_answer(request, query, counts, charge, secret))
@@ -303,7 +302,7 @@ def aggregate_best(
         no number is refused after the charge.
     tuning : RepeatAndSelect
         Distribution of the number of runs; its shape must be 1 (geometric).
-    score_name : str
+    score_name : str, default=""
         Public name of the score, by which a repeat of the request is recognised. Two scores need two names.
     classes, dataset, column, ids, ledger, noise, redraw, id_name
         As in `aggregate`.
@@ -508,7 +507,7 @@ def answer_groups(
     account : Account
     given : RowIds
         Ids and units of the rows.
-    inferred : bool
+    inferred : bool, default=False
         True if the classes were read off the labels, which the ledger records.
     """
     query = checked(question.query)
@@ -520,24 +519,18 @@ def answer_groups(
     groups = query.groups_of_rows(question.groups, len(codes))
     # The sizes of the groups are public, because the groups do not depend on labels.
     query.require(np.bincount(groups.reshape(-1), minlength=query.n_groups), units=given.unit is not None)
-    query.require_cap(account.max_rows_per_unit)
-    warn_of_delta(query.spent_delta(account.max_rows_per_unit), len(groups))
     # A clustering may come out differently on another machine. Its inputs name the request, so that it is not charged again for that.
     by_origin = question.origin is not None and account.ledger is not None
     request = query_request(
         query,
         column,
+        len(codes),
         rows=_origin_digest(question, rows) if by_origin else groups_digest(groups, query, rows),
         units=rows.units_digest,
         id_name=given.id_name,
         noted=({"classes_inferred": True} if inferred else {}) | ({"held_out": question.held_out} if question.held_out else {}),
     )
-    account.check()
-    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
-    charge = begin_once(
-        request, account, coverage=coverage, before_charge=lambda: _require_room(account, coverage, question.total), total=question.total
-    )
-    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    charge = _charged(request, account, rows, lambda coverage: _require_room(account, coverage, question.total), question.total)
     # These need the run's secret, so they follow the charge.
     held_out = _held_out_rows(charge, rows, question.held_out)
     groups, kept = (groups, question.kept) if question.origin is None else _kept_with(charge, rows, groups, question.kept)
@@ -559,7 +552,7 @@ def answer_sums(
     account: Account,
     given: RowIds,
     *,
-    inferred: bool = False,
+    inferred: bool,
 ) -> Aggregate:
     """Charge and answer a query about sums of public features, or return the stored answer of an earlier request.
 
@@ -580,20 +573,16 @@ def answer_sums(
     units = query.units(features)
     if len(units) != len(codes):
         raise InvalidInput(f"Expected features of {len(codes)} rows, got {len(units)}.")
-    query.require_cap(account.max_rows_per_unit)
-    warn_of_delta(query.spent_delta(account.max_rows_per_unit), len(codes))
     request = query_request(
         query,
         column,
+        len(codes),
         rows=set_digest(given.ids, units) if given.ids is not None else array_digest({"features": units}),
         units=rows.units_digest,
         id_name=given.id_name,
-        noted={"classes_inferred": True} if inferred else None,
+        noted={"classes_inferred": True} if inferred else {},
     )
-    account.check()
-    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
-    charge = begin_once(request, account, coverage=coverage)
-    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    charge = _charged(request, account, rows)
 
     def draw(secret: RunSecret) -> Aggregate:
         sums, asked = RawSums(query.n_groups, query.n_classes), rows.within_cap(secret)
@@ -615,25 +604,45 @@ def checked(query: object, *, features: bool = False) -> Query:
 
 
 def query_request(
-    query: Query, column: PrivateColumn, *, rows: str, units: str = "", id_name: str = "", noted: Mapping[str, object] | None = None
+    query: Query, column: PrivateColumn, n_rows: int, *, rows: str, units: str = "", id_name: str = "", noted: Mapping[str, object]
 ) -> Request:
-    """Make the request for one answer; refuse a cap for which the query cannot be answered.
+    """Make the request for one answer; refuse a cap for which the query cannot be answered, and warn of a delta that is too large.
 
     Parameters
     ----------
     query : Query
     column : PrivateColumn
+    n_rows : int
     rows, units, id_name : str
         As in `Request`.
-    noted : mapping, optional
+    noted : mapping
         Further public facts of the request.
     """
-    cap = query.require_cap(column.max_rows_per_unit)
-    asked = query.to_dict() | dict(noted or {})
-    return Request(column, query.epsilon, asked, rows=rows, units=units, delta=query.spent_delta(cap), id_name=id_name, of_groups=True)
+    delta = query.spent_delta(query.require_cap(column.max_rows_per_unit))
+    _warn_of_delta(delta, n_rows)
+    asked = query.to_dict() | dict(noted)
+    return Request(column, query.epsilon, asked, rows=rows, units=units, delta=delta, id_name=id_name, of_groups=True)
 
 
-def warn_of_delta(delta: float, n_rows: int) -> None:
+def _charged(
+    request: Request,
+    account: Account,
+    rows: TableRows,
+    before_charge: Callable[[RowSet | None], None] | None = None,
+    total: float | None = None,
+) -> Charge:
+    """Charge a request about these rows as `begin_once`, with the number of rows over the cap in its receipt.
+
+    `before_charge` is called with the rows and units that a new charge covers.
+    """
+    account.check()
+    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
+    before = None if before_charge is None else partial(before_charge, coverage)
+    charge = begin_once(request, account, coverage=coverage, before_charge=before, total=total)
+    return replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+
+
+def _warn_of_delta(delta: float, n_rows: int) -> None:
     """Warn, before the charge, of a delta of 1 / n or more, which allows releasing a row's label as it is."""
     if delta * n_rows >= 1:
         warn(
@@ -775,7 +784,7 @@ class TeacherAnswer:
 
 
 def answer_teachers(
-    labels: ArrayLike, question: TeacherQuestion, classes: Sequence[object], account: Account, given: RowIds, *, inferred: bool = False
+    labels: ArrayLike, question: TeacherQuestion, classes: Sequence[object], account: Account, given: RowIds, *, inferred: bool
 ) -> TeacherAnswer:
     """Train teachers on disjoint shards of the rows, and release the noisy majority of their votes once.
 
@@ -805,32 +814,29 @@ def answer_teachers(
         raise InvalidInput(f"Expected at most as many queries as {len(codes)} rows, got n_queries={query.n_queries}. Lower it.")
     shards = rows.public_shards(query.n_teachers, question.seed)
     asked = np.argsort(rows.public_order("queries", question.seed))[: query.n_queries]
-    warn_of_delta(query.spent_delta(), len(codes))
     # A digest of all features costs a pass over them: it is made only where something outlives this call.
     named = account.ledger is not None or account.noise is not None
     origin = question.origin(rows.by_id() if rows.explicit else None) if named else ""
     request = query_request(
         query,
         column,
+        len(codes),
         rows=digest({"request": origin, "ids": rows.digest}),
         units=rows.units_digest,
         id_name=given.id_name,
         noted={"seed": question.seed} | ({"classes_inferred": True} if inferred else {}),
     )
-    account.check()
-    over, coverage = rows.over_the_cap, rows.coverage(account.ledger)
 
     @cache
     def votes() -> GroupCounts:
         return _votes(question, shards, codes, asked)
 
-    def before_charge() -> None:
+    def before_charge(coverage: RowSet | None) -> None:
         assert account.ledger is not None
         account.ledger.require(request.spending(new_run_id()), rows=coverage)  # before a training of minutes, not after it
         votes()
 
-    charge = begin_once(request, account, coverage=coverage, before_charge=before_charge)
-    charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
+    charge = _charged(request, account, rows, before_charge)
     answer = answered(charge, lambda secret: drawn_answer(request, query, votes(), charge, secret), _OTHER_TEACHERS)
     return TeacherAnswer(answer, asked)
 

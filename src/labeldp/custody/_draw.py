@@ -402,9 +402,9 @@ class SecondPass:
     facts : RunFacts
     secret : RunSecret
     receipt : Receipt
-    prior : str
+    prior : str, default=""
         Digest of the side of all rows; "" if the law uses none.
-    stage : str
+    stage : str, default="release"
     """
 
     def __init__(self, facts: RunFacts, secret: RunSecret, receipt: Receipt, prior: str = "", stage: str = "release") -> None:
@@ -433,7 +433,7 @@ class SecondPass:
             As in the first pass. Without ids the row numbers count from `start`.
         kept : (n,) bool, optional
             True for rows within their unit's cap; None: all. The others, and those outside the run's part, get no output.
-        check_rows : bool
+        check_rows : bool, default=False
             Return the addends of each row instead of adding them, for engines that retry tasks.
         """
         # Everything is read and digested again, because the input may have changed since the first pass: then nothing is published.

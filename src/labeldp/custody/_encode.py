@@ -188,7 +188,7 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
         The labels, with or without repeats.
     n_rows : int
         Number of rows of the column.
-    floats : bool
+    floats : bool, default=False
         True if the column's type is a floating-point type.
 
     Raises
@@ -291,9 +291,9 @@ def bad_label(
         What every label should be, such as "a finite number".
     column : str
         The label's column of a table; "" (default) for an array.
-    hint : str
+    hint : str, default=""
         How the label nearly equals a class, which is said instead of how to find it.
-    fix, cli : str
+    fix, cli : str, default=""
         What to do, instead of the fault's own words; in terms of the command line, if that differs.
     kind : type of the error
     """

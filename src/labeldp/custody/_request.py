@@ -361,7 +361,7 @@ def begin(
         Run id and secret for a new charge, from `fresh_secret`, if the caller has computed its pin under them. None: they are drawn here.
     coverage : RowSet, optional
         The rows that a new charge covers; None: it adds to every run of the column.
-    by_labels : bool
+    by_labels : bool, default=False
         Also resume a crashed run with other public columns, if its labels, in their order, are the same.
 
     Returns

@@ -67,7 +67,7 @@ def privatize(
         warns, `privacy.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
-    column : str
+    column : str, default="label"
         Name of the label column. Several columns have their names from `LabelColumns`.
     ids : (n,) or (n, columns) array, column or table, optional
         Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
@@ -194,9 +194,9 @@ def open_run(
         Total for one unit of all draws of the run.
     laws : mapping
         The laws and the shares of the rows that each draws, JSON-ready; a part of the request's identity.
-    prior_digest : str
+    prior_digest : str, default=""
         Digest of the public prior, "" for none.
-    public_digest : str
+    public_digest : str, default=""
         Digest of the public columns, which name the rows if there are no ids.
 
     Returns
@@ -284,7 +284,7 @@ class Run:
             Its epsilon is the total for one unit.
         prior : as in `privatize`
             For these m rows.
-        stage : str
+        stage : str, default="release"
             A name that no other call of the run has. A repeat of the run returns the outputs stored under it.
 
         Returns

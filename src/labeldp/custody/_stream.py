@@ -57,13 +57,13 @@ class TablePin:
         It must have a ledger.
     unit_name : str
         "row" (default), or the name of the column of units.
-    id_name : str
+    id_name : str, default="id"
         The name of the ids (`labeldp.custody._encode.joined`). Only ids of the same name can prove rows of two runs different.
     stage : Stage, optional
         One stage of a planned release: only the rows of its part are drawn, and stage 1 is charged for all stages.
     prior : str, optional
         The name of the prior in the request, for a prior that may give other weights if it is asked again. None: the digest of its sides.
-    facts : mapping
+    facts : mapping, optional
         Further public facts of the request.
     divide : Divide, optional
         Divides the law's epsilon: the run first answers a histogram of all rows, once, which is then the prior of every row.

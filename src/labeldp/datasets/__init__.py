@@ -83,9 +83,9 @@ class DataSet:
 
         Parameters
         ----------
-        part : {"train", "test"}
+        part : {"train", "test"}, default="train"
             Which rows.
-        label : str
+        label : str, default="label"
             The name of the label column, which comes last.
 
         Cost: O(n d).

@@ -76,7 +76,7 @@ class Inputs(ABC):
         Parameters
         ----------
         device : torch.device or str
-        layout : torch.memory_format
+        layout : torch.memory_format, default=torch.preserve_format
         """
         return self
 

@@ -386,7 +386,7 @@ def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form:
     Parameters
     ----------
     noisy : NoisyLabels of n rows
-    device : torch.device or str
+    device : torch.device or str, default="cpu"
         The model's device, so that no evidence is copied during training.
     form : {"auto", "dense", "compact"}, default="auto"
         "dense": an (n, K) float32 table. "compact": about K/8 + 24 bytes per row, expanded batch by batch; if a law has more than three
@@ -443,8 +443,8 @@ def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", fo
     Parameters
     ----------
     noisy : NoisyLabels of n rows
-    device : torch.device or str
-    form : {"auto", "dense", "compact"}
+    device : torch.device or str, default="cpu"
+    form : {"auto", "dense", "compact"}, default="auto"
         As in `evidence_of`.
 
     Returns
@@ -569,15 +569,7 @@ def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[n
 
 def _weights(noisy: NoisyLabels) -> Floats:
     """Average the laws' unbiased weights over the draws of each row that have an unbiased estimator."""
-    total, draws = np.zeros((len(noisy), noisy.n_classes)), np.zeros(len(noisy))
-    for block in noisy.blocks:
-        weights = block.law.weights(block.outputs, block.side)
-        known = np.isfinite(weights).all(axis=1)  # NaN where the law of a row is not invertible
-        total[block.rows[known]] += weights[known]
-        draws[block.rows[known]] += 1
-    if not (draws > 0).all():
-        noisy.debias(np.zeros((len(noisy), noisy.n_classes)))  # raises an error that gives the reasons
-    return (total / draws[:, None]).astype(np.float32)
+    return noisy.class_weights().astype(np.float32)
 
 
 # Losses -----------------------------------------------------------------------------------------------------------------------------
@@ -656,8 +648,8 @@ def posterior_loss(
     ----------
     logits : (n, K) float tensor
     log_likelihood : (n, K) float tensor, or a form of n rows
-    reduction : {"mean", "sum", "none"}
-    prior : "model", "uniform", or (K,) or (n, K) tensor of non-negative weights
+    reduction : {"mean", "sum", "none"}, default="mean"
+    prior : "model", "uniform", or (K,) or (n, K) tensor of non-negative weights, default="model"
         "model": softmax(logits), held constant; the gradient is then that of `likelihood_loss`.
     check : bool, optional
         As in `likelihood_loss`.
@@ -688,7 +680,7 @@ def debiased_loss(logits: Tensor, weights: Tensor | Form, reduction: Reduction =
     weights : (n, K) float tensor, or a form of n rows
         From `debias_weights`. Rows sum to 1, and some weights are negative, so the loss has no lower bound: stop early, or prefer
         `likelihood_loss`.
-    reduction : {"mean", "sum", "none"}
+    reduction : {"mean", "sum", "none"}, default="mean"
     check : bool, optional
         As in `likelihood_loss`.
 
@@ -712,7 +704,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean",
     logits : (n, K) float tensor
     labels : (n,) int64 tensor in [0, K)
         Noisy labels, from `NoisyLabels.hard_codes`.
-    reduction : {"mean", "sum", "none"}
+    reduction : {"mean", "sum", "none"}, default="mean"
     check : bool, optional
         As in `likelihood_loss`; also refuses labels out of range.
 
@@ -735,8 +727,8 @@ def generalised_cross_entropy(
     ----------
     logits : (n, K) float tensor
     labels : (n,) int64 tensor in [0, K)
-    reduction : {"mean", "sum", "none"}
-    q : float in (0, 1]
+    reduction : {"mean", "sum", "none"}, default="mean"
+    q : float in (0, 1], default=0.7
     check : bool, optional
         As in `cross_entropy`.
 
@@ -776,7 +768,7 @@ def mixup_loss(
         Logits of the mixed inputs, lam x_a + (1 - lam) x_b.
     a, b : targets of both members of each pair, in a form that the loss takes
     lam : float in [0, 1], or tensor of one number or of shape (n,)
-    reduction : {"mean", "sum", "none"}
+    reduction : {"mean", "sum", "none"}, default="mean"
     **options
         Passed to the loss.
 

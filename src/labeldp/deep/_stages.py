@@ -442,7 +442,7 @@ class Checkpoint:
         seed : int
         module : nn.Module
             Before training.
-        weights_given : bool
+        weights_given : bool, default=False
             Whether the user gave the initial weights; a warning then says if the stored ones differ.
 
         Raises

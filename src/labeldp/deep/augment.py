@@ -46,7 +46,7 @@ def shift(images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: 
     ----------
     images : (n, c, h, w) tensor
     generator : torch.Generator
-    pixels : int
+    pixels : int, default=4
         Shifts in [-pixels, pixels] are equally likely, independently for both axes.
     mode : {"constant", "reflect", "replicate"}, default="constant"
         Padding: zeros, the mirrored image, or its edge.
@@ -78,7 +78,7 @@ def cutout(images: Tensor, generator: torch.Generator, *, size: int = 8, shared:
     ----------
     images : (n, c, h, w) tensor
     generator : torch.Generator
-    size : int
+    size : int, default=8
         Side of the square. Its centre is uniform over the pixels.
     shared : bool, default=False
         One square for the whole batch, as in the code of Ghazi et al. 2021; by default each image has its own.
@@ -160,9 +160,9 @@ def resized_crop(
     ----------
     images : (n, c, h, w) float tensor
     generator : torch.Generator
-    scale : (float, float)
+    scale : (float, float), default=(0.2, 1.0)
         Range of the crop's share of the area, which is uniform.
-    ratio : (float, float)
+    ratio : (float, float), default=(3 / 4, 4 / 3)
         Range of the crop's aspect ratio relative to the image's, which is log-uniform. A side is at most the image's.
 
     Returns
@@ -204,13 +204,13 @@ def colour_jitter(
     ----------
     images : (n, c, h, w) float tensor of values in 0..1
     generator : torch.Generator
-    brightness, contrast, saturation : float in [0, 1)
+    brightness, contrast, saturation : float in [0, 1), default=0.4
         Factors are uniform in 1 - s..1 + s.
-    hue : float in [0, 1)
+    hue : float in [0, 1), default=0.1
         Hues rotate by up to this share of a full turn, each way, at equal luma.
-    chance : float
+    chance : float, default=0.8
         Probability that an image is changed.
-    grey : float
+    grey : float, default=0.2
         Probability that an image loses its colours, independently of other changes.
 
     Returns

@@ -80,9 +80,9 @@ class SmallConvNet(nn.Module):
 
     Parameters
     ----------
-    n_classes : int
+    n_classes : int, default=10
         K.
-    in_channels : int
+    in_channels : int, default=1
 
     Notes
     -----
@@ -108,9 +108,9 @@ class Mlp(nn.Module):
         d.
     n_classes : int
         K.
-    hidden : sequence of int
+    hidden : sequence of int, default=(256, 128)
         Widths; none makes it multinomial logistic regression on standardised columns.
-    dropout : float
+    dropout : float, default=0.1
         After each hidden layer.
 
     Notes
@@ -139,9 +139,9 @@ class PreActivationBlock(nn.Module):
     ----------
     n_in, n_out : int
         Channels.
-    stride : int
+    stride : int, default=1
         Stride of the first convolution and the shortcut.
-    dropout : float
+    dropout : float, default=0.0
         Dropout before the second convolution.
 
     Notes
@@ -191,9 +191,9 @@ class CifarResNet18(_ResNet):
 
     Parameters
     ----------
-    n_classes : int
+    n_classes : int, default=10
         K.
-    in_channels : int
+    in_channels : int, default=3
 
     Notes
     -----
@@ -209,13 +209,13 @@ class WideResNet(_ResNet):
 
     Parameters
     ----------
-    n_classes : int
+    n_classes : int, default=10
         K.
     depth, widen : int
         d and k; by default WRN-28-4. d = 6 b + 4 for b blocks a group.
-    dropout : float
+    dropout : float, default=0.0
         Inside the blocks.
-    in_channels : int
+    in_channels : int, default=3
 
     Raises
     ------
@@ -267,9 +267,9 @@ class SmallInception(nn.Module):
 
     Parameters
     ----------
-    n_classes : int
+    n_classes : int, default=10
         K.
-    in_channels : int
+    in_channels : int, default=1
 
     Notes
     -----
@@ -305,10 +305,10 @@ class Vgg16(nn.Module):
 
     Parameters
     ----------
-    n_classes : int
+    n_classes : int, default=10
         K.
-    in_channels : int
-    width : int
+    in_channels : int, default=3
+    width : int, default=64
         Channels of the first convolution; the last has eight times as many.
 
     Notes

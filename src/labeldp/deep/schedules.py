@@ -48,7 +48,7 @@ def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 
 
     Parameters
     ----------
-    decays : sequence of floats in (0, 1), ascending
+    decays : sequence of floats in (0, 1), ascending, default=PAPER_DECAYS
         Progress at each decay.
     ramp : float in [0, 1), default=0.15
         Progress at the end of the rise.
@@ -66,8 +66,8 @@ def cosine(ramp: float = 0.0, *, end: float = 0.0) -> Schedule:
 
     Parameters
     ----------
-    ramp : float in [0, 1)
-    end : float in [0, 1]
+    ramp : float in [0, 1), default=0.0
+    end : float in [0, 1], default=0.0
 
     Notes
     -----
@@ -82,8 +82,8 @@ def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float
 
     Parameters
     ----------
-    peak_at : float in [0, 1)
-    divide, final_divide : float, at least 1
+    peak_at : float in [0, 1), default=0.3
+    divide, final_divide : float, at least 1, default=25.0 and 10_000.0
 
     Notes
     -----

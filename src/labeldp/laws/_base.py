@@ -77,6 +77,11 @@ class Table:
     index: NDArray[np.unsignedinteger[Any]]
 
 
+def no_inclusion(outputs: Array) -> tuple[Floats, Floats]:
+    """Return what `Law.inclusion` says of rows without such probabilities: NaN."""
+    return np.full(len(outputs), np.nan), np.full(len(outputs), np.nan)
+
+
 def range_over(weights: Floats, losses: Floats) -> Floats:
     """Compute the range of each row's debiased loss, (n,), over m outputs with these weights, (m, K)."""
     high, low = np.full(len(losses), -np.inf), np.full(len(losses), np.inf)
@@ -169,10 +174,10 @@ class Law(ABC):
     # What follows from these -------------------------------------------------------------------------------------------------------
 
     def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
-        """Read outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest classes of scores and numbers."""
+        """Read outputs as sets of classes: (n, K) bool, one-hot for label-valued laws, the likeliest of scores, numbers and columns."""
         if self.kind == "set":
             return unpack_sets(outputs, self.n_classes)
-        if self.kind in ("scores", "number"):
+        if self.kind != "label":
             return unpack_sets(self.likeliest(outputs, side), self.n_classes)
         return np.asarray(np.asarray(outputs)[:, None] == np.arange(self.n_classes, dtype=np.int32))
 

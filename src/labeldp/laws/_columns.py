@@ -25,7 +25,7 @@ from labeldp import _validate
 from labeldp._validate import exact, float_down, joined
 from labeldp.errors import InvalidInput
 from labeldp.laws import _grid
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, law_named, worst_ratio
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, law_named, no_inclusion, worst_ratio
 from labeldp.laws._exact import Array, Floats, PlainWords, Words, as_prior
 from labeldp.laws._grid import Grid
 from labeldp.laws._square_wave import law_of_numbers
@@ -122,7 +122,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         ----------
         epsilon : float
             Guarantee: pure epsilon-label-DP for all columns of a row together.
-        split : str
+        split : str, default="auto"
             "equal", "weights" or "information" give every column a share of epsilon (`Independent`): equal ones, those of `weights`, or
             such that the release is expected to tell the same share of every column's entropy. "one" asks every row about one column, with
             all of epsilon (`OneColumn`), each column equally often or as often as `weights` say. "joint" releases a set of combinations
@@ -462,12 +462,8 @@ class _OfColumns(Law):
         found = total.reshape(len(outputs), self.n_classes)
         return np.asarray(found - found.max(axis=1, keepdims=True))
 
-    def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
-        score = self.log_likelihood(outputs, side)
-        return np.asarray(score == score.max(axis=1, keepdims=True))
-
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
+        return no_inclusion(outputs)
 
 
 @dataclass(frozen=True)
@@ -758,12 +754,8 @@ class ColumnCounts(Law):
         found = np.log(self.others * ratio + outputs * -math.expm1(self._whole._lacks))
         return np.asarray(found - found.max(axis=1, keepdims=True))
 
-    def members(self, outputs: Array, side: Side) -> NDArray[np.bool_]:
-        score = self.log_likelihood(outputs, side)
-        return np.asarray(score == score.max(axis=1, keepdims=True))
-
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
+        return no_inclusion(outputs)
 
     def weights(self, outputs: Array, side: Side) -> Floats:
         """Compute unbiased weights: those of the combinations, added over the other columns, (n, K_l) float64."""

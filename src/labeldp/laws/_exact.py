@@ -402,11 +402,11 @@ def _fold(values: Array) -> Array:
     return values
 
 
-def quantise(prior: Array, weight: Floats | None = None) -> Floats:
+def quantise(prior: Array) -> Floats:
     """Scale each row to whole numbers 0 .. 2^32 - 1, as float64 (n, K); a row of zeros becomes uniform. See `checked_prior`."""
     if len(prior) == 0:
         return np.empty(prior.shape)
-    values, scale, _ = checked_prior(prior, weight)
+    values, scale, _ = checked_prior(prior)
     scaled = np.multiply(values, scale[:, None], dtype=np.float64)
     return np.rint(scaled, out=scaled)
 
@@ -424,7 +424,6 @@ def by_chunks(
     n_classes: int,
     like: dict[str, tuple[np.dtype, tuple[int, ...]]],
     decide: Callable[[Array], dict[str, Array]],
-    most: int | None = None,
 ) -> dict[str, Array]:
     """Apply `decide` to chunks of the prior and join the side arrays.
 
@@ -436,7 +435,7 @@ def by_chunks(
         one = decide(array[:1])
         return {name: np.broadcast_to(value[0], (len(array), *value.shape[1:])) for name, value in one.items()}
     side: dict[str, Array] = {name: np.empty((len(array), *shape), dtype) for name, (dtype, shape) in like.items()}
-    for rows in prior_chunks(len(array), n_classes, most):
+    for rows in prior_chunks(len(array), n_classes):
         for name, value in decide(array[rows]).items():
             side[name][rows] = value
     return side

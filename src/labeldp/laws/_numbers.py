@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import Cell, Side, Table
+from labeldp.laws._base import Cell, Side, Table, no_inclusion
 from labeldp.laws._exact import WORD, Array, Floats, Words, exp_floor, log_ratio, pack_sets, set_bytes, unpack_sets, whole_below
 from labeldp.laws._grid import on_steps
 from labeldp.laws._matrix import OfMatrix, WithoutSide
@@ -331,7 +331,7 @@ class UnbiasedRandomizer(_OfWords):
         return _validate.float_up(max(map(abs, _remainders(self._rows, self.values or ()))))
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
+        return no_inclusion(outputs)
 
 
 @lru_cache(maxsize=64)

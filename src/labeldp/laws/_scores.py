@@ -27,10 +27,9 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, no_inclusion
 from labeldp.laws._exact import WORD, Array, Floats, Words, as_prior, exp_floor
 
-_NAN = float("nan")
 _STEP = 0.25  # of the trapezoid rule in ln s, whose error is about e^(-pi^2 / step) < 10^-17
 _SMALL = 1e-18  # tails of the integral below this are left out
 
@@ -141,7 +140,7 @@ class Alibi(Law):
         return np.asarray(np.clip((level - 0.5) / (self.levels - 2), 0.0, 1.0))
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
+        return no_inclusion(outputs)
 
     def weights(self, outputs: Array, side: Side) -> Floats:
         """Compute unbiased weights, (n, K) float64: (f - E[f | not the label]) / (E[f | label] - E[f | not the label]), with a constant

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, proper_size, range_over
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, no_inclusion, proper_size, range_over
 from labeldp.laws._exact import (
     WORD,
     Array,
@@ -167,11 +167,10 @@ class SquareWave(Law):
         return np.where(unpack_sets(outputs, self.n_classes), 0.0, log_ratio(b * self.width, m))
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        n = len(outputs)
         if self.width > 1:
-            return np.full(n, _NAN), np.full(n, _NAN)
+            return no_inclusion(outputs)
         b, m = window_words(self.epsilon, self.n_classes, 1)
-        return np.full(n, m / WORD), np.full(n, b / WORD)
+        return np.full(len(outputs), m / WORD), np.full(len(outputs), b / WORD)
 
     def weights(self, outputs: Array, side: Side) -> Floats:
         """Compute unbiased weights, (n, K) float64: those with the least variance under uniform labels; NaN above 10^6 cells."""

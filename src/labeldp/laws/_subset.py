@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, proper_size
+from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, no_inclusion, proper_size
 from labeldp.laws._exact import (
     WORD,
     Array,
@@ -56,7 +56,6 @@ from labeldp.laws._response import RandomizedResponse, RRWithPrior, inside_words
 
 _FINE = 2.0**36
 LOST = 0.1  # largest expected share of a row's information that is given up so that every threshold is drawn sometimes
-_NAN = float("nan")
 
 
 @lru_cache(maxsize=1024)
@@ -239,7 +238,7 @@ class _Split(Law):
 
     def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
         if self.n_classes > 2:
-            return np.full(len(outputs), _NAN), np.full(len(outputs), _NAN)
+            return no_inclusion(outputs)
         m = inside_words(self.epsilon, 2, 1)
         return np.full(len(outputs), m / WORD), np.full(len(outputs), (WORD - m) / WORD)
 

@@ -378,7 +378,7 @@ def noisy_settings(estimator: Any, library: str, columns: int, told: float, info
         Of the features.
     told : float in [0, 1]
         Share of a label's information that the noise leaves.
-    information : float > 0
+    information : float > 0, default=inf
         What all rows hold on the scores.
     """
     params, held_back = estimator.get_params(), min(max(1.0, ENOUGH / information), MOST / RIDGE)

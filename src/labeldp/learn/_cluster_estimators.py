@@ -251,7 +251,7 @@ class NoiseCluster(ClusterEstimator):
 
         Parameters
         ----------
-        lead : float in (0, 1]
+        lead : float in (0, 1], default=0.5
             Assumed lead of the most frequent label over each other one, as a share of the cluster's rows. The true leads are private.
         """
         check_is_fitted(self, "aggregate_")

@@ -285,11 +285,11 @@ def make_learner(
     correction : one of CORRECTIONS
     options : LearnOptions
     random_state : numpy RandomState
-    linear : bool
+    linear : bool, default=True
         False: "em" starts from the model that it is given even where a linear round is possible.
-    top_k_filter : int, "mean" or None
+    top_k_filter : int, "mean" or None, default=None
         Leave out rows of earlier stages whose output misses the model's k likeliest classes.
-    class_prior : (K,) float64 or None
+    class_prior : (K,) float64 or None, default=None
         Known frequencies of the classes.
     """
     _require_known_labels(estimator, correction, options)

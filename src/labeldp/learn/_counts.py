@@ -324,6 +324,15 @@ class _NamedGroups(np.ndarray):
         """Keep the names in a selection of rows."""
         self.columns = getattr(made_of, "columns", ())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the names in a pickle."""
+        made: Any = super().__reduce__()
+        return *made[:2], (made[2], self.columns)
+
+    def __setstate__(self, state: Any) -> None:
+        array, self.columns = state
+        super().__setstate__(array)
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Groupings:

@@ -385,7 +385,7 @@ def plan_teachers(
     ----------
     n_rows, n_units, n_classes : int
     epsilon, delta, check_share : float
-    given : (n_teachers, n_queries, max_answers, threshold)
+    given : (n_teachers, n_queries, max_answers, threshold), default=(None, None, None, None)
         None: by the rule.
     """
     n_teachers, n_queries, max_answers, threshold = given

@@ -15,7 +15,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import Block, derived
 from labeldp.laws import LabelColumns, Law, SubsetSelection
-from labeldp.laws._base import Side
+from labeldp.laws._base import Side, no_inclusion
 from labeldp.laws._columns import laws_of_columns
 from labeldp.protocol._estimator import paid
 from labeldp.protocol._fit import FitPlan, FitSettings, Floats, Rows, Stage, answer_for, mixed, open_fit, run_stages
@@ -264,7 +264,7 @@ class BesideOthers(Law):
         return np.asarray(outputs)
 
     def inclusion(self, outputs: NDArray[Any], side: Side) -> tuple[Floats, Floats]:
-        return np.full(len(outputs), np.nan), np.full(len(outputs), np.nan)
+        return no_inclusion(outputs)
 
     def _refused(self, *_: object) -> Never:
         raise InvalidInput("Expected noisy labels as they were drawn, got what a model of several columns read. Take its noisy_labels_.")

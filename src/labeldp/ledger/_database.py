@@ -478,9 +478,9 @@ class LabelDraw(_Mechanism):
         The law as JSON data (`Law.to_dict()`), or the laws of a run and how its rows are divided among them.
     epsilon, delta : float
         Total cost for one unit.
-    unit : str
+    unit : str, default="row"
         "row", or the name of the column that names the person.
-    max_rows_per_unit : int
+    max_rows_per_unit : int, default=1
         Largest number of rows of one unit.
     """
 
@@ -506,9 +506,9 @@ class AggregateDraw(_Mechanism):
         The query as JSON data (`Query.to_dict()`).
     epsilon, delta : float
         Total cost for one unit; it adds to every other event on the labels of the same rows.
-    unit : str
+    unit : str, default="row"
         "row", or the name of the column that names the person.
-    max_rows_per_unit : int
+    max_rows_per_unit : int, default=1
         Largest number of rows of one unit.
     """
 

@@ -519,9 +519,9 @@ class Ledger:
 
         Parameters
         ----------
-        receipts : iterable of Receipt
+        receipts : iterable of Receipt, default=()
             Receipts that were kept elsewhere. Without a receipt or an anchor, a history whose end was cut off may look whole.
-        anchors : iterable of (number, hash)
+        anchors : iterable of (number, hash), default=()
             Values of `head` that were kept elsewhere.
         outputs : mapping of run id to str, optional
             The digest of each run's output, from its manifest. Each must equal the digest that its run was settled with.
@@ -540,7 +540,7 @@ class Ledger:
         ----------
         id_name, unit_name : str
             The names of the columns. Runs whose ids have different names always add.
-        integers : bool
+        integers : bool, default=False
             All ids will be integers. Otherwise the builder also carries this ledger's key, for hashing text.
         """
         return RowSetBuilder(id_name, unit_name, secret=None if integers else self._sets.secret)

@@ -654,7 +654,7 @@ class Spend:
     ----------
     set_of : function of a run
         Reads its row set.
-    runs : iterable of RunRecord
+    runs : iterable of RunRecord, default=()
     cost : function of a run
         `epsilon_of` (default) or `delta_of`.
     """

@@ -423,7 +423,7 @@ def warn_of_names(names: Collection[str], dataset: str, ledger: Ledger, found: S
         The columns: those that `found` drew are noisy.
     dataset : str
     ledger : Ledger
-    found : sequence of mappings
+    found : sequence of mappings, default=()
         The facts of the releases that the table names.
     """
     earlier = {Receipt.from_dict(facts["receipt"]).dataset for facts in found}

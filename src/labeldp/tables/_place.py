@@ -437,7 +437,7 @@ class Staging:
     run_id : str
     single : bool
         True for one file, False (default) for a folder.
-    occupied : bool
+    occupied : bool, default=False
         True if the output existed when this attempt started.
     """
 
@@ -501,7 +501,7 @@ class Staging:
         parts : sequence of Part
             The files of the attempts that count, in order. Those of other attempts are deleted.
         manifest : bytes
-        replace : bool
+        replace : bool, default=False
             True if the existing output is an earlier state of this run, which may be replaced.
 
         Returns

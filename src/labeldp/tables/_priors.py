@@ -389,7 +389,7 @@ class AskedOnce:
         ----------
         ask : function of a folder
             Asks the prior for all rows, and writes its answers into the folder.
-        public_digest : str
+        public_digest : str, default=""
             As in `TablePin.charge`.
         """
         secret = self._pin.planned(public_digest)

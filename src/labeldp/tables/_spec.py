@@ -63,7 +63,7 @@ class ReleaseSpec:
         do not depend on the labels.
     overlap : {"charge", "refuse"}
         Whether rows of an earlier release of this column are charged again (default) or refused.
-    strict : bool
+    strict : bool, default=False
         Refuse, before the charge, what would give a warning before it: inferred classes, an epsilon that protects next to nothing, rows
         or columns that another data set or an earlier file shows, and classes that no row tells apart. A repeat, a run that is resumed
         after a crash, and rows over the cap are not refused. False by default.

@@ -253,7 +253,7 @@ class ClusterEngine:
     ----------
     cluster : Cluster
     table : DataFrame of Spark or Dataset of Ray
-    progress : function
+    progress : function, optional
     files : Source, optional
         The files that the table was read from: their manifest names the noisy columns of earlier releases. None: they are not known.
     """

@@ -211,7 +211,7 @@ class LocalEngine:
     table : Source
     given : sequence of str
         The parts of the table's path as the user gave it.
-    progress : function
+    progress : function, optional
     """
 
     def __init__(self, table: Source, given: Sequence[str], progress: Progress = silent):

@@ -653,7 +653,7 @@ class DrawnDigest:
     ----------
     ordered : bool
         True if rows have no ids.
-    first : int
+    first : int, default=0
         Number of the first row.
     """
 
