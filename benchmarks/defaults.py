@@ -215,7 +215,14 @@ def report_stages(runs: Sequence[Run]) -> str:
             cells.append(f"{gains.mean():+.1f}, {points:+.1f}, {np.mean([a['core_seconds'] for a, _ in pairs]):.1f} s")
         worth = _worth(name, one[0]["rows"], epsilon)
         lines.append(f"| {name}, {learner} | {epsilon:g} | {worth} | {' | '.join(cells)} | {len(seeds)} |")
-    return "\n".join(lines)
+    softmax = [(run, [found.get((*key[:4], n)) for n in STAGES[1:]]) for key, run in found.items() if key[1] == "softmax" and key[4] == 1]
+    told = []
+    for at, n in enumerate(STAGES[1:]):
+        pairs = [(more[at], run) for run, more in softmax if more[at]]
+        gains = np.array([1000 * (a["evidence"] - b["evidence"]) for a, b in pairs])
+        times = sum(a["core_seconds"] for a, _ in pairs) / sum(b["core_seconds"] for _, b in pairs)
+        told.append(f"{n} stages {gains.mean():+.1f} ± {gains.std(ddof=1) / np.sqrt(len(gains)):.1f}, {times:.1f} times the time")
+    return "\n".join([*lines, "", f"All {len(softmax)} softmax runs, mean and standard error: {'; '.join(told)}."])
 
 
 def run_settings(seeds: int, names: Sequence[str]) -> None:
