@@ -282,9 +282,9 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             if strength > 9 * strengths[len(best) - 1 - best[::-1].argmax()]:  # worse for a decade: larger C only overfit more
                 break
         # The posterior means of log C and of the scale's logarithm under normal priors around a tenth of the largest and around 1, half and
-        # a quarter of a decade wide: under much noise the held-out likelihoods hardly differ, and the best one alone would be chance.
+        # a sixth of a decade wide: under much noise the held-out likelihoods hardly differ, and the best one alone would be chance.
         decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
-        belief = softmax(np.asarray(scores) - 2 * decades[:, None] ** 2 - 8 * scales**2)
+        belief = softmax(np.asarray(scores) - 2 * decades[:, None] ** 2 - 16 * scales**2)
         scale = 10 ** (belief.sum(axis=0) @ scales)
         # The more rows, the less a penalty draws coefficients in, about with their square root.
         less = np.sqrt((len(order) - len(parts[0])) / evidence.n_units)
