@@ -30,7 +30,7 @@ _MANY_ROWS = 10_000  # above, C is chosen by one held-out third instead of three
 _ENOUGH_ROWS = 60_000  # sample of rows to choose C by
 _ON_THE_WAY = 40  # iterations at each C of the path before the last
 _STEP = 0.5  # decades between two C: under much noise a whole one can be the way from learning little to learning noise
-_SCALES = np.linspace(-1.0, 1.0, 9)  # decades by which coefficients are multiplied: penalties make them too small
+_SCALES = np.linspace(-1.0, 1.0, 17)  # decades by which coefficients are multiplied: penalties make them too small
 _SMALLEST = -1e6  # floor of a row's log-likelihood, for rows that the model rules out
 _GRAIN = 0.25  # added to the variance of a count: counts are integers, so the normal density must not become narrower
 
