@@ -742,6 +742,47 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
         ldp.concat([noisy[:10], noisy[9:]])
 
 
+BIG = [2**63 + i for i in range(999)]
+
+
+@pytest.mark.parametrize(
+    "ids_of",
+    [
+        lambda start: [*(value + start for value in BIG), 7],
+        lambda start: [*((value + start, -1) for value in BIG), (7, -1)],
+        lambda start: pd.DataFrame({"a": np.array([*BIG, 7], np.uint64) + np.uint64(start), "b": range(1000)}),
+    ],
+    ids=["list", "tuples", "data frame"],
+)
+def test_large_ids_of_other_rows_are_another_request(ledger, ids_of):
+    # NumPy joins them with the others as floats, in which 2^63 and the thousand numbers after it are equal
+    first = ldp.privatize(LABELS, RR, dataset="d", ids=ids_of(0), ledger=ledger)
+    other = ldp.privatize(LABELS, RR, dataset="d", ids=ids_of(1000), ledger=ledger)
+    assert first.receipts != other.receipts
+    np.testing.assert_array_equal(outputs(first.by_id(ids_of(0))), outputs(first))
+    with pytest.raises(ldp.InvalidInput, match="without one"):
+        first.by_id(ids_of(1000))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        IDS.astype(object),
+        pd.DataFrame({"a": IDS, "b": 0}, dtype="Int64"),
+        pd.DataFrame({"a": IDS, "b": "x"}),
+        np.array([b"\xff%d" % i for i in IDS]),
+        pd.Series([b"\xff%d" % i for i in IDS]),
+        pa.array([b"\xff%d" % i for i in IDS]),
+    ],
+    ids=["objects", "Int64", "numbers and text", "bytes", "bytes of pandas", "bytes of Arrow"],
+)
+def test_a_repeat_reads_ids_of_every_type(ledger, ids):
+    first, again = (ldp.privatize(LABELS, RR, dataset="d", ids=ids, ledger=ledger) for _ in range(2))
+    assert again.receipts == first.receipts
+    for noisy in (first, again):
+        np.testing.assert_array_equal(outputs(noisy.by_id(ids)), outputs(first))
+
+
 @pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 def test_a_path_names_a_ledger(tmp_path):
     where = str(tmp_path / "ledger.db")

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import array_digest, digest, public_hash, sortable
+from labeldp._hash import array_digest, digest, id_array, public_hash, sortable
 from labeldp._validate import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.laws import law_from_dict
@@ -213,7 +213,7 @@ class NoisyLabels:
                 else "Declare it."
             )
             raise InvalidInput(f"Expected a declared {what} in every row, got another value in row {int(np.argmin(codes))}. {fix}")
-        names = np.arange(len(codes)) if ids is None else np.asarray(ids)
+        names = np.arange(len(codes)) if ids is None else id_array(ids)
         facts = {"law": law.to_dict(), "classes": list(map(repr, values)), "labels": array_digest({"codes": codes, "ids": names})}
         event = {"event": DECLARED, "law": law.to_dict()}
         epsilon = sum_up(law.epsilon for _ in range(max_rows_per_unit))
@@ -695,21 +695,22 @@ class NoisyLabels:
         """
         import pyarrow as pa
 
-        ids = [("id", self.ids)] if self.ids.ndim == 1 else [(f"id_{j}", self.ids[:, j]) for j in range(self.ids.shape[1])]
+        held = id_array(self.ids)  # as they are read back, since proofs are made of them
+        ids = [("id", held)] if held.ndim == 1 else [(f"id_{j}", held[:, j]) for j in range(held.shape[1])]
         columns = {name: pa.array(values) for name, values in ids}
         found = [block_facts(block) for block in self.blocks]
         facts: dict[str, object] = {"format": FORMAT} | class_facts(self.classes) | {"explicit_ids": self.explicit_ids, "blocks": found}
         facts |= {"behind": [receipt.to_dict() for receipt in self.behind]} if self.behind else {}
         facts |= {} if self._drawn else {"by_hand": True}
         # Whether rows repeat is recorded: else a reader could not tell a bootstrap from a row that was copied later.
-        facts |= {"ids": list(columns), "repeats": _repeats(self.ids)}
+        facts |= {"ids": list(columns), "repeats": _repeats(held)}
         pieces = []
         for i, (block, place) in enumerate(zip(self.blocks, self._places, strict=True)):
             raw, present = np.zeros((self.n_rows, record_type(block.law).itemsize), np.uint8), place >= 0
             raw[block.rows] = pack(block.law, block.outputs, block.side)
             columns[f"evidence_{i}"] = to_arrow(raw, present)
             pieces.append((raw, present))
-        columns[PROOF] = pa.array(_proof(facts, self.ids, pieces))
+        columns[PROOF] = pa.array(_proof(facts, held, pieces))
         return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
     @classmethod
@@ -834,11 +835,12 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
 
 
 def id_keys(ids: ArrayLike, others: ArrayLike) -> list[Any]:
-    """Convert ids to dictionary keys that compare with others: integers become text if the others are text, as in a CSV file."""
+    """Convert ids to dictionary keys that compare with others: all become text if the others are text, as in a CSV file."""
     _validate.unmasked(ids=ids)
-    mine, theirs = np.asarray(ids), np.asarray(others)
+    mine, theirs = id_array(ids), id_array(others)
     mine = mine[:, 0] if mine.ndim == 2 and mine.shape[1] == 1 else mine
-    found = (mine.astype(np.str_) if mine.dtype.kind in "iu" and theirs.dtype.kind in "USO" else mine).tolist()
+    as_text = (mine.dtype.kind in "iu" and theirs.dtype.kind in "USO") or (mine.dtype.kind == "O" and theirs.dtype.kind in "US")
+    found = (sortable(mine.astype(object)) if as_text else mine).tolist()
     return [tuple(value) for value in found] if mine.ndim == 2 else list(found)
 
 
@@ -880,7 +882,7 @@ def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float
 def places_of(ids: Array, known: Array) -> NDArray[np.int64]:
     """Find the position of each id among the known ones, of whatever types: (n,) int64, -1 if it is not known."""
     if ids.ndim == 2 and "O" in known.dtype.kind + ids.dtype.kind:
-        known, ids = known.astype(np.str_), ids.astype(np.str_)
+        known, ids = sortable(known), sortable(ids)
     apart: NDArray[np.bool_] = np.zeros(len(ids), bool)
     if {known.dtype.kind, ids.dtype.kind} == set("iu"):  # NumPy would join them as floats, in which large ids become equal
         known, ids = (each.astype(f"{each.dtype.kind}8").view(np.int64) for each in (known, ids))
@@ -1012,7 +1014,7 @@ def read_facts(raw: bytes | str | None) -> dict[str, Any]:
 def _id_values(column: "pa.ChunkedArray") -> Array:
     import pyarrow as pa
 
-    return np.asarray(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
+    return id_array(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
 
 
 def _read_block(law: Law, raw: NDArray[np.uint8], present: NDArray[np.bool_], facts: dict[str, Any]) -> Block:
