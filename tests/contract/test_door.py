@@ -742,6 +742,21 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
         ldp.concat([noisy[:10], noisy[9:]])
 
 
+@pytest.mark.parametrize("given", [list, lambda values: np.array(values, np.uint64)], ids=["list", "unsigned"])
+@pytest.mark.parametrize("classes", [[2**63, 2**63 + 1, 5], [2**53, 2**53 + 1, 5]], ids=["above 2^63", "above 2^53"])
+def test_classes_that_are_large_numbers_stay_different(given, classes):
+    noisy = ldp.privatize(given(classes * 100), ldp.RandomizedResponse(3, 7.0), classes=classes, noise=ldp.SeededNoise(0))
+    assert np.mean(outputs(noisy) == np.arange(300) % 3) > 0.99
+    with pytest.raises(ldp.InvalidInput, match="one of the 3 declared classes"):
+        ldp.privatize(given([classes[1] + 1, 5, 5]), ldp.RandomizedResponse(3, 7.0), classes=classes)
+
+
+@pytest.mark.parametrize("classes", [[1, "1"], ["a", True, "True"], [1.5, "1.5"]])
+def test_classes_that_are_written_alike_are_refused(classes):
+    with pytest.raises(ldp.InvalidInput, match="two that are written alike"):
+        ldp.privatize(classes, ldp.RandomizedResponse(len(classes), 1.0), classes=classes)
+
+
 BIG = [2**63 + i for i in range(999)]
 
 
