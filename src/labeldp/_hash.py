@@ -342,7 +342,7 @@ def _lengths(matrix: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Convert ids to an array that can be sorted: objects, which Python may not be able to compare, become text, or bytes that are no text."""
+    """Convert ids to an array that can be sorted: objects, which Python cannot always compare, become text, or bytes that are no ASCII."""
     if ids.dtype.kind != "O":
         return ids
     try:
@@ -351,27 +351,25 @@ def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
         return ids.astype(np.bytes_)
 
 
-def id_array(ids: Any) -> NDArray[Any]:
-    """Convert ids to an array, (n,) or (n, columns), in which different ids stay different: objects that are integers or bytes become such."""
-    found = np.asarray(ids)
+def exact_array(values: Any) -> NDArray[Any]:
+    """Convert ids or classes to an array in which different ones stay different; integers and bytes are no objects in it."""
+    found = np.asarray(values)
     if found.dtype.kind == "f":
-        # NumPy has joined numbers of 2^63 or more with others as floats, in which large ones are equal. Ids that are floats stay so.
-        exact = _as_objects(ids)
+        # NumPy has joined numbers of 2^63 or more with others as floats, in which large ones are equal. What was floats stays so.
+        exact = _as_objects(values)
         return _of_integers(exact) if all(isinstance(value, Integral) for value in exact.flat) else found
     kinds = {type(value) for value in found.flat} if found.dtype.kind == "O" else set()
-    if not kinds or kinds == {str}:
-        return found
-    if all(issubclass(kind, Integral) and kind is not bool for kind in kinds):
+    if kinds and all(issubclass(kind, Integral) and not issubclass(kind, bool) for kind in kinds):
         return _of_integers(found)
     return found.astype(np.bytes_) if kinds == {bytes} else found
 
 
-def _as_objects(ids: Any) -> NDArray[Any]:
-    if hasattr(ids, "columns") and hasattr(ids, "__arrow_c_stream__"):  # a table, which may be made an array by way of floats
+def _as_objects(values: Any) -> NDArray[Any]:
+    if hasattr(values, "columns") and hasattr(values, "__arrow_c_stream__"):  # a table, which may be made an array by way of floats
         import pyarrow as pa
 
-        return np.array(list(zip(*(column.to_pylist() for column in pa.table(ids).columns), strict=True)), dtype=object)
-    return np.asarray(ids, dtype=object)
+        return np.array(list(zip(*(column.to_pylist() for column in pa.table(values).columns), strict=True)), dtype=object)
+    return np.asarray(values, dtype=object)
 
 
 def _of_integers(objects: NDArray[Any]) -> NDArray[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import SetDigest, array_digest, digest, id_array, sortable
+from labeldp._hash import SetDigest, array_digest, digest, exact_array, sortable
 from labeldp.custody._draw import Draw, Prior, check_contract, law_per_row, prepare_side, public_words, question_words
 from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
 from labeldp.custody._request import RELEASE_ANEW, Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
@@ -566,7 +566,7 @@ class TableRows:
     def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
         self.given, self.column, self.n_rows, self.explicit = given, column, n_rows, given.ids is not None
         _check_columns(given, n_rows, column)
-        ids = np.arange(n_rows) if given.ids is None else id_array(given.ids)
+        ids = np.arange(n_rows) if given.ids is None else exact_array(given.ids)
         self.ids = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
         # NumPy drops trailing NULs of text, and converts 1 and "1" of one list to the same text. Two ids must not become one.
         if self.explicit and self.ids.dtype.kind in "USO" and len(np.unique(sortable(self.ids), axis=0)) < n_rows:
@@ -729,7 +729,7 @@ def set_digest(*columns: ArrayLike) -> str:
     """Compute the digest of a set of rows, given by their public columns, in any order."""
     named = SetDigest()
     # Objects are hashed as text, as in the digests of earlier versions; only what NumPy joins as floats is told apart.
-    named.update(*(id_array(column) if (array := np.asarray(column)).dtype.kind == "f" else array for column in columns))
+    named.update(*(exact_array(column) if (array := np.asarray(column)).dtype.kind == "f" else array for column in columns))
     return named.hexdigest()
 
 
