@@ -757,6 +757,20 @@ def test_classes_that_are_written_alike_are_refused(classes):
         ldp.privatize(classes, ldp.RandomizedResponse(len(classes), 1.0), classes=classes)
 
 
+def test_labels_of_32_bits_are_their_nearest_classes(ledger):
+    classes = [0.1, 0.2, 0.3, 0.4, 0.5]
+    noisy = ldp.privatize(np.array(classes * 20, np.float32), ldp.RandomizedResponse(5, 9.0), classes=classes, noise=ldp.SeededNoise(0))
+    assert np.mean(outputs(noisy) == np.arange(100) % 5) > 0.9
+    with pytest.raises(ldp.InvalidInput, match="one of the 2 declared"):  # one number of 32 bits would be both
+        ldp.privatize(np.float32([0.1]), ldp.RandomizedResponse(2, 1.0), classes=[0.1, 0.1 + 1e-12])
+
+
+def test_units_without_a_value_are_refused_by_their_name(ledger):
+    with pytest.raises(ldp.InvalidInput, match="a value in every row of unit, got 1 nulls"):
+        ldp.privatize([0, 1], RR, dataset="d", unit=["a", None], ledger=ledger)
+    assert not ledger.runs()
+
+
 BIG = [2**63 + i for i in range(999)]
 
 

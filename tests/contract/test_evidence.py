@@ -189,6 +189,14 @@ def test_debias_refuses_laws_that_cannot_be_inverted(law):
         draw(law).debias(np.zeros((200, 4)))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_debias_refuses_losses_that_are_no_numbers(value):
+    losses = np.zeros((200, 4))
+    losses[7, 1] = value
+    with pytest.raises(ldp.InvalidInput, match="finite losses"):  # the law was said to have no estimator
+        draw(ldp.RandomizedResponse(4, 1.0)).debias(losses)
+
+
 def test_spend_counts_a_receipt_once_and_adds_different_ones():
     first, second = noisy_of("a", [1, 2], 0.1), noisy_of("b", [1, 2], 0.2)
     assert first.combine(second).privacy.epsilon == 0.3

@@ -492,6 +492,9 @@ def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray
     known = np.asarray(classes)
     if not (known.dtype.kind == array.dtype.kind or {known.dtype.kind, array.dtype.kind} <= set("biuf")):
         return _by_table(array.astype(object), classes)
+    # Labels of 32 bits hold a class as its nearest one.
+    if known.dtype == np.float64 and array.dtype.kind == "f" and len(np.unique(known.astype(array.dtype))) == len(known):
+        known = known.astype(array.dtype)
     # As floats, which signed and unsigned numbers have in common, large whole numbers would be equal.
     if np.result_type(known, array).kind == "f" and any(isinstance(value, int) and abs(value) > EXACT for value in classes):
         return _by_table(array.astype(object), classes)

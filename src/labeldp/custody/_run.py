@@ -652,7 +652,7 @@ class TableRows:
             place, n_units = self.public_order("shards", seed), self.n_rows
         else:
             first = np.unique(codes, return_index=True)[1]
-            words = self._public_words("shards", seed, lambda key: id_blocks(unit, key))[first]
+            words = self._public_words("shards", seed, lambda key: id_blocks(unit, key, "unit"))[first]
             place, n_units = np.argsort(np.argsort(words, kind="stable"), kind="stable")[codes], len(first)
         if n_shards > n_units:
             whose = f"row{'s' * (n_units != 1)}" if codes is None else f"different values of {self.column.unit}"
@@ -690,7 +690,7 @@ class TableRows:
             return None
         # As blocks, units of any type can be compared, also composite ones.
         key = self._throwaway_secret().key("ids")
-        return np.unique(id_blocks(self.given.unit, key).templates(), axis=0, return_inverse=True)[1].reshape(-1)
+        return np.unique(id_blocks(self.given.unit, key, "unit").templates(), axis=0, return_inverse=True)[1].reshape(-1)
 
     def _throwaway_secret(self) -> RunSecret:
         """Make a secret of no run, for one comparison of ids."""

@@ -675,6 +675,8 @@ class NoisyLabels:
         table = _validate.floats(losses=losses)
         if table.shape != (self.n_rows, self.n_classes):
             raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
+        if not np.isfinite(table).all():
+            raise InvalidInput("Expected finite losses, got NaN or infinity. Clip probabilities before their logarithm is taken.")
         return table
 
     def _over_draws(self, shape: tuple[int, ...], value: Callable[[Block], NDArray[np.float64]]) -> NDArray[np.float64]:
