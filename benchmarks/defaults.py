@@ -206,7 +206,7 @@ def report_stages(runs: Sequence[Run]) -> str:
     softmax = [(run, [found.get((*key[:4], n)) for n in STAGES[1:]]) for key, run in found.items() if key[1] == "softmax" and key[4] == 1]
     told = []
     for at, n in enumerate(STAGES[1:]):
-        pairs = [(more[at], run) for run, more in softmax if more[at]]
+        pairs = [(again, run) for run, more in softmax if (again := more[at])]
         gains = np.array([1000 * (a["evidence"] - b["evidence"]) for a, b in pairs])
         times = sum(a["core_seconds"] for a, _ in pairs) / sum(b["core_seconds"] for _, b in pairs)
         told.append(f"{n} stages {gains.mean():+.1f} ± {gains.std(ddof=1) / np.sqrt(len(gains)):.1f}, {times:.1f} times the time")

@@ -9,6 +9,8 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -340,8 +342,43 @@ def _lengths(matrix: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Convert ids to an array that can be sorted: objects of several types, which Python cannot compare, become text."""
-    return ids.astype(np.str_) if ids.dtype.kind == "O" else ids
+    """Convert ids to an array that can be sorted: objects, which Python cannot always compare, become text, or bytes that are no ASCII."""
+    if ids.dtype.kind != "O":
+        return ids
+    try:
+        return ids.astype(np.str_)
+    except UnicodeDecodeError:
+        return ids.astype(np.bytes_)
+
+
+def exact_array(values: Any) -> NDArray[Any]:
+    """Convert ids or classes to an array in which different ones stay different; integers and bytes are no objects in it."""
+    found = np.asarray(values)
+    if found.dtype.kind == "f":
+        # NumPy has joined numbers of 2^63 or more with others as floats, in which large ones are equal. What was floats stays so.
+        exact = _as_objects(values)
+        return _of_integers(exact) if all(isinstance(value, Integral) for value in exact.flat) else found
+    kinds = {type(value) for value in found.flat} if found.dtype.kind == "O" else set()
+    if kinds and all(issubclass(kind, Integral) and not issubclass(kind, bool) for kind in kinds):
+        return _of_integers(found)
+    return found.astype(np.bytes_) if kinds == {bytes} else found
+
+
+def _as_objects(values: Any) -> NDArray[Any]:
+    if hasattr(values, "columns") and hasattr(values, "__arrow_c_stream__"):  # a table, which may be made an array by way of floats
+        import pyarrow as pa
+
+        return np.array(list(zip(*(column.to_pylist() for column in pa.table(values).columns), strict=True)), dtype=object)
+    return np.asarray(values, dtype=object)
+
+
+def _of_integers(objects: NDArray[Any]) -> NDArray[Any]:
+    """Convert whole numbers to 64-bit integers of one type; to text, where no type holds all of them."""
+    plain = np.array([int(value) for value in objects.flat], dtype=object).reshape(objects.shape)  # NumPy's own would wrap around
+    for kind in (np.int64, np.uint64):
+        with suppress(OverflowError):
+            return plain.astype(kind)
+    return plain.astype(np.str_)
 
 
 # Columns of ids -----------------------------------------------------------------------------------------------------------------------
@@ -386,7 +423,7 @@ def _arrow_column(column: Any) -> Column:
 def _numpy_column(column: NDArray[Any]) -> Column:
     if column.dtype.kind in "iu":
         return column.astype(np.int64 if column.dtype.kind == "i" else np.uint64, copy=False)
-    return from_numpy(column if column.dtype.kind in "US" else column.astype(np.str_))
+    return from_numpy(sortable(column) if column.dtype.kind in "USO" else column.astype(np.str_))
 
 
 def _words(record: NDArray[np.uint8]) -> NDArray[np.uint64]:

@@ -31,6 +31,8 @@ DOORS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     "weights of a metric": (NUMBERS, lambda a: metrics.accuracy(DRAWN, Y, sample_weight=a)),
     "class rates": (np.full(3, 1 / 3), lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, class_prior=a, **NOISE).fit(X, Y)),
     "prior of a draw": (PROBA, lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=a, **NOISE)),
+    "prior by a function": (PROBA, lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=lambda rows: a[rows], **NOISE)),
+    "prior in batches": (PROBA, lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=iter([a[:9], a[9:]]), **NOISE)),
     "prior of a fit": (PROBA, lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, prior=a, **NOISE).fit(X, Y)),
     "ids": (np.arange(N), lambda a: DRAWN.by_id(a)),
     "rows to cluster": (X, lambda a: find_clusters(a, n_clusters=2)),

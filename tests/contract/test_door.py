@@ -742,6 +742,76 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
         ldp.concat([noisy[:10], noisy[9:]])
 
 
+@pytest.mark.parametrize("given", [list, lambda values: np.array(values, np.uint64)], ids=["list", "unsigned"])
+@pytest.mark.parametrize("classes", [[2**63, 2**63 + 1, 5], [2**53, 2**53 + 1, 5]], ids=["above 2^63", "above 2^53"])
+def test_classes_that_are_large_numbers_stay_different(given, classes):
+    noisy = ldp.privatize(given(classes * 100), ldp.RandomizedResponse(3, 7.0), classes=classes, noise=ldp.SeededNoise(0))
+    assert np.mean(outputs(noisy) == np.arange(300) % 3) > 0.99
+    with pytest.raises(ldp.InvalidInput, match="one of the 3 declared classes"):
+        ldp.privatize(given([classes[1] + 1, 5, 5]), ldp.RandomizedResponse(3, 7.0), classes=classes)
+
+
+@pytest.mark.parametrize("classes", [[1, "1"], ["a", True, "True"], [1.5, "1.5"]])
+def test_classes_that_are_written_alike_are_refused(classes):
+    with pytest.raises(ldp.InvalidInput, match="two that are written alike"):
+        ldp.privatize(classes, ldp.RandomizedResponse(len(classes), 1.0), classes=classes)
+
+
+def test_labels_of_32_bits_are_their_nearest_classes(ledger):
+    classes = [0.1, 0.2, 0.3, 0.4, 0.5]
+    noisy = ldp.privatize(np.array(classes * 20, np.float32), ldp.RandomizedResponse(5, 9.0), classes=classes, noise=ldp.SeededNoise(0))
+    assert np.mean(outputs(noisy) == np.arange(100) % 5) > 0.9
+    with pytest.raises(ldp.InvalidInput, match="one of the 2 declared"):  # one number of 32 bits would be both
+        ldp.privatize(np.float32([0.1]), ldp.RandomizedResponse(2, 1.0), classes=[0.1, 0.1 + 1e-12])
+
+
+def test_units_without_a_value_are_refused_by_their_name(ledger):
+    with pytest.raises(ldp.InvalidInput, match="a value in every row of unit, got 1 nulls"):
+        ldp.privatize([0, 1], RR, dataset="d", unit=["a", None], ledger=ledger)
+    assert not ledger.runs()
+
+
+BIG = [2**63 + i for i in range(999)]
+
+
+@pytest.mark.parametrize(
+    "ids_of",
+    [
+        lambda start: [*(value + start for value in BIG), 7],
+        lambda start: [*((value + start, -1) for value in BIG), (7, -1)],
+        lambda start: pd.DataFrame({"a": np.array([*BIG, 7], np.uint64) + np.uint64(start), "b": range(1000)}),
+    ],
+    ids=["list", "tuples", "data frame"],
+)
+def test_large_ids_of_other_rows_are_another_request(ledger, ids_of):
+    # NumPy joins them with the others as floats, in which 2^63 and the thousand numbers after it are equal
+    first = ldp.privatize(LABELS, RR, dataset="d", ids=ids_of(0), ledger=ledger)
+    other = ldp.privatize(LABELS, RR, dataset="d", ids=ids_of(1000), ledger=ledger)
+    assert first.receipts != other.receipts
+    np.testing.assert_array_equal(outputs(first.by_id(ids_of(0))), outputs(first))
+    with pytest.raises(ldp.InvalidInput, match="without one"):
+        first.by_id(ids_of(1000))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        IDS.astype(object),
+        pd.DataFrame({"a": IDS, "b": 0}, dtype="Int64"),
+        pd.DataFrame({"a": IDS, "b": "x"}),
+        np.array([b"\xff%d" % i for i in IDS]),
+        pd.Series([b"\xff%d" % i for i in IDS]),
+        pa.array([b"\xff%d" % i for i in IDS]),
+    ],
+    ids=["objects", "Int64", "numbers and text", "bytes", "bytes of pandas", "bytes of Arrow"],
+)
+def test_a_repeat_reads_ids_of_every_type(ledger, ids):
+    first, again = (ldp.privatize(LABELS, RR, dataset="d", ids=ids, ledger=ledger) for _ in range(2))
+    assert again.receipts == first.receipts
+    for noisy in (first, again):
+        np.testing.assert_array_equal(outputs(noisy.by_id(ids)), outputs(first))
+
+
 @pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 def test_a_path_names_a_ledger(tmp_path):
     where = str(tmp_path / "ledger.db")

@@ -118,6 +118,18 @@ def test_a_prior_that_excludes_the_output_leaves_the_likelihood():
     np.testing.assert_allclose(noisy.posterior([0.0, 0.0, 0.0])[0], noisy.posterior()[0])
 
 
+def test_hard_labels_under_a_prior_of_zeros_are_those_of_the_likelihood():
+    noisy = draw(ldp.RandomizedResponse(4, 20.0))
+    prior = np.ones((200, 4))
+    prior[::2] = 0
+    assert noisy.hard_codes(prior).tolist() == noisy.posterior(prior).argmax(axis=1).tolist() == noisy.hard_codes().tolist()
+
+
+def test_rows_without_a_draw_have_a_hard_label_too():
+    noisy = draw(ldp.PriorSplit(4, 1.0)).measurable
+    assert not noisy.blocks and set(noisy.hard_codes()) == {0, 1, 2, 3}
+
+
 def test_ties_do_not_favour_a_class():
     n = 20_000
     noisy = ldp.privatize(np.zeros(n, int), ldp.SubsetSelection(6, 0.01, size=3), noise=ldp.SeededNoise(5))
@@ -148,6 +160,12 @@ def test_hard_gives_class_values():
     assert noisy.hard(prior=[1.0, 0.0]).tolist() == ["a", "a", "a"]
 
 
+def test_hard_gives_large_numbers_as_they_are():
+    classes = [2**63 + 1, 2**63, 5]
+    noisy = ldp.privatize(classes, ldp.RandomizedResponse(3, 30.0), classes=classes, noise=ldp.SeededNoise(0))
+    assert noisy.hard().tolist() == noisy.released().tolist() == classes
+
+
 @pytest.mark.parametrize("law", LAWS[:2], ids=lambda law: law.name)
 def test_debias_is_exactly_unbiased_over_the_law(law):
     """Every possible output once, weighted by its exact probability: the expectation is the true loss."""
@@ -169,6 +187,14 @@ def test_debias_is_exactly_unbiased_over_the_law(law):
 def test_debias_refuses_laws_that_cannot_be_inverted(law):
     with pytest.raises(ldp.InvalidInput, match="unbiased estimator"):
         draw(law).debias(np.zeros((200, 4)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_debias_refuses_losses_that_are_no_numbers(value):
+    losses = np.zeros((200, 4))
+    losses[7, 1] = value
+    with pytest.raises(ldp.InvalidInput, match="finite losses"):  # the law was said to have no estimator
+        draw(ldp.RandomizedResponse(4, 1.0)).debias(losses)
 
 
 def test_spend_counts_a_receipt_once_and_adds_different_ones():
@@ -244,3 +270,32 @@ def test_ids_of_several_types_name_rows_in_memory_as_in_a_ledger(tmp_path):
         ldp.concat([noisy, noisy[:1]])
     noisy.save(tmp_path / "noisy.parquet")
     assert NoisyLabels.load(tmp_path / "noisy.parquet")[::-1].looked_up(ledger).privacy == noisy.privacy
+
+
+@pytest.mark.parametrize(
+    ("labels", "facts", "said"),
+    [
+        ([0, 1], {"max_rows_per_unit": 0}, "max_rows_per_unit >= 1"),  # it was declared as "0-label-DP"
+        ([0, 1], {"max_rows_per_unit": -3}, "max_rows_per_unit >= 1"),
+        ([0, 1], {"max_rows_per_unit": 1.5}, "max_rows_per_unit >= 1"),
+        ([0, 1], {"unit": ""}, "unit to be 'row'"),
+        ([0, 1], {"unit": 5}, "unit to be 'row'"),
+        ([[0, 1], [1, 0]], {}, "one-dimensional column of noisy labels, got shape"),
+        (np.array(["a", None], object), {"classes": ["a", "b"]}, "another value in row 1"),
+        (["a", "a"], {"classes": ["a", "a"]}, "different classes"),
+        (["a", "b"], {"classes": {"a", "b"}}, "has no order"),
+        (["a", "b"], {"classes": "ab"}, "one text"),
+    ],
+)
+def test_labels_of_another_mechanism_are_declared_in_full(labels, facts, said):
+    with pytest.raises(ldp.InvalidInput, match=said):
+        NoisyLabels.from_labels(labels, ldp.RandomizedResponse(2, 1.0), **facts)
+
+
+def test_declared_labels_are_kept_in_a_file_whatever_numbers_declare_them(tmp_path):
+    law = ldp.RandomizedResponse(2, 1.0)
+    NoisyLabels.from_labels(np.array([[3], [4]]), law, np.array([3, 4]), max_rows_per_unit=np.int64(2)).save(tmp_path / "a.parquet")
+    noisy = NoisyLabels.load(tmp_path / "a.parquet")
+    assert noisy.privacy.epsilon == 2.0 and noisy.hard().tolist() == [3, 4]
+    with pytest.raises(ldp.InvalidInput, match="law that releases"):
+        NoisyLabels.from_labels([0, 1], None)

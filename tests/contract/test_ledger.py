@@ -19,7 +19,7 @@ from tests import runs
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError
 from labeldp.ledger import _database as ledger_entries
 from labeldp.ledger._database import LabelDraw
-from labeldp.ledger._ledger import Ledger, default_ledger
+from labeldp.ledger._ledger import Ledger, Spending, default_ledger
 from labeldp.noise._words import new_run_id
 from labeldp.receipt import Receipt
 
@@ -37,6 +37,20 @@ def charge(ledger: Ledger, epsilon: float = 1.0, dataset: str = "clicks", column
 
 
 # Budgets ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_charge_is_refused_beforehand_and_nothing_is_written(ledger: Ledger) -> None:
+    wanted = Spending("clicks", "label", 1.0, LabelDraw({"law": "rr"}, 1.0).to_dict(), "request", new_run_id())
+    ledger.require(wanted)
+    with pytest.raises(BudgetExceeded):
+        Ledger(ledger.location, budget=0.5).require(wanted)
+    assert not ledger.exists()
+    result = ledger.run_dir("0" * 32) / "release.parquet"
+    result.parent.mkdir(mode=0o700, parents=True)
+    result.write_bytes(b"")
+    with pytest.raises(LedgerError, match="every run that has results"):  # before hours of training, not after
+        ledger.require(wanted)
+    assert not ledger.exists()
 
 
 def test_three_charges_of_a_tenth_are_three_tenths(ledger: Ledger) -> None:

@@ -74,6 +74,7 @@ def test_ties_go_down_and_values_outside_are_clamped() -> None:
         ({"low": 1, "high": 1}, "low < high"),
         ({"low": 0, "high": np.inf}, "high as a finite number"),
         ({"low": np.nan, "high": 1}, "low as a finite number"),
+        ({"low": 0, "high": 10**400}, "high as a finite number"),
         ({"low": "0", "high": 1}, "low as a finite number"),
         ({"low": False, "high": 1}, "low as a finite number"),
         ({"low": None, "high": 1}, "low as a finite number"),

@@ -237,7 +237,7 @@ def test_numbers_of_a_law_are_released_as_they_are(tmp_path: Path, ending: str, 
     assert noisy.privacy.recorded and noisy.classes == TENS
     pc_csv.write_csv(table, tmp_path / "copy.csv")  # without manifest and metadata
     declared = read_noisy(tmp_path / "copy.csv", "income", law=noisy.blocks[0].law, classes=TENS, id="id")
-    assert np.array_equal(declared.likelihood(), noisy.likelihood()) and declared.privacy.declared
+    assert np.array_equal(declared.likelihood(), noisy.likelihood()) and declared.privacy.declared and declared.classes is TENS
 
 
 def test_numbers_of_a_law_are_proven_where_a_unit_has_several_rows(tmp_path: Path) -> None:

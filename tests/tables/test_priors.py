@@ -115,6 +115,17 @@ def test_a_table_gives_what_columns_give(tmp_path: Path, ending: str, law: str) 
     assert labels[0] == labels[1]
 
 
+def test_keys_of_text_keep_their_zeros_in_csv(tmp_path: Path) -> None:
+    weights = {"a": [0.0, 1.0, 2.0], "b": [3.0, 4.0, 5.0]}
+    found = PriorTable(write(pa.table({"k": ["01234", "7", "NA"]} | weights), tmp_path / "p.csv"), "k").open(["a", "b"])
+    rows = pa.record_batch({"k": ["NA", "01234", "7"]})
+    assert found.weights(rows, 0).tolist() == [[2.0, 5.0], [0.0, 3.0], [1.0, 4.0]]
+    assert found.weights(pa.record_batch({"k": pa.array([7])}), 0).tolist() == [[1.0, 4.0]]
+    (tmp_path / "q.csv").write_text("k,a,b\n,1,2\n7,1,2\n")
+    with pytest.raises(InvalidInput, match="a key in every row"):
+        PriorTable(tmp_path / "q.csv", "k").open(["a", "b"])
+
+
 def test_keys_are_compared_by_value(tmp_path: Path) -> None:
     weights = np.arange(8.0).reshape(4, 2)
     numbers = pa.table({"k": [10, 7, 1, 2], "a": weights[:, 0], "b": weights[:, 1]})

@@ -203,6 +203,16 @@ def test_a_killed_stage_is_finished_with_the_same_labels(
     assert len({row for _, row in draws}) == N and len({key for key, _ in draws}) == 2  # again, but under the same keys
 
 
+def test_a_stage_may_be_counted_by_numpy(job: Job) -> None:
+    plan = stage.load(job.where, job.ledger)
+    made = plan.spec(np.int64(1)).stage  # type: ignore[arg-type]
+    assert made is not None and type(made.number) is int
+    again = type(made)(made.plan, made.number, made.laws, np.full(2, 0.5, np.float32))
+    assert {type(share) for share in again.fractions} == {float}
+    job.release(np.int64(1))  # type: ignore[arg-type]  # it was charged, and then failed for ever
+    assert [run.state for run in job.runs] == ["charged"]
+
+
 def test_a_prior_swapped_between_crash_and_resume_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.release(1)
     with monkeypatch.context() as patch, pytest.raises(Killed):

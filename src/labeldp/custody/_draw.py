@@ -22,7 +22,7 @@ from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import as_drawn
 from labeldp.laws import LAWS
 from labeldp.laws._base import Law, require_sampler
-from labeldp.laws._exact import Array
+from labeldp.laws._exact import Array, as_prior
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.noise._secrets import KeySource, run_secret
 from labeldp.noise._words import Blocks, Key, Pin, RowWords, derive_key, id_blocks, one_word, partition, pin_words, row_blocks, word_chunks
@@ -161,9 +161,9 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
     # A function or an iterator returns one batch at a time, so that (n, K) weights need not fit in memory.
     if callable(prior):
         for start in range(0, n_rows, step):
-            yield np.asarray(prior(np.arange(start, min(start + step, n_rows))))
+            yield _batch(prior(np.arange(start, min(start + step, n_rows))), n_classes)
     elif isinstance(prior, Iterator):
-        yield from (np.asarray(batch) for batch in prior)
+        yield from (_batch(weights, n_classes) for weights in prior)
     else:
         _validate.unmasked(prior=prior)
         array = np.asarray(prior)
@@ -172,6 +172,11 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
                 f"Expected a prior of shape {(n_rows, n_classes)}, got {array.shape}: one row of class weights for each row."
             )
         yield from (array[start : start + step] for start in range(0, n_rows, step))
+
+
+def _batch(weights: ArrayLike, n_classes: int) -> NDArray[np.generic]:
+    _validate.unmasked(prior=weights)
+    return as_prior(weights, n_classes)
 
 
 def draw(law: Law, codes: NDArray[np.int32], key: Key, blocks: Blocks, side: Mapping[str, Array]) -> Array:

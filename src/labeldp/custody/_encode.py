@@ -30,6 +30,7 @@ Classes = Sequence[object] | NDArray[np.generic]
 MOST_READ_OFF = 100_000
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+")
+EXACT = 2**53  # up to here every whole number is a float
 _DESCRIBED = 100  # different undeclared values that are compared with the classes, at most
 
 
@@ -128,6 +129,10 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
         raise InvalidInput("Expected classes without missing values; name a class for them and fill them in.")
     if len(set(values)) != len(values):
         raise InvalidInput(f"Expected different classes, got {len(values)} of which {len(set(values))} are different.")
+    texts = {value for value in values if isinstance(value, str)}
+    if not texts.isdisjoint(str(value) for value in values if not isinstance(value, str | None)):
+        # NumPy makes a list of both text, and then nobody can tell which one a label is.
+        raise InvalidInput("Expected classes that differ as text, got two that are written alike, such as 1 and '1'. Rename one.")
     if len(values) < 2:
         raise InvalidInput(f"Expected at least 2 classes, got {len(values)}. One class needs no privacy.")
     if n_classes is not None and len(values) != n_classes:
@@ -456,6 +461,8 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
         array = np.asarray(labels)
     if array is None:
         raise not_plain()
+    if isinstance(labels, list | tuple) and array.dtype.kind == "f" and array.size and np.nanmax(np.abs(array), initial=0) >= EXACT:
+        array = np.asarray(labels, dtype=object)  # whole numbers of which NumPy knows no common type
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -484,6 +491,12 @@ def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray
     # Only types that NumPy compares by value are searched as arrays: it would compare 1 with "1" as text, and find them equal.
     known = np.asarray(classes)
     if not (known.dtype.kind == array.dtype.kind or {known.dtype.kind, array.dtype.kind} <= set("biuf")):
+        return _by_table(array.astype(object), classes)
+    # Labels of 32 bits hold a class as its nearest one.
+    if known.dtype == np.float64 and array.dtype.kind == "f" and len(np.unique(known.astype(array.dtype))) == len(known):
+        known = known.astype(array.dtype)
+    # As floats, which signed and unsigned numbers have in common, large whole numbers would be equal.
+    if np.result_type(known, array).kind == "f" and any(isinstance(value, int) and abs(value) > EXACT for value in classes):
         return _by_table(array.astype(object), classes)
     order = np.argsort(known)
     place = np.minimum(np.searchsorted(known[order], array), len(known) - 1)

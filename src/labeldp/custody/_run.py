@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import SetDigest, array_digest, digest
+from labeldp._hash import SetDigest, array_digest, digest, exact_array, sortable
 from labeldp.custody._draw import Draw, Prior, check_contract, law_per_row, prepare_side, public_words, question_words
 from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
 from labeldp.custody._request import RELEASE_ANEW, Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
@@ -566,10 +566,10 @@ class TableRows:
     def __init__(self, given: RowIds, n_rows: int, column: PrivateColumn) -> None:
         self.given, self.column, self.n_rows, self.explicit = given, column, n_rows, given.ids is not None
         _check_columns(given, n_rows, column)
-        ids = np.arange(n_rows) if given.ids is None else np.asarray(given.ids)
+        ids = np.arange(n_rows) if given.ids is None else exact_array(given.ids)
         self.ids = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
         # NumPy drops trailing NULs of text, and converts 1 and "1" of one list to the same text. Two ids must not become one.
-        if self.explicit and self.ids.dtype.kind in "USO" and len(np.unique(self.ids.astype(np.str_), axis=0)) < n_rows:
+        if self.explicit and self.ids.dtype.kind in "USO" and len(np.unique(sortable(self.ids), axis=0)) < n_rows:
             raise InvalidInput("Expected ids that stay different as text of one type, without trailing NULs; rename some.")
         self._known_blocks: tuple[str, Blocks] | None = None
 
@@ -652,7 +652,7 @@ class TableRows:
             place, n_units = self.public_order("shards", seed), self.n_rows
         else:
             first = np.unique(codes, return_index=True)[1]
-            words = self._public_words("shards", seed, lambda key: id_blocks(unit, key))[first]
+            words = self._public_words("shards", seed, lambda key: id_blocks(unit, key, "unit"))[first]
             place, n_units = np.argsort(np.argsort(words, kind="stable"), kind="stable")[codes], len(first)
         if n_shards > n_units:
             whose = f"row{'s' * (n_units != 1)}" if codes is None else f"different values of {self.column.unit}"
@@ -690,7 +690,7 @@ class TableRows:
             return None
         # As blocks, units of any type can be compared, also composite ones.
         key = self._throwaway_secret().key("ids")
-        return np.unique(id_blocks(self.given.unit, key).templates(), axis=0, return_inverse=True)[1].reshape(-1)
+        return np.unique(id_blocks(self.given.unit, key, "unit").templates(), axis=0, return_inverse=True)[1].reshape(-1)
 
     def _throwaway_secret(self) -> RunSecret:
         """Make a secret of no run, for one comparison of ids."""
@@ -721,14 +721,15 @@ class TableRows:
 
 def _order_of(ids: Array) -> NDArray[np.intp]:
     """Return the order that sorts ids of one column, or of several: (n,)."""
-    ids = ids.astype(np.str_) if ids.dtype.kind == "O" else ids
+    ids = sortable(ids)
     return np.argsort(ids, kind="stable") if ids.ndim == 1 else np.lexsort(ids.T)
 
 
 def set_digest(*columns: ArrayLike) -> str:
     """Compute the digest of a set of rows, given by their public columns, in any order."""
     named = SetDigest()
-    named.update(*map(np.asarray, columns))
+    # Objects are hashed as text, as in the digests of earlier versions; only what NumPy joins as floats is told apart.
+    named.update(*(exact_array(column) if (array := np.asarray(column)).dtype.kind == "f" else array for column in columns))
     return named.hexdigest()
 
 

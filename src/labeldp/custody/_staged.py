@@ -44,15 +44,15 @@ class Stage:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "laws", tuple(self.laws))
-        object.__setattr__(self, "fractions", tuple(self.fractions))
         partition_edges(self.fractions)  # raises for fractions that do not sum to 1, with which some rows would be in no stage
+        object.__setattr__(self, "fractions", tuple(map(float, self.fractions)))  # as JSON can hold them, of any number
         if len(self.laws) != len(self.fractions):
             raise InvalidInput(f"Expected one law for each of {len(self.fractions)} stages, got {len(self.laws)}.")
         if len({(law.epsilon, law.n_classes) for law in self.laws}) > 1:
             raise InvalidInput(
                 "Expected laws of one epsilon and one number of classes in all stages, got several. One charge covers them all."
             )
-        _validate.integer(stage=self.number, low=1)
+        object.__setattr__(self, "number", _validate.integer(stage=self.number, low=1))
         if self.number > len(self.laws):
             raise InvalidInput(f"Expected a stage from 1 to {len(self.laws)}, got {self.number}. The plan has no more.")
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import array_digest, digest, public_hash, sortable
+from labeldp._hash import array_digest, digest, exact_array, public_hash, sortable
 from labeldp._validate import sum_up
 from labeldp.errors import InvalidInput
 from labeldp.laws import law_from_dict
@@ -188,22 +188,38 @@ class NoisyLabels:
             themselves: answers such as "heads", or more answers than classes. None (default): the classes.
         ids : (n,) or (n, columns) array, optional
         unit, max_rows_per_unit
-            The unit of protection of the mechanism. The declared epsilon of a unit is that of all its rows.
+            The unit of protection of the mechanism, and how many rows of one unit it has drawn at most, 1 or more. The declared epsilon of
+            a unit is that of all its rows.
 
         Raises
         ------
         InvalidInput
-            The law releases no labels, or a label is none of the classes, or of the outputs.
+            The law releases no labels, a label is none of the classes, or of the outputs, or another argument is not allowed.
         """
         # A set or a score has a side and a meaning that no list of labels can declare.
         label_law(law)
+        # A claim of fewer rows than one would be a smaller epsilon than that of one draw, or none at all.
+        cap = _validate.integer(max_rows_per_unit=max_rows_per_unit, low=1)
+        if not (isinstance(unit, str) and unit):
+            raise InvalidInput(f"Expected unit to be 'row' or a column's name, got unit={_validate.shown(unit)}.")
+        if isinstance(classes, str | bytes | set | frozenset):
+            raise InvalidInput("Expected classes in the order of their codes, got one text, or a set, which has no order. Pass a list.")
         values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
         shown = _outputs_of(law, values, outputs)
         if _validate.hides(labels):
             raise InvalidInput("Expected a noisy label in every row, got masked ones. Drop these rows.")
-        given, place = np.unique(np.asarray(labels), return_inverse=True)
+        array = exact_array(labels)
+        array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        if array.ndim != 1:
+            raise InvalidInput(f"Expected a one-dimensional column of noisy labels, got shape {array.shape}.")
         known = {value: code for code, value in enumerate(shown)}
-        codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[place.reshape(-1)]
+        if len(known) < len(shown):
+            raise InvalidInput("Expected different classes, got one twice. List each one once.")
+        if array.dtype.kind == "O":  # of several types, which cannot be sorted
+            codes = np.fromiter((known.get(value, -1) for value in array.tolist()), np.int32, len(array))
+        else:
+            given, place = np.unique(array, return_inverse=True)
+            codes = np.array([known.get(value, -1) for value in given.tolist()], np.int32)[place.reshape(-1)]
         if codes.size and codes.min() < 0:
             what = "class" if outputs is None and law.kind != "number" else "output"
             numbers = law.kind == "number" or isinstance(values, Grid)
@@ -213,12 +229,12 @@ class NoisyLabels:
                 else "Declare it."
             )
             raise InvalidInput(f"Expected a declared {what} in every row, got another value in row {int(np.argmin(codes))}. {fix}")
-        names = np.arange(len(codes)) if ids is None else np.asarray(ids)
+        names = np.arange(len(codes)) if ids is None else exact_array(ids)
         facts = {"law": law.to_dict(), "classes": list(map(repr, values)), "labels": array_digest({"codes": codes, "ids": names})}
         event = {"event": DECLARED, "law": law.to_dict()}
-        epsilon = sum_up(law.epsilon for _ in range(max_rows_per_unit))
+        epsilon = sum_up(law.epsilon for _ in range(cap))
         # The receipt's id is a digest of what is declared: the same declaration made twice is one receipt, and its cost counts once.
-        receipt = Receipt(digest(facts)[:32], "", "", unit, max_rows_per_unit, epsilon, event=event)
+        receipt = Receipt(digest(facts)[:32], "", "", unit, cap, epsilon, event=event)
         block = Block(law, codes, {}, np.arange(len(codes)), receipt, DECLARED)
         return as_drawn(cls(len(codes), values, (block,), names, ids is not None))
 
@@ -507,7 +523,7 @@ class NoisyLabels:
         Without a prior it is the released label, for laws that release one. Among equally likely classes a public hash of receipt and row
         id decides, so that no class is preferred for its position.
         """
-        return np.asarray(self.classes)[self.hard_codes(prior)]
+        return exact_array(self.classes)[self.hard_codes(prior)]
 
     def hard_codes(self, prior: ArrayLike | None = None) -> NDArray[np.int64]:
         """Return `hard` as codes 0..K-1: (n,) int64."""
@@ -523,7 +539,8 @@ class NoisyLabels:
             score = self.log_likelihood(batch, "float64")
             if weights is not None:
                 with np.errstate(divide="ignore"):
-                    score = score + np.log(weights[batch])
+                    weighted = score + np.log(weights[batch])
+                score = np.where(np.isfinite(weighted).any(axis=1, keepdims=True), weighted, score)  # as `posterior` does
             best = score == score.max(axis=1, keepdims=True)
             # Ties are broken by a public hash: reproducible, and without a preference for the first class, as argmax has.
             pick = public_hash(salt, self.ids[batch]) % best.sum(axis=1).astype(np.uint64)
@@ -533,12 +550,17 @@ class NoisyLabels:
     def _with_released(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Replace the codes of rows that were drawn once by a law that releases labels with these labels."""
         # With a single candidate (RRWithPrior with k = 1) all classes are equally likely, and the tie-break would ignore the output.
-        draws = np.bincount(np.concatenate([block.rows for block in self.blocks]), minlength=self.n_rows)
+        draws = self._draws
         for block in self.blocks:
             if block.law.kind == "label":
                 once = draws[block.rows] == 1
                 codes[block.rows[once]] = block.outputs[once]
         return codes
+
+    @property
+    def _draws(self) -> NDArray[np.intp]:
+        """The number of draws of each row: (n,)."""
+        return np.bincount(np.concatenate([np.empty(0, np.int64), *(block.rows for block in self.blocks)]), minlength=self.n_rows)
 
     def _hard_codes_of_one_draw(self, block: Block, salt: str) -> NDArray[np.int64]:
         """Compute `hard_codes` of a single draw from labels or sets directly, without an (n, K) table of likelihoods."""
@@ -565,15 +587,14 @@ class NoisyLabels:
         InvalidInput
             A row has no draw or several, or its law releases neither labels nor numbers.
         """
-        draws = np.bincount(np.concatenate([block.rows for block in self.blocks] or [np.empty(0, np.int64)]), minlength=self.n_rows)
-        if not (draws == 1).all() or not all(block.law.releases_codes for block in self.blocks):
+        if not (self._draws == 1).all() or not all(block.law.releases_codes for block in self.blocks):
             laws = ", ".join(sorted({block.law.name for block in self.blocks})) or "none"
             raise InvalidInput(
                 f"Expected rows with one draw each, by a law that releases a label or a number, got others (laws: {laws}). Learn from "
                 "likelihoods, or take .hard() for the most likely class of each row."
             )
-        parts = [(block.rows, np.asarray(block.law.released(self.classes))[block.outputs]) for block in self.blocks]
-        found = np.empty(self.n_rows, np.result_type(*(values.dtype for _, values in parts)) if parts else np.asarray(self.classes).dtype)
+        parts = [(block.rows, exact_array(block.law.released(self.classes))[block.outputs]) for block in self.blocks]
+        found = np.empty(self.n_rows, np.result_type(*(values.dtype for _, values in parts)) if parts else exact_array(self.classes).dtype)
         for rows, values in parts:
             found[rows] = values
         return found
@@ -654,6 +675,8 @@ class NoisyLabels:
         table = _validate.floats(losses=losses)
         if table.shape != (self.n_rows, self.n_classes):
             raise InvalidInput(f"Expected losses of shape {(self.n_rows, self.n_classes)}, got {table.shape}.")
+        if not np.isfinite(table).all():
+            raise InvalidInput("Expected finite losses, got NaN or infinity. Clip probabilities before their logarithm is taken.")
         return table
 
     def _over_draws(self, shape: tuple[int, ...], value: Callable[[Block], NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -695,21 +718,22 @@ class NoisyLabels:
         """
         import pyarrow as pa
 
-        ids = [("id", self.ids)] if self.ids.ndim == 1 else [(f"id_{j}", self.ids[:, j]) for j in range(self.ids.shape[1])]
+        held = exact_array(self.ids)  # as they are read back, since proofs are made of them
+        ids = [("id", held)] if held.ndim == 1 else [(f"id_{j}", held[:, j]) for j in range(held.shape[1])]
         columns = {name: pa.array(values) for name, values in ids}
         found = [block_facts(block) for block in self.blocks]
         facts: dict[str, object] = {"format": FORMAT} | class_facts(self.classes) | {"explicit_ids": self.explicit_ids, "blocks": found}
         facts |= {"behind": [receipt.to_dict() for receipt in self.behind]} if self.behind else {}
         facts |= {} if self._drawn else {"by_hand": True}
         # Whether rows repeat is recorded: else a reader could not tell a bootstrap from a row that was copied later.
-        facts |= {"ids": list(columns), "repeats": _repeats(self.ids)}
+        facts |= {"ids": list(columns), "repeats": _repeats(held)}
         pieces = []
         for i, (block, place) in enumerate(zip(self.blocks, self._places, strict=True)):
             raw, present = np.zeros((self.n_rows, record_type(block.law).itemsize), np.uint8), place >= 0
             raw[block.rows] = pack(block.law, block.outputs, block.side)
             columns[f"evidence_{i}"] = to_arrow(raw, present)
             pieces.append((raw, present))
-        columns[PROOF] = pa.array(_proof(facts, self.ids, pieces))
+        columns[PROOF] = pa.array(_proof(facts, held, pieces))
         return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
     @classmethod
@@ -785,7 +809,7 @@ def derived(noisy: Evidence, **changes: Any) -> Evidence:
 
 def label_law(law: Law) -> Law:
     """Check that a law releases labels or numbers without a side, so that a list of them can be declared by it."""
-    if not (law.releases_codes or law.declared_only) or set(law.layout()) != {"output"}:
+    if not isinstance(law, Law) or not (law.releases_codes or law.declared_only) or set(law.layout()) != {"output"}:
         raise InvalidInput(
             f"Expected a law that releases a label or a number and nothing else, such as RandomizedResponse (rr), got {law}."
         )
@@ -834,11 +858,12 @@ def concat(parts: Sequence[NoisyLabels]) -> NoisyLabels:
 
 
 def id_keys(ids: ArrayLike, others: ArrayLike) -> list[Any]:
-    """Convert ids to dictionary keys that compare with others: integers become text if the others are text, as in a CSV file."""
+    """Convert ids to dictionary keys that compare with others: all become text if the others are text, as in a CSV file."""
     _validate.unmasked(ids=ids)
-    mine, theirs = np.asarray(ids), np.asarray(others)
+    mine, theirs = exact_array(ids), exact_array(others)
     mine = mine[:, 0] if mine.ndim == 2 and mine.shape[1] == 1 else mine
-    found = (mine.astype(np.str_) if mine.dtype.kind in "iu" and theirs.dtype.kind in "USO" else mine).tolist()
+    as_text = (mine.dtype.kind in "iu" and theirs.dtype.kind in "USO") or (mine.dtype.kind == "O" and theirs.dtype.kind in "US")
+    found = (sortable(mine.astype(object)) if as_text else mine).tolist()
     return [tuple(value) for value in found] if mine.ndim == 2 else list(found)
 
 
@@ -880,7 +905,7 @@ def _as_prior(prior: ArrayLike, n_rows: int, n_classes: int) -> NDArray[np.float
 def places_of(ids: Array, known: Array) -> NDArray[np.int64]:
     """Find the position of each id among the known ones, of whatever types: (n,) int64, -1 if it is not known."""
     if ids.ndim == 2 and "O" in known.dtype.kind + ids.dtype.kind:
-        known, ids = known.astype(np.str_), ids.astype(np.str_)
+        known, ids = sortable(known), sortable(ids)
     apart: NDArray[np.bool_] = np.zeros(len(ids), bool)
     if {known.dtype.kind, ids.dtype.kind} == set("iu"):  # NumPy would join them as floats, in which large ids become equal
         known, ids = (each.astype(f"{each.dtype.kind}8").view(np.int64) for each in (known, ids))
@@ -1012,7 +1037,7 @@ def read_facts(raw: bytes | str | None) -> dict[str, Any]:
 def _id_values(column: "pa.ChunkedArray") -> Array:
     import pyarrow as pa
 
-    return np.asarray(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
+    return exact_array(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
 
 
 def _read_block(law: Law, raw: NDArray[np.uint8], present: NDArray[np.bool_], facts: dict[str, Any]) -> Block:

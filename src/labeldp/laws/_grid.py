@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classes of numbers: a public range with evenly spaced points, to the nearest of which a private number is rounded."""
 
+import contextlib
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -187,7 +188,7 @@ def _evenly_spaced(classes: Sequence[object]) -> tuple[Fraction, Fraction] | Non
     if isinstance(classes, Grid):
         low = _validate.exact(classes.low)
         return low, (_validate.exact(classes.high) - low) / (len(classes) - 1)
-    if any(isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) for value in classes):
+    if any(isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGE for value in classes):
         return None
     exact = [_validate.exact(value) for value in classes if isinstance(value, int | float)]
     gaps = {b - a for a, b in pairwise(exact)}
@@ -196,9 +197,13 @@ def _evenly_spaced(classes: Sequence[object]) -> tuple[Fraction, Fraction] | Non
 
 def _bound(**named: object) -> Fraction:
     ((name, value),) = named.items()
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | Decimal) or not math.isfinite(value):
+    found = math.nan
+    if not isinstance(value, bool | np.bool_) and isinstance(value, numbers.Real | Decimal):
+        with contextlib.suppress(OverflowError, ValueError):
+            found = float(value)
+    if not math.isfinite(found):
         raise InvalidInput(f"Expected {name} as a finite number, got {name}={_validate.shown(value)}. Give the ends of a public range.")
-    return _validate.exact(float(value))
+    return _validate.exact(found)
 
 
 def _number_of_points(low: Fraction, high: Fraction, points: object, resolution: object) -> int:

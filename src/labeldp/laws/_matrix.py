@@ -17,7 +17,7 @@ Rows = tuple[tuple[int | Fraction, ...], ...]
 
 
 class WithoutSide(Law):
-    """Base of laws without a side, whose output is the number of one of m outputs."""
+    """Base of laws without a side; by default their output is the number of one of m outputs."""
 
     uses_prior: ClassVar[bool] = False
 

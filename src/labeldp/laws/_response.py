@@ -12,6 +12,7 @@ Warner 1965, "Randomized response"; Ghazi, Golowich, Kumar, Manurangsi and Zhang
 (NeurIPS), Algorithms 1 and 2.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -31,7 +32,6 @@ from labeldp.laws._exact import (
     Bits,
     Floats,
     Words,
-    as_prior,
     by_chunks,
     checked_prior,
     equal_cell,
@@ -50,6 +50,7 @@ from labeldp.laws._exact import (
     whole_above,
     whole_below,
 )
+from labeldp.laws._matrix import WithoutSide
 
 _NAN = float("nan")
 
@@ -104,7 +105,7 @@ def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_
 
 
 @dataclass(frozen=True)
-class RandomizedResponse(Law):
+class RandomizedResponse(WithoutSide):
     """Keep the label with probability e^eps / (e^eps + K - 1), else release one of the other classes, all equally likely.
 
     Parameters
@@ -135,15 +136,10 @@ class RandomizedResponse(Law):
 
     name: ClassVar[str] = "rr"
     kind: ClassVar = "label"
-    uses_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         response_words(self.epsilon, self.n_classes)
-
-    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        as_prior(prior, self.n_classes)
-        return {}
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
         return respond_to_all(labels, words.take(0), self.epsilon, self.n_classes)
@@ -159,9 +155,6 @@ class RandomizedResponse(Law):
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
         return response_profile(self.epsilon, self.n_classes, self.n_classes)
 
-    def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        return {"output": (np.dtype(np.int32), ())}
-
     def table(self, side_row: Side) -> Table:
         return response_table(self.epsilon, self.n_classes, np.ones(self.n_classes, dtype=np.bool_))
 
@@ -176,6 +169,13 @@ class _OnCandidates(Law):
 
     kind: ClassVar = "label"
     uses_prior: ClassVar[bool] = True
+
+    @abstractmethod
+    def _decide(self, prior: Array) -> dict[str, Array]:
+        """Choose the candidates of some rows of a prior."""
+
+    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
+        return by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
         return respond(labels, words.take(0), side["candidates"], side["size"], self.epsilon, self.n_classes)
@@ -251,9 +251,6 @@ class RRTopK(_OnCandidates):
         object.__setattr__(self, "k", k)
         response_words(self.epsilon, k)
 
-    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        return by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
-
     def _decide(self, prior: Array) -> dict[str, Array]:
         weights = quantise(prior)
         size = np.full(len(weights), self.k, dtype=np.int32)
@@ -298,9 +295,6 @@ class RRWithPrior(_OnCandidates):
             if len(weight) != self.n_classes:
                 raise InvalidInput(f"Expected {self.n_classes} class weights, one a class; got {len(weight)}.")
             object.__setattr__(self, "class_weight", weight)
-
-    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        return by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
         weight = None if self.class_weight is None else np.array(self.class_weight)

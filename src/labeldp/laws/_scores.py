@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, no_inclusion
-from labeldp.laws._exact import WORD, Array, Floats, Words, as_prior, exp_floor
+from labeldp.laws._base import MAX_CELLS, Cell, Side, Table, no_inclusion
+from labeldp.laws._exact import WORD, Array, Floats, Words, exp_floor
+from labeldp.laws._matrix import WithoutSide
 
 _STEP = 0.25  # of the trapezoid rule in ln s, whose error is about e^(-pi^2 / step) < 10^-17
 _SMALL = 1e-18  # tails of the integral below this are left out
@@ -67,7 +68,7 @@ def _score_table(epsilon: float, levels: int) -> tuple[Floats, Floats, Floats]:
 
 
 @dataclass(frozen=True)
-class Alibi(Law):
+class Alibi(WithoutSide):
     """Release a noisy score for every class: the one-hot label plus Laplace noise of scale 2 / epsilon, clipped to [0, 1], in levels.
 
     Parameters
@@ -103,7 +104,6 @@ class Alibi(Law):
     name: ClassVar[str] = "alibi"
     parameter: ClassVar[str] = "levels"
     kind: ClassVar = "scores"
-    uses_prior: ClassVar[bool] = False
 
     levels: int = 256
 
@@ -112,10 +112,6 @@ class Alibi(Law):
         fix = "A byte holds 256 levels; two would be randomized response on each bit."
         object.__setattr__(self, "levels", _validate.integer(levels=self.levels, low=3, high=256, fix=fix))
         level_words(self.epsilon, self.levels)
-
-    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        as_prior(prior, self.n_classes)
-        return {}
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.uint8]:
         edges = np.array(np.cumsum(level_words(self.epsilon, self.levels), dtype=object)[:-1], dtype=np.uint64)

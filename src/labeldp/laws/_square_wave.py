@@ -22,14 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import MAX_CELLS, Cell, Law, Side, Table, no_inclusion, proper_size, range_over
+from labeldp.laws._base import MAX_CELLS, Cell, Side, Table, no_inclusion, proper_size, range_over
 from labeldp.laws._exact import (
     WORD,
     Array,
     Bits,
     Floats,
     Words,
-    as_prior,
     exp_floor,
     log_ratio,
     pack_sets,
@@ -37,7 +36,7 @@ from labeldp.laws._exact import (
     unpack_sets,
     whole_above,
 )
-from labeldp.laws._matrix import inverse_of
+from labeldp.laws._matrix import WithoutSide, inverse_of
 
 MOST_ORDERED: Final = 700  # classes up to which an interval has unbiased weights: beyond it their matrix is too large
 _NAN = float("nan")
@@ -80,7 +79,7 @@ def default_size(epsilon: float, n_classes: int) -> int:
 
 
 @dataclass(frozen=True)
-class SquareWave(Law):
+class SquareWave(WithoutSide):
     """Release a random interval of d neighbouring classes; each with the label is e^eps times as likely as each without it. For numbers.
 
     Parameters
@@ -121,7 +120,6 @@ class SquareWave(Law):
     name: ClassVar[str] = "square-wave"
     parameter: ClassVar[str] = "size"
     kind: ClassVar = "set"
-    uses_prior: ClassVar[bool] = False
 
     size: int | None = None
 
@@ -138,10 +136,6 @@ class SquareWave(Law):
     @property
     def _starts(self) -> int:
         return self.n_classes + self.width - 1
-
-    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        as_prior(prior, self.n_classes)
-        return {}
 
     def _cells(self) -> list[int]:
         """List the words of each window: the d with the label, from its own start downwards, then the others in their order."""

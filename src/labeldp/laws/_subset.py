@@ -52,6 +52,7 @@ from labeldp.laws._exact import (
     unit,
     unpack_sets,
 )
+from labeldp.laws._matrix import WithoutSide
 from labeldp.laws._response import RandomizedResponse, RRWithPrior, inside_words, response_words
 
 _FINE = 2.0**36
@@ -79,7 +80,7 @@ def best_size(epsilon: float, n_classes: int) -> int:
 
 
 @dataclass(frozen=True)
-class SubsetSelection(Law):
+class SubsetSelection(WithoutSide):
     """Release a random set of d classes; each set with the label is e^eps times as likely as each set without it.
 
     Parameters
@@ -103,7 +104,6 @@ class SubsetSelection(Law):
     name: ClassVar[str] = "subset"
     parameter: ClassVar[str] = "size"
     kind: ClassVar = "set"
-    uses_prior: ClassVar[bool] = False
 
     size: int | None = None
 
@@ -116,10 +116,6 @@ class SubsetSelection(Law):
     def set_size(self) -> int:
         """The number of classes in every output, d."""
         return best_size(self.epsilon, self.n_classes) if self.size is None else self.size
-
-    def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
-        as_prior(prior, self.n_classes)
-        return {}
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> Bits:
         m, d = np.uint64(inside_words(self.epsilon, self.n_classes, self.set_size)), self.set_size

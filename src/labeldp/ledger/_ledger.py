@@ -22,6 +22,7 @@ from labeldp.ledger import _check as ledger_check
 from labeldp.ledger._check import Witnesses
 from labeldp.ledger._database import (
     ALSO,
+    Balance,
     File,
     History,
     LedgerUrl,
@@ -234,7 +235,8 @@ class Ledger:
         ------
         BudgetExceeded, LedgerError
         """
-        with self._store.writing() as session:
+        with self._store.reading() as session:
+            self._require_known((lambda run_ids: run_ids) if session is None else session.unknown)
             for column in spending.columns:
                 decision = _Decision(session, self, spending, rows, column)
                 decision.check_unit()
@@ -673,18 +675,23 @@ def _write_charge(
 
 
 class _Decision:
-    """Decides for one of its columns whether a charge may be written, and whether it sets the budget, while nobody else can write."""
+    """Decides for one of its columns whether a charge may be written, and whether it sets the budget; without a session in a new ledger."""
 
-    def __init__(self, session: Session, ledger: Ledger, spending: Spending, rows: RowSet | None, column: str) -> None:
-        self._session, self._ledger, self._spending, self._rows = session, ledger, spending, rows
+    def __init__(self, session: Session | None, ledger: Ledger, spending: Spending, rows: RowSet | None, column: str) -> None:
+        self._reads, self._ledger, self._spending, self._rows = session, ledger, spending, rows
         self._dataset, self._column = spending.dataset, column
         self._of, self._where = f"dataset {self._dataset!r}, column {self._column!r}", str(ledger.location)
-        self.balance = session.balance(self._dataset, self._column)
+        self.balance = Balance(self._dataset, self._column) if session is None else session.balance(self._dataset, self._column)
 
     @property
     def column(self) -> str:
         """The column whose account this is."""
         return self._column
+
+    @property
+    def _session(self) -> Session:
+        assert self._reads is not None  # a new ledger has no runs to read
+        return self._reads
 
     def check_new(self, known: Collection[str] | None) -> None:
         """Refuse a run id that was charged before, and a request that another process has charged meanwhile."""

@@ -141,7 +141,7 @@ def row_blocks(n: int, start: int = 0) -> Blocks:
     return Blocks(ROW, range(start, start + n))
 
 
-def id_blocks(ids: object, key: Key) -> Blocks:
+def id_blocks(ids: object, key: Key, name: str = "ids") -> Blocks:
     """Make the blocks of explicit row ids: the same id is the same block in any order, file and machine.
 
     Parameters
@@ -151,6 +151,8 @@ def id_blocks(ids: object, key: Key) -> Blocks:
         or a table. Nulls, floats and bools are refused. 1, "1", b"1" and ("1",) are four different ids; ("a", "bc") is not ("ab", "c").
     key : Key
         A key of purpose "ids". Strings, bytes and composites are hashed with it; integers enter the block as they are.
+    name : str
+        What messages call them; "ids" by default.
 
     Returns
     -------
@@ -165,10 +167,10 @@ def id_blocks(ids: object, key: Key) -> Blocks:
     material = key.material("id_blocks")  # checked for integers, too, which need no key: a caller's mistake must not depend on the data
     columns = _columns(ids)
     if columns is not None:
-        return _mac_blocks(COMPOSITE, _joined([_typed(column, f"part {i} of ids") for i, column in enumerate(columns)]), material)
+        return _mac_blocks(COMPOSITE, _joined([_typed(column, f"part {i} of {name}") for i, column in enumerate(columns)]), material)
     if isinstance(ids, pa.DictionaryArray) and not (ids.null_count or ids.dictionary.null_count) and len(ids.dictionary) < len(ids):
-        return id_blocks(ids.dictionary, key)[ids.indices.to_numpy()]  # hashes each distinct text once
-    tag, values = _typed(ids, "ids")
+        return id_blocks(ids.dictionary, key, name)[ids.indices.to_numpy()]  # hashes each distinct text once
+    tag, values = _typed(ids, name)
     return _integer_blocks(values) if isinstance(values, np.ndarray) else _mac_blocks(tag, values, material)
 
 
@@ -439,7 +441,7 @@ def _typed(column: Any, name: str) -> "tuple[int, NDArray[np.integer] | Strings]
     values = _hash.decoded(values) if pa.types.is_dictionary(values.type) else values
     kind = values.type
     if values.null_count:
-        raise InvalidInput(f"Expected every row to have an id, got {values.null_count} nulls in {name}. Fill them or drop the rows.")
+        raise InvalidInput(f"Expected a value in every row of {name}, got {values.null_count} nulls. Fill them or drop the rows.")
     if pa.types.is_null(kind):  # an empty list has no type
         return INTEGER, np.empty(0, np.int64)
     if pa.types.is_integer(kind):
@@ -453,7 +455,7 @@ def _typed(column: Any, name: str) -> "tuple[int, NDArray[np.integer] | Strings]
 
 def _typed_numpy(column: NDArray[Any], name: str) -> "tuple[int, NDArray[np.integer] | Strings]":
     if np.ma.is_masked(column):
-        raise InvalidInput(f"Expected every row to have an id, got masked ones in {name}. Fill them or drop the rows.")
+        raise InvalidInput(f"Expected a value in every row of {name}, got masked ones. Fill them or drop the rows.")
     if column.dtype.kind in "iu":
         return INTEGER, column
     try:

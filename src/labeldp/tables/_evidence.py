@@ -20,7 +20,7 @@ from labeldp.errors import InvalidInput, LabelDPError, LabelDPWarning, RawLabels
 from labeldp.evidence import Block, NoisyLabels, concat
 from labeldp.evidence._noisy import as_drawn, derived, from_arrow, record_type, unpack
 from labeldp.laws import Law, law_from_dict
-from labeldp.laws._columns import LabelColumns, classes_of
+from labeldp.laws._columns import LabelColumns, as_classes, classes_of
 from labeldp.ledger._ledger import Ledger, RunRecord, as_ledger
 from labeldp.ledger._run_store import RunStore
 from labeldp.receipt import Receipt, private_names
@@ -310,7 +310,7 @@ def _declared(source: Source, label: str | None, law: Law, classes: Sequence[obj
     if label is None:
         raise InvalidInput("Expected the column of declared labels by name, got none. Pass label=.")
     check_columns(source, [label, *names])
-    values = tuple(range(law.n_classes)) if classes is None else tuple(classes)
+    values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
     released = law.released(values)
     codec = LabelCodec(parse_classes(released, label, source.type_of(label), text_table=source.text), label, source.type_of(label))
     codes: list[NDArray[np.generic]] = []

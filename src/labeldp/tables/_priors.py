@@ -233,7 +233,7 @@ class PriorTable:
     def open(self, classes: Sequence[object]) -> "OpenTable":
         """Read and check the table."""
         place = Place.of(self.path)
-        table = _read(place)
+        table = _read(place, self.reads)
         columns = self._weight_columns(table, place.name, classes)
         keys = tuple(_key(_column(table, name, place.name), name, place.name) for name in self.reads)
         weights = np.column_stack([_numbers(_column(table, name, place.name), name, place.name) for name in columns])
@@ -304,7 +304,7 @@ class OpenTable:
         return place, present
 
 
-def _read(place: Place) -> pa.Table:
+def _read(place: Place, key: Sequence[str]) -> pa.Table:
     kind = FORMATS.get(place.suffix.lower())
     if kind not in (ParquetSource, CsvSource):
         raise InvalidInput(f"Expected a table of priors in .parquet or .csv, got {place.name}. Convert it.")
@@ -314,7 +314,10 @@ def _read(place: Place) -> pa.Table:
                 table = pq.read_table(stream)
             else:
                 options = pyarrow.csv.ParseOptions(delimiter=delimiter_of(place))
-                table = pyarrow.csv.read_csv(stream, parse_options=options)
+                # Keys stay text: read as a number, the code 01234 would be another key.
+                missing = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+                kinds = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(key, pa.string()), **missing)
+                table = pyarrow.csv.read_csv(stream, parse_options=options, convert_options=kinds)
         except pa.ArrowInvalid:
             raise InvalidInput(f"Expected a table of priors, got something else in {place.name}. Write it again.") from None
     if not table.num_rows:
