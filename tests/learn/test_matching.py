@@ -151,6 +151,19 @@ def test_ids_of_several_columns(raw):
         model().fit(raw[FEATURES], noisy, unit=raw.visit)
 
 
+def test_ids_and_classes_above_what_floats_tell_apart(raw):
+    """NumPy joins 2^63 and a small number as floats, in which large ones are equal."""
+    ids = [2**63 + visit for visit in raw.visit[:-1].tolist()] + [7]
+    classes = [2**63 + 1, 2**63, 5]
+    noisy = ldp.privatize(
+        np.array(classes, object)[raw.y].tolist(), ldp.RandomizedResponse(K, EPS), classes=classes, ids=ids, noise=ldp.SeededNoise(0)
+    )
+    fitted = model().fit(raw[FEATURES], noisy, ids=ids)
+    assert fitted.classes_.tolist() == classes
+    assert np.mean(fitted.predict(raw[FEATURES]) == np.array(classes, object)[raw.y]) > 0.95
+    assert ldp.stats.frequencies(noisy, ids=ids).value.sum() == pytest.approx(1)
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_predictions_beside_a_release_in_its_own_order_are_warned_of(raw, tmp_path, named):
     pub, path = released(raw, tmp_path, **({"id": "visit"} if named else {}))

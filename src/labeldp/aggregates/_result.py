@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labeldp._hash import digest
+from labeldp._hash import digest, exact_array
 from labeldp.aggregates._base import Query, check_groups, facts_of
 from labeldp.aggregates._gnmax import ConfidentGNMax
 from labeldp.aggregates._histogram import Histogram, Marginals
@@ -122,7 +122,7 @@ class Aggregate:
 
     def labels(self) -> NDArray[np.generic]:
         """Return `codes` as class values: (n_groups,); None where there is no answer."""
-        found, answered = np.asarray(self.classes)[np.maximum(self.codes(), 0)], self.answered
+        found, answered = exact_array(self.classes)[np.maximum(self.codes(), 0)], self.answered
         if answered.all():
             return found
         found = found.astype(object)

@@ -23,6 +23,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.utils.validation import check_is_fitted
 
 from labeldp import _validate
+from labeldp._hash import exact_array
 from labeldp.aggregates import Aggregate, Histogram, Marginals
 from labeldp.custody._encode import column_names, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
@@ -673,7 +674,7 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
             return last.fit_counts(F, groups, counts, **told, released=(through(more), noisy.log_likelihood()))
 
         self._model = Model(fit_last(learner, X, fit), len(classes))
-        self.estimator_, self.classes_, self.tables_ = self._model.estimator, np.asarray(classes), tuple(listed)
+        self.estimator_, self.classes_, self.tables_ = self._model.estimator, exact_array(classes), tuple(listed)
         log_p = np.log(np.maximum(self._model.predict_proba(X), np.finfo(np.float64).tiny))
         self.posterior_ = count_evidence(groups, counts, CountNoise(**told), row_count(X)).posterior(log_p)
         self.__dict__.pop("student_", None)  # of an earlier fit

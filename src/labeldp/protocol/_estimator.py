@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp._hash import exact_array
 from labeldp.custody._encode import Name, RowIds, column_names, declare, infers, require_public_columns
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
@@ -280,7 +281,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
 
     def _set_classes(self, classes: Sequence[object]) -> None:
         """Set `classes_`, and keep a `Grid`, by which `score` reads numbers."""
-        self.classes_, self._grid = np.asarray(classes), classes if isinstance(classes, Grid) else None
+        self.classes_, self._grid = exact_array(classes), classes if isinstance(classes, Grid) else None
 
     def _to_score(
         self, X: Any, y: Any, sample_weight: ArrayLike | None, ids: ArrayLike | None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp._hash import exact_array
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, id_keys
@@ -95,7 +96,7 @@ def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDA
     n_items : int
     noisy : NoisyLabels
     """
-    places = positions_of(np.asarray(ids), n_items, noisy, given=True)
+    places = positions_of(exact_array(ids), n_items, noisy, given=True)
     order = np.argsort(places, kind="stable")
     return places[order], noisy[order]
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp._hash import exact_array
 from labeldp.custody._encode import column_names, is_missing, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
@@ -99,7 +100,7 @@ def matched(noisy: NoisyLabels, ids: ArrayLike | None, **columns: Column) -> tup
             require_public(column, name, noisy)
             found[name], told = together(_plain(column, name), noisy, ids, name)
     if not found and ids is not None:
-        _, told = together(np.asarray(ids), noisy, ids)
+        _, told = together(exact_array(ids), noisy, ids)
     return found, told
 
 
