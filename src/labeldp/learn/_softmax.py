@@ -278,17 +278,19 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
                 away = _logits(left, w) - self._centre
                 score -= [kept.loss(self._centre + 10**decade * away)[0] for decade in scales]
             scores.append(score)
-            best = np.max(scores, axis=1)
+            best = np.asarray(scores)[:, scales >= 0].max(axis=1)
             if strength > 9 * strengths[len(best) - 1 - best[::-1].argmax()]:  # worse for a decade: larger C only overfit more
                 break
-        # The posterior means of log C and of the scale's logarithm under normal priors around a tenth of the largest and around 1, half and
-        # a sixth of a decade wide: under much noise the held-out likelihoods hardly differ, and the best one alone would be chance.
+        # The posterior means of log C, and then of the scale's logarithm at that C, under normal priors around a tenth of the largest and
+        # around 1, half and a sixth of a decade wide: under much noise the held-out likelihoods hardly differ, and the best one alone would
+        # be chance. C is judged at scales from 1 on: shrunk afterwards, coefficients that follow the noise can be as likely as others.
         decades = np.log10(strengths[: len(scores)]) - np.log10(strengths[-1] / 10)
-        belief = softmax(np.asarray(scores) - 2 * decades[:, None] ** 2 - 16 * scales**2)
-        scale = 10 ** (belief.sum(axis=0) @ scales)
+        found = np.asarray(scores) - 16 * scales**2
+        at = float(softmax((found - 2 * decades[:, None] ** 2)[:, scales >= 0]).sum(axis=1) @ decades)
+        scale = 10 ** float(softmax([np.interp(at, decades, each) for each in found.T]) @ scales)
         # The more rows, the less a penalty draws coefficients in, about with their square root.
         less = np.sqrt((len(order) - len(parts[0])) / evidence.n_units)
-        return float(strengths[-1] / 10 * 10 ** (belief.sum(axis=1) @ decades)), float(1 + (scale - 1) * less)
+        return strengths[-1] / 10 * 10**at, float(1 + (scale - 1) * less)
 
     def _solve(self, X: Floats, evidence: "Evidence", start: Floats, strength: float, max_iter: int) -> tuple[Floats, int]:
         """Minimise the loss from this start: coefficients and intercepts (K, n_features + 1), and the iterations taken."""
