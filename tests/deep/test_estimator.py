@@ -619,6 +619,25 @@ def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_a
     assert model.privacy_.epsilon == ledger.spent("people", "label") == 2.0
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, Items])
+def test_numbers_beyond_single_precision_are_refused_before_the_charge(data, kind, tmp_path):
+    X, y = data
+    wrong, ledger = X.astype(np.float64), ldp.Ledger(tmp_path / "ledger.db")
+    wrong[N - 1, 1] = 1e39  # finite in double precision
+    with pytest.raises(ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in .*X, or numbers beyond"):
+        classifier(noise=None, ledger=ledger, dataset="people").fit(kind(wrong), y, ids=np.arange(N))
+    assert not ledger.runs()
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble"])
+def test_floats_that_torch_does_not_know_are_converted(data, dtype):
+    X, y = data
+    noisy = noisy_of(y)
+    assert np.array_equal(
+        classifier().fit(X.astype(dtype), noisy).predict_proba(X.astype(dtype)), classifier().fit(X, noisy).predict_proba(X)
+    )
+
+
 def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
     X, y = data
     order = np.random.default_rng(1).permutation(N)
