@@ -130,6 +130,7 @@ class Consistency:
         _validate.integer(revote=self.revote, low=0)
         _validate.boolean(relative=self.relative)
         _validate.boolean(balance=self.balance)
+        plain_numbers(self)
 
     @classmethod
     def fixmatch(cls, **changes: Any) -> Self:
@@ -212,6 +213,13 @@ class Consistency:
             found = f"shape {tuple(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
             raise InvalidInput(f"Expected strong to return inputs of shape {tuple(weak.shape)}, got {found}. Change each row by itself.")
         return torch.where(chosen.view(-1, *[1] * (weak.ndim - 1)), changed, weak)
+
+
+def plain_numbers(settings: object) -> None:
+    """Replace NumPy's numbers among the fields of settings by Python's: files of a training hold these alone."""
+    for name, value in list(vars(settings).items()):
+        if isinstance(value, np.generic):
+            object.__setattr__(settings, name, value.item())
 
 
 class Targets:

@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 
 from labeldp import _validate
 from labeldp._files import replace_file
-from labeldp.deep._consistency import Consistency, Targets
+from labeldp.deep._consistency import Consistency, Targets, plain_numbers
 from labeldp.deep._inputs import Inputs, as_inputs
 from labeldp.deep._losses import (
     Combined,
@@ -170,6 +170,7 @@ class Recipe:
         _validate.function(schedule=self.schedule, takes="progress in [0, 1]")
         for progress in (0.0, 1.0):  # a schedule that fails must fail here, and not after labels were charged and drawn
             _require_factor(self.schedule, progress)
+        plain_numbers(self)
 
     def _require_likelihoods(self) -> None:
         """Refuse consistency with a loss on labels or weights: its targets are posteriors, which need the law's likelihoods."""
@@ -532,7 +533,7 @@ class _Training:
         for step, (batch, (rows, weight), factor, x) in enumerate(zip(batches, shares, factors, read, strict=True)):
             self._passed = number - 1 + step / len(batches)
             for group in self._optimizer.param_groups:
-                group["lr"] = recipe.rate * factor
+                group["lr"] = float(recipe.rate * factor)  # a checkpoint cannot be read with numbers of NumPy in it
             loss = self._loss(rows, x, late=step >= int((1 - _LATE) * len(batches)))
             if weight != 1.0:  # distributed, and the processes' shares of this batch differ in size
                 # Fabric averages gradients over processes; the weight makes this the mean over the rows.
