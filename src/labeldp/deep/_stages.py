@@ -452,7 +452,8 @@ class Checkpoint:
         """
         if self.folder is None:
             return seed
-        wanted = json.loads(json.dumps(dict(facts)))  # compared with the file's facts, in which tuples are lists
+        # compared with the file's facts, in which tuples are lists, and NumPy's numbers plain ones
+        wanted = json.loads(json.dumps(dict(facts), default=np.generic.item))
         kept, initial = from_first(lambda: self._begun(wanted, seed, module, weights_given))
         if initial is not None:
             _put(module, initial, f"{self.folder / 'initial.pt'}")
@@ -636,7 +637,7 @@ def ids_digest(ids: ArrayLike | None) -> str:
     if ids is None:
         return ""
     array = np.asarray(ids)
-    return array_digest({"ids": array.astype(np.str_) if array.dtype.kind == "O" else array})
+    return array_digest({"ids": array.astype(np.str_) if array.dtype.kind in "OMm" else array})  # no bytes of times can be read
 
 
 def _put(module: nn.Module, state: State, where: str) -> None:
