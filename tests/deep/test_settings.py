@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -27,7 +28,7 @@ from labeldp.deep import (
     likelihood_loss,
     posterior_loss,
 )
-from labeldp.deep._estimator import dry_run, fewest
+from labeldp.deep._estimator import dry_run, fewest, rows_within
 from labeldp.deep._named import recipe_for
 from labeldp.deep.models import Mlp, SmallConvNet
 
@@ -213,6 +214,16 @@ def test_a_step_that_is_tried_warns_of_nothing():
 def test_the_smallest_batch_is_foreseen():
     assert fewest(300, 64, 0.5) == fewest(2, 64, 1.0) == fewest(33, 2, 0.5) == 2
     assert fewest(300, 1, 1.0) == fewest(1, 64, 1.0) == fewest(30, 64, 0.5) == 1
+
+
+@pytest.mark.parametrize(
+    "made",
+    [list, np.array, pa.array, lambda names: pa.table({"name": names}), lambda names: [(name, 1) for name in names]],
+    ids=["list", "array", "arrow", "table", "tuples"],
+)
+def test_rows_within_the_cap_are_counted_in_units_of_any_kind(made):
+    assert [rows_within(made(["a"] * 5 + ["b"] * 2 + ["c"]), cap, 8) for cap in (1, 2, 3, 9)] == [3, 5, 6, 8]
+    assert rows_within(None, 1, 8) == rows_within([["a"] * 8, ["b"] * 8], 1, 8) == rows_within("ab", 1, 8) == 8
 
 
 @pytest.mark.parametrize(("n_classes", "epochs"), [(2, 5), (3, 10)])
