@@ -224,8 +224,8 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             world = 1 if self._fabric is None else self._fabric.world_size
             recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
         require_losses(recipes, source)
-        require_held_out(recipes, round(stages.validation_fraction * len(inputs)))
         share, within = stages.fractions[-stages.n_stages], rows_within(source.rows.unit, source.settings.max_rows_per_unit, len(inputs))
+        require_held_out(recipes, round(stages.validation_fraction * within))
         return self._trainer(inputs, source.classes, recipes, state, lambda: facts_of_labels(source), share, within)
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:

@@ -197,8 +197,9 @@ class Trainer:
     def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
         """Learn the next stage's model from all rows drawn so far, or load it if an earlier attempt has finished the stage."""
         number = 1 if model is None else model.number + 1
-        require_held_out(self.settings.recipes[number - 1 : number], 0 if held_out is None else len(held_out[0]))
         rows, noisy, held_out = evidenced(rows, noisy, held_out)
+        if held_out is None:  # some are enough here: of a charge, chance decides how many they are
+            require_held_out(self.settings.recipes[number - 1 : number], 0)
         digest = evidence_digest(rows, noisy) if self.checkpoint.folder is not None else ""
         module = copy.deepcopy(self.template)
         kept = self.checkpoint.restored(number, module, digest)
