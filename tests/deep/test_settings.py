@@ -41,7 +41,20 @@ BAD_FIELDS = [
     *({"momentum": each} for each in (-1, NAN, 1.0, 5.0, None)),
     *({"weight_decay": each} for each in (-1, NAN, "0")),
     *({"average": each} for each in (2.0, 1.0, NAN, "0.9")),
-    *({"schedule": each} for each in (0.1, None, lambda t: "a", lambda t: "0.5", lambda t: NAN, lambda t: -t, lambda t: 1 / t, lambda: 1)),
+    *(
+        {"schedule": each}
+        for each in (
+            0.1,
+            None,
+            lambda t: "a",
+            lambda t: "0.5",
+            lambda t: NAN,
+            lambda t: -t,
+            lambda t: 1 / t,
+            lambda t: 1 / (t - 0.5) ** 2,
+            lambda: 1,
+        )
+    ),
     *({"augment": each} for each in (3, "flip")),
     *({"loss": each} for each in ("likelihood", None)),
     *({"clip": each} for each in (NAN, 0, -1.0, "a", True)),
@@ -214,6 +227,13 @@ def test_a_step_that_is_tried_warns_of_nothing():
 def test_the_smallest_batch_is_foreseen():
     assert fewest(300, 64, 0.5) == fewest(2, 64, 1.0) == fewest(33, 2, 0.5) == 2
     assert fewest(300, 1, 1.0) == fewest(1, 64, 1.0) == fewest(30, 64, 0.5) == 1
+
+
+def test_a_step_on_one_row_shows_that_neighbours_need_a_linear_layer():
+    net = nn.Sequential(nn.Unflatten(1, (1, K)), nn.Conv1d(1, 1, 1), nn.Flatten())
+    recipe = Recipe(consistency=Consistency(strong=None, neighbours=3))
+    with pytest.raises(ldp.InvalidInput, match="last linear layer is used, for neighbours"):
+        dry_run(net, torch.zeros(2, K), (K,), [recipe], torch.device("cpu"), rows=1)
 
 
 @pytest.mark.parametrize(

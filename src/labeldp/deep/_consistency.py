@@ -73,7 +73,7 @@ class Consistency:
         reads before training. For nets whose first weights were learned without labels (`labeldp.research.ssl.simclr`). 0 for none.
     revote : int >= 0, default=0
         Every so many epochs the neighbours vote again, by the averaged net's features, and their votes become a factor of the posterior.
-        0: they vote before training alone.
+        0: they vote before training alone. Needs `neighbours`.
     relative : bool, default=False
         Whether `threshold` is a share of the mean largest posterior, and so rises with what the net knows.
     balance : bool, default=False
@@ -130,6 +130,10 @@ class Consistency:
         _validate.integer(revote=self.revote, low=0)
         _validate.boolean(relative=self.relative)
         _validate.boolean(balance=self.balance)
+        if self.revote and not self.neighbours:
+            raise InvalidInput(
+                f"Expected neighbours >= 1 with revote={self.revote}, got 0: none could vote. Set neighbours, or leave it out."
+            )
         plain_numbers(self)
 
     @classmethod

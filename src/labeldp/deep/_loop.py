@@ -59,6 +59,7 @@ _LATE = 0.25  # of an epoch: what the net predicts before is not yet what it has
 _ENOUGH = 0.5  # of its share: a mean probability at which a class is won back
 _ENOUGH_ROWS = 20_000  # to tell which classes are lost
 _DOUBT = 2.0  # standard errors: a class that is won back for nothing gets a share that noise could explain, in one epoch
+_LOOKS = 100  # times that a schedule is tried
 _SAVED_EVERY = 20.0  # seconds: a write of all weights takes as long as an epoch of a fast net
 
 
@@ -168,8 +169,8 @@ class Recipe:
                     f"Expected warm_up < epochs={self.epochs}, got {self.consistency.warm_up}: no target would be learned. Lower warm_up."
                 )
         _validate.function(schedule=self.schedule, takes="progress in [0, 1]")
-        for progress in (0.0, 1.0):  # a schedule that fails must fail here, and not after labels were charged and drawn
-            _require_factor(self.schedule, progress)
+        for step in range(_LOOKS + 1):  # a schedule that fails must fail here, and not after labels were charged and drawn
+            _require_factor(self.schedule, step / _LOOKS)
         plain_numbers(self)
 
     def _require_likelihoods(self) -> None:
@@ -443,8 +444,10 @@ class _Training:
         if not isinstance(self._evidence, Form):
             raise InvalidInput("Expected evidence with consistency, got labels. Pass evidence_of(noisy).")
         found = Targets(settings, self._evidence, self._outputs(), first)
-        if settings.neighbours and len(self._inputs) > 1:  # one row, as a step on trial may have, has no neighbour
-            found.vote(self._features(self._module), before=True)
+        if settings.neighbours:
+            features = self._features(self._module)
+            if len(features) > 1:  # one row, as a step on trial may have, has no neighbour
+                found.vote(features, before=True)
         return found
 
     def _outputs(self) -> int:
