@@ -27,7 +27,7 @@ from labeldp.app._model import load_model, save_model
 from labeldp.app._train import InputsSpec, TrainSpec, predict, threads_for
 from labeldp.app._train import train as run_train
 from labeldp.cli._train import clusters_text, features_text, quality_text
-from labeldp.errors import InvalidInput, RareCategoriesWarning
+from labeldp.errors import InvalidInput, RareCategoriesWarning, ReleaseError
 from labeldp.inputs._arrays import ArrayInputs
 from labeldp.learn import SoftmaxRegression
 from labeldp.ledger._ledger import Ledger, default_ledger
@@ -152,6 +152,28 @@ def test_training_again_is_free_and_a_taken_folder_is_refused(tmp_path: Path) ->
     assert len(default_ledger().runs()) == 1
     assert train(source, tmp_path / "c", "--id", "id", epsilon=9.0)[0] == 3
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_place_that_cannot_be_written_is_refused_before_the_charge(tmp_path: Path, taken: bool) -> None:
+    ledger, parent = Ledger(tmp_path / "ledger.db"), tmp_path / "parent"
+    if taken:
+        parent.write_text("a file")
+    source = write(tmp_path / "shop.parquet", shop(200))
+    with pytest.raises(ReleaseError, match="folder to write model to"):
+        run_train(source, parent / "model", TrainSpec("bought", 1.0, ["no", "yes"], id="id", model="linear"), ledger)
+    assert not ledger.runs()
+    assert sorted(each.name for each in tmp_path.iterdir() if each.name != "ledger.db") == ["parent"] * taken + ["shop.parquet"]
+
+
+def test_ids_called_like_predictions_are_refused_before_the_charge(tmp_path: Path) -> None:
+    """The prediction took the place of the id without a word."""
+    ledger, columns = Ledger(tmp_path / "ledger.db"), shop(200)
+    columns["prediction"] = columns.pop("id")
+    pq.write_table(pa.table(columns), tmp_path / "shop.parquet")
+    with pytest.raises(InvalidInput, match="got 'prediction'"):
+        run_train(tmp_path / "shop.parquet", tmp_path / "model", TrainSpec("bought", 1.0, ["no", "yes"], id="prediction"), ledger)
+    assert not ledger.runs()
 
 
 def test_one_stage_is_the_default(tmp_path: Path) -> None:

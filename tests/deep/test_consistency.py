@@ -422,6 +422,7 @@ def test_strong_changes_of_something_else_are_refused(call):
         {"neighbours": 2.5},
         {"own": "likelihood"},
         {"revote": -1},
+        {"revote": 1},  # without neighbours: it failed in that epoch, after the charge
         {"relative": None},
         {"balance": 1},
     ],

@@ -619,6 +619,37 @@ def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_a
     assert model.privacy_.epsilon == ledger.spent("people", "label") == 2.0
 
 
+@pytest.mark.parametrize(("units", "stages"), [(1, 1), (3, 2)])
+def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_may_leave_one(data, units, stages, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    norm = lambda k: torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))  # noqa: E731
+    model = classifier(norm, noise=None, ledger=ledger, dataset="people", n_stages=stages)
+    with pytest.raises(ldp.InvalidInput, match="So few rows may be left"):
+        model.fit(X, y, unit=np.arange(N) % units)
+    assert not ledger.runs()
+    assert model.set_params(max_rows_per_unit=40).fit(X, y, unit=np.arange(N) % units).privacy_.rows_over_the_cap == N - 40 * units
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, Items])
+def test_numbers_beyond_single_precision_are_refused_before_the_charge(data, kind, tmp_path):
+    X, y = data
+    wrong, ledger = X.astype(np.float64), ldp.Ledger(tmp_path / "ledger.db")
+    wrong[N - 1, 1] = 1e39  # finite in double precision
+    with pytest.raises(ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in .*X, or numbers beyond"):
+        classifier(noise=None, ledger=ledger, dataset="people").fit(kind(wrong), y, ids=np.arange(N))
+    assert not ledger.runs()
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble"])
+def test_floats_that_torch_does_not_know_are_converted(data, dtype):
+    X, y = data
+    noisy = noisy_of(y)
+    assert np.array_equal(
+        classifier().fit(X.astype(dtype), noisy).predict_proba(X.astype(dtype)), classifier().fit(X, noisy).predict_proba(X)
+    )
+
+
 def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
     X, y = data
     order = np.random.default_rng(1).permutation(N)

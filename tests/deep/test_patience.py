@@ -112,3 +112,22 @@ def test_noisy_labels_of_too_few_held_out_rows_and_likelihoods_are_refused(data)
     for fit in (lambda: model.fit(X, noisy), lambda: model.fit_likelihood(X, noisy.log_likelihood())):
         with pytest.raises(ldp.InvalidInput, match="validation_fraction"):
             fit()
+
+
+def test_fewer_held_out_rows_than_expected_are_no_reason_to_lose_a_charge(data):
+    """Chance decides how many there are: of 200 rows a tenth is less than 20 in every other fit."""
+    X, y = data
+    recipe = Recipe(epochs=1, patience=1)
+    model = TorchClassifier(torch.nn.Linear(K, K), recipe=recipe, classes=range(K), validation_fraction=0.1, random_state=0)
+    for seed in range(6):
+        model.set_params(noise=ldp.SeededNoise(seed)).fit(X[:200], y[:200])
+        assert model.history_[0][0].held_out is not None
+
+
+def test_held_out_rows_are_counted_within_the_cap(data, tmp_path):
+    X, y = data
+    ledger = ldp.Ledger(tmp_path / "ledger.db")
+    settings = {"recipe": Recipe(epochs=1, patience=1), "classes": range(K), "validation_fraction": 0.1, "ledger": ledger, "dataset": "d"}
+    with pytest.raises(ldp.InvalidInput, match="at least 20 held-out rows with patience=1, got 3"):
+        TorchClassifier(torch.nn.Linear(K, K), **settings).fit(X, y, unit=np.arange(N) % 30)
+    assert not ledger.runs()

@@ -335,6 +335,21 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_charged(data
     assert ldp.Ledger(tmp_path / "ledger.db").spent("people", "label") == 0
 
 
+def test_settings_in_numbers_of_numpy_name_the_same_fit(data, tmp_path):
+    X, y = data
+    numbers = {"max_rows_per_unit": 2, "epsilon": 2.0, "top_k_filter": 2}
+    first = classifier(tmp_path, **numbers).fit(X, y, unit=np.arange(N) // 2)
+    kinds = {"max_rows_per_unit": np.int64(2), "epsilon": np.float32(2.0), "top_k_filter": np.int64(2)}
+    again = classifier(tmp_path, **kinds).fit(X, y, unit=np.arange(N) // 2)
+    assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
+
+
+def test_times_as_ids_are_refused_in_words_with_a_folder_too(data, tmp_path):
+    X, y = data
+    with pytest.raises(ldp.InvalidInput, match="ids of integers, strings or bytes, got timestamp"):
+        classifier(tmp_path).fit(X, y, ids=np.arange(N).astype("datetime64[ns]"))
+
+
 def test_another_recipe_in_another_folder_goes_on_from_the_labels_that_were_drawn(data, tmp_path):
     X, y = data
     with pytest.raises(Stopped):

@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -27,7 +28,7 @@ from labeldp.deep import (
     likelihood_loss,
     posterior_loss,
 )
-from labeldp.deep._estimator import dry_run, fewest
+from labeldp.deep._estimator import dry_run, fewest, rows_within
 from labeldp.deep._named import recipe_for
 from labeldp.deep.models import Mlp, SmallConvNet
 
@@ -40,7 +41,20 @@ BAD_FIELDS = [
     *({"momentum": each} for each in (-1, NAN, 1.0, 5.0, None)),
     *({"weight_decay": each} for each in (-1, NAN, "0")),
     *({"average": each} for each in (2.0, 1.0, NAN, "0.9")),
-    *({"schedule": each} for each in (0.1, None, lambda t: "a", lambda t: "0.5", lambda t: NAN, lambda t: -t, lambda t: 1 / t, lambda: 1)),
+    *(
+        {"schedule": each}
+        for each in (
+            0.1,
+            None,
+            lambda t: "a",
+            lambda t: "0.5",
+            lambda t: NAN,
+            lambda t: -t,
+            lambda t: 1 / t,
+            lambda t: 1 / (t - 0.5) ** 2,
+            lambda: 1,
+        )
+    ),
     *({"augment": each} for each in (3, "flip")),
     *({"loss": each} for each in ("likelihood", None)),
     *({"clip": each} for each in (NAN, 0, -1.0, "a", True)),
@@ -213,6 +227,23 @@ def test_a_step_that_is_tried_warns_of_nothing():
 def test_the_smallest_batch_is_foreseen():
     assert fewest(300, 64, 0.5) == fewest(2, 64, 1.0) == fewest(33, 2, 0.5) == 2
     assert fewest(300, 1, 1.0) == fewest(1, 64, 1.0) == fewest(30, 64, 0.5) == 1
+
+
+def test_a_step_on_one_row_shows_that_neighbours_need_a_linear_layer():
+    net = nn.Sequential(nn.Unflatten(1, (1, K)), nn.Conv1d(1, 1, 1), nn.Flatten())
+    recipe = Recipe(consistency=Consistency(strong=None, neighbours=3))
+    with pytest.raises(ldp.InvalidInput, match="last linear layer is used, for neighbours"):
+        dry_run(net, torch.zeros(2, K), (K,), [recipe], torch.device("cpu"), rows=1)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [list, np.array, pa.array, lambda names: pa.table({"name": names}), lambda names: [(name, 1) for name in names]],
+    ids=["list", "array", "arrow", "table", "tuples"],
+)
+def test_rows_within_the_cap_are_counted_in_units_of_any_kind(made):
+    assert [rows_within(made(["a"] * 5 + ["b"] * 2 + ["c"]), cap, 8) for cap in (1, 2, 3, 9)] == [3, 5, 6, 8]
+    assert rows_within(None, 1, 8) == rows_within([["a"] * 8, ["b"] * 8], 1, 8) == rows_within("ab", 1, 8) == 8
 
 
 @pytest.mark.parametrize(("n_classes", "epochs"), [(2, 5), (3, 10)])

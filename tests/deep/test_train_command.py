@@ -19,6 +19,7 @@ import torch
 from tests.app.fuzz_models import without_digests
 from tests.cli.commands import SENTINEL, run
 
+from labeldp.app._learners import NetOptions
 from labeldp.app._model import load_model
 from labeldp.deep import TorchClassifier, cross_entropy, recipes
 from labeldp.deep import _named as named
@@ -251,6 +252,12 @@ def test_several_nets_predict_together(tmp_path: Path) -> None:
     assert run("predict", tmp_path / "n", tmp_path / "new.parquet", "--out", tmp_path / "q.csv")[0] == 0
     assert abs(np.mean(pa.csv.read_csv(tmp_path / "q.csv")["prediction"].to_numpy()) - 1) < 0.5
     assert train(tmp_path / "in.parquet", tmp_path / "o", "--model", "mlp", "--nets", 1000, "--id", "id")[0] == 2
+
+
+def test_options_of_a_net_may_be_numbers_of_numpy() -> None:
+    """The facts of a model are JSON, and are written after the charge."""
+    options = NetOptions(epochs=np.int64(2), batch_size=np.int32(8), rate=np.float32(0.5), nets=np.int64(2))  # type: ignore[arg-type]
+    assert json.dumps([options.epochs, options.batch_size, options.rate, options.nets]) == "[2, 8, 0.5, 2]"
 
 
 def test_every_net_is_stored_as_plain_numbers(tmp_path: Path) -> None:

@@ -429,3 +429,26 @@ def test_a_bad_prior_is_refused_before_the_charge_even_where_it_is_not_read(tmp_
     with pytest.raises(InvalidInput, match="weights >= 0"):
         release(write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(law="subset", prior=prior), ledger)
     assert ledger.runs() == []
+
+
+@pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 21, reason="pyarrow 20 writes none to Parquet")
+@pytest.mark.parametrize("order", ["shuffle", "keep"])
+def test_text_that_arrow_reads_as_views_is_released(tmp_path: Path, ledger: Ledger, order: str) -> None:
+    """Arrow cannot reorder such columns, as label, id or anything else; the shuffle comes after the charge."""
+    text, view, n = [f"v{i}" for i in range(200)], pa.string_view(), 200
+    columns = {
+        "id": pa.array(text, view),
+        "y": pa.array([f"c{i % K}" for i in range(n)], view),
+        "s": pa.array([None, *text[1:]], view),
+        "b": pa.array([each.encode() for each in text], pa.binary_view()),
+        "l": pa.array([[each] for each in text], pa.list_(view)),
+        "f": pa.array([[each] for each in text], pa.list_(view, 1)),
+        "st": pa.array([{"a": each} for each in text], pa.struct([("a", view)])),
+    }
+    source = write(pa.table(columns), tmp_path / "in.parquet")
+    done = release(source, tmp_path / "out.parquet", spec(id="id", classes=[f"c{c}" for c in range(K)], order=order), ledger)
+    out = read(done.path).sort_by("id")
+    for name in set(columns) - {"y"}:
+        assert out[name].to_pylist() == [value for _, value in sorted(zip(text, columns[name].to_pylist(), strict=True))]
+    assert out.schema.field("s").type == pa.large_string()
+    assert release(source, tmp_path / "out.parquet", spec(id="id", classes=[f"c{c}" for c in range(K)], order=order), ledger).repeated

@@ -91,14 +91,15 @@ class NetOptions:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
+        put = object.__setattr__  # plain numbers, also of NumPy's: the model's facts are JSON
         if self.epochs is not None:
-            _validate.integer(epochs=self.epochs, low=1)
+            put(self, "epochs", _validate.integer(epochs=self.epochs, low=1))
         if self.batch_size is not None:
-            _validate.integer(batch_size=self.batch_size, low=1)
+            put(self, "batch_size", _validate.integer(batch_size=self.batch_size, low=1))
         if self.rate is not None:
-            _validate.positive(rate=self.rate)
+            put(self, "rate", _validate.positive(rate=self.rate))
         if self.nets is not None:
-            _validate.integer(nets=self.nets, low=1, high=named.MOST_NETS)
+            put(self, "nets", _validate.integer(nets=self.nets, low=1, high=named.MOST_NETS))
 
     @property
     def given(self) -> list[str]:

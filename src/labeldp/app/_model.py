@@ -24,6 +24,7 @@ import types
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -185,6 +186,17 @@ def check_free(out: Path) -> None:
         raise ReleaseError(f"Expected a new or empty folder for the model, got {out}. Remove it, or choose another name.")
 
 
+def check_place(out: Path) -> None:
+    """Refuse a folder for a model that is taken or cannot be written, before there is a model."""
+    check_free(out)
+    with _place_of(out):
+        pass
+
+
+def _place_of(out: Path) -> AbstractContextManager[Path]:
+    return workplace(out, "model", *_DIGESTED, *_FOLDERS)
+
+
 def save_model(out: Path, model: Any, facts: Mapping[str, object]) -> None:
     """Write a model's folder, whole or not at all: an estimator, or what the facts name (a net, boosted trees) with its preprocessing."""
     _write(out, {"": _files_of(model, facts)})
@@ -227,7 +239,7 @@ def _write(out: Path, folders: Mapping[str, Mapping[str, bytes]]) -> None:
     """Write a new folder with its files and those of folders within it, by their names; "" is the folder itself."""
     check_free(out)
     # All files are on disk in a private folder before one rename gives it its name: a crash leaves no half of a model.
-    with workplace(out, "model", *_DIGESTED, *_FOLDERS) as folder:
+    with _place_of(out) as folder:
         made = folder / "model"
         for name, files in folders.items():
             own_folder(made / name)

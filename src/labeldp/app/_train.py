@@ -39,7 +39,7 @@ from labeldp.app._learners import (
     needs_torch,
     require_of_several,
 )
-from labeldp.app._model import StoredModel, check_free, load_models, require_numbers, save_model, save_models
+from labeldp.app._model import StoredModel, check_place, load_models, require_numbers, save_model, save_models
 from labeldp.custody._draw import law_per_row
 from labeldp.custody._encode import INFER, infers
 from labeldp.deep._named import require_torch
@@ -450,8 +450,8 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
 
 
 def _check_apart(out: Path, folder: Path | None) -> None:
-    """Check that the model's folder is free and does not contain the folder of the training's state."""
-    check_free(out)
+    """Check that the model's folder is free, can be written, and does not contain the folder of the training's state."""
+    check_place(out)
     if folder is not None and out.absolute() in (folder.absolute(), *folder.absolute().parents):
         raise InvalidInput(f"Expected the training's state apart from the model, got {folder} for {out}. Name another folder (--folder).")
 
@@ -1095,13 +1095,16 @@ def _names_of_classes(classes: Sequence[object], label: str | None) -> tuple[str
 
 
 def check_names(codecs: Sequence[LabelCodec], ids: Sequence[str]) -> None:
-    """Refuse several label columns whose predictions would have columns of one name, or that of an id."""
-    if len(codecs) < 2:
-        return
-    names = list(dict.fromkeys(ids))
+    """Refuse ids with the name of a column of the predictions, and several label columns whose predictions would have one name."""
+    several, made = len(codecs) > 1, list[str]()
     for codec in codecs:
-        prediction, probabilities = _names_of_classes(codec.classes, codec.column)
-        names += [prediction, *probabilities]
+        prediction, probabilities = _names_of_classes(codec.classes, codec.column if several else None)
+        made += [prediction, *([] if isinstance(codec.classes, Grid) else probabilities)]
+    if not several:
+        if taken := next((name for name in ids if name in made), None):
+            raise InvalidInput(f"Expected ids of other names than the predictions' columns, got {taken!r}. Rename the column (--id).")
+        return
+    names = [*dict.fromkeys(ids), *made]
     if again := next((name for name, count in Counter(names).items() if count > 1), None):
         raise InvalidInput(
             f"Expected predictions of different names, got two columns {again!r} of the label columns "

@@ -73,7 +73,7 @@ class Consistency:
         reads before training. For nets whose first weights were learned without labels (`labeldp.research.ssl.simclr`). 0 for none.
     revote : int >= 0, default=0
         Every so many epochs the neighbours vote again, by the averaged net's features, and their votes become a factor of the posterior.
-        0: they vote before training alone.
+        0: they vote before training alone. Needs `neighbours`.
     relative : bool, default=False
         Whether `threshold` is a share of the mean largest posterior, and so rises with what the net knows.
     balance : bool, default=False
@@ -130,6 +130,11 @@ class Consistency:
         _validate.integer(revote=self.revote, low=0)
         _validate.boolean(relative=self.relative)
         _validate.boolean(balance=self.balance)
+        if self.revote and not self.neighbours:
+            raise InvalidInput(
+                f"Expected neighbours >= 1 with revote={self.revote}, got 0: none could vote. Set neighbours, or leave it out."
+            )
+        plain_numbers(self)
 
     @classmethod
     def fixmatch(cls, **changes: Any) -> Self:
@@ -212,6 +217,13 @@ class Consistency:
             found = f"shape {tuple(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
             raise InvalidInput(f"Expected strong to return inputs of shape {tuple(weak.shape)}, got {found}. Change each row by itself.")
         return torch.where(chosen.view(-1, *[1] * (weak.ndim - 1)), changed, weak)
+
+
+def plain_numbers(settings: object) -> None:
+    """Replace NumPy's numbers among the fields of settings by Python's: files of a training hold these alone."""
+    for name, value in list(vars(settings).items()):
+        if isinstance(value, np.generic):
+            object.__setattr__(settings, name, value.item())
 
 
 class Targets:

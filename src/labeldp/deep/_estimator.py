@@ -8,6 +8,7 @@ inputs and settings are checked, and one training step is tried, before anything
 
 import copy
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -223,8 +224,9 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             world = 1 if self._fabric is None else self._fabric.world_size
             recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
         require_losses(recipes, source)
-        require_held_out(recipes, round(stages.validation_fraction * len(inputs)))
-        return self._trainer(inputs, source.classes, recipes, state, lambda: facts_of_labels(source), stages.fractions[-stages.n_stages])
+        share, within = stages.fractions[-stages.n_stages], rows_within(source.rows.unit, source.settings.max_rows_per_unit, len(inputs))
+        require_held_out(recipes, round(stages.validation_fraction * within))
+        return self._trainer(inputs, source.classes, recipes, state, lambda: facts_of_labels(source), share, within)
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
         """Make the net with its initial weights, from inputs to logits (m, K), and try it on a few inputs."""
@@ -244,8 +246,12 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         checkpoint: Checkpoint,
         facts: Callable[[], dict[str, object]],
         share: float = 1.0,
+        within: int | None = None,
     ) -> Trainer:
-        """Make the learner of the stages, after a trial step and a check that the folder is this fit's."""
+        """Make the learner of the stages, after a trial step and a check that the folder is this fit's.
+
+        `share` of the rows is expected in the first stage; `within` is the number of rows within their units' cap, None for all.
+        """
         seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
@@ -263,7 +269,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         fabric = self._fabric
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
         require_one_process(recipes, 1 if fabric is None else fabric.world_size)
-        least = fewest(len(inputs), min(recipe.rows_of_batch(1) for recipe in recipes), share)
+        least = fewest(len(inputs) if within is None else within, min(recipe.rows_of_batch(1) for recipe in recipes), share)
         dry_run(template, few, sizes_of(classes), recipes, device, rows=least)
         digest = functools.cache(lambda: inputs_digest(inputs))  # for a Dataset it costs a pass over all items: only if needed, and once
         if checkpoint.folder is not None:
@@ -808,6 +814,14 @@ def dry_run(module: nn.Module, few: Tensor, sizes: Sequence[int], recipes: Seque
                     f"Expected a net and a recipe that can take a step on {rows} input{'s' * (rows > 1)} of shape {tuple(few.shape[1:])}, "
                     f"got: {found.removesuffix('.')}. Nothing was charged or drawn.{_MORE_ROWS if rows == 1 else ''}"
                 ) from error
+
+
+def rows_within(unit: Any, cap: int, n_rows: int) -> int:
+    """Count the rows that get a label: all, or with units those within each one's cap."""
+    found = np.empty(0) if unit is None else np.asarray(unit, object)
+    if found.ndim == 0 or len(found) != n_rows:  # a list of columns counts as all rows; what is no unit is refused where labels are read
+        return n_rows
+    return sum(min(rows, cap) for rows in Counter(map(repr, found.tolist())).values())
 
 
 def fewest(n_rows: int, batch_size: int, share: float) -> int:

@@ -406,6 +406,12 @@ def _as_array(X: Any) -> NDArray[Any]:
 def _from_array(array: NDArray[Any]) -> Tensor:
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"Expected an array of numbers, got dtype {array.dtype}. Encode the columns as numbers first.")
+    # torch has neither the other byte order nor more than double precision
+    array = (
+        array.astype(np.float64)
+        if array.dtype.kind == "f" and array.itemsize > 8
+        else array.astype(array.dtype.newbyteorder("="), copy=False)
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes into inputs
         return torch.from_numpy(np.ascontiguousarray(array))
@@ -427,17 +433,17 @@ def inputs_of(X: Any, *, watch: bool = True, id_of: Callable[[Any], object] | No
     Raises
     ------
     InvalidInput
-        If X is anything else or has no rows, or an array or tensor has numbers that are not finite.
+        If X is anything else or has no rows, or an array or tensor has numbers that are not finite in single precision.
     """
     inputs = as_inputs(X, watch=watch, id_of=id_of, ids=ids)
     if not len(inputs):
         raise InvalidInput("Expected X of at least one row, got none.")
     if not isinstance(inputs, Resident):
         return inputs
-    values = inputs.tensor.detach()
+    values = _single(inputs.tensor.detach())
     if values.is_floating_point():
-        _require_finite(values)
-    return Resident(_single(values))
+        _require_finite(values)  # of what the net gets: a large number in double precision is infinite in single precision
+    return Resident(values)
 
 
 def inputs_digest(inputs: Inputs) -> str:
@@ -490,17 +496,20 @@ def _require_finite(values: Tensor) -> None:
     flat = values.reshape(-1)  # checked in parts, since a mask of all would need as much memory as the inputs
     for start in range(0, len(flat), _CHECKED):
         if not bool(torch.isfinite(flat[start : start + _CHECKED]).all()):
-            raise InvalidInput("Expected finite inputs, got NaN or infinity in X. Fill or drop them.")
+            raise InvalidInput("Expected finite inputs, got NaN or infinity in X, or numbers beyond 3.4e38. Fill, scale or drop them.")
 
 
 def _finite(x: Any, i: int) -> Any:
     """Refuse an item of floats that are not finite: of those that are read anyway before a charge, the net's error would come after it."""
     if isinstance(x, Tensor):
-        finite = not x.is_floating_point() or bool(torch.isfinite(x).all())
+        finite = not x.is_floating_point() or bool(torch.isfinite(_single(x)).all())
     else:
-        finite = not isinstance(x, np.ndarray) or x.dtype.kind != "f" or bool(np.isfinite(x).all())
+        with np.errstate(over="ignore"):
+            finite = not isinstance(x, np.ndarray) or x.dtype.kind != "f" or bool(np.isfinite(x.astype(np.float32)).all())
     if not finite:
-        raise InvalidInput(f"Expected finite inputs, got NaN or infinity in item {i} of X. Fill or drop them.")
+        raise InvalidInput(
+            f"Expected finite inputs, got NaN or infinity in item {i} of X, or numbers beyond 3.4e38. Fill, scale or drop them."
+        )
     return x
 
 

@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 
 from labeldp import _validate
 from labeldp._files import replace_file
-from labeldp.deep._consistency import Consistency, Targets
+from labeldp.deep._consistency import Consistency, Targets, plain_numbers
 from labeldp.deep._inputs import Inputs, as_inputs
 from labeldp.deep._losses import (
     Combined,
@@ -59,6 +59,7 @@ _LATE = 0.25  # of an epoch: what the net predicts before is not yet what it has
 _ENOUGH = 0.5  # of its share: a mean probability at which a class is won back
 _ENOUGH_ROWS = 20_000  # to tell which classes are lost
 _DOUBT = 2.0  # standard errors: a class that is won back for nothing gets a share that noise could explain, in one epoch
+_LOOKS = 100  # times that a schedule is tried
 _SAVED_EVERY = 20.0  # seconds: a write of all weights takes as long as an epoch of a fast net
 
 
@@ -168,8 +169,9 @@ class Recipe:
                     f"Expected warm_up < epochs={self.epochs}, got {self.consistency.warm_up}: no target would be learned. Lower warm_up."
                 )
         _validate.function(schedule=self.schedule, takes="progress in [0, 1]")
-        for progress in (0.0, 1.0):  # a schedule that fails must fail here, and not after labels were charged and drawn
-            _require_factor(self.schedule, progress)
+        for step in range(_LOOKS + 1):  # a schedule that fails must fail here, and not after labels were charged and drawn
+            _require_factor(self.schedule, step / _LOOKS)
+        plain_numbers(self)
 
     def _require_likelihoods(self) -> None:
         """Refuse consistency with a loss on labels or weights: its targets are posteriors, which need the law's likelihoods."""
@@ -442,8 +444,10 @@ class _Training:
         if not isinstance(self._evidence, Form):
             raise InvalidInput("Expected evidence with consistency, got labels. Pass evidence_of(noisy).")
         found = Targets(settings, self._evidence, self._outputs(), first)
-        if settings.neighbours and len(self._inputs) > 1:  # one row, as a step on trial may have, has no neighbour
-            found.vote(self._features(self._module), before=True)
+        if settings.neighbours:
+            features = self._features(self._module)
+            if len(features) > 1:  # one row, as a step on trial may have, has no neighbour
+                found.vote(features, before=True)
         return found
 
     def _outputs(self) -> int:
@@ -532,7 +536,7 @@ class _Training:
         for step, (batch, (rows, weight), factor, x) in enumerate(zip(batches, shares, factors, read, strict=True)):
             self._passed = number - 1 + step / len(batches)
             for group in self._optimizer.param_groups:
-                group["lr"] = recipe.rate * factor
+                group["lr"] = float(recipe.rate * factor)  # a checkpoint cannot be read with numbers of NumPy in it
             loss = self._loss(rows, x, late=step >= int((1 - _LATE) * len(batches)))
             if weight != 1.0:  # distributed, and the processes' shares of this batch differ in size
                 # Fabric averages gradients over processes; the weight makes this the mean over the rows.

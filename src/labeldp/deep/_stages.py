@@ -197,8 +197,9 @@ class Trainer:
     def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
         """Learn the next stage's model from all rows drawn so far, or load it if an earlier attempt has finished the stage."""
         number = 1 if model is None else model.number + 1
-        require_held_out(self.settings.recipes[number - 1 : number], 0 if held_out is None else len(held_out[0]))
         rows, noisy, held_out = evidenced(rows, noisy, held_out)
+        if held_out is None:  # some are enough here: of a charge, chance decides how many they are
+            require_held_out(self.settings.recipes[number - 1 : number], 0)
         digest = evidence_digest(rows, noisy) if self.checkpoint.folder is not None else ""
         module = copy.deepcopy(self.template)
         kept = self.checkpoint.restored(number, module, digest)
@@ -452,7 +453,8 @@ class Checkpoint:
         """
         if self.folder is None:
             return seed
-        wanted = json.loads(json.dumps(dict(facts)))  # compared with the file's facts, in which tuples are lists
+        # compared with the file's facts, in which tuples are lists, and NumPy's numbers plain ones
+        wanted = json.loads(json.dumps(dict(facts), default=np.generic.item))
         kept, initial = from_first(lambda: self._begun(wanted, seed, module, weights_given))
         if initial is not None:
             _put(module, initial, f"{self.folder / 'initial.pt'}")
@@ -636,7 +638,7 @@ def ids_digest(ids: ArrayLike | None) -> str:
     if ids is None:
         return ""
     array = np.asarray(ids)
-    return array_digest({"ids": array.astype(np.str_) if array.dtype.kind == "O" else array})
+    return array_digest({"ids": array.astype(np.str_) if array.dtype.kind in "OMm" else array})  # no bytes of times can be read
 
 
 def _put(module: nn.Module, state: State, where: str) -> None:

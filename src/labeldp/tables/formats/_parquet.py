@@ -63,7 +63,8 @@ class ParquetSource(Source):
             self._stamp = self.path.stamp
             file = self._opened()
         with file:
-            self.schema = file.schema_arrow.remove_metadata()  # pandas, for one, stores the values of an index there
+            found = file.schema_arrow.remove_metadata()  # pandas, for one, stores the values of an index there
+            self.schema = pa.schema([each.with_type(_without_views(each.type)) for each in found])
             self.extent = file.metadata.num_rows
             self.settings = _writer_settings(file.metadata)
             facts = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
@@ -112,7 +113,8 @@ class ParquetSource(Source):
                 raise _damaged(self.path, error) from None
             if batch is None:
                 return
-            yield batch
+            kinds = pa.schema([self.schema.field(name) for name in batch.schema.names])
+            yield batch if batch.schema.equals(kinds) else batch.cast(kinds)
 
     def _check_unchanged(self) -> None:
         """Check by size and time that the file has not changed since it was opened first."""
@@ -199,6 +201,24 @@ def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, fa
     # The label always has a dictionary. If it had one as in the input, where one is used if it pays, that would depend on the raw labels.
     dictionaries = [*settings["use_dictionary"], *text, *shape.codec.columns]
     return ParquetSink(path, shape.released(), {**settings, "use_dictionary": dictionaries}, facts)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Return the type with large text and bytes in place of Arrow's views of them, which Arrow can neither reorder nor measure."""
+    types = pa.types
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
+
+    def inner(each: pa.Field) -> pa.Field:
+        return each.with_type(_without_views(each.type))
+
+    if types.is_struct(kind):
+        return pa.struct([inner(kind.field(i)) for i in range(kind.num_fields)])
+    if types.is_fixed_size_list(kind):
+        return pa.list_(inner(kind.value_field), kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return (pa.list_ if types.is_list(kind) else pa.large_list)(inner(kind.value_field))
+    return pa.map_(inner(kind.key_field), inner(kind.item_field), kind.keys_sorted) if types.is_map(kind) else kind
 
 
 def read_buffer(metadata: pq.FileMetaData) -> int:
