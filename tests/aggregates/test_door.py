@@ -394,7 +394,9 @@ def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
     table = one.to_table()
     numbered = table.rename_columns(["group", "n_rows", "count_0", "count_1"]).replace_schema_metadata(table.schema.metadata)
     assert Aggregate.from_table(numbered).values.tolist() == one.values.tolist()
-    alike = ldp.aggregate(np.array(["1", 1], object), Histogram(2, 1.0, 1), [0, 0], classes=["1", 1])
+    with pytest.raises(InvalidInput, match="written alike"):
+        ldp.aggregate(np.array(["1", 1], object), Histogram(2, 1.0, 1), [0, 0], classes=["1", 1])
+    alike = replace(one, classes=("1", 1))  # as earlier ones may be
     assert alike.to_table().column_names[2:] == ["count_0", "count_1"]
     assert Aggregate.from_table(alike.to_table()).values.tolist() == alike.values.tolist()
 
