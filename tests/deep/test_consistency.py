@@ -645,7 +645,7 @@ def test_a_class_that_no_row_is_sure_of_is_told_of_and_training_ends():
 
 
 def test_votes_are_taken_again_after_the_warm_up():
-    assert [epoch for epoch in range(1, 9) if Consistency(revote=2, warm_up=3).votes_in(epoch)] == [4, 6, 8]
+    assert [epoch for epoch in range(1, 9) if Consistency(neighbours=5, revote=2, warm_up=3).votes_in(epoch)] == [4, 6, 8]
     assert [epoch for epoch in range(1, 5) if Consistency.posterior_selection().votes_in(epoch)] == [2, 3, 4]
     assert not Consistency().votes_in(5)
 
