@@ -342,9 +342,8 @@ def quality_text(facts: Mapping[str, Any]) -> str:
 def _not_estimated(what: str, facts: Mapping[str, Any]) -> str:
     from labeldp.protocol._fit import MIN_VALIDATION_ROWS
 
-    none = "--recipe holds out none" if "paper" in facts else "answers about clusters have none" if facts.get("clusters") else ""
-    few = f"that takes at least {MIN_VALIDATION_ROWS} noisy rows that are held out"
-    return f" {what} was not estimated: {few}{none and '; '}{none}."
+    why = "; --recipe holds out none" if "paper" in facts else "; answers about clusters have none" if facts.get("clusters") else ""
+    return f" {what} was not estimated: that takes at least {MIN_VALIDATION_ROWS} noisy rows that are held out{why}."
 
 
 def _beside(name: str, found: Mapping[str, Any], what: str, constant: Mapping[str, Any]) -> str:
