@@ -428,6 +428,7 @@ def test_classes_read_off_the_labels_are_warned_about():
 
 
 TEXTS = np.array(["no", "yes", "no", "no"])
+DAYS = np.array(["2024-01-31", "2024-02-29"], "datetime64[ns]")
 
 
 @pytest.mark.parametrize(
@@ -443,6 +444,8 @@ TEXTS = np.array(["no", "yes", "no", "no"])
         (["a", "b"], {"a", "b"}, "no order"),
         ([0, 1], np.array(2), "a list of values, got ndarray"),
         ([0, 1], [[0], [1]], "plain values"),
+        (DAYS, DAYS, "plain values, got times in nanoseconds"),
+        (DAYS.repeat(2), "infer", "plain values, got times in nanoseconds"),
         (["a", "b"], ["a", None], "missing"),
         ([0, 1], [0.0, math.nan], "missing"),
         ([0, 5, 0, 7], None, "codes 0 to 1, but some label is not. Which row"),

@@ -85,7 +85,7 @@ def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | Non
         raise InvalidInput("Expected at least one label, got none.")
     kind = array.dtype.kind
     if classes is not None:
-        occurring = array.tolist() if kind == "O" else np.unique(array).tolist()
+        occurring = array.tolist() if kind == "O" else list(np.unique(array)) if kind == "M" else np.unique(array).tolist()
         found = declare(read_off(occurring, len(array), floats=kind == "f"))
         if n_classes is not None and len(found) != n_classes:
             raise InvalidInput(
@@ -122,6 +122,9 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
             )
         return classes
     values = classes if isinstance(classes, Grid) else tuple(v.item() if isinstance(v, np.generic) else v for v in _listed(classes))
+    if values is not classes and any(isinstance(v, np.datetime64) and isinstance(v.item(), int) for v in classes):
+        # NumPy makes numbers of nanoseconds, which would be classes that no reader knows again.
+        raise InvalidInput("Expected classes that are plain values, got times in nanoseconds. Make labels and classes text, such as '2024-01-31'.")
     # Classes enter keys and digests by their repr, so they must be plain values that have the same repr on every machine.
     if not all(isinstance(value, Hashable) for value in values):
         raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")
