@@ -184,6 +184,17 @@ def test_a_repeat_without_the_stored_table_is_refused(tmp_path: Path, ledger: Le
     assert not done.path.exists()
 
 
+@pytest.mark.parametrize(("first", "then"), [("shuffle", "keep"), ("keep", "shuffle")])
+def test_a_repeat_in_another_order_of_the_output_is_refused(tmp_path: Path, ledger: Ledger, first: str, then: str) -> None:
+    source = write(data(), tmp_path / "in.parquet")
+    done = release(source, tmp_path / "o.parquet", spec(order=first), ledger)
+    for name in ("o.parquet", "other.parquet"):
+        with pytest.raises(ReleaseError, match=f"order='{first}' .--order {first}., in which this release has written its rows"):
+            release(source, tmp_path / name, spec(order=then), ledger)
+    assert ledger.spent("in", "y") == done.receipt.epsilon
+    assert not (tmp_path / "other.parquet").exists()
+
+
 def test_ids_recognise_a_repeat_in_another_order(tmp_path: Path, ledger: Ledger) -> None:
     table = data()
     done = release(write(table, tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(id="id", dataset="d"), ledger)

@@ -58,6 +58,7 @@ KEPT_PLACE, KEPT_MANIFEST = "output", "manifest.json"
 Manifest = Mapping[str, Any]
 EARLIER = "earlier"
 """The list, in the facts of a release, of earlier releases whose noisy columns passed through."""
+_ORDERS = {"shuffle": "keyed permutation", "keep": "kept: stated to be public"}
 _PASSED_ON = ("label", "columns", "classes", "grid", "evidence", "id", "law", "receipt", "stage", "rows_over_the_cap", HISTOGRAM)
 """The facts of an earlier release by which its column is read and proven; besides them the digest of what it drew."""
 
@@ -182,7 +183,7 @@ class _Release:
         run = pin.charge(rows) if model is None or prior is None else model.charge(partial(passes.ask, prior=prior), rows)
         # The same request has settled: the table that was published then is returned, byte for byte.
         if isinstance(run, RunRecord):
-            manifest = self._out.repeat(run)  # the table may be gone: only an answer that is there comes back
+            manifest = self._out.repeat(run, self._spec)  # the table may be gone: only an answer that is there comes back
             warn_of_repeat(run.receipt, "Later changes to the table's labels or other columns are not in it.")
             return TableRelease(self._out.place, run.receipt, True, manifest, self._unchanged)
         prior_facts = None if prior is None else prior.facts
@@ -366,11 +367,20 @@ class Publication:
 
     # A settled release ------------------------------------------------------------------------------------------------------------
 
-    def repeat(self, record: RunRecord) -> dict[str, object]:
-        """Restore the output of a settled release, by a copy of the table it first wrote if needed, and return its manifest."""
+    def repeat(self, record: RunRecord, spec: ReleaseSpec) -> dict[str, object]:
+        """Restore the output of a settled release, by a copy of the table it first wrote if needed, and return its manifest.
+
+        ReleaseError if its rows are in another order than the spec's: labels would be read beside other rows, or an order be published.
+        """
         store = self._store(record.run_id)
         text, first = (store.read(kept_name(name, self._stage)) for name in (KEPT_MANIFEST, KEPT_PLACE))
         facts = {} if text is None else json.loads(text)
+        if facts.get("order", _ORDERS[spec.order]) != _ORDERS[spec.order]:
+            written = next(name for name in _ORDERS if name != spec.order)
+            raise ReleaseError(
+                f"Expected order={written!r} (--order {written}), in which this release has written its rows, got {spec.order!r}. It was "
+                "settled and is never written anew. Ask for it in its order, or for a new draw with redraw (--redraw), which is charged."
+            )
         places = [self.place, *([self._first_place(first.decode())] if first else [])]
         # Only a table with the digest that the run settled with is returned as the release.
         found = next((place for place in places if place is not None and holds(place, record.artefact, facts)), None)
@@ -534,7 +544,7 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
         "dataset": release.dataset,
         "dataset_from": "given" if spec.dataset else "name of the input file" if not many else "name of the input folder",
         "classes_inferred": spec.infers_classes,
-        "order": "keyed permutation" if spec.order == "shuffle" else "kept: stated to be public",
+        "order": _ORDERS[spec.order],
         "prior": (list(spec.prior_columns) or None) if prior is None else dict(prior),
         "rows": sum(part.rows for part in written.parts),
         **_left_out(spec, written),
