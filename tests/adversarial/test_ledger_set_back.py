@@ -108,6 +108,24 @@ def test_an_older_copy_is_refused_too_and_the_newer_one_is_not(tmp_path: Path) -
     assert ledger.verify() == []
 
 
+def test_after_adopting_a_budget_is_asked_for_by_name(tmp_path: Path) -> None:
+    """A request must not be the budget that it is measured by: each smaller one would be told of another remainder."""
+    ledger = Ledger(tmp_path / "l.db")
+    draw(ledger, np.arange(400))
+    delete(ledger)
+    ledger.adopt()
+    assert ledger.remaining("d", "label") == 0.0
+    assert ledger.remaining("d", "other") == np.inf
+    for epsilon in (5.0, 0.5):
+        with pytest.raises(BudgetExceeded, match=rf"Expected a budget.*adopted.*set_budget\('d', 'label', {1 + epsilon}\)"):
+            privatize(Y, RandomizedResponse(2, epsilon), dataset="d", column="label", ids=np.arange(400), ledger=ledger)
+    assert ledger.spent("d", "label") == 1.0
+    ledger.set_budget("d", "label", 1.5)
+    assert ledger.remaining("d", "label") == 0.5
+    privatize(Y, RandomizedResponse(2, 0.5), dataset="d", column="label", ids=np.arange(400), ledger=ledger)
+    assert ledger.verify() == []
+
+
 def test_adopting_never_counts_less(tmp_path: Path) -> None:
     """Every charge, over three accounts, one of them over its budget; then without row sets and without what was charged."""
     ledger = ledger_at(tmp_path)

@@ -472,7 +472,7 @@ class Ledger:
         return [(float_up(spent), rows) for spent, rows in self._spend(self._read(dataset, column)).by_rows()]
 
     def remaining(self, dataset: str, column: str, rows: RowSet | None = None) -> float:
-        """Return the epsilon that is left, rounded down, at least 0; infinite if no budget is set yet.
+        """Return the epsilon that is left, rounded down, at least 0; infinite before the first charge, if no budget is set.
 
         Parameters
         ----------
@@ -484,8 +484,8 @@ class Ledger:
         budget = history.budget
         if budget is None and self.budget is not None:
             budget = exact(self.budget)
-        if budget is None:
-            return float("inf")
+        if budget is None:  # of an account with adopted runs the budget is lost, and nothing is charged before one is set
+            return 0.0 if history.runs else float("inf")
         spend = self._spend(history)
         spent = spend.most if rows is None else spend.covered(rows)
         return float_down(max(budget - spent, Fraction(0)))
@@ -738,6 +738,13 @@ class _Decision:
                 f"Expected budget {float_down(kept)!r} for {self._of}, as kept in {where}; got budget={declared!r}. "
                 f"Drop it, or change the kept one {self._by_budget(declared)}."
             )
+        if kept is None and declared is None and total is None and self.balance.runs:
+            needed = float_up(self._covered(epsilon, Fraction(0)) + epsilon)
+            said = (
+                f"Expected a budget for {self._of} in {where}, got none: its runs were adopted, and their budget is lost with the old "
+                "ledger. Nothing was charged. Set it"
+            )
+            raise BudgetExceeded(f"{said} {self._by_budget(needed)}.", cli=f"{said} with `{self._command(needed)}`.")
         first = epsilon if total is None else exact(total)
         budget = kept if kept is not None else first if declared is None else exact(declared)
         covered = self._covered(epsilon, budget)
