@@ -19,12 +19,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tests.app.fuzz_models import without_digests
 from tests.cli.commands import SENTINEL, run
-from threadpoolctl import threadpool_info, threadpool_limits
 
 import labeldp as ldp
-from labeldp.app._learners import NetLearner, TabularLearner, as_logistic
+from labeldp.app._learners import TabularLearner, as_logistic
 from labeldp.app._model import load_model, save_model
-from labeldp.app._train import InputsSpec, TrainSpec, predict, threads_for
+from labeldp.app._train import InputsSpec, TrainSpec, predict
 from labeldp.app._train import train as run_train
 from labeldp.cli._train import clusters_text, features_text, quality_text
 from labeldp.errors import InvalidInput, RareCategoriesWarning, ReleaseError
@@ -558,21 +557,6 @@ def test_clusters_say_how_far_they_can_be_trusted() -> None:
     counts = " It learned from the label counts of 1,200 clusters, each with noise of 5.65 rows."
     assert clusters_text({"number": 1200, "mechanism": "laplace", "deviation": 5.646}) == counts
     assert clusters_text(None) == ""
-
-
-def test_small_tables_are_trained_on_one_thread() -> None:
-    inputs: Any = None  # not read before the fit
-    rows, net = TabularLearner("boosting", inputs), NetLearner.__new__(NetLearner)
-
-    def threads() -> set[int]:
-        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}
-
-    with threadpool_limits(2, user_api="openmp"):
-        assert threads() == {2}
-        for learner, n_rows, wanted in ((rows, 4000, {1}), (rows, 1_000_000, {2}), (net, 4000, {2})):
-            with threads_for(learner, n_rows):
-                assert threads() == wanted
-        assert threads() == {2}
 
 
 def shops(path: Path, n: int, seed: int) -> tuple[Path, np.ndarray]:

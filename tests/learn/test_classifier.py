@@ -3,6 +3,7 @@
 
 import warnings
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,10 +17,11 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import labeldp as ldp
 from labeldp.errors import LostClassWarning, SeenRowsWarning
-from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions
+from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions, NoiseCluster
 from labeldp.protocol._fit import HELD_OUT, mixed
 from labeldp.protocol.metrics import class_rates
 
@@ -535,3 +537,26 @@ def test_given_rates_say_what_is_wrong_with_a_mapping() -> None:
     with pytest.raises(ldp.InvalidInput, match="got only some of them"):
         class_rates({"no": 1.0}, ["no", "yes"])
     assert class_rates({"yes": 0.4, "no": 0.6}, ["no", "yes"]).tolist() == [0.6, 0.4]
+
+
+class Watching(LogisticRegression):
+    """Notes the number of threads at each fit."""
+
+    seen: ClassVar[set[int]] = set()
+
+    def fit(self, X, y, sample_weight=None):
+        self.seen.update(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp")
+        return super().fit(X, y, sample_weight)
+
+
+@pytest.mark.parametrize(("columns", "threads"), [(2, {1}), (600, {2})])
+def test_a_small_table_is_learned_from_by_one_thread(columns, threads):
+    """More threads wait for each other on a busy machine, for longer than the fit takes."""
+    X = np.random.default_rng(0).normal(size=(2000, columns))
+    y = (X[:, 0] > 0).astype(int)
+    Watching.seen.clear()
+    with threadpool_limits(2, user_api="openmp"):
+        for kind in (ldp.LabelDPClassifier, NoiseCluster):
+            kind(Watching(C=1e-3, max_iter=1000), epsilon=2.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"} == {2}
+    assert Watching.seen == threads

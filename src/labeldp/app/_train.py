@@ -9,7 +9,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
 from labeldp._files import private_file
@@ -31,8 +29,6 @@ from labeldp.app._learners import (
     NUMBER_MODELS,
     ClustersSpec,
     HistogramSpec,
-    Learner,
-    NetLearner,
     NetOptions,
     PaperSpec,
     learner_for,
@@ -92,7 +88,6 @@ from labeldp.tables.formats._table import (
     value_type,
 )
 
-_FEW_ROWS = 20_000
 _EXPECTED_FITS = 7  # usual number, for the progress bar: 2 rounds on each of two halves and on the whole, and the final refit
 DEFAULT_INPUTS = "X"
 PREDICTION, PROBABILITY, QUANTILE = "prediction", "probability_", "quantile_"
@@ -435,7 +430,7 @@ def train(source: str | Path, out: str | Path, spec: TrainSpec, ledger: Ledger |
         rows = data.read(inputs, labels.codec, progress)
         X, n_rows = learner.prepared(rows.X), len(rows.X)
         model = learner.estimator(spec.random_state, progress, **labels.settings())
-        with threads_for(learner, n_rows), warnings.catch_warnings(), heard_by(_Fits(progress)):
+        with warnings.catch_warnings(), heard_by(_Fits(progress)):
             warnings.simplefilter("ignore", DomainLeakWarning)  # the codec has warned already, when it inferred the classes
             labels.fit(model, X, rows)
     parts = learner.parts(model) if len(spec.labels) > 1 else ()
@@ -454,12 +449,6 @@ def _check_apart(out: Path, folder: Path | None) -> None:
     check_place(out)
     if folder is not None and out.absolute() in (folder.absolute(), *folder.absolute().parents):
         raise InvalidInput(f"Expected the training's state apart from the model, got {folder} for {out}. Name another folder (--folder).")
-
-
-def threads_for(learner: Learner, n_rows: int) -> AbstractContextManager[object]:
-    """Limit small tables to one thread: more threads gain nothing there, and wait for each other on a busy machine."""
-    small = n_rows < _FEW_ROWS and not isinstance(learner, NetLearner)
-    return threadpool_limits(1, user_api="openmp") if small else nullcontext()
 
 
 # Rows ------------------------------------------------------------------------------------------------------------------------------

@@ -124,7 +124,9 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
     values = classes if isinstance(classes, Grid) else tuple(v.item() if isinstance(v, np.generic) else v for v in _listed(classes))
     if values is not classes and any(isinstance(v, np.datetime64) and isinstance(v.item(), int) for v in classes):
         # NumPy makes numbers of nanoseconds, which would be classes that no reader knows again.
-        raise InvalidInput("Expected classes that are plain values, got times in nanoseconds. Make labels and classes text, such as '2024-01-31'.")
+        raise InvalidInput(
+            "Expected classes that are plain values, got times in nanoseconds. Make labels and classes text, such as '2024-01-31'."
+        )
     # Classes enter keys and digests by their repr, so they must be plain values that have the same repr on every machine.
     if not all(isinstance(value, Hashable) for value in values):
         raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")

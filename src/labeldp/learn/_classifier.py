@@ -3,6 +3,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -40,7 +41,18 @@ from labeldp.learn._corrections import (
     weights_of,
 )
 from labeldp.learn._corrections import HeldOut as Scored
-from labeldp.learn._data import Estimator, Floats, advice, check_features, encoder_of, explained, features_digest, read_labels, text_columns
+from labeldp.learn._data import (
+    Estimator,
+    Floats,
+    advice,
+    check_features,
+    encoder_of,
+    explained,
+    features_digest,
+    read_labels,
+    text_columns,
+    threads_for,
+)
 from labeldp.learn._location import LocationModel
 from labeldp.learn._several import Drawn, SeveralModels, columns_in, drawn, in_stages, some_of
 from labeldp.ledger._ledger import Ledger
@@ -166,6 +178,9 @@ class TabularEstimator(StagedEstimator[Fitted]):
         if self._weights is not None and ids is not None:
             self._weights = self._weights[matched_by_id(ids, len(self._weights), noisy)[0]]
         return together(X if inputs is None else inputs, noisy, ids)
+
+    def _threads(self, inputs: Any) -> AbstractContextManager[object]:
+        return threads_for(inputs)
 
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         super()._fit_raw(inputs, inputs, y, rows)  # a prior gets the checked X, too

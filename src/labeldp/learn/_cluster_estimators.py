@@ -3,6 +3,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
 from labeldp.learn._clusters import Clusters, clusters_for, dense, learned_from_counts, learner_of_counts, plan_clusters
 from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels
-from labeldp.learn._data import Estimator, Floats, check_features, explained, read_labels, takes_images
+from labeldp.learn._data import Estimator, Floats, check_features, explained, read_labels, takes_images, threads_for
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import ClassifierEstimator
@@ -46,6 +47,9 @@ class CuratorEstimator(ClassifierEstimator):
 
     def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
         return together(X, noisy, ids)
+
+    def _threads(self, inputs: Any) -> AbstractContextManager[object]:
+        return threads_for(inputs)
 
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
         raise AssertionError("refused by _inputs")

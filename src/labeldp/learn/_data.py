@@ -5,6 +5,7 @@ No message shows a label, and no warning depends on one.
 """
 
 import contextlib
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from numbers import Number
@@ -18,6 +19,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 from sklearn.utils import check_array, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
+from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
 from labeldp._hash import array_digest
@@ -33,8 +35,15 @@ Codes = NDArray[np.int64]
 Estimator = Any  # scikit-learn has no types
 
 MAX_CATEGORIES = 254  # histogram gradient boosting takes 255; the last one stands for all rarer ones
+_FEW_CELLS, _FEW_ROWS = 1_000_000, 20_000  # up to which a hundred trees take one thread about a second
 _NOTHING = ("<NA>", "NaT", "nan")
 _TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__", "__arrow_c_stream__")
+
+
+def threads_for(X: Any) -> contextlib.AbstractContextManager[object]:
+    """Limit fits to a small table to one thread: more threads gain nothing there, and wait for each other on a busy machine."""
+    small = math.prod(X.shape) < _FEW_CELLS if hasattr(X, "shape") else len(X) < _FEW_ROWS
+    return threadpool_limits(1, user_api="openmp") if small else contextlib.nullcontext()
 
 
 def check_features(X: Any, estimator: Estimator, name: str) -> Any:

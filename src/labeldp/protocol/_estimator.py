@@ -135,6 +135,10 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the label of each row: (n,)."""
 
+    def _threads(self, inputs: Any) -> contextlib.AbstractContextManager[object]:
+        """Limit the threads of a fit; by default there is no limit."""
+        return contextlib.nullcontext()
+
     def set_params(self, **params: Any) -> Self:
         """Set parameters by name; `name__part` sets a parameter of a parameter.
 
@@ -190,7 +194,9 @@ class LabelDPEstimator(BaseEstimator, ABC):
         self._require_one_column(y)
         self._require_public(X, y)
         with self._whole():
-            return self._fit(X, self._inputs(X, y), y, ids, unit, (id_name, unit_name))
+            inputs = self._inputs(X, y)
+            with self._threads(inputs):
+                return self._fit(X, inputs, y, ids, unit, (id_name, unit_name))
 
     def _require_one_column(self, y: Any) -> None:
         if is_several(self.classes, y) and not self.takes_columns:
