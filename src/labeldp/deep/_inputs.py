@@ -311,8 +311,12 @@ def as_inputs(
         raise InvalidInput(f"Expected a Dataset with id_of=, got {type(X).__name__}, which has no items to ask. Leave id_of= out.")
     if isinstance(X, Inputs):
         return X
+    if isinstance(X, Tensor) and X.layout != torch.strided:
+        raise InvalidInput(f"Expected a dense tensor, got one of layout {X.layout}. Pass X.to_dense().")
     if isinstance(X, Tensor):
         return Resident(X)
+    if hasattr(X, "toarray"):
+        raise InvalidInput(f"Expected a dense array, got {type(X).__name__} of SciPy. Pass X.toarray().")
     if isinstance(X, DataLoader):
         return _of_loader(X, features, watch, named)
     if isinstance(X, TensorDataset) and features is None and not named:
