@@ -134,6 +134,21 @@ def test_chains_run_from_left_to_right():
     assert torch.equal(augment.chain(augment.flip, partial(augment.cutout, size=3))(x, generator()), expected)
 
 
+def test_only_functions_are_chained():
+    with pytest.raises(InvalidInput, match=r"step as a function of \(images, generator\), got list"):
+        augment.chain([augment.flip])
+
+
+@pytest.mark.parametrize("step", [augment.rand_augment, augment.colour_jitter])
+def test_images_of_another_scale_are_refused_and_those_of_a_crop_are_not(step):
+    for beyond in (images(3) + 1, images(3) - 1, images(3) * 255):
+        with pytest.raises(InvalidInput, match=r"images of 0\.\.1"):
+            step(beyond, generator())
+    white = torch.full((2, 3, 7, 7), 1 + 2**-23)  # as a crop gives, by rounding
+    assert step(white, generator()).max() <= 1
+    assert step(images(0), generator()).shape == images(0).shape
+
+
 def ramps(n=2000, h=16, w=16):
     """Two channels that say where a pixel came from: its column and its row, both in -1..1."""
     column, row = ((torch.arange(length) * 2 + 1) / length - 1 for length in (w, h))

@@ -203,6 +203,7 @@ def test_more_neighbours_than_rows_are_all_other_rows():
         (torch.full((4, 2), torch.nan), "finite features"),
         (torch.ones(3, 2), "of the 4 rows of evidence"),
         (torch.ones(4), "of the 4 rows of evidence"),
+        (torch.ones(4, 2, dtype=torch.int64), "Expected floats as features.*got torch.int64"),
     ],
 )
 def test_features_that_cannot_vote_are_refused(features, message):
@@ -244,6 +245,8 @@ def test_the_votes_of_a_group_are_the_likeliest_frequencies_of_its_rows():
     wanted = torch.tensor([[0.75, 0.25, 0, 0, 0]] * 6000 + [[0, 1.0, 0, 0, 0]] * 6000)
     assert torch.allclose(votes, wanted, atol=0.06)
     assert torch.equal(votes[0], votes[5999])
+    huge = np.where(groups == 2, 2**62, 0)  # such as digests of names
+    assert torch.equal(group_votes(huge, evidence_of(noisy), 5), votes)
 
 
 def test_one_group_votes_by_the_frequencies_of_all_rows():

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
@@ -163,6 +164,8 @@ def read(data):
         (lambda: np.array(["a", "b"]), "numbers"),
         (lambda: {"x": X}, "an item a row"),
         (lambda: torch.tensor(1.0), "axis of rows"),
+        (lambda: X.to_sparse(), r"dense tensor.*to_dense\(\)"),
+        (lambda: csr_matrix(np.eye(3)), r"dense array, got csr_matrix of SciPy.*toarray\(\)"),
         (lambda: DataLoader(Items(), collate_fn=lambda items: X[:1]), "tensor of 3 rows"),
         (lambda: DataLoader(Items(), collate_fn=lambda items: ["x"]), "one tensor"),
     ],

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of epochs: what is written is the figures of noisy labels, and it is there after every epoch."""
 
+import copy
 import io
+import pickle
 import subprocess
 import sys
 
@@ -21,9 +23,12 @@ def test_csv_grows_by_a_line_an_epoch_and_goes_on(tmp_path):
     for epoch in EPOCHS:
         logs.CsvLog(path)(epoch)  # each time another log of the same file, as after a restart
     assert path.read_text().splitlines() == ["number,loss,held_out", "1,1.5,-0.9", "2,1.25,"]
+    log = logs.CsvLog(path)
     path.write_text("a,b\n")
     with pytest.raises(ldp.InvalidInput, match="other columns"):
-        logs.CsvLog(path)(EPOCHS[0])
+        logs.CsvLog(path)  # before a fit is charged
+    with pytest.raises(ldp.InvalidInput, match="other columns"):
+        log(EPOCHS[0])
     assert path.read_text() == "a,b\n"
 
 
@@ -42,6 +47,15 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     found = EventAccumulator(str(tmp_path)).Reload()
     assert [(e.step, e.value) for e in found.Scalars("noisy/loss")] == [(1, 1.5), (2, 1.25), (3, 1.5)]
     assert [e.step for e in found.Scalars("noisy/held_out")] == [1, 3]
+
+
+def test_tensorboard_goes_on_in_a_copy(tmp_path):
+    pytest.importorskip("tensorboard", reason="needs labeldp[tensorboard]")
+    log = logs.TensorBoardLog(tmp_path)
+    log(EPOCHS[0])
+    for twin in (copy.deepcopy(log), pickle.loads(pickle.dumps(log))):
+        twin(EPOCHS[1])
+        assert twin._steps == 2 and log._steps == 1
 
 
 @pytest.mark.parametrize(("missing", "call"), [("tensorboard", "TensorBoardLog('x')"), ("rich", "progress_bar()")])
@@ -71,6 +85,11 @@ def test_the_bar_is_one_line_on_a_terminal_and_a_line_an_epoch_elsewhere(termina
     assert "epoch 1/2  loss 1.5000  held-out -0.9000" in text and "━" * 24 in text
     show(Epoch(3, 1.0, None))
     assert "epoch 3  loss 1.0000" in out.getvalue()
+
+
+def test_only_functions_are_combined():
+    with pytest.raises(ldp.InvalidInput, match="progress as a function of an Epoch, got None"):
+        logs.combine(print, None)
 
 
 def test_several_are_combined_in_a_training(tmp_path):

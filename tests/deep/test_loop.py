@@ -164,6 +164,9 @@ def test_what_cannot_be_trained_is_refused():
         fitted(Recipe(1, 64, loss=partial(likelihood_loss, check=False), precision="float32"), x * math.nan, form)
     with pytest.raises(ldp.InvalidInput, match=r"logits' shape|K outputs"):
         train(nn.Linear(K, K + 1), x, form, QUICK, generator=torch.Generator())
+    for bad in ({"batch_size": 0}, {"batch_size": 2.5}, {"precision": "fp16"}):
+        with pytest.raises(ldp.InvalidInput, match=f"Expected .*{next(iter(bad))}"):
+            predict(nn.Linear(K, K), x, **bad)
     for bad in ({"epochs": 0}, {"rate": math.nan}, {"clip": 0.0}, {"precision": "fp8"}):
         with pytest.raises(ldp.InvalidInput, match="Expected"):
             Recipe(**bad)

@@ -4,6 +4,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,6 +64,12 @@ def test_alibi_learns_posteriors_of_its_own_law_in_one_stage():
     assert (found["law"], found["n_stages"]) == ("alibi", 1)
     assert found["recipe"] == Recipe(epochs=3, loss=posterior_loss)
     assert recipes.mixups("alibi", epsilon=1.0) == (0.0,)
+    found, published = recipes.alibi("mnist", epsilon=1.0), recipes.lp_1st("mnist", epsilon=1.0)["recipe"]
+    assert (found["law"], found["recipe"].loss, found["recipe"].alpha) == ("alibi", posterior_loss, 0.0)
+    assert replace(found["recipe"], loss=cross_entropy, alpha=16.0, augment=None) == replace(published, augment=None)
+    assert recipes.alibi("mnist", epsilon=1.0, epochs=3)["recipe"].epochs == 3
+    with pytest.raises(InvalidInput, match="Did you mean 'cifar10'"):
+        recipes.alibi("cifar", epsilon=1.0)
 
 
 def test_changes_replace_what_is_published_and_nothing_unknown():

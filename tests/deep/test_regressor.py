@@ -89,6 +89,14 @@ def test_no_output_of_a_net_makes_a_probability_or_a_gradient_infinite(family, p
     assert torch.isfinite(outputs.grad).all()
 
 
+@pytest.mark.parametrize("points", [(0, 1, 2), (0.1, 0.4, 0.7), (0, 0.499, 1)])
+def test_the_scale_of_few_points_has_a_gradient(points):
+    """Steps of 0.1, 0.4, 0.7 differ by rounding, so that half a step is a little less than a quarter of the range."""
+    outputs = torch.zeros(1, 2, requires_grad=True)
+    LocationHead(Given(), np.array(points), "logistic")(outputs)[0, 0].backward()
+    assert abs(outputs.grad[0, 1]) > 0.05
+
+
 # What it learns and spends ----------------------------------------------------------------------------------------------------------------
 
 

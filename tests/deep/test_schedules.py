@@ -27,6 +27,7 @@ def test_triangular_has_any_peak_and_ends():
 def test_piecewise_constant_decays_where_the_published_runs_did():
     points = [0, 0.075, 0.15, 0.3, 0.449, 0.45, 0.6, 0.749, 0.75, 0.9, 1]
     assert at(schedules.piecewise_constant(), *points) == pytest.approx([0, 0.5, 1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01])
+    assert schedules.piecewise_constant(0.3) == schedules.piecewise_constant([0.3])
     text = schedules.piecewise_constant((0.3, 0.6, 0.9))
     assert at(text, 0.29, 0.3, 0.6, 0.9) == pytest.approx([1, 0.1, 0.01, 0.001])
 
@@ -83,6 +84,10 @@ def test_factors_stay_between_0_and_1_and_reach_the_peak(schedule):
         lambda: schedules.piecewise_constant(gamma=0.0),
         lambda: schedules.cosine(math.nan),
         lambda: schedules.one_cycle(divide=0.5),
+        lambda: schedules.one_cycle(divide=None),
+        lambda: schedules.one_cycle(final_divide="1e4"),
+        lambda: schedules.piecewise_constant("half"),
+        lambda: schedules.piecewise_constant(1),
     ],
 )
 def test_impossible_schedules_are_refused(make):

@@ -165,6 +165,41 @@ REFUSED = {
 }
 
 
+class Codes(nn.Module):
+    """Knows the codes 0..K-1."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Embedding(K, K)
+
+    def forward(self, x):
+        return self.layer(x).sum(1)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("columns", [1, 2, 40])
+def test_a_code_without_an_embedding_in_a_late_row_is_not_charged(tmp_path, kind, columns):
+    ledger, X = ldp.Ledger(tmp_path / "ledger.db"), np.arange(N * columns).reshape(N, columns) % K
+    model = TorchClassifier(Codes(), recipe=Recipe(**QUICK), classes=range(K), dataset="d", ledger=ledger)
+    wrong = X.copy()
+    wrong[N - 7, -1] = K
+    with pytest.raises(ldp.InvalidInput, match=r"index out of range in self.*Nothing was drawn"):
+        model.fit(kind(wrong), np.arange(N) % K)
+    assert ledger.spent("d", "label") == 0
+    assert model.fit(kind(X), np.arange(N) % K).privacy_.epsilon == 1
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1])
+def test_a_pixel_of_another_scale_in_a_late_row_is_not_charged(tmp_path, bad):
+    ledger, images = ldp.Ledger(tmp_path / "ledger.db"), np.full((N, 1, 8, 8), 0.5, np.float32)
+    recipe = Recipe(**QUICK | {"epochs": 2}, consistency=Consistency())
+    model = TorchClassifier(lambda k: SmallConvNet(k), recipe=recipe, classes=range(K), dataset="d", ledger=ledger)
+    images[N - 7, 0, 3, 3] = bad
+    with pytest.raises(ldp.InvalidInput, match=r"images of 0\.\.1, got other values.*Nothing was charged"):
+        model.fit(images, np.arange(N) % K)
+    assert ledger.spent("d", "label") == 0
+
+
 def problem(rows=N):
     rng = np.random.default_rng(0)
     y = rng.integers(K, size=rows)

@@ -23,6 +23,7 @@ from labeldp.deep import (
     evidence_of,
     likelihood_loss,
     mixup_loss,
+    posterior_loss,
 )
 from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import InvalidInput, RepeatWarning, UntrainedWarning
@@ -115,6 +116,8 @@ def test_forms_of_several_columns_are_indexed_mixed_and_moved_like_others():
         torch.testing.assert_close(mixed, wanted)
         with pytest.raises(InvalidInput, match="6 outputs"):
             likelihood_loss(torch.randn(40, 6), part)
+        with pytest.raises(InvalidInput, match="with several label columns, got weights"):
+            posterior_loss(logits, part, prior=torch.ones(5))
     with pytest.raises(InvalidInput, match="those of one"):
         column_evidence(noisy()["rating"])
 
@@ -223,7 +226,7 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "y", "said"),
     [
-        ({"module": lambda k: net(6)}, Y, r"outputs of shape \(2, 5\)"),
+        ({"module": lambda k: net(6)}, Y, r"outputs of shape \(10, 5\)"),
         ({"recipe": replace(RECIPE, loss=cross_entropy)}, Y, "loss on log-likelihoods"),
         ({"recipe": replace(RECIPE, loss=debiased_loss)}, Y, "loss on log-likelihoods"),
         ({"recipe": replace(RECIPE, consistency=Consistency())}, Y, "without consistency"),

@@ -303,7 +303,7 @@ BAD = {
     "bytes as floats": (lambda: ssl.byol(FLAT, 255 * X, QUICK, generator=generator()), "images of 0..1"),
     "a seed": (lambda: ssl.simclr(FLAT, X, QUICK, generator=0), "torch.Generator, got int"),
     "a seed for clusters": (lambda: ssl.scan(FLAT, X, 2, ssl.ScanSettings(QUICK), generator=0), "torch.Generator, got int"),
-    "NaN": (lambda: ssl.simclr(FLAT, X * math.nan, QUICK, generator=generator()), "finite loss"),
+    "NaN": (lambda: ssl.simclr(FLAT, X * math.nan, QUICK, generator=generator()), "images of 0..1"),
 }
 
 

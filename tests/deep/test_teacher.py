@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 import labeldp as ldp
 from labeldp.aggregates import ConfidentGNMax
-from labeldp.deep import Consistency, FixMatchTeacher, Recipe, models
+from labeldp.deep import Consistency, FixMatchTeacher, Recipe, _teacher, models
 from labeldp.errors import InvalidInput
 from labeldp.learn import PATEClassifier
 
@@ -76,7 +76,7 @@ def test_it_is_silent_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyt
     assert not [value for value in vars(unsure).values() if isinstance(value, torch.nn.Module)]
 
 
-def test_flat_rows_get_their_shape_and_few_inputs_have_a_label_of_eight():
+def test_flat_rows_get_their_shape_and_few_inputs_have_a_label_of_eight(monkeypatch: pytest.MonkeyPatch):
     shapes, sizes = set(), []
 
     class Seeing(torch.nn.Module):
@@ -95,6 +95,10 @@ def test_flat_rows_get_their_shape_and_few_inputs_have_a_label_of_eight():
     assert votes.shape == (6,) and votes.dtype == np.int64
     assert shapes == {(1, 2, 2)}
     assert max(sizes) == 80
+    given = []
+    monkeypatch.setattr(_teacher, "train", lambda *args, **options: given.append(args[3]) or args[0])
+    FixMatchTeacher(Seeing, replace(teacher(2).recipe, consistency=Consistency(weight=2.0)), shape=(1, 2, 2))(flat, rows, rows // 5, rows)
+    assert given[0].consistency == Consistency(weight=2.0 / 8)  # beside the mean over all inputs of the loss of the labels
     assert [FixMatchTeacher(made, Recipe(epochs=n)).recipe.consistency for n in (1, 9)] == [Consistency.fixmatch(warm_up=n) for n in (0, 1)]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Priors that are no columns: tables that are looked up, and models that are asked once for each charge."""
 
+import io
 import json
 import pickle
 import shutil
@@ -594,6 +595,8 @@ def test_torch_files_that_are_no_models(tmp_path: Path) -> None:
         ("m.pt", "tests.prior_models:nothing", "can be imported"),
         ("m.pt", "nothing", "package.module:function"),
         ("m.pt", "tests.prior_models:Jittery", "torch.nn.Module"),
+        ("m.pt", "tests.prior_models:JITTERY", "called without arguments, got TypeError"),
+        ("m.pt", ".prior_models:torch_module", "can be imported"),
     ):
         with pytest.raises(LabelDPError, match=message):
             PriorModel(tmp_path / name, ["x", "z"], made).open(CLASSES)
@@ -601,6 +604,21 @@ def test_torch_files_that_are_no_models(tmp_path: Path) -> None:
     found = PriorModel(tmp_path / "m.pt", ["x"], factory).open(CLASSES)
     with pytest.raises(InvalidInput, match="1 features"):
         found.weights(pa.record_batch({"x": [1.0]}), 0)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_a_module_of_another_precision_is_a_prior_of_any_number_of_rows(dtype: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from tests.prior_models import torch_module
+
+    from labeldp.deep._named import load_module
+
+    module, stream, matrix = torch_module().to(getattr(torch, dtype)), io.BytesIO(), np.random.default_rng(0).normal(size=(9, 2))
+    torch.save(module.state_dict(), stream)
+    weights = load_module(stream.getvalue(), "m.pt", f"tests.prior_models:{dtype}_module")
+    expected = torch.softmax(module(torch.from_numpy(matrix).to(getattr(torch, dtype))).double(), dim=1).detach().numpy()
+    assert np.abs(weights(matrix) - expected).max() < 1e-6 and weights(matrix[:0]).shape == (0, 4)
 
 
 # The command ----------------------------------------------------------------------------------------------------------------------------

@@ -446,9 +446,10 @@ def neighbour_votes(features: Any, evidence: Any, n_classes: int, count: int = 2
     _require_evidence(evidence, n_classes)
     if not isinstance(features, Tensor):
         raise InvalidInput(f"Expected features as a tensor, got {type(features).__name__}. torch.from_numpy makes one of an array.")
-    if features.ndim != 2 or len(features) != len(evidence) or len(features) < 2:
+    if features.ndim != 2 or len(features) != len(evidence) or len(features) < 2 or not features.is_floating_point():
         raise InvalidInput(
-            f"Expected features (n, d) of the {len(evidence)} rows of evidence, two rows or more, got shape {tuple(features.shape)}."
+            f"Expected floats as features (n, d) of the {len(evidence)} rows of evidence, two rows or more, got {features.dtype} of shape "
+            f"{tuple(features.shape)}."
         )
     if not bool((finite := features.isfinite().all(dim=1)).all()):
         row = int((~finite).nonzero()[0, 0])
@@ -514,10 +515,9 @@ def group_votes(groups: Any, evidence: Any, n_classes: int) -> Tensor:
     Guarantee: post-processing of released labels. Cost: 40 steps of EM, O(n K) each.
     """
     _require_evidence(evidence, n_classes)
-    where = _numbers(evidence, groups=groups)
-    likelihood, count = _likelihood(evidence, n_classes), int(where.max()) + 1
-    size = torch.bincount(where, minlength=count).clamp_min(1)[:, None]
-    mix = _frequencies(evidence, n_classes).to(likelihood).repeat(count, 1)
+    where = _numbers(evidence, groups=groups).unique(return_inverse=True)[1]
+    likelihood, size = _likelihood(evidence, n_classes), torch.bincount(where)[:, None]
+    mix = _frequencies(evidence, n_classes).to(likelihood).repeat(len(size), 1)
     for _ in range(_EM_STEPS):
         posterior = mix[where] * likelihood
         mix = torch.zeros_like(mix).index_add_(0, where, posterior / posterior.sum(dim=1, keepdim=True)) / size

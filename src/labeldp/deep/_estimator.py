@@ -252,7 +252,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
 
         `share` of the rows is expected in the first stage; `within` is the number of rows within their units' cap, None for all.
         """
-        seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([torch.arange(min(2, len(inputs)))])))
+        seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([inputs.telling()])))
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
             if is_group_prior(self.prior):

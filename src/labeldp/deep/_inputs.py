@@ -35,6 +35,7 @@ from labeldp.protocol._matching import in_order, matched_by_id, positions_of, re
 Features = Callable[[Any], Any]
 
 _SHARE = 0.5  # share of a device's free memory for inputs; the rest is for the net and its activations
+_NARROW = 32  # columns of a table, at most, each of which may be codes of its own
 _CHECKED = 1 << 24  # numbers checked at a time
 _ROWS = 1024  # rows read at a time
 
@@ -89,6 +90,10 @@ class Inputs(ABC):
         """
         return _Part(self, rows)
 
+    def telling(self) -> Tensor:
+        """Return the positions of a few rows on which a net is tried before a charge."""
+        return torch.arange(min(2, len(self)))
+
     @property
     def steady(self) -> bool:
         """Whether a row is the same at each reading; False for random transforms, as far as these are detected."""
@@ -139,6 +144,21 @@ class Resident(Inputs):
 
     def take(self, rows: Tensor) -> "Resident":
         return type(self)(self.tensor[rows.to(self.tensor.device)])
+
+    def telling(self) -> Tensor:
+        """Return the rows with the largest and the least number, of a narrow table in each column, and the first ones.
+
+        A code without an embedding, or a pixel of another scale, is so found before the charge, in whatever row it is.
+        """
+        values, first = self.tensor, super().telling()
+        axes = tuple(range(1, values.ndim))
+        try:
+            narrow = values.ndim == 1 or (values.ndim == 2 and values.shape[1] <= _NARROW)
+            high, low = (values, values) if narrow else (values.amax(axes), values.amin(axes))
+            found = torch.stack([high.argmax(0), low.argmin(0)]).flatten().cpu()
+        except (RuntimeError, IndexError):  # of numbers that torch does not order, or rows without any
+            return first
+        return torch.tensor(list(dict.fromkeys([*found.tolist(), *first.tolist()])))
 
     @property
     def ndim(self) -> int:
@@ -291,8 +311,12 @@ def as_inputs(
         raise InvalidInput(f"Expected a Dataset with id_of=, got {type(X).__name__}, which has no items to ask. Leave id_of= out.")
     if isinstance(X, Inputs):
         return X
+    if isinstance(X, Tensor) and X.layout != torch.strided:
+        raise InvalidInput(f"Expected a dense tensor, got one of layout {X.layout}. Pass X.to_dense().")
     if isinstance(X, Tensor):
         return Resident(X)
+    if hasattr(X, "toarray"):
+        raise InvalidInput(f"Expected a dense array, got {type(X).__name__} of SciPy. Pass X.toarray().")
     if isinstance(X, DataLoader):
         return _of_loader(X, features, watch, named)
     if isinstance(X, TensorDataset) and features is None and not named:

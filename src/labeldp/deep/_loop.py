@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -54,6 +54,7 @@ from labeldp.protocol.metrics import RARELY, lost_codes, rarely
 
 Precision = Literal["auto", "float32", "bf16"]
 
+_PRECISIONS = get_args(Precision)
 _HIGH_FOR_ADAMW = 0.03  # ten times the default
 _LATE = 0.25  # of an epoch: what the net predicts before is not yet what it has become
 _ENOUGH = 0.5  # of its share: a mean probability at which a class is won back
@@ -141,7 +142,7 @@ class Recipe:
         _validate.fraction(momentum=self.momentum, zero=True, fix="0 is plain SGD.")
         _validate.positive(zero=True, weight_decay=self.weight_decay)
         _validate.positive(zero=True, alpha=self.alpha, fix="0 mixes nothing.")
-        _validate.one_of(("auto", "float32", "bf16"), precision=self.precision)
+        _validate.one_of(_PRECISIONS, precision=self.precision)
         _validate.one_of(("adamw", "sgd"), optimizer=self.optimizer)
         if self.optimizer == "adamw" and self.rate > _HIGH_FOR_ADAMW:
             warn(
@@ -385,11 +386,13 @@ def predict(module: nn.Module, inputs: Any, *, batch_size: int = 1024, precision
     -------
     (n, K) float32 tensor on the module's device.
     """
+    size = _validate.integer(batch_size=batch_size, low=1)
+    _validate.one_of(_PRECISIONS, precision=precision)
     inputs = as_inputs(inputs, watch=False)
     if not len(inputs):
         raise InvalidInput("Expected inputs of at least one row, got none. Give the rows to predict.")
     place = Placement(next(module.parameters()).device, precision) if fabric is None else FabricPlacement(fabric)
-    every = torch.arange(len(inputs)).split(batch_size)
+    every = torch.arange(len(inputs)).split(size)
     return torch.cat(list(_logits(module, inputs, every, place)))
 
 

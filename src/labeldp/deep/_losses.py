@@ -650,7 +650,7 @@ def posterior_loss(
     log_likelihood : (n, K) float tensor, or a form of n rows
     reduction : {"mean", "sum", "none"}, default="mean"
     prior : "model", "uniform", or (K,) or (n, K) tensor of non-negative weights, default="model"
-        "model": softmax(logits), held constant; the gradient is then that of `likelihood_loss`.
+        "model": softmax(logits), held constant; the gradient is then that of `likelihood_loss`. Weights are of one label column.
     check : bool, optional
         As in `likelihood_loss`.
 
@@ -665,6 +665,8 @@ def posterior_loss(
     """
     if isinstance(prior, Tensor):
         evidence = _as_form(log_likelihood, logits)
+        if isinstance(evidence, Heads | Combined):
+            raise InvalidInput('Expected prior="model" or "uniform" with several label columns, got weights. Leave prior out.')
         log_prior = Dense(_log_prior(prior, logits, check))
         return _loss(_soft_labels, logits, Sum((evidence, log_prior)), reduction, check)
     kind = {"model": _model_posterior, "uniform": _soft_labels}[_validate.one_of(("model", "uniform"), prior=prior)]

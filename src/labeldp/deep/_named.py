@@ -260,12 +260,13 @@ def load_module(raw: bytes, name: str, factory: str | None = None, *, probabilit
     except ImportError:
         raise MissingExtra(f"Expected torch for the model {name}, which is not installed. pip install torch.") from None
     module = _exported(raw, name) if factory is None else _from_state(raw, name, factory)
+    dtype = next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), torch.float32)
 
     def weights(matrix: Floats) -> Floats:
         found = []
         with torch.inference_mode():
-            for start in range(0, len(matrix), ROWS):
-                rows = torch.from_numpy(matrix[start : start + ROWS].astype(np.float32))
+            for start in range(0, max(1, len(matrix)), ROWS):  # of no rows, too, the module knows how many classes there are
+                rows = torch.from_numpy(matrix[start : start + ROWS].astype(np.float32)).to(dtype)
                 found.append(_answer(module, rows, name, probabilities))
         return np.concatenate(found)
 
@@ -327,6 +328,11 @@ def _made(factory: str) -> object:
         raise InvalidInput(f"Expected package.module:function, got factory={factory!r}. Name the function that makes the module.")
     try:
         make = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError, TypeError):  # of a relative name
         raise InvalidInput(f"Expected a function that can be imported, got factory={factory!r}. Install its package here.") from None
-    return make()
+    try:
+        return make()
+    except Exception as error:
+        raise InvalidInput(
+            f"Expected {factory} to make a module when it is called without arguments, got {type(error).__name__}: {error}"
+        ) from error

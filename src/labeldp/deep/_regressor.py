@@ -36,6 +36,7 @@ Head = Literal["logistic", "normal", "grid"]
 HEADS: tuple[Head, ...] = ("logistic", "normal", "grid")
 _BEYOND = 2.0  # ranges by which a location may lie outside of the range
 _START = 0.25  # the range's share that is the scale where a net gives 0
+_APART = 0.1  # of logarithms of scales: nearer to its lower end a scale would hardly have a gradient
 _WHAT = "a location and a scale (head='grid' takes a logit for each point)"
 
 
@@ -76,8 +77,8 @@ class LocationHead(nn.Module):
         reach = self.high - self.low
         location = (_START * reach * found[:, :1]).clamp(-(0.5 + _BEYOND) * reach, (0.5 + _BEYOND) * reach)
         low, high, start = math.log(self.least), math.log(reach), math.log(_START * reach)
-        # Two points lie a range apart, and the scale starts at its end.
-        begin = math.log((start - low) / (high - start)) if low < start else 0.0
+        # Half a step of two or three points is not below a quarter of the range: the scale then starts between its ends.
+        begin = math.log((start - low) / (high - start)) if start - low > _APART else 0.0
         scale = torch.exp(low + (high - low) * torch.sigmoid(found[:, 1:] + begin))
         z = (self.middles - location) / scale
         return self._logistic(z, self.steps / scale) if self.family == "logistic" else self._normal(z)

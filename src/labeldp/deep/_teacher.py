@@ -32,7 +32,7 @@ class FixMatchTeacher:
         itself.
     recipe : Recipe, default=Recipe()
         The training. One without `consistency`, as the default is, gets `Consistency.fixmatch(warm_up=1)`: of a net that has seen no label
-        yet, no belief is to be taught.
+        yet, no belief is to be taught. `weight` is the paper's: beside the mean loss of the inputs with a label.
     shape : tuple of int, optional
         Shape of one input, such as (3, 32, 32), if rows are flat, as `PATEClassifier` passes them. `augment.rand_augment` takes images of
         values in 0..1; give another change by `Consistency.fixmatch(strong=...)` for other inputs.
@@ -104,7 +104,11 @@ class FixMatchTeacher:
         evidence = labels_of_some(codes_of_all, torch.arange(len(codes_of_all)) >= len(inputs))
         generator = torch.Generator().manual_seed(torch.initial_seed() % (1 << 63))
         every = torch.cat((inputs, inputs[labelled]))
+        shared = self.recipe.consistency
+        assert shared is not None
+        # The loss of the labels is a mean over all inputs of a batch, and FixMatch's one over those with a label.
+        recipe = replace(self.recipe, consistency=replace(shared, weight=shared.weight * len(labelled) / len(every)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # which class is lost, for example, follows from raw labels
-            net = train(self.net(), every, evidence, self.recipe, generator=generator, device=self.device)
+            net = train(self.net(), every, evidence, recipe, generator=generator, device=self.device)
         return predict(net, inputs[torch.as_tensor(asked)]).argmax(1).cpu().numpy()

@@ -18,6 +18,8 @@ from torch.nn import functional
 from labeldp import _validate
 from labeldp.errors import InvalidInput
 
+_SLACK = 1e-3  # by which values may be beyond 0..1: interpolation and half precision round
+
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 """(images (n, c, h, w), generator) to images of the same shape."""
 
@@ -226,6 +228,7 @@ def colour_jitter(
     bright, contrary, vivid = (_validate.fraction(strength=each, zero=True) for each in (brightness, contrast, saturation))
     turn = _validate.fraction(hue=hue, zero=True)
     often, without = _validate.fraction(chance=chance, zero=True, one=True), _validate.fraction(grey=grey, zero=True, one=True)
+    _require_unit(images)
     # Numbers are drawn for every change, whether or not it is applied, so that one setting does not shift the others' draws.
     u = _uniform(images, generator, 6)
     on = (u[4] < often).to(images.dtype)
@@ -283,9 +286,7 @@ def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, 
     _require_floats(images)
     rounds, part = _validate.integer(count=count, low=1), _validate.fraction(strength=strength, one=True)
     side = _validate.fraction(hole=hole, zero=True, one=True)
-    # Only on the CPU, since a GPU would have to be waited for in each batch.
-    if images.device.type == "cpu" and len(images) and not bool(((images >= 0) & (images <= 1)).all()):
-        raise InvalidInput("Expected images of values in 0..1, got others. Scale them, or give a change of your own.")
+    _require_unit(images)
     if not len(images):
         return images.clone()
     n, _, h, w = images.shape
@@ -350,6 +351,8 @@ def chain(*steps: Augmentation) -> Augmentation:
     *steps : functions (images, generator) -> images
         For options use functools.partial: `chain(flip, partial(shift, pixels=2))`.
     """
+    for step in steps:
+        _validate.function(step=step, takes="(images, generator)")
     return _Chain(steps)
 
 
@@ -373,6 +376,12 @@ def _require_floats(images: Any) -> None:
     _require_images(images)
     if not images.is_floating_point():
         raise InvalidInput(f"Expected floating images, got {images.dtype}. Scale them to 0..1 first.")
+
+
+def _require_unit(images: Tensor) -> None:
+    """Refuse values outside 0..1; only on the CPU, since a GPU would have to be waited for in each batch."""
+    if images.device.type == "cpu" and not bool(((images >= -_SLACK) & (images <= 1 + _SLACK)).all()):
+        raise InvalidInput("Expected images of 0..1, got other values. Pass bytes (uint8), floats divided by 255, or a change of your own.")
 
 
 def _uniform(images: Tensor, generator: torch.Generator, count: int) -> Tensor:

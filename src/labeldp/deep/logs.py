@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from labeldp import _validate
 from labeldp.deep._loop import Epoch, Progress, is_first
 from labeldp.errors import InvalidInput, MissingExtra
 
@@ -29,13 +30,14 @@ class CsvLog:
     Raises
     ------
     InvalidInput
-        If the path is a folder; at the first epoch, if the file exists and is no log.
+        If the path is a folder, or the file exists and is no log.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if self.path.is_dir():
             raise InvalidInput(f"Expected the path of a file to write, got the folder {self.path}. Add a name: {self.path / 'log.csv'}.")
+        self._head()  # now, and not after labels were charged and drawn
 
     def __call__(self, epoch: Epoch) -> None:
         """Write one line."""
@@ -77,8 +79,12 @@ class TensorBoardLog:
             maker = import_module("torch.utils.tensorboard").SummaryWriter
         except ModuleNotFoundError as error:
             raise MissingExtra(f"Expected {error.name}, which is not installed. pip install 'labeldp[tensorboard]'") from None
-        self._writer = maker(str(folder)) if is_first() else None
+        self._folder, self._writer = str(folder), maker(str(folder)) if is_first() else None
         self._steps = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy a log, as `clone` does, and pickle it without its writer, which has threads: the copy makes its own."""
+        return type(self), (self._folder,), {"_steps": self._steps}
 
     def __call__(self, epoch: Epoch) -> None:
         """Write the figures."""
@@ -150,6 +156,8 @@ def combine(*progress: Callable[[Epoch], object]) -> Progress:
     epoch 1
     loss 0.5
     """
+    for each in progress:
+        _validate.function(progress=each, takes="an Epoch")
     return _Combined(progress)
 
 

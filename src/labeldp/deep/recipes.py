@@ -237,7 +237,7 @@ def lp_3st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
     return _paper(LP_3ST, data, epsilon, changes)
 
 
-def alibi(*, epsilon: float, **changes: Any) -> dict[str, Any]:
+def alibi(data: str | None = None, *, epsilon: float, **changes: Any) -> dict[str, Any]:
     """Make ALIBI (Malek et al. 2021) as parameters of a `TorchClassifier`.
 
     The law adds Laplace noise to the one-hot label, in our exact arithmetic. The loss is the cross-entropy against each label's posterior,
@@ -245,9 +245,12 @@ def alibi(*, epsilon: float, **changes: Any) -> dict[str, Any]:
 
     Parameters
     ----------
+    data : {"mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "movielens_1m"}, optional
+        A data set whose training by Ghazi et al. is used, without mixup: that of `lp_1st`, so that law and loss alone differ. None: the
+        defaults of `Recipe`. The authors' own training is not reproduced.
     epsilon : float > 0
     **changes
-        Fields of a `Recipe`. Its other fields are the defaults of `Recipe`: the authors' training is not reproduced.
+        Fields of a `Recipe` to set otherwise.
 
     Returns
     -------
@@ -258,11 +261,15 @@ def alibi(*, epsilon: float, **changes: Any) -> dict[str, Any]:
     ----------
     Malek, Mironov, Prasad, Shilov and Tramer (2021), "Antipodes of Label Differential Privacy: PATE and ALIBI".
     """
+    require_torch()
     from labeldp.deep._loop import Recipe
     from labeldp.deep._losses import posterior_loss
 
+    changed = {"loss": posterior_loss} | changes
+    if data is not None:
+        return _paper(ALIBI, data, epsilon, changed)
     _require_fields(changes)
-    return stages(ALIBI, epsilon=epsilon) | {"recipe": Recipe(**{"loss": posterior_loss} | changes)}
+    return stages(ALIBI, epsilon=epsilon) | {"recipe": Recipe(**changed)}
 
 
 def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> dict[str, Any]:

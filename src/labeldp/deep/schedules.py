@@ -41,22 +41,22 @@ def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) ->
     return _RiseAndFall(top, first, last, _line)
 
 
-def piecewise_constant(decays: Sequence[float] = PAPER_DECAYS, *, ramp: float = 0.15, gamma: float = 0.1) -> Schedule:
+def piecewise_constant(decays: float | Sequence[float] = PAPER_DECAYS, *, ramp: float = 0.15, gamma: float = 0.1) -> Schedule:
     """Make a schedule that rises linearly to the peak, and is multiplied by `gamma` at each decay point.
 
     It is the one of Ghazi et al. 2021 on CIFAR and MovieLens.
 
     Parameters
     ----------
-    decays : sequence of floats in (0, 1), ascending, default=PAPER_DECAYS
+    decays : float in (0, 1) or ascending sequence of them, default=PAPER_DECAYS
         Progress at each decay.
     ramp : float in [0, 1), default=0.15
         Progress at the end of the rise.
     gamma : float in (0, 1], default=0.1
     """
-    points = [_validate.fraction(decays=point) for point in decays]
+    points = [_validate.fraction(decays=point) for point in _validate.floats(decays=decays).reshape(-1).tolist()]
     if points != sorted(set(points)):
-        raise InvalidInput(f"Expected ascending decay points, got {tuple(decays)}. Sort them.")
+        raise InvalidInput(f"Expected ascending decay points, got {tuple(points)}. Sort them.")
     rise, drop = _validate.fraction(ramp=ramp, zero=True), _validate.fraction(gamma=gamma, one=True)
     return _Steps(tuple(points), rise, drop)
 
@@ -94,9 +94,10 @@ def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float
     Smith and Topin (2018), "Super-convergence".
     """
     top = _validate.fraction(peak_at=peak_at, zero=True)
-    if not (1 <= divide < math.inf and 1 <= final_divide < math.inf):
-        raise InvalidInput(f"Expected divide >= 1 and final_divide >= 1, got {divide} and {final_divide}. Use 25 and 1e4.")
-    return _RiseAndFall(top, 1 / divide, 1 / (divide * final_divide), _fall)
+    first, last = _validate.positive(divide=divide), _validate.positive(final_divide=final_divide)
+    if not (first >= 1 and last >= 1):
+        raise InvalidInput(f"Expected divide >= 1 and final_divide >= 1, got {first:g} and {last:g}. Use 25 and 1e4.")
+    return _RiseAndFall(top, 1 / first, 1 / (first * last), _fall)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, schedule: Schedule, progress: float) -> None:
