@@ -364,6 +364,8 @@ class ClassOptions:
         if self.classes is not None:
             self._require_one_list(self.classes)
         names = split(self.classes) if self.classes_file is None else lines_of(self.classes_file)
+        if isinstance(self, ColumnOptions):  # others have no --null-class, and count missing labels of a CSV file as an empty class
+            names = _without_empty(names, self.classes_file or self.classes)
         return [*(names or ()), *([None] if null_class else [])]
 
     def _require_one_list(self, classes: str) -> None:
@@ -477,7 +479,7 @@ class NumberOptions(ColumnOptions):
                 f"Expected classes of {len(plain)} columns ({', '.join(plain)}), got {len(parts)} lists. Write one list for all, or one a "
                 "column: 'A,B;C,D', or by name: 'NAME=A,B;NAME=C,D'. A number has a range instead: --range NAME=LOW:HIGH."
             )
-        return [[*(split(part) or ()), *more] for part in parts]
+        return [[*(_without_empty(split(part), part) or ()), *more] for part in parts]
 
     def _named_lists(self, names: Sequence[str], plain: Sequence[str]) -> list[str]:
         """Return the lists of --classes NAME=A,B;NAME=C,D in the order of the columns without a range."""
@@ -591,9 +593,19 @@ class EngineOptions:
 def lines_of(file: Path) -> list[str]:
     """Read the lines of a text file."""
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return file.read_text(encoding="utf-8-sig").splitlines()  # Windows writes a mark before the first class
     except UnicodeDecodeError:
         raise InvalidInput(f"Expected text in UTF-8, one class a line, got other bytes in {file}.") from None
+
+
+def _without_empty(classes: list[str] | None, given: object) -> list[str] | None:
+    """Refuse an empty class: after a comma or a line too many it would be one that no label has, and outputs would have it."""
+    if classes is not None and "" in classes:
+        raise typer.BadParameter(
+            f"Expected classes that are not empty, got an empty one in {str(given)!r}. Leave out the comma or the line. Missing labels "
+            "are a class with --null-class."
+        )
+    return classes
 
 
 def _parts(mark: str, text: str) -> list[str]:
