@@ -134,7 +134,7 @@ def _single_threaded() -> None:
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach: a terminal sends it to all, and each would print a traceback beside this one's message."""
+    """Start processes that Ctrl-C does not reach: a terminal sends it to all of them, and each would print a traceback."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

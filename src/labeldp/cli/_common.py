@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that all commands share: errors as one message and an exit code, text or JSON output, progress bars, and common options.
 
-Exit codes: 0 ok, 1 internal error, or results that nobody read, 2 usage, 3 budget, 4 data, 5 files or ledger, 6 missing extra, 7 checked and
-failed, 130 interrupted.
+Exit codes: 0 ok, 1 internal error, or results that nobody read, 2 usage, 3 budget, 4 data, 5 files or ledger, 6 missing extra,
+7 checked and failed, 130 interrupted.
 Results go to stdout; messages, warnings and progress go to stderr.
 """
 
