@@ -2,15 +2,18 @@
 """The demo runs as it is, with one seed, and its summary says what the runs say."""
 
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from labeldp.app import demo
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, ReleaseError
 
 
 def test_the_demo_writes_what_it_ran(tmp_path: Path) -> None:
@@ -26,6 +29,7 @@ def test_the_demo_writes_what_it_ran(tmp_path: Path) -> None:
     page = (tmp_path / "out" / "summary.md").read_text()
     printed = done.stdout
     assert len(page.splitlines()) < 60  # one page
+    assert "percent, of one seed." in page and "percent, of one seed;" in printed
     for row in result["rows"]:
         runs = [r for r in result["runs"] if r["task"] == row["task"]]
         for method in demo.METHODS:
@@ -55,3 +59,28 @@ def test_one_seed_has_no_spread() -> None:
     assert not any("±" in cell for cell in demo._cells(row))
     row = {"epsilon": 1.0, **{method: {"mean": 80.0, "sd": 1.25} for method in demo.METHODS}}
     assert all("80.0 ± 1.2" in cell for cell in demo._cells(row)[1:])
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "run_all", lambda *_: pytest.fail("it trained"))
+    (tmp_path / ".summary.json.labeldp").write_text("in the way of the folder that is made beside the output")
+    with pytest.raises(ReleaseError):
+        demo.run(tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_an_interrupt_is_one_message(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to all processes of the command, of which each would have a traceback."""
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from labeldp.cli import main; main()"
+    begun = subprocess.Popen(
+        [sys.executable, "-c", heard, "demo", "--out", str(tmp_path / "out"), "--workers", "6"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "out").exists():
+        time.sleep(0.05)
+    time.sleep(1.5)  # most workers are still starting
+    os.killpg(begun.pid, signal.SIGINT)
+    assert "Traceback" not in begun.communicate(timeout=60)[1]
+    assert begun.returncode == 130

@@ -3,6 +3,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -153,3 +155,14 @@ def test_no_figures_of_a_ledger_that_is_not_there(tmp_path: Path, what: tuple[st
     assert (code, said) == (5, "") and "no such file" in told
     assert json.loads(run("ledger", *what, *ledger, "--json")[1])["exit_code"] == 5
     assert not (tmp_path / "typo.db").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_reader_that_has_gone_is_no_error_of_files(place: Path, more: tuple[str, ...]) -> None:
+    """As `labeldp ledger history | head` ends."""
+    command = [sys.executable, "-m", "labeldp", "ledger", "where", "--ledger", place, *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as begun:
+        assert begun.stdout is not None and begun.stderr is not None
+        begun.stdout.close()
+        assert (begun.stderr.read(), begun.wait(timeout=60)) == ("", 1)

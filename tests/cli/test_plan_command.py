@@ -182,6 +182,7 @@ def test_a_cap_that_is_given_says_how_many_rows_count() -> None:
     made = plan(2, [4.0, 8.0], rows=10_000, rows_per_unit={10: 1000}, max_rows_per_unit=1)
     assert made.budgets == known.budgets and made.learners == known.learners
     assert [cap.max_rows_per_unit for cap in made.caps if cap.recommended] == [2, 3]
+    assert plan(2, [4.0, 8.0], rows_per_unit={10: 1000}, max_rows_per_unit=1).budgets == known.budgets
     grid = ldp.Grid(0, 100, points=11)
     numbers = plan_numbers(grid, [8.0], rows=10_000, rows_per_unit={10: 1000}, max_rows_per_unit=1)
     assert numbers.laws == plan_numbers(grid, [8.0], rows=1000).laws
@@ -208,10 +209,19 @@ def test_a_table_says_how_many_rows_a_unit_has(tmp_path: Path, file: str) -> Non
         [*options[:-2], "--rows", "3"],
         [*options, "--rows-per-unit", "1:2"],
         [*options[:5], "--rows-per-unit", "1:x"],
+        [*options[:5], "--rows-per-unit", "1:5,1:7"],
         [*options[:5], "--unit", "u"],
     ):
         assert CliRunner().invoke(app, wrong).exit_code == 2
     assert CliRunner().invoke(app, [*options[:-1], "absent"]).exit_code == 4
+
+
+@pytest.mark.parametrize("file", ["visits.csv", "visits.parquet"])
+def test_a_row_without_a_unit_is_refused_as_a_release_refuses_it(tmp_path: Path, file: str) -> None:
+    table = pa.table({"user": ["a", "", "", "b"], "y": [0, 1, 0, 1]})
+    (pacsv.write_csv if file.endswith("csv") else pq.write_table)(table, tmp_path / file)
+    with pytest.raises(ldp.errors.InvalidInput, match="a value in every row of column 'user', got empty ones"):
+        count_rows_per_unit(tmp_path / file, "user")
 
 
 def test_columns_are_explained_and_numbers_readable() -> None:

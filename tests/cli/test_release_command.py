@@ -299,6 +299,21 @@ def test_classes_from_a_file_and_inferred(tmp_path: Path) -> None:
     assert run(*base, "--classes-file", tmp_path / "none", "--out", tmp_path / "c.csv")[0] == 5
 
 
+def test_a_line_or_a_comma_too_many_is_no_class(tmp_path: Path) -> None:
+    """It was declared as a class that no label has, drawn, and charged."""
+    source = people(tmp_path / "in.csv")
+    base = ("release", source, "--label", "status", "--epsilon", "1", "--out", tmp_path / "a.csv")
+    (tmp_path / "classes").write_text("ill\nwell\n\n")
+    for wrong in (("--classes-file", tmp_path / "classes"), ("--classes", "ill,well,"), ("--classes", "ill,,well")):
+        code, _, said = run(*base, *wrong)
+        assert code == 2 and "got an empty one" in " ".join(said.replace("│", " ").split())
+    several = ("--label", "status,age", "--classes", "ill,well;1,2,")
+    assert run(*base[:2], *several, *base[4:])[0] == 2
+    assert not default_ledger().exists()
+    (tmp_path / "classes").write_bytes(b"\xef\xbb\xbfill\r\nwell\r\n")  # as Windows saves it
+    assert run(*base, "--classes-file", tmp_path / "classes")[0] == 0
+
+
 def test_version_and_help() -> None:
     assert run("--version")[1].strip()
     assert "release" in run("--help")[1]
@@ -410,7 +425,7 @@ def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Staging, "publish", interrupted)
     code, _, said = run(*command(people(tmp_path / "in.csv"), tmp_path / "o.csv"))
     assert code == 130
-    assert "Interrupted" in said
+    assert "Interrupted" in said and "an answer about groups or clusters that was not yet stored is asked, and charged, again" in said
     assert not any(p.name.startswith(("o.", ".o")) for p in tmp_path.iterdir())
 
 

@@ -80,6 +80,9 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan" / "plan.json").write_text('{"format": "labeldp-stages/9"}')
     code, _, said = run("stage", "status", tmp_path / "plan")
     assert code == 4 and "Expected a plan of format" in said
+    (tmp_path / "plan" / "plan.json").write_bytes(b"\xff\xfe{")
+    code, _, said = run("stage", "status", tmp_path / "plan")
+    assert code == 4 and "no UTF-8 text" in said
 
 
 @pytest.mark.parametrize("more", [("--parts", "0.6,0.6"), ("--parts", "a,b"), ("--parts", "0.5,0.5", "--law", "nonsense")])

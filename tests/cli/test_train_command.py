@@ -624,6 +624,14 @@ def test_boosting_tells_of_each_fit(tmp_path: Path) -> None:
     assert len([phase for phase, *_ in heard if phase == "train"]) > 2
 
 
+def test_categories_that_arrays_of_text_would_merge_are_refused_before_the_charge(tmp_path: Path) -> None:
+    table = shop(60)
+    table["colour"][:2] = ["red", "red\0"]
+    code, _, said = train(write(tmp_path / "in.parquet", table), tmp_path / "model", "--id", "id")
+    assert code == 4 and "text without NUL at its end in column 'colour'" in said
+    assert not default_ledger().exists()
+
+
 def test_features_are_chosen(tmp_path: Path) -> None:
     source, _ = shops(tmp_path / "shops.parquet", 600, 0)
     options = ("train", source, "--label", "sold", "--classes", "no,yes", "--epsilon", "2", "--id", "row", "--dataset", "s")

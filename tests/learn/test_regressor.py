@@ -709,6 +709,14 @@ def test_few_noisy_rows_tell_nothing_of_r2_and_it_says_so() -> None:
     assert str(found).startswith("cannot tell: too few rows for this noise (estimate ") and "range -inf to 1.0000" in str(found)
 
 
+def test_r2_tells_nothing_where_noise_leaves_no_variance() -> None:
+    """Of numbers that are all equal noise can carry the variance far below 0, which excludes no R^2 either."""
+    grid, n = ldp.Grid(0, 10, points=11), 300
+    drawn = (ldp.privatize(np.full(n, 5.0), SquareWave(11, 4.0), classes=grid, noise=ldp.SeededNoise(seed)) for seed in range(100))
+    found = [each for each in (r2(noisy, np.full(n, 4.0)) for noisy in drawn) if np.isnan(each.value)]
+    assert len(found) > 10 and not any(each.tells for each in found)
+
+
 # Laws that release numbers -------------------------------------------------------------------------------------------------------------
 
 

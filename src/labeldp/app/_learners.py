@@ -298,6 +298,11 @@ def fit_ordinal(inputs: ColumnInputs, table: pa.Table, most: int) -> tuple[Colum
     kept, rarer = [], {}
     for name in inputs.categories:
         found = [(each["values"], each["counts"]) for each in _counts(table[name]).to_pylist()]
+        if any(value.endswith("\0") for value, _ in found):  # an array of text drops them: two categories would become one
+            raise InvalidInput(
+                f"Expected text without NUL at its end in column {name!r}, got some. Remove these characters, or leave the column out "
+                "(--exclude)."
+            )
         ordered = sorted(found, key=lambda each: (-each[1], each[0]))
         kept.append(np.array([value for i, (value, count) in enumerate(ordered[:most]) if i < MAX_CATEGORIES or count > 1]))
         if len(ordered) > len(kept[-1]):

@@ -9,11 +9,13 @@ import math
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from rich.table import Table
 
 from labeldp import _validate, datasets
 from labeldp.errors import SeededNoiseWarning, UnrecordedWarning
+from labeldp.tables._place import workplace
 
 EPSILONS = (1.0, 2.0, 4.0)
 METHODS = {
@@ -39,6 +42,7 @@ TASKS = {
 }
 TWO_CLASSES = "With two classes every law is the same one and a second stage could not help, so labeldp runs one: those columns are equal."
 TEST_SIZE = 0.3
+DATA, PAGE = "summary.json", "summary.md"
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,19 @@ def _single_threaded() -> None:
     threadpool_limits(1)
 
 
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach: a terminal sends it to all of them, and each would print a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes inherit the mask of the thread that starts them
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def run_all(listed: Sequence[Job], workers: int, console: Console) -> list[Score]:
     """Run the jobs in single-threaded worker processes, with a progress bar: a small fit on two threads is far slower than on one."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -137,14 +154,19 @@ def run_all(listed: Sequence[Job], workers: int, console: Console) -> list[Score
     context = multiprocessing.get_context("spawn")
     scores = []
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_single_threaded) as pool:
-        futures = [pool.submit(run_job, job) for job in listed]
+        others, started = multiprocessing.active_children(), []
         try:
+            with _deaf_to_interrupts():
+                futures = [pool.submit(run_job, job) for job in listed]
+                started = [each for each in multiprocessing.active_children() if each not in others]
             with Progress(*columns, console=console, transient=True) as progress:
                 bar = progress.add_task("", total=len(listed))
                 for future in as_completed(futures):
                     scores.append(future.result())
                     progress.advance(bar)
         except BaseException:
+            for worker in started:
+                worker.terminate()  # else it would go on with the fits that were handed to it
             pool.shutdown(cancel_futures=True)
             raise
     order = {job: i for i, job in enumerate(listed)}
@@ -190,9 +212,15 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return sentences
 
 
+def _measure(result: Mapping[str, Any]) -> str:
+    """Say what the numbers of the table are."""
+    spread = f", mean ± standard deviation over {result['seeds']} seeds" if result["seeds"] > 1 else ", of one seed"
+    return f"Accuracy on true test labels in percent{spread}"
+
+
 def markdown(result: Mapping[str, Any]) -> str:
     """Write the one-page summary."""
-    lines = ["# labeldp demo", "", f"Accuracy on true test labels in percent, mean ± standard deviation over {result['seeds']} seeds.", ""]
+    lines = ["# labeldp demo", "", f"{_measure(result)}.", ""]
     heads = ["eps", *METHODS]
     for task, about in TASKS.items():
         lines += [f"## {task}: {about}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
@@ -206,7 +234,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         "The data are public and the noise is seeded so that this can be repeated: these runs protect nothing.",
         "",
         f"{result['fits']} fits in {result['seconds']:.0f} s, {result['workers']} workers of one thread, {result['machine']}.",
-        ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ". Every run is in `summary.json`.",
+        ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + f". Every run is in `{DATA}`.",
         "",
     ]
     return "\n".join(lines)
@@ -235,6 +263,8 @@ def run(out: str | Path = "demo-out", *, seeds: int = 8, workers: int = 2, conso
     workers = _validate.integer(workers=workers, low=1)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
+    with workplace(folder / DATA):  # a folder that cannot be written is refused before the training, not after it
+        pass
     start = time.perf_counter()
     listed = jobs(seeds)
     scores = run_all(listed, workers, console or Console(stderr=True))
@@ -249,8 +279,8 @@ def run(out: str | Path = "demo-out", *, seeds: int = 8, workers: int = 2, conso
         "versions": versions(),
         "runs": [_run_record(score) for score in scores],
     }
-    (folder / "summary.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (folder / "summary.md").write_text(markdown(result), encoding="utf-8")
+    (folder / DATA).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (folder / PAGE).write_text(markdown(result), encoding="utf-8")
     return result
 
 
@@ -282,8 +312,6 @@ def show(result: Mapping[str, Any], console: Console) -> None:
                     *(cell.replace("**", "") if "**" not in cell else f"[bold green]{cell.strip('*')}[/]" for cell in _cells(row))
                 )
         console.print(table)
-    console.print(
-        f"Accuracy on true test labels in percent, mean ± standard deviation over {result['seeds']} seeds; green: the best private way."
-    )
+    console.print(f"{_measure(result)}; green: the best private way.")
     for sentence in findings(result["rows"]):
         console.print(f"  {sentence}", highlight=False)

@@ -22,7 +22,7 @@ from labeldp.laws._square_wave import MOST_ORDERED, law_of_numbers
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.stats._power import mean_variance
 from labeldp.tables.formats._parquet import open_table
-from labeldp.tables.formats._table import check_columns
+from labeldp.tables.formats._table import check_columns, id_column
 
 COMPARED = ("rr", "subset", "split", "alibi")
 
@@ -115,7 +115,7 @@ class Plan:
     def to_text(self) -> str:
         """Format the plan as text for people."""
         laws = [asdict(item) | {"": _mark(item.recommended)} for item in self.laws]
-        worth = ("epsilon", "attacker_advantage", *(("rows_worth",) if self.rows else ()))
+        worth = ("epsilon", "attacker_advantage", *(("rows_worth",) if self.rows or self.caps else ()))
         said = "\n".join((*self.reasons, *self.learners, NEXT))
         parts = [table_text((*_LAW_COLUMNS, ""), laws), table_text(worth, [asdict(b) for b in self.budgets]), said]
         if self.caps:
@@ -186,7 +186,8 @@ def plan(
     laws : sequence of str, default=()
         Further laws to compare, by name: "rr-top-k:3", or a user's law after `labeldp.register_law`.
     rows : int >= 1, optional
-        Number of rows of the table, to compute how many true labels the noisy ones are worth: with `rows_per_unit` those within the cap.
+        Number of rows of the table, to compute how many true labels the noisy ones are worth. With `rows_per_unit` those within the cap
+        count instead.
     max_rows_per_unit : int >= 1, optional
         Cap on the rows of a unit: each row's law has epsilon divided by it. Default: 1, or with `rows_per_unit` the most informative cap.
     rows_per_unit : mapping of int to int, optional
@@ -224,7 +225,7 @@ def plan(
         lines += [_line(name, law, epsilon, recommended=name == best) for name, law in made.items()]
         bits = _bits(made[best])
         worth = None if kept is None else kept * bits / math.log2(n_classes)
-        budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), None if rows is None else worth))
+        budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), worth))
         reasons.append(_reason(epsilon, best, bits / _bits(made[COMPARED[0]])))
         per_row = per_row_epsilon(epsilon, cap)
         reasons += filter(None, [large_epsilon(epsilon, per_row)])
@@ -446,9 +447,12 @@ def _kept(rows_per_unit: Mapping[int, int], cap: int) -> int:
 def parse_rows_per_unit(text: str) -> dict[int, int]:
     """Parse the histogram ROWS:UNITS[,...]."""
     try:
-        return {int(rows): int(units) for rows, units in (part.split(":") for part in text.split(","))}
+        pairs = [(int(rows), int(units)) for rows, units in (part.split(":") for part in text.split(","))]
     except ValueError:
         raise InvalidInput(f"Expected rows and units, as 1:5000,2:800, got {text!r}.") from None
+    if len(found := dict(pairs)) < len(pairs):
+        raise InvalidInput(f"Expected each number of rows once, got one twice in {text!r}. Add up its units.")
+    return found
 
 
 def count_rows(source: Any) -> int:
@@ -473,10 +477,8 @@ def count_rows_per_unit(source: Any, unit: str) -> dict[int, int]:
     """
     table = open_table(source)
     check_columns(table, [unit])
-    parts = [batch.column(unit) for batch in table.batches([unit])]
-    column = pa.chunked_array([part.dictionary_decode() if pa.types.is_dictionary(part.type) else part for part in parts] or [[]])
-    if column.null_count:
-        raise InvalidInput(f"Expected a unit in every row, got none in some of column {unit!r}. Fill the gaps.")
+    # Read as a release reads them: rows of an empty unit, which it refuses, would count as those of one person.
+    column = pa.chunked_array([pa.array(id_column(batch, unit)) for batch in table.batches([unit])] or [[]])
     counts = pc.value_counts(column).field("counts").to_numpy(zero_copy_only=False)
     return dict(zip(*(values.tolist() for values in np.unique(counts, return_counts=True)), strict=True))
 

@@ -78,9 +78,12 @@ def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
     """
     path = Path(folder) / PLAN
     try:
-        return ReleasePlan.from_json(path.read_text(encoding="utf-8"), ledger_of(ledger))
+        text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidInput(f"Expected a folder that labeldp stage plan wrote, got {folder} without {PLAN}.") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"Expected a plan in {path}, got bytes that are no UTF-8 text. Restore it, or make a new one.") from None
+    return ReleasePlan.from_json(text, ledger_of(ledger))
 
 
 def release(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that all commands share: errors as one message and an exit code, text or JSON output, progress bars, and common options.
 
-Exit codes: 0 ok, 1 internal error, 2 usage, 3 budget, 4 data, 5 files or ledger, 6 missing extra, 7 checked and failed, 130 interrupted.
+Exit codes: 0 ok, 1 internal error, or results that nobody read, 2 usage, 3 budget, 4 data, 5 files or ledger, 6 missing extra,
+7 checked and failed, 130 interrupted.
 Results go to stdout; messages, warnings and progress go to stderr.
 """
 
@@ -13,6 +14,7 @@ import inspect
 import json
 import os
 import re
+import select
 import sys
 import traceback
 import warnings
@@ -65,9 +67,18 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except (Exception, KeyboardInterrupt) as error:
-                if hasattr(error, "exit_code") or isinstance(error, typer.Abort):
-                    raise  # typer's own usage errors and exits
+                if hasattr(error, "exit_code") or isinstance(error, typer.Abort) or _is_unread(error):
+                    raise  # typer's own usage errors and exits; it ends silently if nobody reads the results
                 raise typer.Exit(_report(error, as_json=bool(ctx.meta.get("labeldp.json")))) from None
+
+
+def _is_unread(error: BaseException) -> bool:
+    """Tell whether whoever reads stdout has gone, as `head` does, and not a process or a database that the command needs."""
+    if not isinstance(error, BrokenPipeError) or not hasattr(select, "poll"):  # Windows has none
+        return False
+    waiting = select.poll()
+    waiting.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:
@@ -75,7 +86,10 @@ def _report(error: BaseException, *, as_json: bool) -> int:
     if isinstance(error, LabelDPError):
         message = error.cli or str(error)
     elif isinstance(error, KeyboardInterrupt):
-        message = "Interrupted. Nothing is under the final name; if a charge was made, the same command resumes it at no further cost."
+        message = (
+            "Interrupted. If it was charged, the same command goes on at no further cost. Only an answer about groups or clusters that was "
+            "not yet stored is asked, and charged, again."
+        )
     elif isinstance(error, OSError):
         message = f"{error.strerror or type(error).__name__}: {error.filename or ''}".rstrip(": ")
     else:
@@ -350,6 +364,8 @@ class ClassOptions:
         if self.classes is not None:
             self._require_one_list(self.classes)
         names = split(self.classes) if self.classes_file is None else lines_of(self.classes_file)
+        if isinstance(self, ColumnOptions):  # others have no --null-class, and count missing labels of a CSV file as an empty class
+            names = _without_empty(names, self.classes_file or self.classes)
         return [*(names or ()), *([None] if null_class else [])]
 
     def _require_one_list(self, classes: str) -> None:
@@ -463,7 +479,7 @@ class NumberOptions(ColumnOptions):
                 f"Expected classes of {len(plain)} columns ({', '.join(plain)}), got {len(parts)} lists. Write one list for all, or one a "
                 "column: 'A,B;C,D', or by name: 'NAME=A,B;NAME=C,D'. A number has a range instead: --range NAME=LOW:HIGH."
             )
-        return [[*(split(part) or ()), *more] for part in parts]
+        return [[*(_without_empty(split(part), part) or ()), *more] for part in parts]
 
     def _named_lists(self, names: Sequence[str], plain: Sequence[str]) -> list[str]:
         """Return the lists of --classes NAME=A,B;NAME=C,D in the order of the columns without a range."""
@@ -577,9 +593,19 @@ class EngineOptions:
 def lines_of(file: Path) -> list[str]:
     """Read the lines of a text file."""
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return file.read_text(encoding="utf-8-sig").splitlines()  # Windows writes a mark before the first class
     except UnicodeDecodeError:
         raise InvalidInput(f"Expected text in UTF-8, one class a line, got other bytes in {file}.") from None
+
+
+def _without_empty(classes: list[str] | None, given: object) -> list[str] | None:
+    """Refuse an empty class: after a comma or a line too many it would be one that no label has, and outputs would have it."""
+    if classes is not None and "" in classes:
+        raise typer.BadParameter(
+            f"Expected classes that are not empty, got an empty one in {str(given)!r}. Leave out the comma or the line. Missing labels "
+            "are a class with --null-class."
+        )
+    return classes
 
 
 def _parts(mark: str, text: str) -> list[str]:

@@ -613,8 +613,8 @@ def r2(
     Returns
     -------
     Estimate
-        A ratio of unbiased estimates, NaN where that of the variance is not above 0. Its interval is Fieller's; it is without bounds where
-        noise could carry the variance to 0.
+        A ratio of unbiased estimates, NaN where that of the variance is not above 0. Its interval is Fieller's; it is without bounds then,
+        and where noise could carry the variance to 0.
 
     References
     ----------
@@ -632,7 +632,7 @@ def r2(
     spread = z**2 * (n * np.cov(values, ddof=0) + z**2 * np.outer(signed, signed))
     a, b, c = n**2 * variance**2 - spread[1, 1], n**2 * error * variance - spread[0, 1], n**2 * error**2 - spread[0, 0]
     value = 1 - error / variance if variance > 0 else float("nan")
-    if a <= 0:  # even a variance of 0 is not excluded
+    if a <= 0 or not variance > 0:  # even a variance of 0 is not excluded
         return Estimate(value, -np.inf, 1.0, confidence, float("inf"), -np.inf, 1.0)
     half = float(np.sqrt(max(b * b - a * c, 0.0))) / a
     low, high = 1 - b / a - half, 1 - b / a + half
