@@ -12,7 +12,7 @@ import pytest
 
 from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.tables.formats._parquet import ParquetSource, table_writer
-from labeldp.tables.formats._table import LabelCodec, check_type, distinct_labels, parse_classes
+from labeldp.tables.formats._table import ArrowDigest, Batch, LabelCodec, check_type, distinct_labels, parse_classes
 
 WIDE = pa.table(
     {
@@ -158,6 +158,19 @@ def test_digest_names_contents_whatever_the_layout(tmp_path: Path) -> None:
     assert digest_of(relabelled, tmp_path / "c.parquet", 100) == whole
     other_types = big.set_column(2, "s", big["s"].cast(pa.string())).set_column(9, "c", big["c"].cast(pa.string()))
     assert digest_of(other_types, tmp_path / "d.parquet", 4) == whole
+
+
+def test_the_digest_of_maps_does_not_depend_on_batches() -> None:
+    entries = [None if i % 5 == 0 else [("k", i)] * (i % 3) for i in range(60)]
+    maps = pa.array(entries, pa.map_(pa.string(), pa.int64()))
+    rows = pa.record_batch({"m": maps, "s": pa.StructArray.from_arrays([maps], ["m"])})
+    found = set()
+    for size in (1, 7, 60):
+        state = ArrowDigest(rows.schema, ("m", "s"))
+        for start in range(0, 60, size):
+            state.update(Batch(rows.slice(start, size)))
+        found.add(state.hexdigest())
+    assert found == {"3fc41cbe91610909a14796d84c8426f65a449ef6f42dda2a7ee559d9c9baac20"}
 
 
 @pytest.mark.parametrize("name", [name for name in WIDE.column_names if name != "y"])
