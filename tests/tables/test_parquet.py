@@ -10,7 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from labeldp.app._release import release
 from labeldp.errors import DomainLeakWarning, InvalidInput
+from labeldp.ledger._ledger import Ledger
+from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._parquet import ParquetSource, table_writer
 from labeldp.tables.formats._table import ArrowDigest, Batch, LabelCodec, check_type, distinct_labels, parse_classes
 
@@ -158,6 +161,16 @@ def test_digest_names_contents_whatever_the_layout(tmp_path: Path) -> None:
     assert digest_of(relabelled, tmp_path / "c.parquet", 100) == whole
     other_types = big.set_column(2, "s", big["s"].cast(pa.string())).set_column(9, "c", big["c"].cast(pa.string()))
     assert digest_of(other_types, tmp_path / "d.parquet", 4) == whole
+
+
+def test_dictionaries_inside_of_nested_columns_pass_unchanged(tmp_path: Path) -> None:
+    words = pa.array([f"v{i % 9}" for i in range(3000)]).dictionary_encode()
+    lists = pa.ListArray.from_arrays(pa.array(range(3001), pa.int32()), words)
+    rows = pa.table({"id": range(3000), "y": ["A", "B"] * 1500, "list": lists, "struct": pa.StructArray.from_arrays([lists], ["x"])})
+    pq.write_table(rows, tmp_path / "in.parquet", row_group_size=1200)  # pyarrow itself cannot read this file as a whole
+    release(tmp_path / "in.parquet", tmp_path / "out.parquet", ReleaseSpec("y", ["A", "B"], 1.0, id="id"), Ledger(tmp_path / "ledger.db"))
+    found = pa.Table.from_batches(ParquetSource(tmp_path / "out.parquet").record_batches()).sort_by("id")
+    assert found.drop_columns(["y"]).to_pylist() == rows.drop_columns(["y"]).to_pylist()
 
 
 def test_the_digest_of_maps_does_not_depend_on_batches() -> None:
