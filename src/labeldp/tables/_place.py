@@ -627,7 +627,8 @@ def delete_folder(folder: Place) -> None:
         # Checked right before the deletion: somebody may have put a link in its place since it was made.
         own_folder(local)
         _clear(local, _AND_JOURNAL)
-        local.rmdir()
+        with suppress(OSError):  # an attempt that a cluster has given up may have written once more; the next release here deletes it
+            local.rmdir()
 
 
 def _clear(folder: Path, ours: re.Pattern[str], *, kept: str = "") -> None:
