@@ -94,7 +94,8 @@ def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.Captu
     pin = table_pin(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))
     engine = on_spark._Spark(spark)
     with on_spark._quiet(), engine.ship(Shipment(pin.for_workers())) as handle:
-        job = PinJob(Work(pin.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle))
+        work = Work(pin.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle)
+        job = PinJob(work, Place.of("/nowhere/out"))
         engine.flow(spark.range(3).selectExpr("id", "cast(id as int) label"), job, job.schema).explain(True)
     said = capsys.readouterr().out
     assert "PinJob" in said
