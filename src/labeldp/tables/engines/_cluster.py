@@ -557,7 +557,7 @@ class PinJob:
             )
         first, rows = FirstPass(work.facts, shipment.run_secrets(work.facts)), shipment.own_rows()
         for batch in regrouped(batches):
-            facts = work.reader(batch, None)
+            facts = work.reader(conformed(batch, work.shape.schema), None)
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
             if rows is not None:
                 rows.add(facts.ids, facts.units)
@@ -607,7 +607,8 @@ class NameJob:
         # Keyed, because a shuffle writes it to disk, where unkeyed hashes of names could be guessed.
         key = self.work.fetch().run_secrets(self.work.facts)[0].key("ids")
         for batch in regrouped(batches):
-            raw = id_blocks(row_ids(batch, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
+            rows = conformed(batch, self.work.shape.schema)
+            raw = id_blocks(row_ids(rows, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
             yield pa.record_batch([as_binary(raw)], schema=self.schema)
 
 
@@ -627,8 +628,8 @@ class CapJob:
         (secret,) = self.work.fetch().run_secrets(self.work.facts)
         ids, cap = secret.key("ids"), secret.key("unit-cap")
         for batch in regrouped(batches):
-            words = one_word(cap, id_blocks(row_ids(batch, self.work.spec.ids), ids))
             rows = conformed(batch, self.work.shape.schema)
+            words = one_word(cap, id_blocks(row_ids(rows, self.work.spec.ids), ids))
             yield pa.record_batch([*rows.columns, sortable(words)], schema=self.schema)
 
 
@@ -775,10 +776,24 @@ def _released(
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cast columns to a schema's types, since engines return text, times and nested columns in types of their own."""
-    columns = [batch.column(field.name) for field in schema]
-    same = [c if c.type == field.type else c.cast(field.type) for c, field in zip(columns, schema, strict=True)]
-    return pa.record_batch(same, schema=schema)
+    """Give a batch a table's columns and types.
+
+    Engines return text, times and nested columns in types of their own. Blocks of Ray may lack a column, which is null there.
+    """
+    return pa.record_batch([_conformed(batch, field) for field in schema], schema=schema)
+
+
+def _conformed(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    if field.name not in batch.schema.names:
+        return pa.nulls(len(batch), field.type)
+    column = batch.column(field.name)
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except pa.ArrowException:  # whose text quotes a value
+        raise ReleaseError(
+            f"Expected column {field.name!r} of type {field.type} in all parts of the table, got values of type {column.type} that it "
+            "does not hold. Cast it, and run the same again: it picks up a charge that was made."
+        ) from None
 
 
 def sortable(words: NDArray[np.uint64]) -> pa.Array:
