@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -569,7 +570,8 @@ def check_layout(table: Source, given: Sequence[str], label: str, classes: Seque
 
 
 def _is_key(part: str, label: str) -> bool:
-    return part.startswith(f"{label}=")
+    # Hive's folders spell some characters of names by their codes: of a column "paid?" they are paid%3F=yes.
+    return any(name.startswith(f"{label}=") for name in (part, unquote(part)))
 
 
 def check_ending(out: Path) -> None:
