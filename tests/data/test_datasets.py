@@ -153,6 +153,14 @@ def test_without_a_network_the_message_says_which_files_go_where(empty_cache: Pa
     assert "ProxyError" in text
 
 
+def test_a_data_set_of_which_some_files_are_there_is_not_called_missing(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELDP_DATA", str(empty_cache))
+    (empty_cache / "mnist").mkdir()
+    (empty_cache / "mnist" / "train-images-idx3-ubyte.gz").touch()
+    with pytest.raises(ReleaseError, match="found not all, and could not download them"):
+        datasets.load("mnist")
+
+
 def test_a_wrong_name_is_met_with_the_nearest() -> None:
     with pytest.raises(InvalidInput, match="Did you mean 'fashion_mnist'"):
         datasets.load("fashion-mnist")

@@ -121,6 +121,13 @@ def test_sizes(size, shape):
         assert made.max() > 0.9
 
 
+def test_settings_may_be_numpy_s():
+    images = np.random.default_rng(5).random((2, 3, 9, 7), np.float32)
+    plain = Embedder(Gives(), size=4, mean=MEAN, std=STD).transform(images)
+    numpy = Embedder(Gives(), size=np.int64(4), mean=np.array(MEAN), std=np.array(STD)).transform(images)
+    assert np.array_equal(plain, numpy)
+
+
 def test_size_of_the_image_changes_nothing():
     X, net = torch.rand(2, 3, 8, 8), Gives()
     Embedder(net, size=8).transform(X)
@@ -256,6 +263,7 @@ BAD = {
     "flat": (lambda: Embedder(Gives(), image=(3, 4)).transform(np.zeros((2, 9))), "12 numbers"),
     "mean alone": (lambda: Embedder(Gives(), mean=(0.5,)).transform(np.zeros((2, 3, 3))), "or neither"),
     "std of zero": (lambda: Embedder(Gives(), mean=(0.5,), std=(0.0,)).transform(np.zeros((2, 3, 3))), "0 < std"),
+    "three sizes": (lambda: Embedder(Gives(), size=(3, 3, 1)).transform(np.zeros((2, 3, 3))), "height and width"),
     "size": (lambda: Embedder(Gives(), size=0).transform(np.zeros((2, 3, 3))), "size >= 1"),
     "pool": (lambda: Embedder(Gives(), pool="max").transform(np.zeros((2, 3, 3))), "pool"),
     "batch size": (lambda: Embedder(Gives(), batch_size=0).transform(np.zeros((2, 3, 3))), "batch_size >= 1"),
@@ -292,7 +300,8 @@ def test_encoders(wrap):
     import pyarrow as pa
 
     texts, expected = ["banana", "", "Ätna"], [[6, 3], [0, 0], [4, 1]]
-    for X in (texts, np.array(texts), np.array(texts, dtype=object)[:, None], pa.array(texts), pa.chunked_array([texts])):
+    arrow = pa.array(texts), pa.chunked_array([texts]), pa.table({"text": texts})
+    for X in (texts, np.array(texts), np.array(texts, dtype=object)[:, None], *arrow):
         found = SentenceEmbedder(Encoder(wrap)).transform(X)
         assert found.dtype == np.float32 and found.tolist() == expected
 

@@ -14,6 +14,7 @@ from tests.engines.cluster_contract import Contract, files_below, watch
 from tests.engines.test_engines_agree import read, spec_of, table, write
 from tests.runs import table_pin
 
+from labeldp.app._release import release
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables import spark as on_spark
@@ -94,7 +95,8 @@ def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.Captu
     pin = table_pin(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))
     engine = on_spark._Spark(spark)
     with on_spark._quiet(), engine.ship(Shipment(pin.for_workers())) as handle:
-        job = PinJob(Work(pin.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle))
+        work = Work(pin.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle)
+        job = PinJob(work, Place.of("/nowhere/out"))
         engine.flow(spark.range(3).selectExpr("id", "cast(id as int) label"), job, job.schema).explain(True)
     said = capsys.readouterr().out
     assert "PinJob" in said
@@ -113,3 +115,36 @@ def test_the_command_line(spark: Any, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out").num_rows == 1000
     code, _, error = run("release", source, *facts, *more[2:])
     assert code == 4 and "Expected a column that names each row" in error
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("1 as Age, 2 as age", "that differ in more than upper and lower case, .* got 'Age' and 'age'"),
+        ("time'12:00:00' as at", r"reads from Parquet, got 'at' of type time\(6\)"),
+    ],
+)
+def test_what_spark_could_not_read_again_is_refused_before_the_charge(spark: Any, tmp_path: Path, columns: str, message: str) -> None:
+    ledger, spec = Ledger(tmp_path / "ledger.db"), ReleaseSpec(label="label", classes=[0, 1], epsilon=1.0, id="id", dataset="d")
+    try:
+        frame = spark.sql(f"select 1 as id, 0 as label, {columns}")
+    except Exception as error:
+        pytest.skip(f"this Spark lacks the type: {type(error).__name__}")
+    with pytest.raises(InvalidInput, match=message):
+        on_spark.release(frame, tmp_path / "out", spec, ledger)
+    assert list(ledger.runs()) == []
+
+
+def test_names_of_folders_are_no_patterns(spark: Any, tmp_path: Path) -> None:
+    other = table(50)
+    write(other, tmp_path / "out1", 1)
+    source, ledger = write(table(100), tmp_path / "in{1}", 2), Ledger(tmp_path / "ledger.db")
+    released = on_spark.release(on_spark.read(spark, Place.of(source)), tmp_path / "out[1]", spec_of(), ledger)
+    assert released.count() == 100
+
+
+def test_folders_below_a_pattern_are_columns(spark: Any, tmp_path: Path) -> None:
+    for day in (1, 2):
+        write(table(100).slice(50 * day - 50, 50), tmp_path / "in {1}" / f"day={day}", 1)
+    done = release(tmp_path / "in {1}" / "day=[12]*", tmp_path / "out", spec_of(), Ledger(tmp_path / "ledger.db"), engine="spark")
+    assert "day" in done.unchanged and set(read(tmp_path / "out")["day"].to_pylist()) == {1, 2}

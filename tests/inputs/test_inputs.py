@@ -14,6 +14,7 @@ from labeldp.app._learners import MOST_CATEGORIES, Encoding, count_categories, f
 from labeldp.deep._named import as_floats
 from labeldp.errors import InvalidInput
 from labeldp.inputs import inputs_from_dict
+from labeldp.inputs._arrays import ArrayTable
 from labeldp.inputs._columns import Column, ColumnInputs, learn_columns
 from labeldp.inputs._images import ImageInputs, NamesOfFiles, pixels_of
 from labeldp.learn._data import MAX_CATEGORIES
@@ -218,3 +219,11 @@ def test_columns_of_images(tmp_path: Path) -> None:
             inputs.read(pa.record_batch({"shot": pa.array([name])}))
     with pytest.raises(InvalidInput, match="--images"):
         ImageInputs("shot", (1, 2, 3)).read(pa.record_batch({"shot": pa.array(["in/1.png"])}))
+
+
+@pytest.mark.parametrize("name", ["array.npz", "archive.npy"])
+def test_arrays_under_the_ending_of_the_other_kind_are_refused(tmp_path: Path, name: str) -> None:
+    with (tmp_path / name).open("wb") as file:
+        np.save(file, np.ones((3, 2))) if name == "array.npz" else np.savez(file, X=np.ones((3, 2)))
+    with pytest.raises(InvalidInput, match=rf"as numpy.savez or numpy.save writes them, got something else, or objects, in {name}"):
+        ArrayTable(tmp_path / name, "X")

@@ -369,6 +369,13 @@ def test_theorem_17_with_the_range_of_the_loss() -> None:
     assert generalisation_gap(n, 2, epsilon, complexity=0.1) - corrected == pytest.approx(0.2 * R)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_bounds_hold_at_every_epsilon(delta: float) -> None:
+    assert generalisation_gap(100, 1, 800.0, complexity=0.1) == pytest.approx(generalisation_gap(100, 9, 800.0, complexity=0.1))
+    assert generalisation_gap(100, 2, 1e-17, complexity=0.1) > 1e15
+    assert 0 <= erm_lower_bound(100, 800.0, delta) <= erm_lower_bound(100, 20.0, delta) < erm_lower_bound(100, 1e-17, delta)
+
+
 def test_the_lipschitz_constant_of_lemma_19_is_that_of_its_extremes() -> None:
     vectors, _ = every_output(ldp.RandomizedResponse(4, 1.0))
     E = math.e

@@ -354,6 +354,9 @@ def test_a_label_in_the_layout_is_refused(tmp_path: Path, ledger: Ledger) -> Non
         source = folder(Place.of(tmp_path / order), whole.drop_columns("label"), lambda i: f"label={CLASSES[i % K]}/p{i}.parquet")
         with pytest.raises(InvalidInput, match="partition's key"):
             release(source, tmp_path / "out", spec(order=order), ledger)
+    hive = folder(Place.of(tmp_path / "hive"), whole.drop_columns("label"), lambda i: f"paid%3F={CLASSES[i % K]}/p{i}.parquet")
+    with pytest.raises(InvalidInput, match="partition's key"):
+        release(hive, tmp_path / "out", spec(label="paid?"), ledger)
     for number, name in enumerate(("b/p{}.parquet", "x/c/{}.parquet", "p{}/d.parquet")):
         source = folder(Place.of(tmp_path / f"n{number}"), whole, name.format)
         with pytest.raises(InvalidInput, match="named like a class"):

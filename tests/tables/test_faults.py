@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that are full or read-only, files that are cut short, unreadable, or change while they are read: what must happen then."""
+"""Disks that are full or read-only, files that are cut short, unreadable, or change while they are read, workers that do not fit."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from tests.runs import table_pin
 
 from labeldp.app._release import release
-from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
+from labeldp.errors import InvalidInput, LabelDPError, LedgerError, ReleaseError
 from labeldp.ledger._ledger import Ledger
-from labeldp.tables._spec import ReleaseSpec
+from labeldp.noise._secrets import KeySource
+from labeldp.tables._place import Place, workplace
+from labeldp.tables._spec import ReleaseSpec, law_of
+from labeldp.tables.engines._cluster import PinJob, Shipment, Work, read_summaries, told_by_workers
+from labeldp.tables.formats._table import LabelCodec, Shape
 
 CLASSES = tuple("abcd")
 FILES = 4
@@ -205,3 +212,50 @@ def test_an_unreadable_file_is_named(name: str) -> None:
         with nobody(), pytest.raises(ReleaseError, match=rf"can be read.*{file.name}.*Permission denied"):
             release(source, root / "own" / f"out{source.suffix}", spec(), ledger)
         assert [path.name for path in (root / "own").iterdir() if path.name.startswith(("out", ".out"))] == []
+
+
+@dataclass(frozen=True)
+class Here:
+    """A worker's handle in this process."""
+
+    shipment: Shipment
+
+    def fetch(self) -> Shipment:
+        return self.shipment
+
+
+@pytest.fixture
+def first_pass(tmp_path: Path) -> Callable[..., list[Any]]:
+    """The first pass of a cluster over one partition, on a worker of a version."""
+    rows, spec = table(20), ReleaseSpec("label", CLASSES, 1.0, id="id", dataset="d")
+    pin = table_pin(law_of(spec, 4), classes=CLASSES, dataset="d", column="label", ledger=Ledger(tmp_path / "ledger.db"))
+    shape = Shape(rows.schema, LabelCodec(CLASSES, "label", pa.string()), 0)
+
+    def run(**facts: Any) -> list[Any]:
+        work = Work(pin.facts, spec, shape, Here(Shipment(pin.for_workers())), **facts)
+        (found,) = PinJob(work, Place.of(tmp_path / "out"))(iter(rows.to_batches()))
+        return read_summaries(found.column("summary").to_pylist())
+
+    return run
+
+
+def test_a_worker_that_cannot_write_the_output_says_so_in_the_first_pass(tmp_path: Path, first_pass: Callable[..., list[Any]]) -> None:
+    with pytest.raises(InvalidInput, match=rf"all workers can write to, got {re.escape(str(tmp_path / 'out'))}"):
+        first_pass()  # as on a disk that the driver has not made a folder on
+    with workplace(tmp_path / "out"):
+        (found,) = first_pass()
+    assert found.sums.rows == 20
+
+
+def test_a_worker_of_another_version_draws_nothing(tmp_path: Path, first_pass: Callable[..., list[Any]]) -> None:
+    with workplace(tmp_path / "out"), pytest.raises(ReleaseError, match=r"Expected labeldp 0\.0\.1 in the workers' Python"):
+        first_pass(version="0.0.1")
+
+
+def test_a_worker_with_another_release_secret_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELDP_TEST_KEY", "0123456789abcdef" * 4)
+    with pytest.raises(LabelDPError) as caught:
+        KeySource("env:LABELDP_TEST_KEY", "an id").fetch()
+    kind = type(caught.value)
+    told = told_by_workers(f"Traceback ...\n{kind.__module__}.{kind.__name__}: {caught.value}\n SQLSTATE: 38000")
+    assert isinstance(told, LedgerError) and str(told) == str(caught.value)

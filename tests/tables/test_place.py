@@ -258,3 +258,25 @@ def test_a_late_attempt_does_not_come_into_the_published_folder(tmp_path, monkey
     staging.publish([part], b"{}")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-00000.parquet"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.manifest.json"]
+
+
+def test_a_late_attempt_does_not_stop_a_publication(tmp_path, monkeypatch):
+    """A speculative copy that writes while staging is deleted: the release is whole, and the next one there deletes the rest."""
+    staging = Staging(Place.of(tmp_path / "out"), "a" * 32)
+    staging.prepare()
+    made = staging.new_file()
+    made.write_bytes(b"rows")
+    part = Part(made.name, 1, 4, hashlib.sha256(b"rows").hexdigest())
+    clear = places._clear
+
+    def late(folder, *given, **named):
+        clear(folder, *given, **named)
+        staging.new_file().write_bytes(b"the same rows again")
+
+    monkeypatch.setattr(places, "_clear", late)
+    staging.publish([part], b"{}")
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [staging.folder.name, "out", "out.manifest.json"]
+    with places.workplace(tmp_path / "out"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.manifest.json"]

@@ -141,7 +141,7 @@ def missing_message(name: str, folder: str, forms: tuple[Form, ...], problem: Ex
     searched = " and ".join(f"{root / folder}" for root in roots())
     reason = str(problem).split("\n", 1)[0][:200]
     lines = [
-        f"Expected the files of {name} in {searched}, found none, and they could not be downloaded ({type(problem).__name__}: {reason}).",
+        f"Expected the files of {name} in {searched}, found not all, and could not download them ({type(problem).__name__}: {reason}).",
         f"Put {first} into a folder {folder}/ and set {VARIABLE} to the folder that holds it.",
         *(f"Instead of these, {other} will do." for other in others),
         "They come from:",

@@ -130,7 +130,7 @@ def _opened(path: Path, key: str) -> dict[str, Callable[[], Array]]:
         # Pickled objects are refused here and in `_read`: unpickling runs code that the file brings.
         with np.load(path, allow_pickle=False) as archive:
             names = list(archive.files)
-    except (*_DAMAGED, AttributeError):
+    except (*_DAMAGED, TypeError):  # an array alone is no context manager
         raise _not_numpy(path) from None
     return {name: partial(_read, path, name) for name in names}
 
@@ -141,11 +141,14 @@ _DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.er
 def _read(path: Path, name: str | None) -> Array:
     try:
         loaded = np.load(path, allow_pickle=False)
-        if name is None:
-            found = np.asarray(loaded)
-        else:
+        if name is not None:
             with loaded:
-                found = loaded[name]
+                found: Array = loaded[name]
+        elif isinstance(loaded, np.ndarray):
+            found = loaded
+        else:
+            loaded.close()
+            raise ValueError
     except _DAMAGED:
         raise _not_numpy(path) from None
     return found.astype(found.dtype.newbyteorder("="), copy=False)  # Arrow and torch refuse the other byte order

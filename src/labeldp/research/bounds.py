@@ -24,6 +24,8 @@ from labeldp.laws._exact import WORD
 from labeldp.laws._response import inside_words, response_words
 from labeldp.research.convex import Problem
 
+_LARGEST = 700.0  # e^epsilon is finite in double precision up to here
+
 # Upper bounds -------------------------------------------------------------------------------------------------------------------------
 
 
@@ -138,8 +140,7 @@ def generalisation_gap(
         interval of the debiased loss, which the source takes for 1, and its Lipschitz constant over L (the source: + 2 k - 1).
     """
     n, k = _validate.integer(n=n, low=1), _validate.integer(k=k, low=1)
-    E = math.exp(_validate.epsilon(epsilon))
-    R = (E + 2 * k - 3) / (E - 1)
+    R = 1 + 2 * (k - 1) / math.expm1(min(_validate.epsilon(epsilon), _LARGEST))
     b = _validate.fraction(beta=beta)
     return R * (2 * lipschitz * complexity + math.sqrt(math.log(2 / b) / (2 * n))) + _share(outside)
 
@@ -160,8 +161,8 @@ def erm_lower_bound(n: int, epsilon: float, delta: float = 0.0, *, lipschitz: fl
     n, e, d = _validate.integer(n=n, low=1), _validate.epsilon(epsilon), _validate.fraction(delta=delta, zero=True)
     best = 0.0
     for copies in range(1, min(n, math.ceil(4 / e)) + 1):
-        ratio = math.exp(min(copies * e, 700.0))
-        known = (ratio + min(1.0, d * math.expm1(min(copies * e, 700.0)) / math.expm1(e))) / (ratio + 1)
+        ratio = math.exp(min(copies * e, _LARGEST))
+        known = (ratio + min(1.0, d * math.expm1(min(copies * e, _LARGEST)) / math.expm1(min(e, _LARGEST)))) / (ratio + 1)
         rows = n // copies
         best = max(best, (1 - math.sqrt(known)) / (2 * math.sqrt(rows)) * (rows * copies / n))
     return lipschitz * diameter * best
@@ -177,7 +178,7 @@ def sco_lower_bound(n: int, epsilon: float, delta: float, *, lipschitz: float = 
     best = 0.0
     for d in np.geomspace(1e-30, 0.49, 200).tolist():
         whole = 4 * math.log(2 / d) * e
-        if whole < 700 and small <= math.exp(-whole) * d / (8 * math.log(2 / d)):
+        if whole < _LARGEST and small <= math.exp(-whole) * d / (8 * math.log(2 / d)):
             best = max(best, erm_lower_bound(n, whole, d, lipschitz=lipschitz, diameter=diameter))
     return best
 
@@ -235,7 +236,7 @@ def association_limit(n_classes: int, cluster_size: int, epsilon: float, *, publ
     K, s = _validate.integer(n_classes=n_classes, low=2), _validate.integer(cluster_size=cluster_size, low=1)
     if not s < K:
         raise InvalidInput(f"Expected clusters of fewer rows than {K} classes, got cluster_size={s}: larger ones exclude nothing.")
-    ratio = math.exp(min(_validate.epsilon(epsilon), 700.0)) * s / (K - s)
+    ratio = math.exp(min(_validate.epsilon(epsilon), _LARGEST)) * s / (K - s)
     return min(1.0, ratio) if published else ratio / (1 + ratio)
 
 

@@ -76,19 +76,28 @@ def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
         A number: the shorter side gets this length, and the central square is cropped, as most pretrained nets expect. (h, w): exactly
         this size, without regard to proportions.
     """
-    wanted = (size, size) if isinstance(size, int) else size
+    wanted = _sides(size)
     have = tuple(images.shape[2:])
     if have == wanted:
         return images
-    if isinstance(size, int):
-        scale = size / min(have)
-        have = (max(size, round(have[0] * scale)), max(size, round(have[1] * scale)))
+    if not isinstance(size, Sequence):
+        scale = wanted[0] / min(have)
+        have = (max(wanted[0], round(have[0] * scale)), max(wanted[0], round(have[1] * scale)))
     else:
         have = wanted
     low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     whole = functional.interpolate(images, size=have, mode="bicubic", align_corners=False, antialias=True)
     top, left = (have[0] - wanted[0]) // 2, (have[1] - wanted[1]) // 2
     return whole[:, :, top : top + wanted[0], left : left + wanted[1]].clamp(low, high)
+
+
+def _sides(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the height and width of a size."""
+    sides = list(size) if isinstance(size, Sequence) else [size, size]
+    if len(sides) != 2:
+        raise InvalidInput(f"Expected size as a number, or as height and width, got {size!r}.")
+    height, width = (_validate.integer(size=side, low=1) for side in sides)
+    return height, width
 
 
 def require_unit_range(images: Tensor) -> None:
@@ -296,11 +305,12 @@ class Embedder(_Fixed):
             raise InvalidInput(f"Expected no mean and std with {self.module!r}, which has its own, got some. Leave them out.")
         if not callable(self.pool):
             _validate.one_of(_POOLS, pool=self.pool, fix="Or pass a function of what the net gives.")
-        for side in () if self.size is None else (self.size,) if isinstance(self.size, int) else self.size:
-            _validate.integer(size=side, low=1)
-        if (self.mean is None) != (self.std is None) or (self.mean is not None and len(self.mean) != len(self.std or ())):
+        if self.size is not None:
+            _sides(self.size)
+        mean, std = (None if each is None else list(each) for each in (self.mean, self.std))
+        if (mean is None) != (std is None) or len(mean or ()) != len(std or ()):
             raise InvalidInput(f"Expected mean and std of as many channels, or neither, got mean={self.mean!r} and std={self.std!r}.")
-        for spread in self.std or ():
+        for spread in std or ():
             _validate.positive(std=spread)
 
 
@@ -462,6 +472,8 @@ def _tensor_of(output: Any, pool: str) -> Tensor:
 
 
 def _texts(X: Any, missing: str | None) -> list[str]:
+    if getattr(X, "num_columns", 0) == 1:  # a table of Arrow
+        X = X.column(0)
     values = X.to_pylist() if hasattr(X, "to_pylist") else X
     array = np.asarray(values, dtype=object)
     if array.ndim == 2 and array.shape[1] == 1:

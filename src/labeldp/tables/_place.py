@@ -627,7 +627,8 @@ def delete_folder(folder: Place) -> None:
         # Checked right before the deletion: somebody may have put a link in its place since it was made.
         own_folder(local)
         _clear(local, _AND_JOURNAL)
-        local.rmdir()
+        with suppress(OSError):  # an attempt that a cluster has given up may have written once more; the next release here deletes it
+            local.rmdir()
 
 
 def _clear(folder: Path, ours: re.Pattern[str], *, kept: str = "") -> None:
@@ -715,8 +716,7 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
         The output's folder is missing or cannot be written, another process holds the lock, or the private folder exists and was not made
         by this user's labeldp.
     """
-    # Beside the output, so on the same file system, where a rename is atomic.
-    folder = out.parent / f".{out.name}.labeldp"
+    folder = _workplace_of(out)
     ours = re.compile("|".join([LOCK, BUCKET, *map(re.escape, (out.name, *names))]))
     try:
         own_folder(folder)
@@ -739,6 +739,15 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
         _delete_workplace(folder, ours)
     finally:
         os.close(lock)
+
+
+def _workplace_of(out: Path) -> Path:
+    return out.parent / f".{out.name}.labeldp"  # beside the output, so on the same file system, where a rename is atomic
+
+
+def can_work_on(out: Place) -> bool:
+    """Tell whether this process, a worker, sees the `workplace` that the driver has made for a local output, and may write there."""
+    return out.local is None or os.access(_workplace_of(out.local), os.W_OK | os.X_OK)
 
 
 def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:

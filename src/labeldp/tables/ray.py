@@ -29,7 +29,7 @@ from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
-from labeldp.tables.formats._parquet import is_other_format
+from labeldp.tables.formats._parquet import is_other_format, without_views
 from labeldp.tables.formats._table import Source
 
 if TYPE_CHECKING:
@@ -162,12 +162,12 @@ class _Ray:
         self._keeper: Any = None
 
     def schema(self, table: "Dataset") -> pa.Schema:
-        """Return the schema of the Arrow blocks."""
+        """Return the schema of the Arrow blocks, without Arrow's views, which cannot be reordered."""
         found = table.schema()
         base = getattr(found, "base_schema", None)
         if not isinstance(base, pa.Schema):
             raise InvalidInput("Expected a Dataset of Arrow tables, got another kind of blocks. Read it with ray.data.read_parquet.")
-        return base
+        return pa.schema([field.with_type(without_views(field.type)) for field in base])
 
     def read(self, files: Sequence[Place]) -> "Dataset":
         """Read Parquet files, in their order."""
@@ -301,10 +301,15 @@ class _Bucketed:
             place: NDArray[np.float64] = np.floor((values.to_numpy() / 2.0**64 + 0.5) * self.buckets)
             return np.minimum(place.astype(np.int64), self.buckets - 1)
         # Equal values must get equal hashes, also if one block has them as a dictionary and another does not.
-        plain = [pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in columns]
+        plain = map(_plain, columns)
         words = public_hash("bucket", [c.to_numpy() if pa.types.is_integer(c.type) else c.combine_chunks() for c in plain])
         found: NDArray[np.uint64] = words % np.uint64(self.buckets)
         return found
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decode a column if it is dictionary-encoded."""
+    return pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 @dataclass(frozen=True)
@@ -351,8 +356,7 @@ class _Joined:
 
     def _names(self, table: pa.Table) -> pa.ChunkedArray:
         """Return the key of each row: the column, or the text of several columns with their lengths, so that different keys differ."""
-        columns = [table.column(name) for name in self.on]
-        columns = [pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in columns]
+        columns = [_plain(table.column(name)) for name in self.on]
         if len(columns) == 1:
             return columns[0]
         text = [pc.cast(c, pa.large_string()) for c in columns]
@@ -386,7 +390,7 @@ class _Marked:
     def __call__(self, table: pa.Table) -> pa.Table:
         from labeldp.custody._run import keep_within_cap
 
-        units = pc.rank(table.column(self.unit), tiebreaker="dense").to_numpy()
+        units = pc.rank(_plain(table.column(self.unit)), tiebreaker="dense").to_numpy()
         # Undo `sortable`: every engine keeps the rows of a unit with the smallest unsigned words.
         words = (table.column(self.by).to_numpy().view(np.uint64)) ^ np.uint64(1 << 63)
         kept = keep_within_cap(units, words, self.cap)

@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import os
 import pickle
+import re
 import shutil
 import sys
 import warnings
@@ -27,7 +28,7 @@ from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import SUMMARY, ClusterEngine, Handle, Job, Shipment, told_by_workers
 from labeldp.tables.engines._local import Progress, silent
-from labeldp.tables.formats._parquet import is_other_format
+from labeldp.tables.formats._parquet import is_other_format, root_of
 from labeldp.tables.formats._table import Source
 
 if TYPE_CHECKING:
@@ -134,7 +135,10 @@ def read(session: "SparkSession", source: Place) -> "DataFrame":
     if is_other_format(source):
         raise InvalidInput(f"Expected Parquet for engine='spark', got {source.name}. Convert it, or read it into a DataFrame of your own.")
     with _plain_errors():
-        return session.read.parquet(_path(source))
+        if source.exists():
+            return session.read.parquet(_path(source))
+        # Names of folders below the first "*", such as day=1, are columns, as on the local engine.
+        return session.read.option("basePath", _address(root_of(source))).parquet(_path(source, pattern=True))
 
 
 @dataclass(frozen=True)
@@ -162,17 +166,21 @@ class _Spark:
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
+        _check_case(self._session, table.columns)
         zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
         # Field by field, so that the message can name a column that Spark cannot pass to Python.
         fields = []
         for field in table.schema.fields:
             try:
-                fields += list(to_arrow_schema(StructType([field]), **zone))
+                (made,) = to_arrow_schema(StructType([field]), **zone)
             except PySparkException:
+                made = None
+            if made is None or pa.types.is_time(made.type):  # which Spark cannot read from Parquet
                 raise InvalidInput(
-                    f"Expected columns that Spark hands to Python, got {field.name!r} of type {field.dataType.simpleString()}. "
-                    "Cast it, or leave it out."
-                ) from None
+                    f"Expected columns that Spark hands to Python and reads from Parquet, got {field.name!r} of type "
+                    f"{field.dataType.simpleString()}. Cast it, or leave it out."
+                )
+            fields.append(made)
         return pa.schema(fields)
 
     def read(self, files: Sequence[Place]) -> "DataFrame":
@@ -268,6 +276,19 @@ def _quoted(name: str) -> str:
     return f"`{name}`"
 
 
+def _check_case(session: "SparkSession", names: Sequence[str]) -> None:
+    """Refuse names that Spark takes for the same: it could not read the released table."""
+    if str(session.conf.get("spark.sql.caseSensitive")).lower() == "true":
+        return
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.setdefault(name.lower(), name)) != name:
+            raise InvalidInput(
+                f"Expected column names that differ in more than upper and lower case, which Spark does not tell apart, got {other!r} and "
+                f"{name!r}. Rename one, or set spark.sql.caseSensitive to true."
+            )
+
+
 def _spark_of(df: "DataFrame") -> "SparkSession":
     session = getattr(df, "sparkSession", None)
     if session is None:
@@ -275,10 +296,14 @@ def _spark_of(df: "DataFrame") -> "SparkSession":
     return session
 
 
-def _path(place: Place) -> str:
+def _address(place: Place) -> str:
     """Return an address in Spark's form, whose S3 client uses the scheme s3a."""
-    text = str(place)
-    return text if place.local is not None else text.replace("s3://", "s3a://", 1)
+    return str(place) if place.local is not None else str(place).replace("s3://", "s3a://", 1)
+
+
+def _path(place: Place, *, pattern: bool = False) -> str:
+    """Return an address for Spark's reader, which takes each for a pattern: what has a meaning there, but none in ours, is escaped."""
+    return re.sub(r"[{}\\]" if pattern else r"[][{}?*\\]", r"\\\g<0>", _address(place))
 
 
 @contextmanager

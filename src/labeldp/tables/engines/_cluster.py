@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labeldp import _validate, errors
+from labeldp import __version__, _validate, errors
 from labeldp.custody._draw import BatchDraw, FirstPass, PassSums, RunFacts, SecondPass, SecretParts, run_secrets_of
 from labeldp.custody._request import RunSecret
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
@@ -35,7 +35,7 @@ from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
 from labeldp.receipt import Receipt
 from labeldp.tables._evidence import check_claims, check_unchanged, warn_of_copies, warn_of_names
-from labeldp.tables._place import Part, Place, Staging
+from labeldp.tables._place import Part, Place, Staging, can_work_on
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
 from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, passed_on, released_already, to_json, unchanged
 from labeldp.tables._spec import ReleaseSpec
@@ -67,7 +67,7 @@ ROWS = 1 << 17  # rows processed at once
 SUMMARY = pa.schema([("summary", pa.binary())])
 WORD, KEPT, ROW_COUNT, NAME = "__labeldp_word", "__labeldp_kept", "__labeldp_rows", "__labeldp_id"
 CHECK = ("__labeldp_check_0", "__labeldp_check_1")
-OURS = re.compile(r"labeldp\.errors\.(\w+): (.+)$", re.MULTILINE)
+OURS = re.compile(r"labeldp\.(?:errors|noise\._secrets)\.(\w+): (.+)$", re.MULTILINE)
 MISSING = re.compile(r"No module named '([\w.]+)'")
 Table = Any
 """An engine's own table: a DataFrame of Spark, a Dataset of Ray."""
@@ -138,6 +138,8 @@ class Work:
         The prior that this pass asks; None for prior columns, stored answers, or no prior.
     answered : bool
         True if the rows have a column of stored answers.
+    version : str
+        The driver's version of labeldp.
     """
 
     facts: RunFacts
@@ -146,6 +148,15 @@ class Work:
     handle: Handle
     prior: OpenPrior | None = None
     answered: bool = False
+    version: str = __version__
+
+    def fetch(self) -> Shipment:
+        """Fetch the shipment, on a worker, which must have the driver's labeldp: another one may draw by other rules."""
+        if self.version != __version__:
+            raise ReleaseError(
+                f"Expected labeldp {self.version} in the workers' Python, as on the driver, got {__version__}. Install it there."
+            )
+        return self.handle.fetch()
 
     @property
     def reader(self) -> Reader:
@@ -167,7 +178,7 @@ class Drawing:
 
     def second(self, work: Work) -> SecondPass:
         """Make the second pass, on a worker."""
-        (secret,) = work.handle.fetch().run_secrets(work.facts)
+        (secret,) = work.fetch().run_secrets(work.facts)
         return SecondPass(work.facts, secret, self.receipt, self.prior, self.stage)
 
     def sink(self, work: Work) -> PartsSink:
@@ -268,6 +279,7 @@ class ClusterEngine:
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
         """Return the data set's name, which the spec must have, since a cluster's table has none."""
+        self._out = out
         return check_spec(spec, self._cluster.name)
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
@@ -296,16 +308,24 @@ class ClusterEngine:
     def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":
         """Return the passes over partitions, on workers."""
         shape = Shape(self._schema, codec.releasing(pin.facts.law), evidence_width(pin.facts.law))
-        return ClusterPasses(self._cluster, self._table, spec, shape, pin, prior, self._progress)
+        return ClusterPasses(self._cluster, self._table, self._out, spec, shape, pin, prior, self._progress)
 
 
 class ClusterPasses:
     """The two passes over a cluster's table for one run."""
 
     def __init__(
-        self, cluster: Cluster, table: Table, spec: ReleaseSpec, shape: Shape, pin: TablePin, prior: OpenPrior | None, progress: Progress
+        self,
+        cluster: Cluster,
+        table: Table,
+        out: Place,
+        spec: ReleaseSpec,
+        shape: Shape,
+        pin: TablePin,
+        prior: OpenPrior | None,
+        progress: Progress,
     ):
-        self._cluster, self._table, self._spec, self._shape, self._pin = cluster, table, spec, shape, pin
+        self._cluster, self._table, self._out, self._spec, self._shape, self._pin = cluster, table, out, spec, shape, pin
         self._prior, self._progress = prior, progress
 
     # First pass -------------------------------------------------------------------------------------------------------------------
@@ -317,7 +337,7 @@ class ClusterPasses:
         rows = self._row_set(narrow)
         with self._cluster.ship(Shipment(self._pin.for_workers(), rows)) as handle:
             work = self._work(handle, narrow)
-            found: list[FirstSummary] = read_summaries(self._cluster.summaries(narrow, PinJob(work)))
+            found: list[FirstSummary] = read_summaries(self._cluster.summaries(narrow, PinJob(work, self._out)))
             for part in found:
                 # The engine returns the summary of one attempt for each task, so a retried task counts once.
                 self._pin.absorb(part.sums, part.rows)
@@ -503,7 +523,8 @@ def told_by_workers(text: str) -> LabelDPError | None:
     """Extract the first error of ours, or a missing module, from the text of an engine's error; None if there is neither."""
     # The text has a worker's traceback, which may quote data. Only a message of our own is taken from it, which does not.
     ours, missing = OURS.search(text), MISSING.search(text)
-    kind = getattr(errors, ours[1], None) if ours else None
+    # The release secret that a worker finds has an error of its own.
+    kind = getattr(errors, ours[1], errors.LedgerError) if ours else None
     if ours and isinstance(kind, type) and issubclass(kind, LabelDPError):
         return kind(ours[2].strip())
     if missing:  # labeldp, or the module of a law of the user's own
@@ -516,20 +537,27 @@ def told_by_workers(text: str) -> LabelDPError | None:
 
 @dataclass(frozen=True)
 class PinJob:
-    """Run the first pass on one partition: check every row and add it to the sums."""
+    """Run the first pass on one partition: check every row and add it to the sums, and that the second pass can write here."""
 
     schema: ClassVar[pa.Schema] = SUMMARY
 
     work: Work
+    out: Place
 
     def __call__(self, batches: Batches) -> Batches:
         return summarised(self._run, batches)
 
     def _run(self, batches: Batches) -> Iterator[FirstSummary]:
-        work, shipment = self.work, self.work.handle.fetch()
+        work, shipment = self.work, self.work.fetch()
+        # Before the charge: this process may have other disks than the driver, or another user.
+        if not can_work_on(self.out):
+            raise InvalidInput(
+                f"Expected an output that all workers can write to, got {self.out}, where one cannot. Choose a folder on a disk that they "
+                "share with this process, under the same user, or a place in a store."
+            )
         first, rows = FirstPass(work.facts, shipment.run_secrets(work.facts)), shipment.own_rows()
         for batch in regrouped(batches):
-            facts = work.reader(batch, None)
+            facts = work.reader(conformed(batch, work.shape.schema), None)
             first.add(facts.codes, facts.ids, units=facts.units, prior=facts.prior)
             if rows is not None:
                 rows.add(facts.ids, facts.units)
@@ -577,9 +605,10 @@ class NameJob:
     @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
         # Keyed, because a shuffle writes it to disk, where unkeyed hashes of names could be guessed.
-        key = self.work.handle.fetch().run_secrets(self.work.facts)[0].key("ids")
+        key = self.work.fetch().run_secrets(self.work.facts)[0].key("ids")
         for batch in regrouped(batches):
-            raw = id_blocks(row_ids(batch, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
+            rows = conformed(batch, self.work.shape.schema)
+            raw = id_blocks(row_ids(rows, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
             yield pa.record_batch([as_binary(raw)], schema=self.schema)
 
 
@@ -596,11 +625,11 @@ class CapJob:
 
     @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
-        (secret,) = self.work.handle.fetch().run_secrets(self.work.facts)
+        (secret,) = self.work.fetch().run_secrets(self.work.facts)
         ids, cap = secret.key("ids"), secret.key("unit-cap")
         for batch in regrouped(batches):
-            words = one_word(cap, id_blocks(row_ids(batch, self.work.spec.ids), ids))
             rows = conformed(batch, self.work.shape.schema)
+            words = one_word(cap, id_blocks(row_ids(rows, self.work.spec.ids), ids))
             yield pa.record_batch([*rows.columns, sortable(words)], schema=self.schema)
 
 
@@ -747,10 +776,24 @@ def _released(
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cast columns to a schema's types, since engines return text, times and nested columns in types of their own."""
-    columns = [batch.column(field.name) for field in schema]
-    same = [c if c.type == field.type else c.cast(field.type) for c, field in zip(columns, schema, strict=True)]
-    return pa.record_batch(same, schema=schema)
+    """Give a batch a table's columns and types.
+
+    Engines return text, times and nested columns in types of their own. Blocks of Ray may lack a column, which is null there.
+    """
+    return pa.record_batch([_conformed(batch, field) for field in schema], schema=schema)
+
+
+def _conformed(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    if field.name not in batch.schema.names:
+        return pa.nulls(len(batch), field.type)
+    column = batch.column(field.name)
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except pa.ArrowException:  # whose text quotes a value
+        raise ReleaseError(
+            f"Expected column {field.name!r} of type {field.type} in all parts of the table, got values of type {column.type} that it "
+            "does not hold. Cast it, and run the same again: it picks up a charge that was made."
+        ) from None
 
 
 def sortable(words: NDArray[np.uint64]) -> pa.Array:

@@ -11,8 +11,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +66,7 @@ class ParquetSource(Source):
             file = self._opened()
         with file:
             found = file.schema_arrow.remove_metadata()  # pandas, for one, stores the values of an index there
-            self.schema = pa.schema([each.with_type(_without_views(each.type)) for each in found])
+            self.schema = pa.schema([each.with_type(without_views(each.type)) for each in found])
             self.extent = file.metadata.num_rows
             self.settings = _writer_settings(file.metadata)
             facts = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
@@ -97,11 +99,16 @@ class ParquetSource(Source):
         with self._open() as file:
             size = int(np.clip(BATCH_BYTES // self._bytes_of_a_row(), 64, 1 << 18))
             wanted = None if columns is None else list(columns)
-            # From a store, row groups are read one by one, because pyarrow would prefetch all of them into memory.
-            groups = [[i] for i in range(file.num_row_groups)] if self.path.local is None else [list(range(file.num_row_groups))]
-            for group in groups:
+            for group in self._groups(file):
                 yield from self._read(file.iter_batches(size, row_groups=group, columns=wanted))
         self._check_unchanged()
+
+    def _groups(self, file: pq.ParquetFile) -> list[list[int]]:
+        """Divide the row groups into those that are read together."""
+        groups = list(range(file.num_row_groups))
+        # pyarrow would prefetch all row groups of a store into memory, and it does not join dictionaries inside of nested columns.
+        one_by_one = self.path.local is None or any(map(_has_inner_dictionary, self.schema.types))
+        return [[i] for i in groups] if one_by_one else [groups]
 
     def _read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while True:
@@ -132,8 +139,9 @@ class ParquetSource(Source):
         if not self._row_bytes:
             public = [name for name in self.names if name not in self._planned]
             with self._open() as file:
-                first = next(self._read(file.iter_batches(PROBE, columns=public)), None)
-            self._row_bytes = LABEL_BYTES + (first.nbytes // len(first) if first is not None and len(first) else 0)
+                found = (self._read(file.iter_batches(PROBE, row_groups=group, columns=public)) for group in self._groups(file))
+                first = next(filter(len, chain.from_iterable(found)), None)
+            self._row_bytes = LABEL_BYTES + (0 if first is None else first.nbytes // len(first))
         return self._row_bytes
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
@@ -203,14 +211,14 @@ def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, fa
     return ParquetSink(path, shape.released(), {**settings, "use_dictionary": dictionaries}, facts)
 
 
-def _without_views(kind: pa.DataType) -> pa.DataType:
+def without_views(kind: pa.DataType) -> pa.DataType:
     """Return the type with large text and bytes in place of Arrow's views of them, which Arrow can neither reorder nor measure."""
     types = pa.types
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
 
     def inner(each: pa.Field) -> pa.Field:
-        return each.with_type(_without_views(each.type))
+        return each.with_type(without_views(each.type))
 
     if types.is_struct(kind):
         return pa.struct([inner(kind.field(i)) for i in range(kind.num_fields)])
@@ -219,6 +227,11 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
     if types.is_list(kind) or types.is_large_list(kind):
         return (pa.list_ if types.is_list(kind) else pa.large_list)(inner(kind.value_field))
     return pa.map_(inner(kind.key_field), inner(kind.item_field), kind.keys_sorted) if types.is_map(kind) else kind
+
+
+def _has_inner_dictionary(kind: pa.DataType) -> bool:
+    inner = [kind.field(i).type for i in range(kind.num_fields)]
+    return any(pa.types.is_dictionary(each) or _has_inner_dictionary(each) for each in inner)
 
 
 def read_buffer(metadata: pq.FileMetaData) -> int:
@@ -270,7 +283,7 @@ def files_of(where: Place | Sequence[Place]) -> Files:
     InvalidInput
         There are no files, some are not Parquet, or one occurs twice.
     """
-    root = _root(where)
+    root = root_of(where)
     if isinstance(where, Place):
         with reading(where):
             found = [file for file in root.files() if not any(map(_is_hidden, file.below(root)))]
@@ -300,7 +313,7 @@ def _is_hidden(part: str) -> bool:
     return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
-def _root(where: Place | Sequence[Place]) -> Place:
+def root_of(where: Place | Sequence[Place]) -> Place:
     """Return the folder above all files: of a pattern the part before the first "*", of a list the nearest common folder."""
     if isinstance(where, Place):
         while "*" in where.path:
@@ -557,7 +570,8 @@ def check_layout(table: Source, given: Sequence[str], label: str, classes: Seque
 
 
 def _is_key(part: str, label: str) -> bool:
-    return part.startswith(f"{label}=")
+    # Hive's folders spell some characters of names by their codes: of a column "paid?" they are paid%3F=yes.
+    return any(name.startswith(f"{label}=") for name in (part, unquote(part)))
 
 
 def check_ending(out: Path) -> None:

@@ -857,6 +857,7 @@ class _ColumnDigest:
         # Separate streams, so that ["ab"] and ["a", "b"], or null and "", have different digests.
         self._nulls, self._lengths, self._values = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
         self._children = [_ColumnDigest(f.type) for f in _nested(self._kind)]
+        self._listed = False
 
     def update(self, array: pa.Array) -> None:
         array = _unwrapped(array)
@@ -879,8 +880,10 @@ class _ColumnDigest:
             self._values.update(pc.fill_null(array, False).cast(pa.uint8()).to_numpy(zero_copy_only=False))
         elif types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
             self._feed_fixed(array)
-        elif not types.is_null(kind):
-            self._values.update(json.dumps(array.to_pylist(), default=str).encode())
+        elif not types.is_null(kind) and len(array):
+            # The list of all values as JSON, in pieces: where a batch ends must not show.
+            self._values.update((", " if self._listed else "[").encode() + json.dumps(array.to_pylist(), default=str)[1:-1].encode())
+            self._listed = True
 
     def _feed_text(self, array: pa.Array) -> None:
         offsets = (
@@ -900,7 +903,9 @@ class _ColumnDigest:
             self._values.update(memoryview(array.buffers()[1])[array.offset * width : (array.offset + len(array)) * width])
 
     def facts(self) -> list[object]:
-        streams = [self._nulls, self._lengths, self._values]
+        values = self._values.copy()
+        values.update(b"]" if self._listed else b"")
+        streams = [self._nulls, self._lengths, values]
         return [str(self._kind), self._rows, [s.hexdigest() for s in streams], [c.facts() for c in self._children]]
 
 
