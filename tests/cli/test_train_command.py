@@ -403,6 +403,8 @@ def test_votes_of_clusters_make_a_model(tmp_path):
     new = shop(400, seed=1)
     assert run("predict", tmp_path / "model", write(tmp_path / "new.parquet", new), "--out", tmp_path / "found.parquet")[0] == 0
     assert accuracy_of(tmp_path / "found.parquet", new["bought"]) > 0.8
+    chances = pq.read_table(tmp_path / "found.parquet")["probability_yes"].to_numpy()
+    assert len(np.unique(chances)) > 100  # a vote alone would say 0 or 1
 
 
 def test_counts_of_clusters_make_a_model(tmp_path):

@@ -875,3 +875,16 @@ def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledge
     assert counted == {"fsync": 12, "connect": 5}, (
         "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, other names, charge, stages, settle"
     )
+
+
+@pytest.mark.parametrize(
+    "made",
+    [list, np.array, pa.array, lambda names: pa.table({"name": names}), lambda names: [(name, 1) for name in names]],
+    ids=["list", "array", "arrow", "table", "tuples"],
+)
+def test_rows_within_the_cap_are_counted_in_units_of_any_kind(made):
+    def within(unit, cap):
+        return RowIds(None, unit).within(cap, 8)
+
+    assert [within(made(["a"] * 5 + ["b"] * 2 + ["c"]), cap) for cap in (1, 2, 3, 9)] == [3, 5, 6, 8]
+    assert within(None, 1) == within([["a"] * 8, ["b"] * 8], 1) == within("ab", 1) == 8

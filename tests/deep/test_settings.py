@@ -8,7 +8,6 @@ import warnings
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -28,7 +27,7 @@ from labeldp.deep import (
     likelihood_loss,
     posterior_loss,
 )
-from labeldp.deep._estimator import dry_run, fewest, rows_within
+from labeldp.deep._estimator import dry_run, fewest
 from labeldp.deep._named import recipe_for
 from labeldp.deep.models import Mlp, SmallConvNet
 
@@ -269,16 +268,6 @@ def test_a_step_on_one_row_shows_that_neighbours_need_a_linear_layer():
     recipe = Recipe(consistency=Consistency(strong=None, neighbours=3))
     with pytest.raises(ldp.InvalidInput, match="last linear layer is used, for neighbours"):
         dry_run(net, torch.zeros(2, K), (K,), [recipe], torch.device("cpu"), rows=1)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [list, np.array, pa.array, lambda names: pa.table({"name": names}), lambda names: [(name, 1) for name in names]],
-    ids=["list", "array", "arrow", "table", "tuples"],
-)
-def test_rows_within_the_cap_are_counted_in_units_of_any_kind(made):
-    assert [rows_within(made(["a"] * 5 + ["b"] * 2 + ["c"]), cap, 8) for cap in (1, 2, 3, 9)] == [3, 5, 6, 8]
-    assert rows_within(None, 1, 8) == rows_within([["a"] * 8, ["b"] * 8], 1, 8) == rows_within("ab", 1, 8) == 8
 
 
 @pytest.mark.parametrize(("n_classes", "epochs"), [(2, 5), (3, 10)])

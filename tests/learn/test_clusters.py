@@ -28,7 +28,7 @@ from tests.naming import named
 
 import labeldp as ldp
 from labeldp._validate import exact, left_of, sum_up
-from labeldp.learn import ClusterPrior, NoiseCluster
+from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
 from labeldp.learn._clusters import clustering_request, clusters_for, find_clusters
 
 K = 4
@@ -640,3 +640,20 @@ def test_projected_histograms_are_nearer_to_the_truth_than_clamped_ones():
     np.testing.assert_allclose(projected.sum(axis=1), 1)
     assert projected.min() >= 0
     assert np.abs(projected - found).sum() < 0.8 * np.abs(clamped - found).sum()
+
+
+@pytest.mark.parametrize("kind", [NoiseCluster, ProportionClassifier, "prior"])
+def test_clusters_are_as_many_as_the_counted_rows_can_measure(kind):
+    """Six rows a person, of which one is counted."""
+    X = np.random.default_rng(0).normal(size=(1200, 3))
+    y, person = (X[:, 0] > 0).astype(int), np.arange(1200) // 6
+    given = {"epsilon": 1.0, "classes": [0, 1], "noise": ldp.SeededNoise(0), "random_state": 0}
+    found = []
+    for rows, unit in ((1200, person), (200, None)):
+        if kind == "prior":
+            prior = ClusterPrior(epsilon=0.5)
+            fitted = ldp.LabelDPClassifier(GaussianNB(), prior=prior, **given).fit(X[:rows], y[:rows], unit=unit)
+            found.append(fitted.prior_.answer.query.n_groups)
+        else:
+            found.append(kind(**given).fit(X[:rows], y[:rows], unit=unit).clusters_.n_clusters)
+    assert found[0] == found[1] > 1

@@ -20,7 +20,6 @@ from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
@@ -575,12 +574,13 @@ class NumberLearner(TabularLearner):
         return self._encoding.pipeline(found), {"location": location}
 
 
+_PENALTY_OF_VOTES = 0.1  # C of columns of variance 1
 _OF_ROWS = {"law", "prior", "n_stages", "stage_sizes", "prior_temperature", "top_k_filter", "correction"}
 """Settings of noisy labels of rows, which clusters do not have."""
 
 
 class ClusterLearner:
-    """NoiseCluster on rows of numbers, stored as labelled centres, or ProportionClassifier, stored as a logistic regression.
+    """NoiseCluster or ProportionClassifier on rows of numbers, stored as the logistic regression that learns the votes or the counts.
 
     Parameters
     ----------
@@ -607,24 +607,24 @@ class ClusterLearner:
         from labeldp.learn import NoiseCluster, ProportionClassifier
 
         own = {name: value for name, value in settings.items() if name not in _OF_ROWS}  # refused by TrainSpec
-        return (NoiseCluster if self._model == NOISE_CLUSTER else ProportionClassifier)(random_state=seed, **own)
+        if self._model == PROPORTIONS:
+            return ProportionClassifier(random_state=seed, **own)
+        return NoiseCluster(LogisticRegression(C=_PENALTY_OF_VOTES, max_iter=1000), random_state=seed, **own)
 
     def parts(self, model: Any) -> Sequence[Any]:
         """Return none: clusters are asked about one label column."""
         return []
 
     def result(self, model: Any) -> tuple[Any, dict[str, object]]:
-        """Return an equivalent scikit-learn model: the nearest labelled centre, or a logistic regression."""
+        """Return the logistic regression, as scikit-learn's, and what is told of the clusters."""
         answer = model.aggregate_
         sizes, query = answer.n_rows, answer.query
+        facts: dict[str, object] = {"number": len(sizes)}
         if self._model == PROPORTIONS:
-            deviation = query.standard_deviation(answer.receipt.max_rows_per_unit)
-            facts = {"number": len(sizes), "mechanism": query.mechanism, "deviation": deviation}
+            facts |= {"mechanism": query.mechanism, "deviation": query.standard_deviation(answer.receipt.max_rows_per_unit)}
             return self._encoding.pipeline(as_logistic(model.estimator_)), {"clusters": facts}
-        # The stored model needs no class of labeldp: the nearest of the labelled centres is what `NoiseCluster` predicts.
-        nearest = KNeighborsClassifier(1, algorithm="brute").fit(model.clusters_.centres, answer.codes())
-        failure = float(model.failure_ @ sizes / sizes.sum())
-        return self._encoding.pipeline(nearest), {"clusters": {"number": len(sizes), "mechanism": query.chosen(), "failure": failure}}
+        facts |= {"mechanism": query.chosen(), "failure": float(model.failure_ @ sizes / sizes.sum())}
+        return self._encoding.pipeline(model.estimator_), {"clusters": facts}
 
 
 def as_logistic(fitted: Pipeline) -> Pipeline:

@@ -8,6 +8,7 @@ patients and of visits, do not prove rows different. The name is what the caller
 import contextlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -574,6 +575,13 @@ class RowIds:
         if same or (own and own in self.columns):
             raise InvalidInput("Expected ids and units of public columns, got the labels themselves among them. Leave them out.")
         return replace(self, label=own)
+
+    def within(self, cap: int, n_rows: int) -> int:
+        """Count the rows that get a label: all, or with units those within each one's cap."""
+        found = np.empty(0) if self.unit is None else np.asarray(self.unit, object)
+        if found.ndim == 0 or len(found) != n_rows:  # what is no unit is refused where labels are read
+            return n_rows
+        return sum(min(rows, cap) for rows in Counter(map(repr, found.tolist())).values())
 
     def require_public(self, column: str) -> None:
         """Refuse the private column among ids and units, which enter public digests and row sets."""

@@ -8,7 +8,6 @@ inputs and settings are checked, and one training step is tried, before anything
 
 import copy
 import functools
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -224,7 +223,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             world = 1 if self._fabric is None else self._fabric.world_size
             recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
         require_losses(recipes, source)
-        share, within = stages.fractions[-stages.n_stages], rows_within(source.rows.unit, source.settings.max_rows_per_unit, len(inputs))
+        share, within = stages.fractions[-stages.n_stages], source.rows.within(source.settings.max_rows_per_unit, len(inputs))
         require_held_out(recipes, round(stages.validation_fraction * within))
         return self._trainer(inputs, source.classes, recipes, state, lambda: facts_of_labels(source), share, within)
 
@@ -814,14 +813,6 @@ def dry_run(module: nn.Module, few: Tensor, sizes: Sequence[int], recipes: Seque
                     f"Expected a net and a recipe that can take a step on {rows} input{'s' * (rows > 1)} of shape {tuple(few.shape[1:])}, "
                     f"got: {found.removesuffix('.')}. Nothing was charged or drawn.{_MORE_ROWS if rows == 1 else ''}"
                 ) from error
-
-
-def rows_within(unit: Any, cap: int, n_rows: int) -> int:
-    """Count the rows that get a label: all, or with units those within each one's cap."""
-    found = np.empty(0) if unit is None else np.asarray(unit, object)
-    if found.ndim == 0 or len(found) != n_rows:  # a list of columns counts as all rows; what is no unit is refused where labels are read
-        return n_rows
-    return sum(min(rows, cap) for rows in Counter(map(repr, found.tolist())).values())
 
 
 def fewest(n_rows: int, batch_size: int, share: float) -> int:

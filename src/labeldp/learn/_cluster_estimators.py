@@ -132,7 +132,7 @@ class ClusterEstimator(CuratorEstimator):
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         asked_for = self._settings()
         labels, (classes, inferred) = read_labels(asked_for, y, inputs.shape[0])
-        count = self._count(inputs.shape[0], len(classes))
+        count = self._count(rows, inputs.shape[0], len(classes))
         clustering = {"embedder": self.embedder, "algorithm": self.algorithm, "random_state": self.random_state}
         plan = plan_clusters(inputs, self._query(len(classes), count), 0.0, **clustering)
         # Before `ask_groups`, which charges.
@@ -152,11 +152,11 @@ class ClusterEstimator(CuratorEstimator):
             require_classifier(self.estimator)
             require_plain_labels(self.estimator)
 
-    def _count(self, n_rows: int, n_classes: int) -> int:
+    def _count(self, rows: RowIds, n_rows: int, n_classes: int) -> int:
         if self.n_clusters is not None:
             return _validate.integer(n_clusters=self.n_clusters, low=1)
         m = _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1)
-        return clusters_for(n_rows, n_classes, _validate.epsilon(self.epsilon) / m)
+        return clusters_for(rows.within(m, n_rows), n_classes, _validate.epsilon(self.epsilon) / m)
 
 
 class NoiseCluster(ClusterEstimator):
@@ -170,7 +170,7 @@ class NoiseCluster(ClusterEstimator):
     epsilon : float > 0, default=0.1
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all votes together.
     n_clusters : int in 1..n, default=None
-        None: at most 2000, with 3 (3 + ln K) / epsilon rows per cluster on average, so that most votes are right.
+        None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average, so that most votes are right.
     embedder : "pca", "standard", transformer, or function of X, default=None
         Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`. Good features matter most here.
     mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}, default="auto"
@@ -308,7 +308,7 @@ class ProportionClassifier(ClusterEstimator):
     epsilon : float > 0, default=0.1
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all counts together.
     n_clusters : int in 1..n, default=None
-        None: at most 2000, with 3 (3 + ln K) / epsilon rows per cluster on average.
+        None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average.
     embedder : "pca", "standard", transformer, or function of X, default=None
         Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`.
     mechanism : {"auto", "laplace", "gaussian"}, default="auto"

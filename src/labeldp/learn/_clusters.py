@@ -466,7 +466,7 @@ class ClusterPrior(BaseEstimator):
     embedder : "pca", "standard", transformer, or function of X, default=None
         Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`. It must not have been made with these labels.
     n_clusters : int in 1..n, default=None
-        None: at most 2000, with 3 (3 + ln K) / epsilon rows per cluster on average.
+        None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average.
     epsilon : float > 0, default=None
         Cost of the histogram, less than the fit's total. None: total / (1 + total), a share of 1 / (1 + total), since clusters are worth
         most where single rows tell little. With law="cluster-rr": the best split by `labeldp.laws.cluster_budget.split_budget`.
@@ -537,11 +537,13 @@ class ClusterPrior(BaseEstimator):
         self.random_state = random_state
         self.linear = linear
 
-    def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
+    def plan_groups(
+        self, X: Any, *, n_rows: int, n_counted: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law
+    ) -> GroupPlan:
         """Cluster the rows of X and divide the budget, as `labeldp.protocol._fit.GroupPrior` says; nothing is charged."""
         share = three_digits(epsilon / (1 + epsilon)) if self.epsilon is None else _validate.epsilon(self.epsilon)
         rest = left_of(epsilon, share, "the prior (its own epsilon)")
-        count = clusters_for(n_rows, n_classes, share / max_rows_per_unit) if self.n_clusters is None else self.n_clusters
+        count = clusters_for(n_counted, n_classes, share / max_rows_per_unit) if self.n_clusters is None else self.n_clusters
         mechanism = "gaussian" if self.delta else "laplace"
         query = Histogram(n_classes, share, _validate.integer(n_clusters=count, low=1), mechanism, self.delta)
         plan = plan_clusters(X, query, rest, embedder=self.embedder, algorithm=self.algorithm, random_state=self.random_state)
@@ -606,7 +608,9 @@ class HistogramPrior(BaseEstimator):
             _validate.epsilon(epsilon)
         self.epsilon = epsilon
 
-    def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law) -> GroupPlan:
+    def plan_groups(
+        self, X: Any, *, n_rows: int, n_counted: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law
+    ) -> GroupPlan:
         """Put all rows into one group and divide the budget, as `labeldp.protocol._fit.GroupPrior` says; nothing is charged."""
-        query, rest = histogram_of_all(epsilon, n_classes, n_rows, self.epsilon)
+        query, rest = histogram_of_all(epsilon, n_classes, n_counted, self.epsilon)
         return GroupPlan(np.zeros(n_rows, np.int64), query, rest)

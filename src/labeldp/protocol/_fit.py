@@ -212,12 +212,14 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
             )
         if isinstance(settings.law, Law) and settings.law.kind != "number" and not rates:
             _require_use(settings.law)
+        cap = _validate.integer(max_rows_per_unit=settings.max_rows_per_unit, low=1)
         grouped = asks.plan_groups(
             X,
             n_rows=n_rows,
+            n_counted=rows.within(cap, n_rows),
             n_classes=len(classes),
             epsilon=_validate.epsilon(settings.epsilon),
-            max_rows_per_unit=_validate.integer(max_rows_per_unit=settings.max_rows_per_unit, low=1),
+            max_rows_per_unit=cap,
             law="auto" if isinstance(classes, LabelColumns) else settings.law,  # of columns, not of combinations
         )
     law = _law_for(settings, grouped, classes)  # after the groups, which take their part of epsilon
@@ -494,12 +496,16 @@ class Found(Protocol):
 class GroupPrior(Protocol):
     """Interface of an estimator's `prior=` that groups the rows."""
 
-    def plan_groups(self, X: Any, *, n_rows: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: "str | Law") -> GroupPlan:
+    def plan_groups(
+        self, X: Any, *, n_rows: int, n_counted: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: "str | Law"
+    ) -> GroupPlan:
         """Group the rows of X and divide the budget; faults are refused here.
 
         Parameters
         ----------
         X : (n, ...) features
+        n_counted : int
+            Those of the n rows that are counted, within their units' cap.
         n_rows, n_classes, max_rows_per_unit : int
         epsilon : float
             For the histogram and the law together.
