@@ -170,6 +170,31 @@ def test_a_spent_budget_names_what_differs_from_a_run_that_could_have_been_repea
     assert told in str(refused.value) and (f"Run {run_id} of " in str(refused.value)) is bool(told)
 
 
+@pytest.mark.parametrize("way", ["privatize", "rows"])
+def test_a_spent_budget_names_a_killed_run_that_would_go_on_at_no_cost(tmp_path, monkeypatch, way):
+    settings = {"law": ldp.RandomizedResponse(3, 1.0), "classes": [0, 1, 2], "ids": IDS, "dataset": "d"}
+    changed = {"law": ldp.SubsetSelection(3, 1.0)} if way == "privatize" else {"classes": [2, 1, 0]}
+    told = 'answered this request yet, with other settings: law (then "rr", now "subset")' if way == "privatize" else "drawn these rows yet"
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ldp.RandomizedResponse, "sample", killed)
+        with pytest.raises(Killed):
+            ldp.privatize(y3, **settings, ledger=ldp.Ledger(tmp_path / "l.db"))
+    (run,) = ldp.Ledger(tmp_path / "l.db").runs()
+    assert run.state == "charged"
+    with pytest.raises(
+        ldp.BudgetExceeded, match=f"Run {run.run_id} of .* is charged and has not {re.escape(told)}.*goes on at no further cost"
+    ):
+        ldp.privatize(y3, **settings | changed, ledger=ldp.Ledger(tmp_path / "l.db"))
+    assert ldp.privatize(y3, **settings, ledger=ldp.Ledger(tmp_path / "l.db")).receipts[0].run_id == run.run_id
+
+
 def test_a_spent_budget_names_the_settings_of_commands(tmp_path):
     pd = pytest.importorskip("pandas")
     pd.DataFrame(X, columns=["a", "b"]).assign(id=IDS, y=y3).to_csv(tmp_path / "t.csv", index=False)

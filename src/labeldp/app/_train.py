@@ -1029,7 +1029,7 @@ def predict(
     models, path, target = load_models(Path(model), trust, device), Path(source), Path(out)
     stored = models[0]  # all read the same inputs
     table: Readable = ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)
-    check_columns(table, stored.inputs.names)
+    check_columns(table, stored.inputs.names, known="which the model was trained on")
     if isinstance(stored.inputs, ImageInputs):
         models = tuple(replace(each, inputs=replace(stored.inputs, folder=images or path.parent)) for each in models)
     check_ending(target)

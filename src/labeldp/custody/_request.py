@@ -52,7 +52,6 @@ SMALL_EPSILON = 1e-3
 _QUESTION, _IDENTITIES = "question", "identities"
 """Files of a run whose rows have no ids: the digest of its request without the public columns, and the identities of the requests that
 resumed it."""
-_AS_THEN = "With the settings of that run its answer is free."
 _IN_WORDS = {"laws": "the laws of the columns", "sizes": "the numbers of classes", "stages": "the stages", "plan": "the plan of stages"}
 """Settings in an event, as messages call them; others have the name that users give them."""
 _LISTED = 10  # names of columns in a message
@@ -671,21 +670,32 @@ class _Earlier:
 def _nearly_repeated(request: Request, account: Account, runs: Sequence[RunRecord], coverage: RowSet | None) -> str:
     """Say which settings keep a request from repeating an earlier run at no cost; "" if it is near to none. All of this is public."""
     event = json.loads(json.dumps(request.event))  # as the ledger has it, where tuples are lists
-    settled = [] if account.redraw else [run for run in reversed(runs) if run.state == "settled" and run.event["event"] == event["event"]]
-    for run in settled:
+    # A run that was killed counts, too: it is paid for, and goes on with its own settings.
+    usable = (
+        [] if account.redraw else [run for run in reversed(runs) if run.state == "settled" or (run.state == "charged" and run.repeatable)]
+    )
+    alike = [run for run in usable if run.event["event"] == event["event"]]
+    for run in alike:
         column = replace(request.column, max_rows_per_unit=run.max_rows_per_unit)
         # Classes, rows and prior are kept as a digest alone, which tells whether all of them are equal.
         if replace(request, column=column, asked=_asked(run.event), epsilon=run.epsilon, delta=run.delta).identity == run.identity:
-            return f"{_named(run)} has answered this request with other settings: {_differing(run, event)}. {_AS_THEN}"
+            return _other_settings(run, "answered this request", _differing(run, event))
     rows = None if coverage is None else coverage.facts()["digest"]
-    for run in settled:
+    for run in alike:
         if rows is None or run.rows is None or run.rows["digest"] != rows:
             continue
-        if _asked(run.event).keys() != _asked(event).keys():
+        if _asked(run.event).keys() == _asked(event).keys():
+            others = _differing(run, event) or "other classes, another order of them, another range, another prior, or ids of another type"
+            return _other_settings(run, "drawn these rows", others)
+        if run.state == "settled":
             return f"{_named(run)} has drawn these rows for another command: what is learned from its labels is free."
-        others = _differing(run, event) or "other classes, another order of them, another range, another prior, or ids of another type"
-        return f"{_named(run)} has drawn these rows with other settings: {others}. {_AS_THEN}"
     return ""
+
+
+def _other_settings(run: RunRecord, done: str, others: str) -> str:
+    if run.state == "charged":
+        return f"{_named(run)} is charged and has not {done} yet, with other settings: {others}. With those it goes on at no further cost."
+    return f"{_named(run)} has {done} with other settings: {others}. With the settings of that run its answer is free."
 
 
 def _asked(event: Mapping[str, object]) -> dict[str, object]:

@@ -177,12 +177,11 @@ def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
 
 
 def _harmed(read: _Read, sets: RowSets) -> list[str]:
-    runs = (run for account in read.accounts.values() for run in account.said.runs.values())
-    return [
-        f"The row set of run {run.run_id} is missing, damaged or of an older version: it counts for every row now."
-        for run in runs
-        if sets.harmed(run)
-    ]
+    harmed = [run for account in read.accounts.values() for run in account.said.runs.values() if sets.harmed(run)]
+    if harmed and not sets.folder.is_dir():  # a ledger that was moved without it, as a rule
+        what = f"The folder {sets.folder} is not there, which has the row sets and results of {len(harmed):,} run{'s' * (len(harmed) > 1)}"
+        return [f"{what}: move it beside the ledger. Without its row set a run counts for every row."]
+    return [f"The row set of run {run.run_id} is missing, damaged or of an older version: it counts for every row now." for run in harmed]
 
 
 def _uncounted(read: _Read) -> list[str]:

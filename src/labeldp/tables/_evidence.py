@@ -461,7 +461,8 @@ def warn_of_copies(labels: Collection[str], dataset: str, ledger: Ledger) -> Non
                 warn(
                     RawLabelsWarning(
                         f"{place}, which run {run.run_id} released from data set {dataset!r}, holds the private column {held} as it was. "
-                        "Delete that file, or keep it as secret as the raw table: no noise protects what it shows."
+                        "Delete that file, or keep it as secret as the raw table: no noise protects what it shows. So with its copies, "
+                        "which a repeat may have written elsewhere."
                     )
                 )
 

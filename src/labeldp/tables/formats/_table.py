@@ -204,8 +204,8 @@ def plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def check_columns(source: Readable, names: Sequence[str]) -> None:
-    """Refuse names that are no columns of a table, and suggest the nearest ones."""
+def check_columns(source: Readable, names: Sequence[str], *, known: str = "") -> None:
+    """Refuse names that are no columns of a table, and suggest the nearest ones; `known` says where names come from that no user gave."""
     for name in names:
         if name not in source.names:
             shown = [repr(each) if "," in each else each for each in source.names[:20]]
@@ -216,10 +216,10 @@ def check_columns(source: Readable, names: Sequence[str]) -> None:
                     f"Expected columns with commas between them (tabs in .tsv), but the header of {source.path.name} has {other!r} between "
                     f"its names: it was read as one column, so none is {name!r}. Save the table with commas."
                 )
-            raise InvalidInput(
-                f"Expected a column that {source.path.name} has, got {name!r}."
-                f"{_validate.suggest(name, source.names)} Its columns: {listed}."
-            )
+            what = f"a column that {source.path.name} has, got {name!r}"
+            if known:
+                what = f"column {name!r} in {source.path.name}, {known}, got none of that name"
+            raise InvalidInput(f"Expected {what}.{_validate.suggest(name, source.names)} Its columns: {listed}.")
     check_own(source.names)
 
 
