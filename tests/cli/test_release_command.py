@@ -230,7 +230,7 @@ def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,\n")
     code, _, said = run(*command(tmp_path / "in.csv", tmp_path / "o.csv"))
     assert code == 4
-    assert "some label is missing" in said and "Declare the null class (--null-class)" in said and "line" not in said
+    assert "some label is missing" in said and "Declare the null class (--null-class; for aggregate" in said and "line" not in said
     assert default_ledger().runs() == []
 
 

@@ -321,7 +321,8 @@ class LabelCodec:
             values = labels.filter(found.is_null()).unique().to_pylist()
         if None in values or "" in values:
             fix = "Declare the null class{}, or drop such rows if it is public which these are."
-            python, cli = fix.format(", None after the others in classes="), fix.format(" (--null-class)")
+            python = fix.format(", None after the others in classes=")
+            cli = fix.format(" (--null-class; for aggregate and peer --classes A,B, of a CSV file, with a comma at the end)")
             raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=python, cli=cli)
         hint = near_misses(values, self.classes)
         raise bad_label(UNDECLARED, one_of(self.classes), column=self.column, hint=hint, kind=ClassMismatch)
