@@ -560,3 +560,19 @@ def test_a_small_table_is_learned_from_by_one_thread(columns, threads):
             kind(Watching(C=1e-3, max_iter=1000), epsilon=2.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
         assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"} == {2}
     assert Watching.seen == threads
+
+
+def test_labels_of_another_order_by_their_index_are_warned_of_before_the_charge(tmp_path):
+    ledger, frame = ldp.Ledger(tmp_path / "l.db"), pd.DataFrame({"a": np.arange(300.0), "b": 1.0})
+    labels = pd.Series(np.arange(300) % 2, name="ill")
+    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, classes=[0, 1], dataset="d", ledger=ledger)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ldp.errors.LabelDPWarning, match=r"in another order.*y.loc\[X.index\]"):
+            model.fit(frame, labels.sample(frac=1, random_state=0))
+        assert ledger.runs() == []
+        model.fit(frame, labels)
+        shifted = labels.set_axis(np.arange(300) + 1)  # an index that says something else is none of the frame's
+        ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, classes=[0, 1], dataset="e", column="ill", ledger=ledger).fit(
+            frame, shifted
+        )

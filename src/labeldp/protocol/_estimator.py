@@ -49,7 +49,7 @@ from labeldp.protocol._fit import (
     require_known_rates,
     run_stages,
 )
-from labeldp.protocol._matching import row_count
+from labeldp.protocol._matching import row_count, warn_of_index
 from labeldp.protocol._several import columns_told, equals, is_several
 from labeldp.receipt import Receipt, private_names
 
@@ -193,6 +193,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
         """
         self._require_one_column(y)
         self._require_public(X, y)
+        warn_of_index(X, y)
         with self._whole():
             inputs = self._inputs(X, y)
             with self._threads(inputs):

@@ -137,6 +137,22 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
     warn(LabelDPWarning(f"{why}, and nothing says which row of X has which: row i of X is taken for that of noisy label i{first}. {fix}"))
 
 
+def warn_of_index(X: Any, labels: Any) -> None:
+    """Warn if the indexes of a data frame and of raw labels have the same values in another order: rows are taken by their positions."""
+    mine, theirs = getattr(X, "index", None), getattr(labels, "index", None)
+    if not all(hasattr(each, "isin") and hasattr(each, "is_unique") for each in (mine, theirs)):  # none of pandas
+        return
+    if mine is None or theirs is None or len(mine) != len(theirs) or mine.equals(theirs):
+        return
+    if mine.is_unique and theirs.is_unique and bool(theirs.isin(mine).all()):
+        warn(
+            LabelDPWarning(
+                "The index of the labels has the values of X's index in another order. Row i of X is taken for that of label i: if the "
+                "index says which belong together, pass y.loc[X.index]; if positions do, y.to_numpy()."
+            )
+        )
+
+
 def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X") -> tuple[Any, NoisyLabels]:
     """Match rows of X and noisy labels, both in the order of X; with ids, rows without a noisy label are left out.
 
