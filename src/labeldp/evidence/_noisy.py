@@ -226,6 +226,8 @@ class NoisyLabels:
             fix = (
                 "Was it rounded, for example in a CSV file? Numbers are known by their exact value: take them as they were released."
                 if numbers
+                else 'Declare them, in the order of their codes: classes=["no", "yes"].'
+                if classes is None
                 else "Declare it."
             )
             raise InvalidInput(f"Expected a declared {what} in every row, got another value in row {int(np.argmin(codes))}. {fix}")
