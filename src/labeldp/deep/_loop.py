@@ -294,8 +294,9 @@ def train(
     checkpoint : str or Path, optional
         A file that keeps the state of the training, so that the same call goes on behind the last epoch that is in it: written after an
         epoch if the last write is 20 seconds ago, after the last epoch, and where `progress` raises an error. It stays when the training is
-        over; delete it then. Inputs, evidence, the generator's state and the recipe's numbers are compared with it, for which a Dataset is read
-        once, and not at all if its items differ at each reading; first weights, held-out rows and functions are not. The nets of an `Ensemble` have a file each, numbered. One process only.
+        over; delete it then. Inputs, evidence, the generator's state and the recipe's numbers are compared with it; first weights, held-out
+        rows and functions are not. A Dataset is read once for that; if its items differ at each reading, only their number is compared. The
+        nets of an `Ensemble` have a file each, numbered. One process only.
     win_back : bool, default=True
         Whether classes that the net has given up by the end of an epoch, though the evidence speaks for them (as in
         `metrics.lost_classes`, but by two standard errors), are won back in the next ones: a term of the loss draws their mean probability
