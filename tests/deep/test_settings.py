@@ -281,3 +281,19 @@ def test_two_classes_train_for_fewer_epochs_where_no_recipe_is_given(n_classes, 
     own = TorchClassifier(lambda k: Mlp(n_classes, k, (4,)), recipe=Recipe(epochs=2), random_state=0).fit(X, noisy)
     assert len(net.history_[0]) == recipe_for("mlp", n_classes, None, None, None).epochs == epochs
     assert len(own.history_[0]) == 2 and recipe_for("mlp", n_classes, 7, None, None).epochs == 7
+
+
+@pytest.mark.parametrize(
+    ("axes", "kind", "words"),
+    [
+        ((0, 1, 2, 3), "int64", r"Nothing was drawn\. Pass whole numbers as X.astype\('float32'\), or bytes of images as 'uint8'\.$"),
+        ((0, 2, 3, 1), "uint8", r"Nothing was drawn\. Move the channels of images to the front: X.transpose\(0, 3, 1, 2\), "),
+        ((0, 2, 3, 1), "int64", r"Pass whole numbers .*\. Move the channels"),
+        ((0, 2, 1, 3), "float32", r"Nothing was drawn\. Fit the net to the inputs, or reshape them\.$"),
+    ],
+)
+def test_inputs_that_a_change_of_type_or_axes_would_mend_are_told_it(axes, kind, words):
+    X = np.random.default_rng(0).integers(0, 255, (30, 3, 8, 8)).transpose(axes).astype(kind)
+    model = TorchClassifier(lambda k: SmallConvNet(k, 3), classes=range(3), recipe=Recipe(**QUICK))
+    with pytest.raises(ldp.InvalidInput, match=words):
+        model.fit(X, np.arange(len(X)) % 3)
