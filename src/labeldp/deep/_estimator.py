@@ -58,7 +58,7 @@ from labeldp.deep._stages import (
     weights_given,
 )
 from labeldp.deep.models import Ensemble
-from labeldp.errors import InvalidInput, LabelDPError, UntrainedWarning, warn
+from labeldp.errors import InvalidInput, LabelDPError, LabelDPWarning, UntrainedWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LabelColumns, Law
 from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, judged, not_fitted, undisturbed
@@ -231,7 +231,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
         """Make the net with its initial weights, from inputs to logits (m, K), and try it on a few inputs."""
         sizes = sizes_of(classes)
-        made = template_of(self.module, sum(sizes), seed, few)
+        made = template_of(self.module, sum(sizes), seed, few, sizes=sizes)
         if isinstance(made, Ensemble) and (made.sizes or (sum(sizes),)) != sizes:
             raise InvalidInput(
                 f"Expected an Ensemble with sizes={sizes} for these classes, got {made.sizes}. Give it the columns' numbers."
@@ -696,7 +696,9 @@ def _learns_from_prior(recipe: Recipe, world: int) -> Recipe:
     return replace(recipe, consistency=Consistency(strong=None))
 
 
-def template_of(module: Any, n_outputs: int, seed: int, few: Tensor, what: str = "one for each of {} classes") -> nn.Module:
+def template_of(
+    module: Any, n_outputs: int, seed: int, few: Tensor, what: str = "one for each of {} classes", sizes: Sequence[int] = ()
+) -> nn.Module:
     """Make the net with its initial weights; refuse one that does not return that many finite outputs for these inputs.
 
     Parameters
@@ -709,6 +711,8 @@ def template_of(module: Any, n_outputs: int, seed: int, few: Tensor, what: str =
         Inputs to try it on.
     what : str
         What the outputs are, for messages.
+    sizes : sequence of int, optional
+        The number of classes of each head, if outputs are logits; a net that returns probabilities instead is then warned of.
     """
     if isinstance(module, nn.Module):
         made = copy.deepcopy(module)
@@ -737,9 +741,30 @@ def template_of(module: Any, n_outputs: int, seed: int, few: Tensor, what: str =
         )
     if not bool(torch.isfinite(logits).all()):
         raise InvalidInput("Expected finite outputs of the net before training, got NaN or infinity. Check its first weights.")
+    if sizes and is_first() and _gives_probabilities(made, logits.split(list(sizes), dim=1)):
+        warn(
+            LabelDPWarning(
+                "The net returns probabilities, as one that ends in Softmax or Sigmoid does. Losses and predictions take its outputs as "
+                "logits, so that it learns less and is never sure. Leave the last layer out."
+            )
+        )
     return made
 
 
+def _gives_probabilities(net: nn.Module, heads: Sequence[Tensor]) -> bool:
+    """Return whether outputs of a few inputs are probabilities; log-probabilities are logits, of which a softmax gives the same."""
+    if isinstance(net, nn.Sequential) and isinstance(net[-1], nn.Sigmoid):  # its outputs alone could be logits by chance
+        return True
+    return any(
+        head.shape[1] > 1
+        and len(head.unique(dim=0)) > 1  # a last layer of zeros gives all inputs the same
+        and bool((head >= 0).all())
+        and bool(((head.sum(1) - 1).abs() < _SUM_TO_ONE).all())
+        for head in heads
+    )
+
+
+_SUM_TO_ONE = 1e-4  # how near, in single precision
 _CHANNELS_FIRST = "Move the channels of images to the front: X.transpose(0, 3, 1, 2), of a tensor X.permute(0, 3, 1, 2)"
 
 

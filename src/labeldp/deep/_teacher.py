@@ -125,7 +125,7 @@ class FixMatchTeacher:
         n_classes : int
         """
         inputs = Resident(self._inputs(X))
-        template_of(lambda _: self.net(), n_classes, 0, next(inputs.batches([inputs.telling()])))
+        template_of(lambda _: self.net(), n_classes, 0, next(inputs.batches([inputs.telling()])), sizes=(n_classes,))
 
     def _inputs(self, X: Any) -> Tensor:
         rows = torch.as_tensor(np.asarray(X))
