@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset, TensorDataset
 
 import labeldp as ldp
-from labeldp.deep import Consistency, Recipe, _loop, evidence_of, models, train
-from labeldp.errors import InvalidInput
+from labeldp.deep import Consistency, Recipe, _loop, as_inputs, evidence_of, models, train
+from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.research import ssl
 
 X = torch.randn(160, 4, generator=torch.Generator().manual_seed(0))
@@ -49,10 +50,10 @@ RECIPES = {
 }
 
 
-def run(recipe: Recipe, module: Any = None, evidence: Any = None, seed: int = 3, **more: Any) -> dict[str, torch.Tensor]:
+def run(recipe: Recipe, module: Any = None, evidence: Any = None, seed: int = 3, inputs: Any = X, **more: Any) -> dict[str, torch.Tensor]:
     held_out = {"held_out": (X[:40], noisy()[:40])} if recipe.patience else {}
     evidence = noisy() if evidence is None else evidence
-    done = train(module or net(), X, evidence, recipe, generator=torch.Generator().manual_seed(seed), **held_out, **more)
+    done = train(module or net(), inputs, evidence, recipe, generator=torch.Generator().manual_seed(seed), **held_out, **more)
     return done.state_dict()
 
 
@@ -110,10 +111,12 @@ def test_it_is_written_in_between_too(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"recipe": replace(RECIPES["adamw"], rate=0.01)}, r"rate \(kept 0.003, now 0.01\)"),
         ({"evidence": noisy(1)}, "evidence"),
         ({"seed": 4}, "generator"),
+        ({"inputs": X.flip(0)}, "inputs"),
+        ({"inputs": TensorDataset(X.flip(0))}, "inputs"),
         ({"module": net(9)}, "another net's"),
         ({"recipe": RECIPES["mixture"]}, "consistency.align"),
     ],
-    ids=["rate", "evidence", "generator", "net", "consistency"],
+    ids=["rate", "evidence", "generator", "inputs", "dataset", "net", "consistency"],
 )
 def test_another_training_is_refused(other: dict[str, Any], said: str, tmp_path: Path):
     path = tmp_path / "state.pt"
@@ -121,6 +124,41 @@ def test_another_training_is_refused(other: dict[str, Any], said: str, tmp_path:
         run(RECIPES["adamw"], checkpoint=path, progress=stopping(2))
     with pytest.raises(InvalidInput, match=said):
         run(**({"recipe": RECIPES["adamw"]} | other), checkpoint=path)
+
+
+def test_the_same_inputs_in_another_container_are_the_same(tmp_path: Path):
+    path, items = tmp_path / "state.pt", TensorDataset(X, torch.zeros(len(X)))
+    expected = run(RECIPES["adamw"], checkpoint=path)
+    for same in (X.numpy(), X.double(), as_inputs(items, features=lambda item: item[0])):
+        found = run(RECIPES["adamw"], inputs=same, checkpoint=path)
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_inputs_that_differ_at_each_reading_are_compared_by_their_number(tmp_path: Path):
+    class Jittered(Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return len(X)
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return X[index] + torch.randn(4)
+
+    path = tmp_path / "state.pt"
+    with pytest.warns(LabelDPWarning, match="differ each time"), pytest.raises(KeyboardInterrupt):
+        run(RECIPES["adamw"], inputs=Jittered(), checkpoint=path, progress=stopping(2))
+    with pytest.warns(LabelDPWarning, match="differ each time"):
+        run(RECIPES["adamw"], inputs=Jittered(), checkpoint=path)
+    with pytest.raises(InvalidInput, match="inputs"):
+        run(RECIPES["adamw"], checkpoint=path)
+
+
+def test_a_checkpoint_that_does_not_tell_its_inputs_is_refused(tmp_path: Path):
+    path = tmp_path / "state.pt"
+    run(RECIPES["adamw"], checkpoint=path)
+    kept = torch.load(path, weights_only=True)
+    del kept["facts"]["inputs"]
+    torch.save(kept, path)
+    with pytest.raises(InvalidInput, match=r"got another's: inputs \(kept null.*Delete it to begin anew"):
+        run(RECIPES["adamw"], checkpoint=path)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path):

@@ -332,6 +332,14 @@ def test_inside_label_dp_classifier_alone_and_in_a_pipeline(data):
         assert [stage.name for stage in model.stages_] == ["stage-1", "stage-2"]
 
 
+@pytest.mark.parametrize("wrapped", [classifier(noise=None), None], ids=["net", "default"])
+def test_label_dp_classifier_takes_a_tensor(data, wrapped):
+    X, y = data
+    model = ldp.LabelDPClassifier(wrapped, epsilon=4.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0)
+    expected, tensor = model.fit(X, y).predict(X), torch.from_numpy(X)
+    assert (model.fit(tensor, y).predict(tensor) == expected).all()
+
+
 def test_images_pass_through_label_dp_classifier():
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=240)

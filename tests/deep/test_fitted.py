@@ -58,6 +58,20 @@ def test_inputs_of_another_shape_are_told(given, words):
         classifier(lambda k: nn.Linear(K, k)).fit(X, Y).predict(given)
 
 
+@pytest.mark.parametrize("kind", ["int64", "uint8"])
+def test_whole_numbers_where_floats_were_learned_from_are_told(kind):
+    model = classifier(lambda k: nn.Sequential(nn.BatchNorm1d(K), nn.Linear(K, k))).fit(X, Y)
+    with pytest.raises(ldp.InvalidInput, match=rf"type float32, as in fit, got {kind}, .* Pass X.astype\('float32'\)"):
+        model.predict(abs(10 * X).astype(kind))
+
+
+def test_images_with_the_channels_last_are_told():
+    images = RNG.random((N, 3, 8, 8)).astype(np.float32)
+    model = classifier(lambda k: SmallConvNet(k, 3)).fit(images, Y)
+    with pytest.raises(ldp.InvalidInput, match=r"Move the channels of images to the front: X.transpose\(0, 3, 1, 2\)"):
+        model.predict(images.transpose(0, 2, 3, 1))
+
+
 class Fragile(nn.Linear):
     """Breaks once it is told to."""
 

@@ -281,3 +281,79 @@ def test_two_classes_train_for_fewer_epochs_where_no_recipe_is_given(n_classes, 
     own = TorchClassifier(lambda k: Mlp(n_classes, k, (4,)), recipe=Recipe(epochs=2), random_state=0).fit(X, noisy)
     assert len(net.history_[0]) == recipe_for("mlp", n_classes, None, None, None).epochs == epochs
     assert len(own.history_[0]) == 2 and recipe_for("mlp", n_classes, 7, None, None).epochs == 7
+
+
+@pytest.mark.parametrize(
+    ("axes", "kind", "words"),
+    [
+        ((0, 1, 2, 3), "int64", r"Nothing was drawn\. Pass whole numbers as X.astype\('float32'\), or bytes of images as 'uint8'\.$"),
+        ((0, 2, 3, 1), "uint8", r"Nothing was drawn\. Move the channels of images to the front: X.transpose\(0, 3, 1, 2\), "),
+        ((0, 2, 3, 1), "int64", r"Pass whole numbers .*\. Move the channels"),
+        ((0, 2, 1, 3), "float32", r"Nothing was drawn\. Fit the net to the inputs, or reshape them\.$"),
+    ],
+)
+def test_inputs_that_a_change_of_type_or_axes_would_mend_are_told_it(axes, kind, words):
+    X = np.random.default_rng(0).integers(0, 255, (30, 3, 8, 8)).transpose(axes).astype(kind)
+    model = TorchClassifier(lambda k: SmallConvNet(k, 3), classes=range(3), recipe=Recipe(**QUICK))
+    with pytest.raises(ldp.InvalidInput, match=words):
+        model.fit(X, np.arange(len(X)) % 3)
+
+
+def ending(*last, zero=False):
+    def made(k):
+        net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, k), *last)
+        if zero:
+            nn.init.zeros_(net[2].weight)
+            nn.init.zeros_(net[2].bias)
+        return net
+
+    return made
+
+
+class Heads(nn.Module):
+    """Two heads of probabilities side by side."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 3)])
+
+    def forward(self, x):
+        return torch.cat([head(x).softmax(1) for head in self.heads], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "classes"),
+    [
+        (ending(nn.Softmax(1)), range(K)),
+        (ending(nn.Sigmoid()), range(K)),
+        (Heads(), ldp.LabelColumns({"a": [0, 1], "b": [0, 1, 2]})),
+    ],
+    ids=["softmax", "sigmoid", "heads"],
+)
+def test_a_net_that_returns_probabilities_is_warned_of_before_the_charge(module, classes, tmp_path):
+    X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
+    told = {"a": y % 2, "b": y} if isinstance(classes, ldp.LabelColumns) else y
+    model = TorchClassifier(module, classes=classes, recipe=Recipe(**QUICK), ledger=tmp_path / "ledger.db", dataset="rows")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The net returns probabilities")
+        with pytest.raises(ldp.errors.LabelDPWarning, match="Leave the last layer out"):
+            model.fit(X, told, ids=np.arange(N))
+    assert ldp.Ledger(tmp_path / "ledger.db").runs() == []
+
+
+@pytest.mark.parametrize(
+    "module", [ending(), ending(zero=True), ending(nn.Softmax(1), zero=True), ending(nn.LogSoftmax(1)), ending(nn.ReLU())]
+)
+def test_a_net_that_returns_logits_is_not_warned_of(module):
+    """Log-probabilities are logits, too: their softmax is the same."""
+    X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
+    TorchClassifier(module, classes=range(K), recipe=Recipe(**QUICK), noise=ldp.SeededNoise(0)).fit(X, y)
+
+
+def test_the_warning_of_probabilities_comes_once():
+    X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
+    model = TorchClassifier(ending(nn.Softmax(1)), classes=range(K), recipe=Recipe(**QUICK), noise=ldp.SeededNoise(0), n_stages=2)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    assert sum("returns probabilities" in str(each.message) for each in seen) == 1

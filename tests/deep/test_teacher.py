@@ -109,5 +109,15 @@ def test_settings_are_checked():
         FixMatchTeacher(3)
     with pytest.raises(InvalidInput, match="Expected a Recipe, got dict"):
         FixMatchTeacher(made, {})
-    with pytest.raises(InvalidInput, match="Nothing was charged"):
+    with pytest.raises(InvalidInput, match=r"numbers of shape \(1, 8, 8\), got rows of shape \(2,\). Nothing was charged"):
         PATEClassifier(teacher=FixMatchTeacher(made, shape=(1, 8, 8)), **FEW).fit(X, Y)
+
+
+@pytest.mark.parametrize("n_outputs", [2, 4, 7])
+def test_a_net_with_other_outputs_than_classes_is_refused_before_the_charge(n_outputs: int, tmp_path: Path):
+    wrong = FixMatchTeacher(lambda: models.Mlp(2, n_outputs, (8,)), teacher(2).recipe)
+    ledger = tmp_path / "ledger.db"
+    settings = FEW | {"classes": range(3), "ledger": ledger, "dataset": "rows", "epsilon": 200.0}
+    with pytest.raises(InvalidInput, match="Give the net 3 outputs"):
+        PATEClassifier(teacher=wrong, **settings).fit(X, np.arange(300) % 3, ids=np.arange(300))
+    assert ldp.Ledger(ledger).runs() == []

@@ -66,8 +66,8 @@ class Consistency:
         Whether the row's own noisy label counts in its target: by the law's likelihood, or not. "mixture": as DivideMix takes labels of
         unknown noise, by the chance that the label is right, from a mixture of two normal distributions of the rows' losses.
     warm_up : int >= 0, default=0
-        Epochs on the recipe's loss alone; over as many epochs more the weight rises to its full value. Give some where the net's first
-        weights are random: the targets of a net that knows nothing teach nothing.
+        Epochs on the recipe's loss alone; over as many epochs more the weight rises to its full value. With 0, a net of random weights
+        learns its first guesses, and can collapse onto few classes: give some, unless `neighbours` or a prior are the first predictions.
     neighbours : int >= 0, default=0
         Number of nearest rows whose `neighbour_votes` are the first predictions, by the cosine of the features that the last linear layer
         reads before training. For nets whose first weights were learned without labels (`labeldp.research.ssl.simclr`). 0 for none.
@@ -141,7 +141,7 @@ class Consistency:
         """FixMatch, as LDP-SSL uses it: the class that the net is sure of (above 0.95) is taught by the strong view.
 
         At a small epsilon it collapses onto a few classes: nothing but the net's own belief chooses. Take `adamatch` or
-        `posterior_selection` there.
+        `posterior_selection` there. Give `warm_up`.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class Consistency:
     def adamatch(cls, **changes: Any) -> Self:
         """AdaMatch: predictions are aligned to the class frequencies, and a row is taught above 0.9 of the mean largest posterior.
 
-        The frequencies are those that the noisy labels tell; the row's own noisy label counts by its likelihood.
+        The frequencies are those that the noisy labels tell; the row's own noisy label counts by its likelihood. Give `warm_up`.
 
         Parameters
         ----------

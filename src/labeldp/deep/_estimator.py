@@ -58,7 +58,7 @@ from labeldp.deep._stages import (
     weights_given,
 )
 from labeldp.deep.models import Ensemble
-from labeldp.errors import InvalidInput, LabelDPError, UntrainedWarning, warn
+from labeldp.errors import InvalidInput, LabelDPError, LabelDPWarning, UntrainedWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LabelColumns, Law
 from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, judged, not_fitted, undisturbed
@@ -87,6 +87,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     device: Any
     folder: str | Path | None
     progress: Callable[[Epoch], object] | None
+    _row_type: torch.dtype | None = None
 
     def __repr__(self, *args: Any, **options: Any) -> str:
         """Show the parameters; a net by its class instead of its layers, and a function by its name instead of its address."""
@@ -230,7 +231,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
         """Make the net with its initial weights, from inputs to logits (m, K), and try it on a few inputs."""
         sizes = sizes_of(classes)
-        made = template_of(self.module, sum(sizes), seed, few)
+        made = template_of(self.module, sum(sizes), seed, few, sizes=sizes)
         if isinstance(made, Ensemble) and (made.sizes or (sum(sizes),)) != sizes:
             raise InvalidInput(
                 f"Expected an Ensemble with sizes={sizes} for these classes, got {made.sizes}. Give it the columns' numbers."
@@ -274,7 +275,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         if checkpoint.folder is not None:
             known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
-        self._row_shape = tuple(few.shape[1:])
+        self._row_shape, self._row_type = tuple(few.shape[1:]), few.dtype
         settings = StageSettings(recipes, self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
         return Trainer(inputs, template, settings, seed, device, fabric, checkpoint, digest, columns=columns)
 
@@ -312,17 +313,24 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             return softmax(logits_of(self.module_, inputs, np.arange(len(inputs)), self._precision, self._fabric), sizes)
         except LabelDPError:
             raise
-        except Exception as error:  # if the inputs have another shape than in fit, that is the reason, and the message says so
-            found = tuple(next(inputs.batches([torch.zeros(1, dtype=torch.int64)])).shape[1:])
-            if found == self._row_shape:
+        except Exception as error:  # if the inputs have another shape or type than in fit, that is the reason, and the message says so
+            one = next(inputs.batches([torch.zeros(1, dtype=torch.int64)]))
+            found, shape, name = tuple(one.shape[1:]), self._row_shape, type(self).__name__
+            known = self._row_type
+            alike = known in (None, one.dtype) or (known is not None and known.is_floating_point and one.is_floating_point())
+            if found == shape and alike:
                 raise
-            if len(found) == len(self._row_shape) == 1:
+            if found == shape:
+                wanted = str(known).removeprefix("torch.")
                 raise InvalidInput(
-                    f"X has {found[0]} features, but {type(self).__name__} is expecting {self._row_shape[0]} features as input."
+                    f"Expected inputs of type {wanted}, as in fit, got {str(one.dtype).removeprefix('torch.')}, which the net does not "
+                    f"take: {error}. Pass X.astype('{wanted}')."
                 ) from error
-            raise InvalidInput(
-                f"Expected rows of shape {self._row_shape}, as in fit, got {found}. Give X an axis of rows first, also for one row: X[:1]."
-            ) from error
+            if len(found) == len(shape) == 1:
+                raise InvalidInput(f"X has {found[0]} features, but {name} is expecting {shape[0]} features as input.") from error
+            last = len(found) == 3 and (found[2], *found[:2]) == shape
+            advice = _CHANNELS_FIRST if last else "Give X an axis of rows first, also for one row: X[:1]"
+            raise InvalidInput(f"Expected rows of shape {shape}, as in fit, got {found}. {advice}.") from error
 
 
 class TorchClassifier(ClassifierEstimator, NetEstimator):
@@ -688,7 +696,9 @@ def _learns_from_prior(recipe: Recipe, world: int) -> Recipe:
     return replace(recipe, consistency=Consistency(strong=None))
 
 
-def template_of(module: Any, n_outputs: int, seed: int, few: Tensor, what: str = "one for each of {} classes") -> nn.Module:
+def template_of(
+    module: Any, n_outputs: int, seed: int, few: Tensor, what: str = "one for each of {} classes", sizes: Sequence[int] = ()
+) -> nn.Module:
     """Make the net with its initial weights; refuse one that does not return that many finite outputs for these inputs.
 
     Parameters
@@ -701,6 +711,8 @@ def template_of(module: Any, n_outputs: int, seed: int, few: Tensor, what: str =
         Inputs to try it on.
     what : str
         What the outputs are, for messages.
+    sizes : sequence of int, optional
+        The number of classes of each head, if outputs are logits; a net that returns probabilities instead is then warned of.
     """
     if isinstance(module, nn.Module):
         made = copy.deepcopy(module)
@@ -720,7 +732,7 @@ def template_of(module: Any, n_outputs: int, seed: int, few: Tensor, what: str =
     except Exception as error:
         raise InvalidInput(
             f"Expected a net that takes inputs of shape {tuple(few.shape[1:])} and type {few.dtype}, got {type(error).__name__}: {error}. "
-            "Nothing was drawn. Fit the net to the inputs, or reshape them."
+            f"Nothing was drawn. {_remedy(made, few)}."
         ) from error
     if logits.shape != (len(few), n_outputs):
         raise InvalidInput(
@@ -729,7 +741,50 @@ def template_of(module: Any, n_outputs: int, seed: int, few: Tensor, what: str =
         )
     if not bool(torch.isfinite(logits).all()):
         raise InvalidInput("Expected finite outputs of the net before training, got NaN or infinity. Check its first weights.")
+    if sizes and is_first() and _gives_probabilities(made, logits.split(list(sizes), dim=1)):
+        warn(
+            LabelDPWarning(
+                "The net returns probabilities, as one that ends in Softmax or Sigmoid does. Losses and predictions take its outputs as "
+                "logits, so that it learns less and is never sure. Leave the last layer out."
+            )
+        )
     return made
+
+
+def _gives_probabilities(net: nn.Module, heads: Sequence[Tensor]) -> bool:
+    """Return whether outputs of a few inputs are probabilities; log-probabilities are logits, of which a softmax gives the same."""
+    if isinstance(net, nn.Sequential) and isinstance(net[-1], nn.Sigmoid):  # its outputs alone could be logits by chance
+        return True
+    return any(
+        head.shape[1] > 1
+        and len(head.unique(dim=0)) > 1  # a last layer of zeros gives all inputs the same
+        and bool((head >= 0).all())
+        and bool(((head.sum(1) - 1).abs() < _SUM_TO_ONE).all())
+        for head in heads
+    )
+
+
+_SUM_TO_ONE = 1e-4  # how near, in single precision
+_CHANNELS_FIRST = "Move the channels of images to the front: X.transpose(0, 3, 1, 2), of a tensor X.permute(0, 3, 1, 2)"
+
+
+def _remedy(net: nn.Module, few: Tensor) -> str:
+    """Say what makes inputs that a net refuses such as it takes: floats, channels first, or both, as found on these few."""
+    changes: list[tuple[str, Callable[[Tensor], Tensor]]] = []
+    if not few.is_floating_point():
+        changes.append(("Pass whole numbers as X.astype('float32')" + ", or bytes of images as 'uint8'" * (few.ndim > 2), Tensor.float))
+    if few.ndim == 4 and few.shape[-1] in (1, 3):
+        changes.append((_CHANNELS_FIRST, lambda x: x.permute(0, 3, 1, 2)))
+    for chosen in (*([each] for each in changes), changes):
+        changed = few
+        for _, change in chosen:
+            changed = change(changed)
+        try:
+            predict(net, changed, precision="float32")
+        except Exception:  # a change that does not help is no advice
+            continue
+        return ". ".join(text for text, _ in chosen)
+    return "Fit the net to the inputs, or reshape them"
 
 
 def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:

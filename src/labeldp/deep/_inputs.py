@@ -470,10 +470,16 @@ def inputs_of(X: Any, *, watch: bool = True, id_of: Callable[[Any], object] | No
     return Resident(values)
 
 
-def inputs_digest(inputs: Inputs) -> str:
+def inputs_digest(inputs: Inputs, *, finite: bool = True) -> str:
     """Compute the SHA-256 of all inputs, by which a repeated fit without ids is recognised; a Dataset is read once for it.
 
     The same rows have the same digest in an array, a tensor or a Dataset.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    finite : bool, default=True
+        Whether numbers that are not finite are refused.
 
     Raises
     ------
@@ -488,7 +494,7 @@ def inputs_digest(inputs: Inputs) -> str:
     state = hashlib.sha256()
     for number, x in enumerate(inputs.batches(torch.arange(len(inputs)).split(_ROWS))):
         values = _single(x)
-        if values.is_floating_point():
+        if finite and values.is_floating_point():
             _require_finite(values)
         if not number:  # type and shape first: arrays of different shapes may have the same bytes
             state.update(f"{values.dtype}:{(len(inputs), *values.shape[1:])};".encode())
@@ -497,7 +503,7 @@ def inputs_digest(inputs: Inputs) -> str:
 
 
 def inputs_name(inputs: Inputs, digest: Callable[[], str] | None = None) -> str:
-    """Name the inputs for a fit's folder: by their digest, or by their number if items differ at each reading.
+    """Name the inputs for a fit's folder or a training's checkpoint: by their digest, or by their number if items differ at each reading.
 
     Parameters
     ----------

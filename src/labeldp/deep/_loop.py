@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 from labeldp import _validate
 from labeldp._files import replace_file
 from labeldp.deep._consistency import Consistency, Targets, plain_numbers
-from labeldp.deep._inputs import Inputs, as_inputs
+from labeldp.deep._inputs import Inputs, as_inputs, inputs_digest, inputs_name
 from labeldp.deep._losses import (
     Combined,
     Dense,
@@ -294,8 +294,9 @@ def train(
     checkpoint : str or Path, optional
         A file that keeps the state of the training, so that the same call goes on behind the last epoch that is in it: written after an
         epoch if the last write is 20 seconds ago, after the last epoch, and where `progress` raises an error. It stays when the training is
-        over; delete it then. Evidence, the generator's state and the recipe's numbers are compared with it; inputs, first weights and
-        functions are not. The nets of an `Ensemble` have a file each, numbered. One process only.
+        over; delete it then. Inputs, evidence, the generator's state and the recipe's numbers are compared with it; first weights, held-out
+        rows and functions are not. A Dataset is read once for that; if its items differ at each reading, only their number is compared. The
+        nets of an `Ensemble` have a file each, numbered. One process only.
     win_back : bool, default=True
         Whether classes that the net has given up by the end of an epoch, though the evidence speaks for them (as in
         `metrics.lost_classes`, but by two standard errors), are won back in the next ones: a term of the loss draws their mean probability
@@ -478,11 +479,12 @@ class _Training:
             raise InvalidInput(f"Expected one process with checkpoint=, got {self._place.world}. Leave it out.")
 
     def facts(self) -> dict[str, object]:
-        """What another training would have other values of: the evidence, the generator's state, and the recipe's numbers and words."""
+        """What another training would have other values of: inputs, evidence, the generator's state, and the recipe's numbers and words."""
         shared = {} if self._recipe.consistency is None else vars(self._recipe.consistency)
         named = vars(self._recipe) | {f"consistency.{name}": value for name, value in shared.items()}
         named["win_back"] = self._wins_back
         settings: dict[str, object] = {name: value for name, value in named.items() if isinstance(value, int | float | str | None)}
+        settings["inputs"] = inputs_name(self._inputs, lambda: inputs_digest(self._inputs, finite=False))  # a net may take NaN
         return settings | {"evidence": _digest(self._evidence).hex(), "generator": _digest(self._draws.get_state()).hex()}
 
     def state(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FixMatchTeacher: a teacher of PATE-FM, which learns from its shard's labels and from the inputs of all rows."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from labeldp import _validate
 from labeldp.deep._consistency import Consistency, labels_of_some
+from labeldp.deep._estimator import template_of
+from labeldp.deep._inputs import Resident
 from labeldp.deep._loop import Recipe, predict, train
 from labeldp.errors import InvalidInput
 
@@ -41,7 +44,8 @@ class FixMatchTeacher:
     Raises
     ------
     InvalidInput
-        A net that is no function, a recipe that is none. When it is called: a shape that does not fit.
+        A net that is no function, a recipe that is none. Before the charge: a shape that does not fit, or a net without one output for
+        each class.
 
     See Also
     --------
@@ -96,8 +100,7 @@ class FixMatchTeacher:
         -------
         (q,) int64 class codes.
         """
-        inputs = torch.as_tensor(np.asarray(X))
-        inputs = (inputs.float() if inputs.is_floating_point() else inputs).reshape(len(inputs), *(self.shape or inputs.shape[1:]))
+        inputs = self._inputs(X)
         times = -(-len(inputs) // (UNLABELLED * len(rows)))
         labelled = torch.as_tensor(rows).repeat(times)
         codes_of_all = torch.cat((torch.zeros(len(inputs), dtype=torch.int64), torch.as_tensor(codes).repeat(times)))
@@ -112,3 +115,24 @@ class FixMatchTeacher:
             warnings.simplefilter("ignore")  # which class is lost, for example, follows from raw labels
             net = train(self.net(), every, evidence, recipe, generator=generator, device=self.device)
         return predict(net, inputs[torch.as_tensor(asked)]).argmax(1).cpu().numpy()
+
+    def require_outputs(self, X: Any, n_classes: int) -> None:
+        """Refuse inputs of another shape, or a net without one output for each class; `PATEClassifier` asks for it before the charge.
+
+        Parameters
+        ----------
+        X : (n, ...) array
+        n_classes : int
+        """
+        inputs = Resident(self._inputs(X))
+        template_of(lambda _: self.net(), n_classes, 0, next(inputs.batches([inputs.telling()])), sizes=(n_classes,))
+
+    def _inputs(self, X: Any) -> Tensor:
+        rows = torch.as_tensor(np.asarray(X))
+        shape = self.shape or tuple(rows.shape[1:])
+        if math.prod(shape) != math.prod(rows.shape[1:]):
+            raise InvalidInput(
+                f"Expected rows with the numbers of shape {shape}, got rows of shape {tuple(rows.shape[1:])}. Nothing was charged. Give "
+                "the teacher the shape of one input."
+            )
+        return (rows.float() if rows.is_floating_point() else rows).reshape(len(rows), *shape)

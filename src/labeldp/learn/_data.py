@@ -71,7 +71,7 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
         # A pipeline's tags do not say whether a step fills missing values; if none does, the dry run fails before the charge.
         ensure_all_finite="allow-nan" if tags.allow_nan or isinstance(estimator, Pipeline) else True,
         allow_nd=takes_images(estimator),
-        dtype=None if getattr(X, "dtype", np.dtype(object)).kind != "O" else "numeric",
+        dtype="numeric" if getattr(getattr(X, "dtype", None), "kind", "O") == "O" else None,  # torch's types have no kind
         estimator=name,
         input_name="X",
     )

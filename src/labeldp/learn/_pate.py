@@ -336,6 +336,8 @@ class PATEClassifier(CuratorEstimator):
                 with parallel_config(backend="sequential"):
                     dry_run(_silenced(clone(teacher)), X, k, shard)
             return
+        if hasattr(teacher, "require_outputs"):  # which votes on trial need not show
+            teacher.require_outputs(X, k)
         rows, asked = np.arange(shard), np.arange(n_rows - query.n_queries, n_rows)
         try:
             with undisturbed():
