@@ -401,7 +401,7 @@ def stage_status(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) -
     """What is released, and what is next."""
     from labeldp.app.stage import load, status, status_text
 
-    facts = status(load(folder, plan.open()))
+    facts = status(load(folder, plan.open(), draws=False))
     answer(as_json, facts, status_text(facts))
 
 
@@ -411,7 +411,7 @@ def stage_close(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) ->
     """Give up the stages that are not released, and destroy the secret."""
     from labeldp.app.stage import close, load, status, status_text
 
-    made = load(folder, plan.open())
+    made = load(folder, plan.open(), draws=False)
     close(made)
     facts = status(made)
     answer(as_json, facts, status_text(facts))
