@@ -177,8 +177,8 @@ def test_a_plan_never_chooses_the_ledger_the_budget_or_the_key(tmp_path: Path, s
         path.write_text(json.dumps(facts))
         release_it = ("release", tmp_path / "plan", source, "--stage", "1", "--out", tmp_path / "one.parquet")
         # A look at the plan, or its end, draws nothing: only the ledger matters.
-        look = (("status", tmp_path / "plan"), 4 if name == "location" else 0), (("close", tmp_path / "plan"), 4 if name == "location" else 5)
-        for command, expected in ((release_it, 4), *look):
+        seen, closed = (4, 4) if name == "location" else (0, 5)
+        for command, expected in ((release_it, 4), (("status", tmp_path / "plan"), seen), (("close", tmp_path / "plan"), closed)):
             code, _, said = run("stage", *command)
             assert code == expected, (name, command, said)
             assert expected != 4 or told in said
@@ -235,3 +235,15 @@ def test_a_plan_is_closed_after_its_key_was_lost(tmp_path: Path, source: Path) -
     key.unlink()
     code, said, _ = run("stage", "close", tmp_path / "plan")
     assert code == 0 and "The plan is closed." in said and default_ledger().runs()[0].state == "settled"
+
+
+def test_a_repeated_stage_tells_of_a_new_plan_and_of_its_prior(tmp_path: Path, source: Path) -> None:
+    plan(tmp_path / "plan", "--parts", "0.6,0.4", "--law", "rr-with-prior")
+    release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
+    last = (tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior")
+    assert release(*last, "a,b,c")[0] == 0
+    code, _, said = release(*last, "a,b,c")
+    assert code == 0 and "The prior given now leads to the same draw." in said
+    assert "make a new plan with labeldp stage plan" in said and "--redraw" not in said
+    code, _, said = release(*last, "c,a,b")
+    assert code == 4 and "the prior that stage 2 started with" in said

@@ -495,8 +495,8 @@ def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan, draws: boo
     # A source may move, so its text tells nothing. Once the plan is charged, the run's folder names the release secret by its id.
     if said["key"] is not None and given["key"] is None and plan.run().record is None:
         raise InvalidInput(
-            f"Expected a key source, since the plan was made with one, {said['key']!r}, got none. A plan does not choose it: give the place "
-            "of your release secret yourself (Ledger(key=), --key, LABELDP_KEY)."
+            f"Expected a key source, since the plan was made with one, {said['key']!r}, got none. A plan does not choose it: give the "
+            "place of your release secret yourself (Ledger(key=), --key, LABELDP_KEY)."
         )
     # A budget that is set in the ledger holds anyway, so the plan's may differ.
     known = said["budget"] is None or given["budget"] == said["budget"]
