@@ -376,8 +376,9 @@ def test_killed_anywhere_then_run_again(tmp_path: Path, where: str, name: str) -
     charged = Ledger(place).runs()
     assert len(charged) == (0 if where == "check" else 1)
     before = out.read_bytes() if out.exists() else None
-    code, _, said = run(*command(source, out, "--ledger", place, *(["--id", "patient"] if "ids" in name else [])))
+    code, told, said = run(*command(source, out, "--ledger", place, *(["--id", "patient"] if "ids" in name else [])))
     assert code == 0, said
+    assert ("had charged epsilon 1 for; nothing more was charged." if charged else "\nCharged epsilon 1.") in told
     (record,) = Ledger(place).runs()
     assert record.state == "settled"
     assert record.run_id == (charged or [record])[0].run_id

@@ -492,6 +492,21 @@ def test_nothing_said_of_a_released_table_is_passed_over(tmp_path: Path, form: s
     assert code == 4 and "Leave them out (--stages)" in err
 
 
+def test_a_training_that_finishes_a_failed_one_says_that_nothing_more_was_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "in.csv", shop(200))
+
+    def fail(*_: object, **__: object) -> None:
+        raise InvalidInput("on fire")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("labeldp.protocol._estimator.run_stages", fail)
+        assert train(source, tmp_path / "a", "--id", "id")[0] == 4
+    assert default_ledger().spent("in", "bought") == 8.0
+    said = train(source, tmp_path / "a", "--id", "id")[1]
+    assert "\nFinished what an earlier call, which was killed or failed, had charged epsilon 8 for; nothing more was charged." in said
+    assert default_ledger().spent("in", "bought") == 8.0
+
+
 def test_a_training_says_what_it_was_charged(tmp_path: Path) -> None:
     source, where = write(tmp_path / "in.csv", shop(200)), f"Dataset 'in' in {default_ledger().location}."
     assert train(source, tmp_path / "a", "--id", "id")[1].endswith(f"\nCharged epsilon 8. {where}\n")

@@ -259,7 +259,7 @@ def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
     assert not model.privacy_.repeated and model.privacy_.evidence == "proven"
     drawn = next(block for block in model.noisy_labels_.blocks if block.stage == "stage-1")
     assert np.array_equal(drawn.outputs, first.blocks[0].outputs) and np.array_equal(drawn.rows, first.ids)
-    with pytest.warns(RepeatWarning):
+    with pytest.warns(RepeatWarning, match=r"draw them anew with privatize\(\.\.\., redraw=True\), which is charged, and fit the noisy"):
         assert classifier(ledger).fit(mended, y).privacy_.repeated
     assert classifier(ledger).fit(X, y).privacy_.repeated
     assert ledger.spent("people", "label") == 3.0 and len(ledger.runs("people", "label")) == 1

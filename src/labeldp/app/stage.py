@@ -65,7 +65,7 @@ def plan(
     return made
 
 
-def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
+def load(folder: str | Path, ledger: Ledger | None = None, *, draws: bool = True) -> ReleasePlan:
     """Read a plan.
 
     Parameters
@@ -75,6 +75,8 @@ def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
     ledger : Ledger, or its path, optional
         The ledger that the plan was made with; default: the user's own. The plan is a public file, so it must not choose the ledger: a
         plan made for another one is refused.
+    draws : bool, default=True
+        False: for `status` and `close` alone, which need neither the plan's budget nor a key source.
     """
     path = Path(folder) / PLAN
     try:
@@ -83,7 +85,7 @@ def load(folder: str | Path, ledger: Ledger | None = None) -> ReleasePlan:
         raise InvalidInput(f"Expected a folder that labeldp stage plan wrote, got {folder} without {PLAN}.") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"Expected a plan in {path}, got bytes that are no UTF-8 text. Restore it, or make a new one.") from None
-    return ReleasePlan.from_json(text, ledger_of(ledger))
+    return ReleasePlan.from_json(text, ledger_of(ledger), draws=draws)
 
 
 def release(

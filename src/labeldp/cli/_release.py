@@ -34,6 +34,7 @@ from labeldp.cli._common import (
     Table,
     account_text,
     answer,
+    charge_text,
     grouped,
     law_of_text,
     numbers_of,
@@ -42,6 +43,7 @@ from labeldp.cli._common import (
     spec_of,
     split,
     unescaped,
+    unfinished_runs,
     usage,
 )
 
@@ -112,6 +114,7 @@ def release(
     from labeldp.tables._release import charged_histogram
 
     spec, record = asked.spec(prior), ledger.open()
+    unfinished = unfinished_runs(record)
     with progress_bars(as_json) as progress, asked.one_list_told():
         done = run(source, out, spec, record, engine.engine, master=engine.master, redraw=redraw, progress=progress)
     if as_json:
@@ -121,7 +124,7 @@ def release(
             | {"together": spent_together(record, done.receipt.dataset)}
         )
         return
-    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {done.receipt.epsilon:g}."
+    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else charge_text([done.receipt], unfinished)
     histogram = charged_histogram(done.receipt)
     what += "" if histogram is None else f" Of it, {histogram.epsilon:g} is for the histogram in the manifest."
     over = done.manifest.get("rows_over_the_cap")
@@ -401,7 +404,7 @@ def stage_status(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) -
     """What is released, and what is next."""
     from labeldp.app.stage import load, status, status_text
 
-    facts = status(load(folder, plan.open()))
+    facts = status(load(folder, plan.open(), draws=False))
     answer(as_json, facts, status_text(facts))
 
 
@@ -411,7 +414,7 @@ def stage_close(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) ->
     """Give up the stages that are not released, and destroy the secret."""
     from labeldp.app.stage import close, load, status, status_text
 
-    made = load(folder, plan.open())
+    made = load(folder, plan.open(), draws=False)
     close(made)
     facts = status(made)
     answer(as_json, facts, status_text(facts))

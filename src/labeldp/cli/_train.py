@@ -24,6 +24,7 @@ from labeldp.cli._common import (
     Trust,
     account_text,
     answer,
+    charge_text,
     count_of,
     grouped,
     law_of_text,
@@ -35,6 +36,7 @@ from labeldp.cli._common import (
     spec_of,
     split,
     unescaped,
+    unfinished_runs,
     usage,
 )
 from labeldp.receipt import Receipt
@@ -277,6 +279,7 @@ def train(
     spec = asked.spec(source, inputs, evidence, net)
     usage(lambda: spec.net.require_net(spec.model, images=spec.inputs.image is not None or is_arrays(source)))
     record = ledger.open()
+    unfinished = set() if spec.epsilon is None else unfinished_runs(record)
     with progress_bars(as_json) as progress, asked.one_list_told():
         done = run(source, out, spec, record, progress)
     how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != DRAWN else ""
@@ -292,7 +295,7 @@ def train(
     if done.noisy_columns:
         text += f"\nNo features, since releases drew them from private columns: {', '.join(done.noisy_columns)}."
         told["noisy_columns"] = list(done.noisy_columns)
-    answer(as_json, told, f"{text}\n{charge_text(done.facts, record)}")
+    answer(as_json, told, f"{text}\n{cost_text(done.facts, record, unfinished)}")
 
 
 def column_text(column: Mapping[str, Any]) -> str:
@@ -315,16 +318,14 @@ def left_out_text(facts: Mapping[str, Any]) -> str:
     return f" {over:,} rows over the cap were left out{where}." if over else ""
 
 
-def charge_text(facts: Mapping[str, Any], ledger: Any) -> str:
+def cost_text(facts: Mapping[str, Any], ledger: Any, unfinished: set[str]) -> str:
     """Report the charge of the training, and what its data set has spent in all."""
     from labeldp.app._train import DRAWN
 
     if facts["trained_on"] != DRAWN:
         return "Nothing was drawn, nothing was charged."
     receipts = [Receipt.from_dict(each) for each in facts["receipts"]]  # a prior of clusters has a charge of its own
-    paid = _validate.sum_up(each.epsilon for each in receipts if not each.repeated)
-    what = f"Charged epsilon {paid:g}." if paid else "Nothing was drawn, nothing was charged."
-    return f"{what} {account_text(ledger, receipts)}"
+    return f"{charge_text(receipts, unfinished)} {account_text(ledger, receipts)}"
 
 
 def quality_text(facts: Mapping[str, Any]) -> str:

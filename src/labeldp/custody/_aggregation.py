@@ -165,7 +165,7 @@ def aggregate(
     account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
     if isinstance(query, FeatureSums):
         return answer_sums(labels, query, groups, declared, account, given, inferred=inferred)
-    return answer_groups(labels, GroupQuestion(query, groups), declared, account, given, inferred=inferred).answer
+    return answer_groups(labels, GroupQuestion(query, groups), declared, account, given, inferred=inferred, anew=REDRAW).answer
 
 
 def aggregate_batches(
@@ -494,7 +494,14 @@ class GroupAnswer:
 
 
 def answer_groups(
-    labels: ArrayLike, question: GroupQuestion, classes: Sequence[object], account: Account, given: RowIds, *, inferred: bool = False
+    labels: ArrayLike,
+    question: GroupQuestion,
+    classes: Sequence[object],
+    account: Account,
+    given: RowIds,
+    *,
+    inferred: bool = False,
+    anew: tuple[str, str] = RELEASE_ANEW,
 ) -> GroupAnswer:
     """Charge and answer a query about groups of rows in memory, or return the stored answer of an earlier request.
 
@@ -509,6 +516,8 @@ def answer_groups(
         Ids and units of the rows.
     inferred : bool, default=False
         True if the classes were read off the labels, which the ledger records.
+    anew : (str, str)
+        As in `warn_of_repeat`, of a question that names its groups; by default that of a fit.
     """
     query = checked(question.query)
     column = account.private_column(classes, given)
@@ -540,8 +549,7 @@ def answer_groups(
         counts.add(groups[asked], codes[asked])
         return drawn_answer(request, query, counts, charge, secret)
 
-    anew = RELEASE_ANEW if question.origin is None else _OTHER_CLUSTERS
-    return GroupAnswer(answered(charge, draw, anew), groups, held_out, kept)
+    return GroupAnswer(answered(charge, draw, anew if question.origin is None else _OTHER_CLUSTERS), groups, held_out, kept)
 
 
 def answer_sums(

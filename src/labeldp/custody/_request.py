@@ -57,11 +57,13 @@ _IN_WORDS = {"laws": "the laws of the columns", "sizes": "the numbers of classes
 _LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
-ANEW = "draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged"
-"""How to get a new answer, in Python, and of `labeldp release` and `aggregate` (REDRAW) and of `labeldp train` (RELEASE_ANEW)."""
-REDRAW = (ANEW, "draw anew with --redraw, which is charged")
+REDRAW = (
+    "draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged",
+    "draw anew with --redraw, which is charged",
+)
+"""How to get a new answer in Python and on the command line: of privatize, aggregate and release; RELEASE_ANEW: of a fit."""
 RELEASE_ANEW = (
-    ANEW,
+    "draw them anew with privatize(..., redraw=True), which is charged, and fit the noisy labels: a fit has no new draw of its own",
     "release them with labeldp release, which is charged, and train on the table that it writes: labeldp train has no new draw of its own",
 )
 

@@ -18,7 +18,7 @@ from labeldp import _validate
 from labeldp._hash import SetDigest, array_digest, digest, exact_array, sortable
 from labeldp.custody._draw import Draw, Prior, check_contract, law_per_row, prepare_side, public_words, question_words
 from labeldp.custody._encode import Name, RowIds, classes_for, declare, encode
-from labeldp.custody._request import RELEASE_ANEW, Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
+from labeldp.custody._request import REDRAW, RELEASE_ANEW, Account, Charge, PrivateColumn, Request, RunSecret, begin, warn_of_repeat
 from labeldp.errors import InvalidInput, LedgerError, LeftOutWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, places_of
@@ -166,7 +166,7 @@ def privatize(
     )
     # Every invalid argument was refused above. From here on epsilon may be spent.
     account.check()
-    with charged_run(request, account, codes, rows) as run:
+    with charged_run(request, account, codes, rows, REDRAW) as run:
         return run.draw_with_side(np.arange(len(codes)), law, used, side, name)
 
 
@@ -221,7 +221,7 @@ def open_run(
         units=rows.units_digest,
         id_name=given.id_name,
     )
-    return charged_run(request, account, codes, rows, by_labels=bool(public))
+    return charged_run(request, account, codes, rows, RELEASE_ANEW, by_labels=bool(public))
 
 
 _DRAW = "/draw"
@@ -479,7 +479,9 @@ class Run:
         return row_law
 
 
-def charged_run(request: Request, account: Account, codes: NDArray[np.int32], rows: "TableRows", *, by_labels: bool = False) -> Run:
+def charged_run(
+    request: Request, account: Account, codes: NDArray[np.int32], rows: "TableRows", anew: tuple[str, str], *, by_labels: bool = False
+) -> Run:
     """Charge a run over the labels of these rows, or resume or repeat an earlier run of the request.
 
     Parameters
@@ -489,6 +491,8 @@ def charged_run(request: Request, account: Account, codes: NDArray[np.int32], ro
     codes : (n,) int32
         Class codes: raw, private labels.
     rows : TableRows
+    anew : (str, str)
+        As in `warn_of_repeat`.
     """
 
     def pin_of(secret: RunSecret) -> str:
@@ -501,7 +505,7 @@ def charged_run(request: Request, account: Account, codes: NDArray[np.int32], ro
     charge = begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
     charge = replace(charge, receipt=replace(charge.receipt, rows_over_the_cap=over))
     if charge.repeats is not None:
-        warn_of_repeat(charge.receipt, anew=RELEASE_ANEW)
+        warn_of_repeat(charge.receipt, anew=anew)
     return Run(charge, codes, rows)
 
 

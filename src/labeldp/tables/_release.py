@@ -22,7 +22,7 @@ from labeldp._validate import joined
 from labeldp.aggregates import Aggregate, Histogram
 from labeldp.aggregates._result import query_from_dict
 from labeldp.custody._draw import law_per_row
-from labeldp.custody._request import Account, Overlap, warn_of_repeat
+from labeldp.custody._request import REDRAW, Account, Overlap, warn_of_repeat
 from labeldp.custody._staged import stage_name
 from labeldp.custody._stream import HISTOGRAM, RELEASE, TableDraw, TablePin
 from labeldp.errors import ChargesUnwarned, InvalidInput, ReleaseError
@@ -61,6 +61,8 @@ EARLIER = "earlier"
 _ORDERS = {"shuffle": "keyed permutation", "keep": "kept: stated to be public"}
 _PASSED_ON = ("label", "columns", "classes", "grid", "evidence", "id", "law", "receipt", "stage", "rows_over_the_cap", HISTOGRAM)
 """The facts of an earlier release by which its column is read and proven; besides them the digest of what it drew."""
+
+_PLAN_ANEW = ("make a new plan (labeldp.app.stage.plan), which is charged", "make a new plan with labeldp stage plan, which is charged")
 
 
 class Passes(Protocol):
@@ -184,7 +186,13 @@ class _Release:
         # The same request has settled: the table that was published then is returned, byte for byte.
         if isinstance(run, RunRecord):
             manifest = self._out.repeat(run, self._spec)  # the table may be gone: only an answer that is there comes back
-            warn_of_repeat(run.receipt, "Later changes to the table's labels or other columns are not in it.")
+            stale = "Later changes to the table's labels or other columns are not in it."
+            # A prior under which the law draws otherwise was refused above, or made another request.
+            if model is not None:
+                stale += " The prior's model was not asked again."
+            elif self._spec.prior is not None and self._spec.histogram is None:
+                stale += " The prior given now leads to the same draw."
+            warn_of_repeat(run.receipt, stale, REDRAW if self._spec.stage is None else _PLAN_ANEW)
             return TableRelease(self._out.place, run.receipt, True, manifest, self._unchanged)
         prior_facts = None if prior is None else prior.facts
         drawn = self._codec.classes, run.facts.law, run.receipt

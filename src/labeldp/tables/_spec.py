@@ -400,13 +400,21 @@ class ReleasePlan:
             raise InvalidInput("Expected classes of text or numbers in a plan, got others. Write them as text.") from None
 
     @classmethod
-    def from_json(cls, text: str, ledger: Ledger) -> "ReleasePlan":
+    def from_json(cls, text: str, ledger: Ledger, *, draws: bool = True) -> "ReleasePlan":
         """Read a plan that `to_json` wrote, and bind it to the given ledger.
+
+        Parameters
+        ----------
+        text : str
+        ledger : Ledger
+        draws : bool, default=True
+            False: the plan is only looked at or closed, which needs no budget and no key source.
 
         Raises
         ------
         InvalidInput
-            The text is no plan, or the plan was made for another ledger, budget or key source than the given one has.
+            The text is no plan, or the plan was made for another ledger. Or, if it draws, for another budget, or with a key source while
+            the given ledger has none and nothing is charged yet.
         """
         # A plan is a public file that others may edit. If it chose the ledger, the budget or the key source (which may name a function to
         # call), whoever edits it could hide a charge or run code. So these are given by the caller, and only compared with the plan.
@@ -422,7 +430,7 @@ class ReleasePlan:
             raise  # its message names the fact, such as a law that is not registered
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInput(f"Expected a plan of format {FORMAT}, got something else. Restore it, or make a new one.") from None
-        _check_same_ledger(said, plan)
+        _check_same_ledger(said, plan, draws)
         return plan
 
     def _law(self, name: str) -> Law:
@@ -474,18 +482,21 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
     )
 
 
-def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan) -> None:
-    """Refuse a plan that was made for another ledger, budget or key source than that of its `ledger`."""
+def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan, draws: bool) -> None:
+    """Refuse a plan that was made for another ledger than its `ledger`; if it draws, one that lacks its budget or key source."""
     given = _ledger_facts(plan.ledger)
     if given["location"] != said["location"]:
         raise InvalidInput(
             f"Expected the ledger that the plan was made for, {said['location']!r}, got {given['location']!r}. A plan does not choose the "
             "ledger: if it is the right one, give it yourself (ledger=, --ledger)."
         )
-    if said["key"] is not None and given["key"] != said["key"]:
+    if not draws:
+        return
+    # A source may move, so its text tells nothing. Once the plan is charged, the run's folder names the release secret by its id.
+    if said["key"] is not None and given["key"] is None and plan.run().record is None:
         raise InvalidInput(
-            f"Expected the key source that the plan was made for, {said['key']!r}, got {given['key']!r}. A plan does not choose it: if it "
-            "is the right one, give it yourself (Ledger(key=), --key, LABELDP_KEY)."
+            f"Expected a key source, since the plan was made with one, {said['key']!r}, got none. A plan does not choose it: give the "
+            "place of your release secret yourself (Ledger(key=), --key, LABELDP_KEY)."
         )
     # A budget that is set in the ledger holds anyway, so the plan's may differ.
     known = said["budget"] is None or given["budget"] == said["budget"]
