@@ -384,9 +384,9 @@ class Publication:
         text, first = (store.read(kept_name(name, self._stage)) for name in (KEPT_MANIFEST, KEPT_PLACE))
         facts = {} if text is None else json.loads(text)
         if facts.get("order", _ORDERS[spec.order]) != _ORDERS[spec.order]:
-            written = next(name for name in _ORDERS if name != spec.order)
+            asked, written = sorted(_ORDERS, key=lambda name: name != spec.order)
             raise ReleaseError(
-                f"Expected order={written!r} (--order {written}), in which this release has written its rows, got {spec.order!r}. It was "
+                f"Expected order={written!r} (--order {written}), in which this release has written its rows, got {asked!r}. It was "
                 "settled and is never written anew. Ask for it in its order, or for a new draw with redraw (--redraw), which is charged."
             )
         places = [self.place, *([self._first_place(first.decode())] if first else [])]
