@@ -171,16 +171,11 @@ def account_text(ledger: Any, receipts: Sequence[Receipt]) -> str:
     return " ".join([f"Dataset {dataset!r} in {ledger.location}.", *map(together_text, more)])
 
 
-def unfinished_runs(ledger: Any) -> set[str]:
-    """Ids of the charged runs that have not settled; asked for before a command, it tells later which run it went on with."""
-    return {run.run_id for run in ledger.runs() if run.state == "charged"}
-
-
-def charge_text(receipts: Sequence[Receipt], unfinished: set[str]) -> str:
-    """Report what a command charged, of the receipts of what it returns and the runs that were unfinished when it began."""
+def charge_text(ledger: Any, receipts: Sequence[Receipt], began: str) -> str:
+    """Report what a command charged, of the receipts of what it returns; what was charged before it began, an earlier call has paid for."""
     drawn = [each for each in receipts if not each.repeated]
-    before = _validate.sum_up(each.epsilon for each in drawn if each.run_id in unfinished)
-    paid = _validate.sum_up(each.epsilon for each in drawn if each.run_id not in unfinished)
+    earlier = {each.run_id for each in drawn if ledger.run(each.run_id).charged_at < began}
+    before, paid = (_validate.sum_up(each.epsilon for each in drawn if (each.run_id in earlier) is first) for first in (True, False))
     if not before:
         return f"Charged epsilon {paid:g}." if paid else "Nothing was drawn, nothing was charged."
     more = f"this one charged epsilon {paid:g} more" if paid else "nothing more was charged"

@@ -43,7 +43,6 @@ from labeldp.cli._common import (
     spec_of,
     split,
     unescaped,
-    unfinished_runs,
     usage,
 )
 
@@ -111,10 +110,11 @@ def release(
     """Release a table whose label column is private; every other column passes unchanged."""
     from labeldp.app._ledger import spent_together
     from labeldp.app._release import release as run
+    from labeldp.ledger._database import utc_now
     from labeldp.tables._release import charged_histogram
 
     spec, record = asked.spec(prior), ledger.open()
-    unfinished = unfinished_runs(record)
+    began = utc_now()
     with progress_bars(as_json) as progress, asked.one_list_told():
         done = run(source, out, spec, record, engine.engine, master=engine.master, redraw=redraw, progress=progress)
     if as_json:
@@ -124,7 +124,7 @@ def release(
             | {"together": spent_together(record, done.receipt.dataset)}
         )
         return
-    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else charge_text([done.receipt], unfinished)
+    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else charge_text(record, [done.receipt], began)
     histogram = charged_histogram(done.receipt)
     what += "" if histogram is None else f" Of it, {histogram.epsilon:g} is for the histogram in the manifest."
     over = done.manifest.get("rows_over_the_cap")

@@ -36,7 +36,6 @@ from labeldp.cli._common import (
     spec_of,
     split,
     unescaped,
-    unfinished_runs,
     usage,
 )
 from labeldp.receipt import Receipt
@@ -275,11 +274,12 @@ def train(
     from labeldp.app._train import DRAWN
     from labeldp.app._train import train as run
     from labeldp.inputs._arrays import is_arrays
+    from labeldp.ledger._database import utc_now
 
     spec = asked.spec(source, inputs, evidence, net)
     usage(lambda: spec.net.require_net(spec.model, images=spec.inputs.image is not None or is_arrays(source)))
     record = ledger.open()
-    unfinished = set() if spec.epsilon is None else unfinished_runs(record)
+    began = utc_now()
     with progress_bars(as_json) as progress, asked.one_list_told():
         done = run(source, out, spec, record, progress)
     how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != DRAWN else ""
@@ -295,7 +295,7 @@ def train(
     if done.noisy_columns:
         text += f"\nNo features, since releases drew them from private columns: {', '.join(done.noisy_columns)}."
         told["noisy_columns"] = list(done.noisy_columns)
-    answer(as_json, told, f"{text}\n{cost_text(done.facts, record, unfinished)}")
+    answer(as_json, told, f"{text}\n{cost_text(done.facts, record, began)}")
 
 
 def column_text(column: Mapping[str, Any]) -> str:
@@ -318,14 +318,14 @@ def left_out_text(facts: Mapping[str, Any]) -> str:
     return f" {over:,} rows over the cap were left out{where}." if over else ""
 
 
-def cost_text(facts: Mapping[str, Any], ledger: Any, unfinished: set[str]) -> str:
+def cost_text(facts: Mapping[str, Any], ledger: Any, began: str) -> str:
     """Report the charge of the training, and what its data set has spent in all."""
     from labeldp.app._train import DRAWN
 
     if facts["trained_on"] != DRAWN:
         return "Nothing was drawn, nothing was charged."
     receipts = [Receipt.from_dict(each) for each in facts["receipts"]]  # a prior of clusters has a charge of its own
-    return f"{charge_text(receipts, unfinished)} {account_text(ledger, receipts)}"
+    return f"{charge_text(ledger, receipts, began)} {account_text(ledger, receipts)}"
 
 
 def quality_text(facts: Mapping[str, Any]) -> str:

@@ -122,12 +122,13 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
                 f"Expected {n_classes} classes, as many as the law is about, got {len(classes)} combinations. Make the law with .law."
             )
         return classes
-    values = classes if isinstance(classes, Grid) else tuple(v.item() if isinstance(v, np.generic) else v for v in _listed(classes))
-    if values is not classes and any(isinstance(v, np.datetime64) and isinstance(v.item(), int) for v in classes):
+    listed = classes if isinstance(classes, Grid) else _listed(classes)
+    if any(isinstance(v, np.datetime64) and isinstance(v.item(), int) for v in listed):
         # NumPy makes numbers of nanoseconds, which would be classes that no reader knows again.
         raise InvalidInput(
             "Expected classes that are plain values, got times in nanoseconds. Make labels and classes text, such as '2024-01-31'."
         )
+    values = listed if isinstance(listed, Grid) else tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
     # Classes enter keys and digests by their repr, so they must be plain values that have the same repr on every machine.
     if not all(isinstance(value, Hashable) for value in values):
         raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")

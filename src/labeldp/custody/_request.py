@@ -672,10 +672,9 @@ class _Earlier:
 def _nearly_repeated(request: Request, account: Account, runs: Sequence[RunRecord], coverage: RowSet | None) -> str:
     """Say which settings keep a request from repeating an earlier run at no cost; "" if it is near to none. All of this is public."""
     event = json.loads(json.dumps(request.event))  # as the ledger has it, where tuples are lists
-    # A run that was killed counts, too: it is paid for, and goes on with its own settings.
-    usable = (
-        [] if account.redraw else [run for run in reversed(runs) if run.state == "settled" or (run.state == "charged" and run.repeatable)]
-    )
+    # A run that was killed counts, too: it is paid for, and goes on with its own settings. With the same ones it was not resumed: no news.
+    goes_on = [run for run in runs if run.state == "charged" and run.repeatable and run.identity != request.identity]
+    usable = [] if account.redraw else [run for run in reversed(runs) if run.state == "settled" or run in goes_on]
     alike = [run for run in usable if run.event["event"] == event["event"]]
     for run in alike:
         column = replace(request.column, max_rows_per_unit=run.max_rows_per_unit)
