@@ -13,7 +13,8 @@ SOURCE = ROOT / "src" / "labeldp"
 FILES = sorted(path for path in SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in FILES}
 
-# A module may import from lower numbers and from its own group; groups of one number are siblings and do not import each other.
+# A module may import from lower numbers and from its own group; groups of one number are siblings
+# and do not import each other.
 LAYERS = {
     "errors": 0,
     "_validate": 1,
@@ -57,7 +58,8 @@ def group_of(module: str) -> str:
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Every absolute module that a file imports, anywhere in it, with the line; `from package import submodule` is the submodule."""
+    """Every absolute module that a file imports, anywhere in it, with the line; `from package
+    import submodule` is the submodule."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -70,11 +72,16 @@ def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def edges() -> dict[str, set[str]]:
-    """Which module imports which, lazy imports counted. The package's own __init__ only names what others hold."""
+    """Which module imports which, lazy imports counted. The package's own __init__ only names what
+    others hold."""
     graph: dict[str, set[str]] = {}
     for name, path in MODULES.items():
         if name != "labeldp":
-            graph[name] = {target for target, _ in imported(TREES[path]) if target in MODULES and target not in (name, "labeldp")}
+            graph[name] = {
+                target
+                for target, _ in imported(TREES[path])
+                if target in MODULES and target not in (name, "labeldp")
+            }
     return graph
 
 
@@ -100,11 +107,17 @@ def test_no_module_imports_the_package_itself() -> None:
     wrong = []
     for name, path in MODULES.items():
         for node in ast.walk(TREES[path]) if name != "labeldp" else ():
-            if isinstance(node, ast.Import) and any(alias.name == "labeldp" for alias in node.names):
+            if isinstance(node, ast.Import) and any(
+                alias.name == "labeldp" for alias in node.names
+            ):
                 wrong.append(f"{name}:{node.lineno}")
             if isinstance(node, ast.ImportFrom) and node.module == "labeldp":
                 names = {alias.name for alias in node.names}
-                wrong += [f"{name}:{node.lineno} {n}" for n in names if f"labeldp.{n}" not in MODULES and n != "__version__"]
+                wrong += [
+                    f"{name}:{node.lineno} {n}"
+                    for n in names
+                    if f"labeldp.{n}" not in MODULES and n != "__version__"
+                ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -128,14 +141,22 @@ def test_no_import_cycles() -> None:
 
 def uses(path: Path, *modules: str) -> list[str]:
     """The lines of a file that import one of these modules or a part of it."""
-    found = [(name, line) for name, line in imported(TREES[path]) if any(name == m or name.startswith(f"{m}.") for m in modules)]
+    found = [
+        (name, line)
+        for name, line in imported(TREES[path])
+        if any(name == m or name.startswith(f"{m}.") for m in modules)
+    ]
     return [f"{path.relative_to(ROOT)}:{line} {name}" for name, line in found]
 
 
 def attribute_uses(path: Path, pattern: str) -> list[str]:
     """The lines of a file where a dotted name like np.random.normal matches."""
     nodes = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Attribute)]
-    return [f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}" for node in nodes if re.fullmatch(pattern, ast.unparse(node))]
+    return [
+        f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
+        for node in nodes
+        if re.fullmatch(pattern, ast.unparse(node))
+    ]
 
 
 def inside(path: Path, *folders: str) -> bool:
@@ -145,14 +166,27 @@ def inside(path: Path, *folders: str) -> bool:
 
 def test_statistical_randomness_stays_out_of_noise() -> None:
     """numpy.random trains models; it never touches laws, custody, evidence or tables."""
-    paths = [path for path in FILES if not inside(path, "learn", "deep", "protocol", "app", "datasets", "report")]
-    wrong = [use for path in paths for use in uses(path, "random", "numpy.random") + attribute_uses(path, r"(np|numpy)\.random(\..*)?")]
+    paths = [
+        path
+        for path in FILES
+        if not inside(path, "learn", "deep", "protocol", "app", "datasets", "report")
+    ]
+    wrong = [
+        use
+        for path in paths
+        for use in uses(path, "random", "numpy.random")
+        + attribute_uses(path, r"(np|numpy)\.random(\..*)?")
+    ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_secret_randomness_is_drawn_in_custody_only() -> None:
     paths = [path for path in FILES if not inside(path, "noise", "ledger", "custody")]
-    wrong = [use for path in paths for use in uses(path, "secrets", "uuid") + attribute_uses(path, r"os\.(urandom|getrandom)")]
+    wrong = [
+        use
+        for path in paths
+        for use in uses(path, "secrets", "uuid") + attribute_uses(path, r"os\.(urandom|getrandom)")
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -162,15 +196,27 @@ ONE_DOOR = {
     r"encode": ("custody/_run.py", "custody/_aggregation.py", "protocol/metrics.py", "datasets"),
     r"derive_key": ("custody/_request.py", "custody/_draw.py", "ledger/_rowset.py"),
 }
-"""Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are public), and makes keys."""
+"""Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are
+public), and makes keys."""
 
 
 @pytest.mark.parametrize("pattern", ONE_DOOR)
 def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
-    calls = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    found = [(path, call.lineno) for path, call in calls if re.fullmatch(pattern, ast.unparse(call.func))]
+    calls = [
+        (path, node)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
+    found = [
+        (path, call.lineno) for path, call in calls if re.fullmatch(pattern, ast.unparse(call.func))
+    ]
     assert found, "it guards something that is there"
-    wrong = [f"{path.relative_to(ROOT)}:{line}" for path, line in found if not inside(path, *ONE_DOOR[pattern])]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path, line in found
+        if not inside(path, *ONE_DOOR[pattern])
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -191,7 +237,9 @@ def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
         (("labeldp.research",), ("research", "app/_aggregate.py")),  # `labeldp peer`
     ],
 )
-def test_libraries_stay_where_they_belong(modules: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+def test_libraries_stay_where_they_belong(
+    modules: tuple[str, ...], allowed: tuple[str, ...]
+) -> None:
     wrong = [use for path in FILES if not inside(path, *allowed) for use in uses(path, *modules)]
     assert not wrong, "\n".join(wrong)
 
@@ -202,7 +250,9 @@ def test_only_commands_print() -> None:
         for path, tree in TREES.items()
         if not inside(path, "cli")
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -210,7 +260,11 @@ def test_only_commands_print() -> None:
 @pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "examples"])
 def test_every_file_names_its_licence(folder: str) -> None:
     first = "# SPDX-License-Identifier: Apache-2.0"
-    wrong = [str(path) for path in (ROOT / folder).rglob("*.py") if path.read_text(encoding="utf-8").split("\n", 1)[0] != first]
+    wrong = [
+        str(path)
+        for path in (ROOT / folder).rglob("*.py")
+        if path.read_text(encoding="utf-8").split("\n", 1)[0] != first
+    ]
     assert not wrong, f"the first line of each must be: {first}\n" + "\n".join(wrong)
 
 
@@ -219,7 +273,9 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def test_functions_are_annotated() -> None:
@@ -227,7 +283,9 @@ def test_functions_are_annotated() -> None:
     for path, tree in TREES.items():
         for function in functions(tree):
             arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-            bare = [a.arg for a in arguments if a.annotation is None and a.arg not in ("self", "cls")]
+            bare = [
+                a.arg for a in arguments if a.annotation is None and a.arg not in ("self", "cls")
+            ]
             if bare or (function.returns is None and function.name != "__init__"):
                 wrong.append(f"{path.relative_to(ROOT)}:{function.lineno} {function.name} {bare}")
     assert not wrong, "\n".join(wrong)
@@ -248,10 +306,13 @@ RAW = {"labels", "raw", "raw_labels", "y", "codes"}  # what raw labels are calle
 
 
 def test_no_message_shows_raw_labels() -> None:
-    """In messages and logs, an array of labels may be described (its length, shape, type), never shown, whole or by element."""
+    """In messages and logs, an array of labels may be described (its length, shape, type), never
+    shown, whole or by element."""
     wrong = []
     for path, tree in TREES.items():
-        if not inside(path, "noise", "ledger", "custody", "tables", "learn", "protocol", "inputs", "app"):
+        if not inside(
+            path, "noise", "ledger", "custody", "tables", "learn", "protocol", "inputs", "app"
+        ):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FormattedValue):
@@ -267,16 +328,27 @@ def test_nothing_is_a_stub() -> None:
     wrong = []
     for path, tree in TREES.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Raise) and node.exc is not None and "NotImplementedError" in ast.unparse(node.exc):
+            if (
+                isinstance(node, ast.Raise)
+                and node.exc is not None
+                and "NotImplementedError" in ast.unparse(node.exc)
+            ):
                 wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-        wrong += [f"{path.relative_to(ROOT)}: {word}" for word in re.findall(r"\b(TODO|FIXME|XXX)\b", path.read_text(encoding="utf-8"))]
+        wrong += [
+            f"{path.relative_to(ROOT)}: {word}"
+            for word in re.findall(r"\b(TODO|FIXME|XXX)\b", path.read_text(encoding="utf-8"))
+        ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_the_whole_suite_was_collected(request: pytest.FixtureRequest) -> None:
     """Lost tests are seen: this many are known to exist."""
     config = request.config
-    asked = [argument.split("::")[0] for argument in config.invocation_params.args if not argument.startswith("-")]
+    asked = [
+        argument.split("::")[0]
+        for argument in config.invocation_params.args
+        if not argument.startswith("-")
+    ]
     chosen = [argument for argument in asked if (ROOT / argument).exists()]
     if chosen or config.option.keyword or config.option.markexpr:
         pytest.skip("only part of the suite was asked for")
@@ -284,5 +356,9 @@ def test_the_whole_suite_was_collected(request: pytest.FixtureRequest) -> None:
 
 
 def test_the_package_holds_nothing_but_source() -> None:
-    strangers = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != "py.typed"]
+    strangers = [
+        path
+        for path in SOURCE.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != "py.typed"
+    ]
     assert not strangers, strangers

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label differential privacy: release noisy labels once, train on them with any tool, and prove what was spent.
+"""Label differential privacy: release noisy labels once, train on them with any tool, and prove
+what was spent.
 
     law  --privatize(labels)-->  NoisyLabels  --likelihood (n, K)-->  any learner
 
