@@ -295,7 +295,8 @@ def _shown(values: Array, scale: float, digits: int) -> str:
 def tables() -> str:
     """The tables of the kept runs."""
     runs = load_runs(RESULT)
-    return f"{accuracies([run for run in runs if run['data'] == 'fashion_mnist'])}\n\n{risks([run for run in runs if 'made' in run['data']])}"
+    fashion = accuracies([run for run in runs if run["data"] == "fashion_mnist"])
+    return f"{fashion}\n\n{risks([run for run in runs if 'made' in run['data']])}"
 
 
 def accuracies(runs: Sequence[Run]) -> str:

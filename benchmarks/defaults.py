@@ -220,8 +220,10 @@ def report(runs: Sequence[Run]) -> str:
         accuracy = 100 * np.mean([r["accuracy"] for r in base.values()])
         worth = _worth(name, LEARNED.get(name, ROWS * 4 // 5), base[seeds[0]]["epsilon"])
         lines = [
-            f"{name}: defaults, estimated accuracy {accuracy:.1f} %, {len(seeds)} seeds, label"
-            f" equivalents {worth}"
+            (
+                f"{name}: defaults, estimated accuracy {accuracy:.1f} %, {len(seeds)} seeds, label"
+                f" equivalents {worth}"
+            )
         ]
         for setting in list(SETTINGS)[1:]:
             pairs = [
@@ -256,8 +258,10 @@ def report_stages(runs: Sequence[Run]) -> str:
         seeds = [key[3] for key in found if key[:3] == (name, learner, epsilon) and key[4] == 1]
         one = [found[name, learner, epsilon, seed, 1] for seed in seeds]
         cells = [
-            f"{100 * np.mean([r['accuracy'] for r in one]):.1f},"
-            f" {np.mean([r['core_seconds'] for r in one]):.1f} s"
+            (
+                f"{100 * np.mean([r['accuracy'] for r in one]):.1f},"
+                f" {np.mean([r['core_seconds'] for r in one]):.1f} s"
+            )
         ]
         for n in STAGES[1:]:
             more = [found.get((name, learner, epsilon, seed, n)) for seed in seeds]

@@ -4,9 +4,12 @@ a table.
 
     python -m benchmarks deep --table fashion-mnist --size cpu [--epsilon 1 2] [--method ours-2
     paper-2st] [--seeds 3] [--report]
-    python -m benchmarks deep --table why [--epsilon 1]       # also ratings, splits, mixups, nets, precision
-    python -m benchmarks deep --summary                       # of what was run: ours in two stages beside the published numbers
-    python -m benchmarks deep --table mnist --tiny            # try a command out: 600 rows, one epoch a stage, recorded elsewhere
+    # also ratings, splits, mixups, nets, precision
+    python -m benchmarks deep --table why [--epsilon 1]
+    # of what was run: ours in two stages beside the published numbers
+    python -m benchmarks deep --summary
+    # try a command out: 600 rows, one epoch a stage, recorded elsewhere
+    python -m benchmarks deep --table mnist --tiny
 
 Each run is a process of its own and is recorded in results/deep.json before it starts and after it
 ends, with its seed, recipe, law of each stage, epochs, wall time, device and commit. A finished run

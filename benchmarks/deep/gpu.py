@@ -17,10 +17,12 @@ the minute.
    counts or votes of clusters, or both.
 
     python -m benchmarks gpu                      all that has not finished, until it is done
-    python -m benchmarks gpu --seconds 540        stops in time, and goes on from there when it is started again
+    python -m benchmarks gpu --seconds 540        stops in time, and goes on from there when it is
+                                                  started again
     python -m benchmarks gpu --part sharing --table cifar10 --epsilon 1 --seeds 3 [--method "half
     counted"]
-    python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, an epoch or two; not kept with the results
+    python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, an
+                                                  epoch or two; not kept with the results
 
 Runs of 1. and 3. are kept in results/gpu.json; features, and trainings that are not over, in
 benchmarks/.cache (or the folder that SMALL_EPSILON_CACHE names). A training of 1. goes on behind
@@ -374,10 +376,8 @@ def _data(table: str, settings: Settings) -> Data:
 
 
 def _trunk_file(data: Data, settings: Settings) -> Path:
-    return (
-        CACHE
-        / f"gpu-{data.name}-{len(data.X)}-{settings.feature_epochs}-{settings.net.replace(':', '-')}.pt"
-    )
+    net = settings.net.replace(":", "-")
+    return CACHE / f"gpu-{data.name}-{len(data.X)}-{settings.feature_epochs}-{net}.pt"
 
 
 def _checkpoint(piece: Piece, settings: Settings) -> Path:

@@ -7,8 +7,9 @@ are chosen on noisy held-out labels (`deep-choose`; README.md says how far that 
 paper's are as published (Ghazi et al. 2021, Appendix B, and the authors' code, whose decays come at
 45 and 75 % of a stage); their values are those of `labeldp.deep.recipes`:
     --size gpu   its nets, epochs, rates, batch sizes, augmentation, penalty
-    --size cpu   its law, loss, mixup, split, temperature, filter, augmentation and schedule; our net, batch and peak rate, and about as
-                 many images trained on as ours, since its own nets take hours on two cores
+    --size cpu   its law, loss, mixup, split, temperature, filter, augmentation and schedule; our
+                 net, batch and peak rate, and about as many images trained on as ours, since its
+                 own nets take hours on two cores
 "tuned" is their law, loss, filter, split and temperature with the training that ours has: same net,
 epochs, rates, averaged weights, clipped gradients and views, and no mixup, which noisy held-out
 labels spoke against. ALIBI (Malek et al. 2021) is its law and its soft labels, with the model's own

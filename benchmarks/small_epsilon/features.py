@@ -2,7 +2,8 @@
 """Features that a small net learns from the training images alone: SimCLR, and SCAN's ten clusters
 on top. Needs torch, no label is read.
 
-    python -m benchmarks small-epsilon-rates        how the rates were chosen: losses without labels, by rate
+    python -m benchmarks small-epsilon-rates        how the rates were chosen: losses without
+                                                    labels, by rate
 
 A training is kept in a cache by its data and recipe, so that the cells of all methods, seeds and
 epsilons share it. Nothing of the recipes was chosen by looking at labels. Known of the data:
@@ -239,8 +240,5 @@ def main(arguments: Sequence[str]) -> None:
         print(f"SimCLR, rate {rate:g}: {_simclr(SimCLR(rate=rate, epochs=3), X)[1]}", flush=True)
     below = _trained("mnist", "self-supervised", SimCLR(), X[: rows // 3], X[:1])
     for rate in (0.02, 0.1, 0.4):
-        print(
-            f"SCAN, rate {rate:g}:"
-            f" {_scan(SCAN(SimCLR(), epochs=20, rate=rate, self_label_epochs=1), below, X[: rows // 3])[1]}",
-            flush=True,
-        )
+        settings = SCAN(SimCLR(), epochs=20, rate=rate, self_label_epochs=1)
+        print(f"SCAN, rate {rate:g}: {_scan(settings, below, X[: rows // 3])[1]}", flush=True)

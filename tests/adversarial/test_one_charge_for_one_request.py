@@ -116,7 +116,8 @@ from labeldp.custody._encode import RowIds
 
 name, ledger = sys.argv[2], Ledger(sys.argv[1])
 run = open_run(
-    np.arange(300) % 2, classes=[0, 1], epsilon=2.0, laws={"name": "test"}, dataset="d", rows=RowIds.of(np.arange(300)), ledger=ledger
+    np.arange(300) % 2, classes=[0, 1], epsilon=2.0, laws={"name": "test"}, dataset="d",
+    rows=RowIds.of(np.arange(300)), ledger=ledger
 )
 while time.time() < float(sys.argv[3]):
     pass
@@ -154,7 +155,10 @@ from labeldp.custody._run import Run
 X = np.random.default_rng(0).normal(size=(1200, 3))
 y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
 Run.settle = lambda self: os.kill(os.getpid(), signal.SIGKILL)
-facts = {"epsilon": 2.0, "law": "rr-with-prior", "classes": range(3), "dataset": "d", "n_stages": 2, "random_state": 0}
+facts = {
+    "epsilon": 2.0, "law": "rr-with-prior", "classes": range(3), "dataset": "d", "n_stages": 2,
+    "random_state": 0,
+}
 model = LabelDPClassifier(LogisticRegression(), ledger=Ledger(sys.argv[1]), **facts)
 model.fit(X, y, ids=np.arange(1200))
 """

@@ -260,13 +260,16 @@ def die(*_):
 
 if sys.argv[2] == "before the store":
     write = run_store.RunStore.write
-    run_store.RunStore.write = lambda store, name, data: write(store, name, data) if name == run_store.CHARGE else die()
+    run_store.RunStore.write = lambda store, name, data: (
+        write(store, name, data) if name == run_store.CHARGE else die()
+    )
 if sys.argv[2] == "before settling":
     Ledger.settle = die
 rng = np.random.default_rng(0)
 labels, groups = rng.integers(0, 3, 600), rng.integers(0, 4, 600)
 try:
-    found = ldp.aggregate(labels, ldp.aggregates.Histogram(3, 0.5, 4), groups, dataset="d", ledger=ldp.Ledger(sys.argv[1], budget=2.0))
+    query, ledger = ldp.aggregates.Histogram(3, 0.5, 4), ldp.Ledger(sys.argv[1], budget=2.0)
+    found = ldp.aggregate(labels, query, groups, dataset="d", ledger=ledger)
     print(found.receipt.run_id, found.values.tolist())
 except ldp.BudgetExceeded:
     print("refused")

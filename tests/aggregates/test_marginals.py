@@ -145,7 +145,10 @@ def test_what_is_no_query_is_refused(facts: dict[str, object], named: str) -> No
 
 
 def test_json_form_is_read_back_and_kept() -> None:
-    text = '{"query":"marginals","n_classes":3,"epsilon":0.5,"n_groups":11,"mechanism":"laplace","delta":0.0,"sizes":[4,2,5]}'
+    text = (
+        '{"query":"marginals","n_classes":3,"epsilon":0.5,"n_groups":11,"mechanism":"laplace",'
+        '"delta":0.0,"sizes":[4,2,5]}'
+    )
     assert (
         query_from_dict(json.loads(text))
         == QUERY

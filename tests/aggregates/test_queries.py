@@ -402,7 +402,10 @@ def test_json_form_is_read_back(query: Query) -> None:
 
 def test_json_form_is_kept() -> None:
     """What one release wrote, every later one reads."""
-    text = '{"query":"histogram","n_classes":3,"epsilon":0.1,"n_groups":4,"mechanism":"laplace","delta":0.0}'
+    text = (
+        '{"query":"histogram","n_classes":3,"epsilon":0.1,"n_groups":4,"mechanism":"laplace",'
+        '"delta":0.0}'
+    )
     assert query_from_dict(json.loads(text)) == Histogram(3, 0.1, 4)
     assert Histogram(3, 0.1, 4).to_dict() == json.loads(text)
 

@@ -65,9 +65,10 @@ def test_no_row_is_longer_than_the_bound_in_integers(row: list[float], norm: flo
 def test_the_noise_is_enough_and_not_much_more(epsilon: float, delta: float, rows: int) -> None:
     query = FeatureSums(10, epsilon, 50, delta=delta, norm=3.0)
     variance = query._variance(rows)
-    bound = lambda s: _gaussian.composed_delta(
-        Fraction(2 * (rows * UNITS) ** 2) / (s - 2), 500, epsilon
-    )  # noqa: E731
+
+    def bound(s: Fraction) -> Fraction:
+        return _gaussian.composed_delta(Fraction(2 * (rows * UNITS) ** 2) / (s - 2), 500, epsilon)
+
     assert bound(variance) <= delta < bound(variance * Fraction(9999, 10000))
     sigma = query.standard_deviation(rows)
     assert sigma == pytest.approx(3.0 * rows * _gaussian.analytic_sigma(epsilon, delta), rel=1e-6)

@@ -110,7 +110,8 @@ def die(found):
     os.kill(os.getpid(), signal.SIGKILL)
 
 tries = [(Histogram(2, 0.5, 1), np.zeros(6, int))]
-aggregate_best([0, 1] * 3, tries, die, tuning=RepeatAndSelect(8), dataset="d", ledger=ldp.Ledger(sys.argv[1]))
+ledger = ldp.Ledger(sys.argv[1])
+aggregate_best([0, 1] * 3, tries, die, tuning=RepeatAndSelect(8), dataset="d", ledger=ledger)
 """
 
 

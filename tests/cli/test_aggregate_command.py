@@ -471,7 +471,8 @@ def test_several_label_columns_are_refused_with_what_to_do(tmp_path: Path) -> No
     code, _, said = run("aggregate", visits(tmp_path / "in.csv"), "--label", "kind, visit", *asked)
     assert (
         code == 4
-        and "Expected one label column, got 'kind', 'visit'. Ask about each by itself, such as --label kind"
+        and "Expected one label column, got 'kind', 'visit'. Ask about each by"
+        " itself, such as --label kind"
         in said
     )
     assert not (tmp_path / "out.csv").exists() and (

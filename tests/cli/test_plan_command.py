@@ -113,7 +113,8 @@ def test_a_range_is_planned_on_the_command_line() -> None:
     code, said = planned("--range", "0:100", "--grid", "11", "--epsilon", "1,4", "--rows", "900")
     assert (
         code == 0
-        and "labeldp train (best by LabelDPRegressor in two stages: --stages 2) and labeldp release draw them by default."
+        and "labeldp train (best by LabelDPRegressor in two stages: --stages 2) and"
+        " labeldp release draw them by default."
         in said
         and "mean_error" in said
         and "28.9" not in said

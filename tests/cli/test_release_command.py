@@ -69,7 +69,8 @@ def test_rows_over_the_cap_are_told(tmp_path: Path) -> None:
         )
         assert (
             code == 0
-            and "1-label-DP for each family (at most 1 row each). 300 rows over the cap were left out."
+            and "1-label-DP for each family (at most 1 row each). 300 rows over the"
+            " cap were left out."
             in said
         )
         assert (
@@ -522,7 +523,8 @@ def publishing(real):
         if where == f"after publish {calls}":
             die()
     return publish
-Place.move, Staging.write_manifest = publishing(Place.move), publishing(Staging.write_manifest)  # the file, then the manifest
+# The file, then the manifest.
+Place.move, Staging.write_manifest = publishing(Place.move), publishing(Staging.write_manifest)
 def progress(phase, done, total):
     if where == phase:
         die()
@@ -645,7 +647,8 @@ def test_an_interrupt_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert code == 130
     assert (
         "Interrupted" in said
-        and "an answer about groups or clusters that was not yet stored is asked, and charged, again"
+        and "an answer about groups or clusters that was not yet stored is asked,"
+        " and charged, again"
         in said
     )
     assert not any(p.name.startswith(("o.", ".o")) for p in tmp_path.iterdir())
@@ -1070,7 +1073,8 @@ def test_a_copy_of_the_table_is_warned_of_and_strictly_refused(tmp_path: Path) -
     code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient"))
     assert (
         code == 0
-        and "warning: Data set 'copy' has 400 ids in column 'patient', and many of them are also in data set 'in'"
+        and "warning: Data set 'copy' has 400 ids in column 'patient', and many of"
+        " them are also in data set 'in'"
         in told
     )
 

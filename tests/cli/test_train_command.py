@@ -813,7 +813,8 @@ def test_a_training_says_what_it_was_charged(tmp_path: Path) -> None:
     code, said, _ = run(*price, "--dataset", "asked", "--out", tmp_path / "d")
     assert (
         code == 0
-        and "In all each row of dataset 'asked' has spent up to epsilon 9, on columns 'bought', 'price'."
+        and "In all each row of dataset 'asked' has spent up to epsilon 9, on"
+        " columns 'bought', 'price'."
         in said
     )
 

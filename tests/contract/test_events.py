@@ -52,9 +52,10 @@ def test_json_form_is_kept() -> None:
     kept = {
         full: 1.0,
         '{"event":"label-draw","law":{},"epsilon":0.5}': 0.5,
-        '{"event":"aggregate","query":{"query":"vote"},"epsilon":0.5,"delta":1e-06,"unit":"row","max_rows_per_unit":2}': (
-            0.5
-        ),
+        (
+            '{"event":"aggregate","query":{"query":"vote"},"epsilon":0.5,"delta":1e-06,'
+            '"unit":"row","max_rows_per_unit":2}'
+        ): (0.5),
     }
     for text, epsilon in kept.items():
         assert events.event_of(json.loads(text)).epsilon == epsilon

@@ -22,7 +22,10 @@ from labeldp.noise._words import new_run_id
 ledger = Ledger(sys.argv[1], budget=float(sys.argv[2]))
 for _ in range(int(sys.argv[3])):
     event = LabelDraw({"law": "rr"}, 0.1).to_dict()
-    facts = {"dataset": "d", "column": "y", "epsilon": 0.1, "event": event, "identity": "same", "run_id": new_run_id()}
+    facts = {
+        "dataset": "d", "column": "y", "epsilon": 0.1, "event": event, "identity": "same",
+        "run_id": new_run_id(),
+    }
     try:
         print(ledger.charge(Spending(**facts)).run_id, flush=True)
     except BudgetExceeded:

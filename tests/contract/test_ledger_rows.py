@@ -400,8 +400,10 @@ def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_r
     with pytest.raises(RowsOverlap, match="unknown number"):
         charge(ledger, np.arange(200, 300), overlap="refuse")
     assert ledger.verify() == [
-        f"The row set of run {run_id} is missing, damaged or of an older version: it counts for"
-        " every row now."
+        (
+            f"The row set of run {run_id} is missing, damaged or of an older version: it counts for"
+            " every row now."
+        )
     ]
     ledger.runs_dir.rename(ledger.runs_dir.with_name("elsewhere"))
     (said,) = ledger.verify()

@@ -284,7 +284,8 @@ def test_a_spent_budget_names_the_settings_of_commands(tmp_path):
     code, told = run("release", "b.csv", "0.5", "--law", "subset")
     assert (
         code == 3
-        and 'has answered this request with other settings: epsilon (then 1.0, now 0.5); law (then "rr", now "subset")'
+        and "has answered this request with other settings: epsilon (then 1.0, now"
+        ' 0.5); law (then "rr", now "subset")'
         in told
     )
     code, told = run("train", "m", "1")

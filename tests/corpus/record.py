@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records what each call of `calls.py` gives and leaves behind, and says where a replay differs.
 
-    python -m tests.corpus.record [NAME ...]     writes recorded/NAME.json of these calls, or of all that need no extra
+    python -m tests.corpus.record [NAME ...]     writes recorded/NAME.json of these calls, or of all
+                                                 that need no extra
 
 A recording holds what the call returned, every file that it left (content and rights), the facts
 that entered each key, and labeldp's warnings and log. Not kept as it is, because it cannot be the

@@ -125,7 +125,10 @@ def test_numbers_of_california_housing_are_the_published_ones(
 
 
 def test_california_housing_in_both_forms(tmp_path: Path) -> None:
-    numbers = "-122.230000,37.880000,41.000000,880.000000,129.000000,322.000000,126.000000,8.325200,452600.000000"
+    numbers = (
+        "-122.230000,37.880000,41.000000,880.000000,129.000000,322.000000,126.000000,8.325200,"
+        "452600.000000"
+    )
     archive = pack(
         tmp_path / "cal_housing.tgz",
         {"CaliforniaHousing/cal_housing.data": f"{numbers}\n{numbers}\n".encode()},

@@ -491,7 +491,8 @@ def test_what_would_add_noise_to_noise_is_refused(data, settings):
 TRAINING_MACHINE = """
     import sys
 
-    HAS_NOT = {"sklearn", "scipy", "cryptography", "pyroaring", "platformdirs", "typer", "rich", "skops", "pooch", "joblib", "pandas"}
+    HAS_NOT = {"sklearn", "scipy", "cryptography", "pyroaring", "platformdirs", "typer", "rich"}
+    HAS_NOT |= {"skops", "pooch", "joblib", "pandas"}
 
 
     class Without:
@@ -502,7 +503,9 @@ TRAINING_MACHINE = """
             return getattr(self.finder, name)
 
         def find_spec(self, name, path=None, target=None):
-            return None if name.split(".")[0] in HAS_NOT else self.finder.find_spec(name, path, target)
+            if name.split(".")[0] in HAS_NOT:
+                return None
+            return self.finder.find_spec(name, path, target)
 
 
     sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
@@ -515,9 +518,11 @@ TRAINING_MACHINE = """
     from labeldp.deep import Recipe
     from labeldp.deep.models import Mlp
 
-    noisy, X = labeldp.NoisyLabels.load(sys.argv[1] + "/noisy.parquet"), np.load(sys.argv[1] + "/X.npy")
+    noisy = labeldp.NoisyLabels.load(sys.argv[1] + "/noisy.parquet")
+    X = np.load(sys.argv[1] + "/X.npy")
     recipe = Recipe(epochs=4, batch_size=128, rate=0.05, precision="float32")
-    model = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, validation_fraction=0.2, random_state=0, folder=sys.argv[1] + "/fit")
+    settings = {"validation_fraction": 0.2, "random_state": 0, "folder": sys.argv[1] + "/fit"}
+    model = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, **settings)
     again = TorchClassifier(**model.get_params())
     model.fit(X, noisy)
     assert np.array_equal(again.fit(X, noisy).predict_proba(X), model.predict_proba(X))

@@ -550,7 +550,7 @@ def half(images):
     return images / 2
 
 
-def test_a_description_holds_the_functions_that_a_function_names_and_ends_where_it_turns_in_a_circle(
+def test_a_description_holds_the_functions_that_a_function_names_and_ends_in_a_circle(
     monkeypatch,
 ):
     own = Recipe(augment=lambda images, generator: half(images))
@@ -641,9 +641,10 @@ def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path):
         "dataset": "a",
         "device": "cpu",
     }
-    make = lambda: TorchClassifier(
-        lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), **shared
-    )  # noqa: E731
+
+    def make() -> TorchClassifier:
+        return TorchClassifier(lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), **shared)
+
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(Stopped):
         make().set_params(ledger=ledger, folder=tmp_path / "state", progress=Stop(6)).fit(X, y)

@@ -324,9 +324,11 @@ TWO_PROCESSES = """
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=600)
     X = (3 * np.eye(4)[y] + rng.normal(size=(600, 4))).astype(np.float32)
-    settings = {"classes": range(4), "dataset": "two", "ledger": ldp.Ledger(f"{place}/ledger.db"), "folder": f"{place}/fit"}
+    ledger = ldp.Ledger(f"{place}/ledger.db")
+    settings = {"classes": range(4), "dataset": "two", "ledger": ledger, "folder": f"{place}/fit"}
     settings["device"] = device
-    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=Recipe(epochs=1, precision="float32"), **settings)
+    recipe = Recipe(epochs=1, precision="float32")
+    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, **settings)
     y = y if rank == 0 else np.zeros(600, int)  # only the first process may look at raw labels
     noisy = net.fit(X, y).noisy_labels_
     np.save(f"{place}/likelihood-{rank}.npy", noisy.likelihood())

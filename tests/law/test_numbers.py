@@ -525,9 +525,7 @@ def test_unbiased_numbers_that_are_refused(wrong: dict, message: str) -> None:
         UnbiasedRandomizer(**{"n_classes": 4, "epsilon": 1.0} | wrong)
 
 
-def test_an_unbiased_law_is_solved_again_for_another_epsilon_and_refuses_one_that_it_was_not_made_for() -> (
-    None
-):
+def test_an_unbiased_law_is_solved_again_for_another_epsilon_and_refuses_unknown_ones() -> None:
     from dataclasses import replace
 
     law = UnbiasedRandomizer(6, 2.0)

@@ -502,8 +502,12 @@ shared = {"classes": [0, 1], "ledger": ldp.Ledger(sys.argv[1], budget=5)}
 prior = ClusterPrior(n_clusters=60, epsilon=0.1)
 models = [
     NoiseCluster(epsilon=0.1, n_clusters=60, dataset="votes", **shared).fit(X, y),
-    ldp.LabelDPClassifier(GaussianNB(), epsilon=0.5, prior=prior, dataset="rows", random_state=0, **shared).fit(X, y),
-    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="ids", **shared).fit(X[order], y[order], ids=order),
+    ldp.LabelDPClassifier(
+        GaussianNB(), epsilon=0.5, prior=prior, dataset="rows", random_state=0, **shared
+    ).fit(X, y),
+    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="ids", **shared).fit(
+        X[order], y[order], ids=order
+    ),
 ]
 for model in models:
     sys.stdout.write(str(model.predict(X[:5000]).tolist()))

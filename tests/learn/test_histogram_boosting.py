@@ -198,7 +198,7 @@ def test_other_tables_are_left_alone():
     np.testing.assert_array_equal(rounded_to_bins(empty, 3), empty)
 
 
-def test_the_ridge_grows_where_all_rows_hold_little_information_and_stays_where_the_user_has_set_it():
+def test_the_ridge_grows_where_rows_hold_little_information_and_stays_where_it_was_set():
     made = LikelihoodBoosting(HistGradientBoostingClassifier())
     ridges = [
         made._settings("sklearn.ensemble", 20, 0.0, False, held)["l2_regularization"]

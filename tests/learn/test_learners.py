@@ -340,7 +340,7 @@ def fitted_by_em(estimator, X, noisy, held_out=None, rounds=2):
     ).fit(X, noisy, None, held_out)
 
 
-def test_em_where_no_row_allows_a_linear_round_keeps_a_round_only_if_every_other_held_out_row_speaks_for_it():
+def test_em_without_a_linear_round_keeps_a_round_only_if_held_out_rows_speak_for_it():
     X, y = blobs(800, spread=0.6)
     noisy = noisy_of(y, ldp.RandomizedResponse(3, 2.0))
     start = Model(DummyClassifier(strategy="prior").fit(X, y), 3)

@@ -375,7 +375,7 @@ def test_the_second_moment_of_gaussian_vectors() -> None:
     assert found == pytest.approx(second_moment(query), rel=1e-6)
 
 
-def test_subset_selection_grows_with_the_classes_where_randomized_response_grows_with_their_square() -> (
+def test_subset_selection_grows_with_the_classes_and_randomized_response_with_their_square() -> (
     None
 ):
     """O(sqrt(K) / (epsilon sqrt(n))) and O(sqrt(K / (e^epsilon n))) against O(K / (epsilon
@@ -528,11 +528,12 @@ def test_the_association_limit_holds_for_a_noisy_histogram() -> None:
     count is at least c: exact precision."""
     K, s, epsilon = 6, 2, 1.0
     a = epsilon / 2
-    tail = lambda m: (
-        math.exp(-a * m) / (1 + math.exp(-a))
-        if m >= 0
-        else 1 - math.exp(-a * (1 - m)) / (1 + math.exp(-a))
-    )  # noqa: E731
+
+    def tail(m: int) -> float:
+        if m >= 0:
+            return math.exp(-a * m) / (1 + math.exp(-a))
+        return 1 - math.exp(-a * (1 - m)) / (1 + math.exp(-a))
+
     for c in range(-3, 9):
         right, wrong = tail(c - 1), tail(c)
         assert s * right / (s * right + (K - s) * wrong) <= association_limit(K, s, epsilon)

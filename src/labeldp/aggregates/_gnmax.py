@@ -66,7 +66,9 @@ class ConfidentGNMax(Query):
 
     Examples
     --------
-    >>> query = ConfidentGNMax(10, 1.0, 200, delta=1e-6, n_teachers=500, threshold=300, max_answers=100)
+    >>> query = ConfidentGNMax(
+    ...     10, 1.0, 200, delta=1e-6, n_teachers=500, threshold=300, max_answers=100
+    ... )
     >>> [round(deviation, 1) for deviation in query.standard_deviations()]
     [119.5, 69.0]
     """

@@ -54,7 +54,9 @@ class Vote(Query):
 
     Examples
     --------
-    >>> Vote(n_classes=10, epsilon=0.003, n_groups=1, mechanism="exponential").failure([[4000] * 9]).round(4)
+    >>> Vote(n_classes=10, epsilon=0.003, n_groups=1, mechanism="exponential").failure(
+    ...     [[4000] * 9]
+    ... ).round(4)
     array([0.0218])
     """
 

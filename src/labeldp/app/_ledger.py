@@ -241,8 +241,10 @@ def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
         wrong = sorted(name for name in {*due, *promised} if due.get(name) != promised.get(name))
         found += (
             [
-                f"The guarantee in {said.path.name} is not what was charged: {', '.join(wrong)}"
-                " differ."
+                (
+                    f"The guarantee in {said.path.name} is not what was charged: {', '.join(wrong)}"
+                    " differ."
+                )
             ]
             if wrong
             else []
@@ -315,8 +317,10 @@ def _stage_problem(ledger: Ledger, said: _Manifest) -> list[str]:
     if files and f"sha256:{release_digest(files, single=not said.in_parts)}" == said.output:
         return []
     return [
-        f"The output of {said.stage} of run {run_id} is not the one that was announced: its"
-        " manifest names another digest."
+        (
+            f"The output of {said.stage} of run {run_id} is not the one that was announced: its"
+            " manifest names another digest."
+        )
     ]
 
 

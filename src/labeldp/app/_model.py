@@ -641,15 +641,15 @@ _LOSSES = ("sklearn._loss.", "_loss.", "sklearn.linear_model._sgd_fast")
 _CHECKED = frozenset(
     {
         # predict with numpy, which checks what it indexes
-        "Pipeline", "ColumnTransformer", "FunctionTransformer", "StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler",
-        "Normalizer", "PCA", "SimpleImputer", "MissingIndicator", "OrdinalEncoder", "LabelEncoder", "LabelBinarizer", "LogisticRegression",
-        "LogisticRegressionCV", "RidgeClassifier", "RidgeClassifierCV", "SGDClassifier", "Perceptron", "GaussianNB", "MultinomialNB",
-        "ComplementNB", "BernoulliNB", "LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis", "MLPClassifier", "DummyClassifier",
+        "Pipeline", "ColumnTransformer", "FunctionTransformer", "StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler",  # noqa: E501
+        "Normalizer", "PCA", "SimpleImputer", "MissingIndicator", "OrdinalEncoder", "LabelEncoder", "LabelBinarizer", "LogisticRegression",  # noqa: E501
+        "LogisticRegressionCV", "RidgeClassifier", "RidgeClassifierCV", "SGDClassifier", "Perceptron", "GaussianNB", "MultinomialNB",  # noqa: E501
+        "ComplementNB", "BernoulliNB", "LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis", "MLPClassifier", "DummyClassifier",  # noqa: E501
         # arrays are checked below
-        "HistGradientBoostingClassifier", "HistGradientBoostingRegressor", "_BinMapper", "TreePredictor", "KNeighborsClassifier",
+        "HistGradientBoostingClassifier", "HistGradientBoostingRegressor", "_BinMapper", "TreePredictor", "KNeighborsClassifier",  # noqa: E501
         "OneHotEncoder", "Ridge",
         # contain sklearn.tree._tree.Tree, which is built only if the user trusts it by name
-        "DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "RandomForestClassifier", "ExtraTreesClassifier",
+        "DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "RandomForestClassifier", "ExtraTreesClassifier",  # noqa: E501
         "GradientBoostingClassifier",
     }
 )

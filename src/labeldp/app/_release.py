@@ -330,5 +330,6 @@ def _values_text(drawn: Mapping[str, Any]) -> str:
     classes = list(map(str, drawn["classes"]))
     return (
         ", classes"
-        f" {', '.join(classes[:_CLASSES])}{f' and {len(classes) - _CLASSES} more' if len(classes) > _CLASSES else ''}"
+        f" {', '.join(classes[:_CLASSES])}"
+        f"{f' and {len(classes) - _CLASSES} more' if len(classes) > _CLASSES else ''}"
     )

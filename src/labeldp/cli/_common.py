@@ -178,11 +178,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 def spec_of(kind: type[Made], options: Any, **more: object) -> Made:
     """Make a specification from the options with the names of its fields; `more` overrides them.
     Faults become usage errors."""
-    shared = {
-        field.name: getattr(options, field.name)
-        for field in fields(kind)
-        if hasattr(options, field.name)
-    }  # type: ignore[arg-type]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    shared = {name: getattr(options, name) for name in names if hasattr(options, name)}
     return usage(lambda: kind(**shared | more))
 
 

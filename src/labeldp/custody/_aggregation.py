@@ -175,7 +175,9 @@ def aggregate(
     --------
     >>> import labeldp as ldp
     >>> query = ldp.aggregates.Histogram(n_classes=2, epsilon=20.0, n_groups=2)
-    >>> ldp.aggregate([0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)).values.tolist()
+    >>> ldp.aggregate(
+    ...     [0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)
+    ... ).values.tolist()
     [[2, 1], [0, 2]]
     """
     require_public_groups(
@@ -398,7 +400,9 @@ def aggregate_best(
     >>> from labeldp.aggregates import Histogram
     >>> tries = [(Histogram(2, 50.0, 2), [0, 0, 0, 1, 1]), (Histogram(2, 50.0, 2), [0, 1, 0, 1, 0])]
     >>> purest = lambda found: float(found.values.max(axis=1).sum())
-    >>> best = aggregate_best([0, 0, 0, 1, 1], tries, purest, tuning=RepeatAndSelect(30), noise=SeededNoise(1))
+    >>> best = aggregate_best(
+    ...     [0, 0, 0, 1, 1], tries, purest, tuning=RepeatAndSelect(30), noise=SeededNoise(1)
+    ... )
     >>> best.chosen, best.values.tolist(), best.receipt.epsilon
     (0, [[3, 0], [0, 2]], 150.0)
     """

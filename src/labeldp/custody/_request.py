@@ -912,7 +912,8 @@ def _nearly_repeated(
         if _asked(run.event).keys() == _asked(event).keys():
             others = (
                 _differing(run, event)
-                or "other classes, another order of them, another range, another prior, or ids of another type"
+                or "other classes, another order of them, another range, another prior, or ids of"
+                " another type"
             )
             return _other_settings(run, "drawn these rows", others)
         if run.state == "settled":
@@ -1073,7 +1074,8 @@ def _check_unnamed(column: PrivateColumn, carried: str, runs: Sequence[RunRecord
     raise InvalidInput(
         f"Expected the name of the label column: data set {column.dataset!r} has charges for"
         f" {listed}"
-        f" {_validate.quoted(shown)}{f', and these labels carry the name {carried!r}' if known else ''}."
+        f" {_validate.quoted(shown)}"
+        f"{f', and these labels carry the name {carried!r}' if known else ''}."
         f" Which column are these labels? Pass column={shown[0]!r} if they are that one's, {other}"
         " if they are of another column. Nothing was charged."
     )

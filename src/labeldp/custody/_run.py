@@ -165,7 +165,9 @@ def privatize(
     Examples
     --------
     >>> import labeldp as ldp
-    >>> noisy = ldp.privatize([0, 2, 1], ldp.SubsetSelection(n_classes=4, epsilon=1.0), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     [0, 2, 1], ldp.SubsetSelection(n_classes=4, epsilon=1.0), noise=ldp.SeededNoise(0)
+    ... )
     >>> noisy.likelihood().shape
     (3, 4)
     """

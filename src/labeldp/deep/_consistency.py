@@ -5,10 +5,12 @@ label and its neighbours agree on.
 At small epsilon a noisy label says little of its own row, but much together with those of similar
 rows. Three things use that:
 
-    Consistency        settings of a training in which the averaged net's prediction for an input, times the likelihood of the row's noisy
-                       label, is the target for a strongly changed view of the input
+    Consistency        settings of a training in which the averaged net's prediction for an input,
+                       times the likelihood of the row's noisy label, is the target for a strongly
+                       changed view of the input
     Targets            these posteriors, row by row, with the mean of the predictions so far
-    neighbour_votes    the class frequencies among the nearest rows that make their noisy labels likeliest: predictions to begin with
+    neighbour_votes    the class frequencies among the nearest rows that make their noisy labels
+                       likeliest: predictions to begin with
 
 All of it is computed from released labels and public inputs, so it costs no budget.
 """
@@ -668,7 +670,12 @@ def denoise(groups: Any, evidence: Any, n_classes: int) -> Candidates:
     Examples
     --------
     >>> import labeldp as ldp
-    >>> noisy = ldp.privatize([0, 0, 0, 1, 1, 1], ldp.RandomizedResponse(2, 4.0), noise=ldp.SeededNoise(1), classes=[0, 1])
+    >>> noisy = ldp.privatize(
+    ...     [0, 0, 0, 1, 1, 1],
+    ...     ldp.RandomizedResponse(2, 4.0),
+    ...     noise=ldp.SeededNoise(1),
+    ...     classes=[0, 1],
+    ... )
     >>> kept = denoise([0, 0, 0, 1, 1, 1], ldp.deep.evidence_of(noisy), 2)
     >>> kept.indices[:, 0].tolist(), int((kept.rest < 0).sum())
     ([0, 0, 0, 1, 1, 1], 6)

@@ -588,8 +588,16 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     >>> import labeldp as ldp
     >>> from labeldp.deep.models import Mlp
     >>> y = np.arange(900) % 3
-    >>> X = np.eye(3, dtype=np.float32)[y] + np.random.default_rng(0).normal(0, 0.3, (900, 3)).astype(np.float32)
-    >>> net = TorchClassifier(lambda k: Mlp(3, k, (16,)), recipe=Recipe(epochs=4), epsilon=2.0, classes=[0, 1, 2], random_state=0)
+    >>> X = np.eye(3, dtype=np.float32)[y] + np.random.default_rng(0).normal(
+    ...     0, 0.3, (900, 3)
+    ... ).astype(np.float32)
+    >>> net = TorchClassifier(
+    ...     lambda k: Mlp(3, k, (16,)),
+    ...     recipe=Recipe(epochs=4),
+    ...     epsilon=2.0,
+    ...     classes=[0, 1, 2],
+    ...     random_state=0,
+    ... )
     >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.8)
     True
     """
@@ -794,12 +802,11 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         found: dict[str, list[Any]] = {name: [] for name in ("classes_", *_ESTIMATES)}
         heads = columns.separated(proba(held_out)) if len(held_out) else []
         for number, each in enumerate(columns_told(noisy)):
-            self._describe(
-                each,
-                judged(
-                    each, held_out, lambda rows, n=number: heads[n][np.searchsorted(held_out, rows)]
-                ),
-            )  # type: ignore[misc]
+
+            def head(rows: Any, n: int = number) -> Any:
+                return heads[n][np.searchsorted(held_out, rows)]
+
+            self._describe(each, judged(each, held_out, head))
             for name, values in found.items():
                 values.append(getattr(self, name))
         for name, values in found.items():

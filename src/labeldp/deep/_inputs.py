@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of a training, and the match between inputs and noisy labels.
 
-    Inputs             n inputs that are read by position: in one tensor (Resident), or from a Dataset when needed (Streamed)
+    Inputs             n inputs that are read by position: in one tensor (Resident), or from a
+                       Dataset when needed (Streamed)
     with_evidence      a Dataset whose items carry the evidence of their own row, matched by id
     together           inputs and noisy labels of the same rows, for an estimator
 
@@ -812,7 +813,9 @@ def with_evidence(
 
     Examples
     --------
-    >>> loader = DataLoader(with_evidence(images, noisy), batch_size=256, shuffle=True)  # doctest: +SKIP
+    >>> loader = DataLoader(
+    ...     with_evidence(images, noisy), batch_size=256, shuffle=True
+    ... )  # doctest: +SKIP
     >>> for x, i, log_likelihood in loader:  # doctest: +SKIP
     ...     loss = likelihood_loss(model(x), log_likelihood)
     """

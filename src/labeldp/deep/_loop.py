@@ -3,8 +3,10 @@
 
     Recipe             settings, checked when they are given, long before a label is drawn for them
     train, predict     the loop, one epoch after another; logits of all rows
-    Placement          one device with plain torch; FabricPlacement: lightning's Fabric, in one process or many
-    from_first         calls what only the first of many processes may do, such as reading raw labels
+    Placement          one device with plain torch; FabricPlacement: lightning's Fabric, in one
+                       process or many
+    from_first         calls what only the first of many processes may do, such as reading raw
+                       labels
 
 The loop sees evidence only: no true label can reach it. In distributed training each process takes
 its share of every batch, so that batches, gradients, losses and scores are the same as in one

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evidence as tensors, and the losses on it.
 
-    Form               an (n, K) table in a few bytes per row: log-likelihoods, or the weights of the debiased loss
+    Form               an (n, K) table in a few bytes per row: log-likelihoods, or the weights of
+                       the debiased loss
     evidence_of        noisy labels as the smallest form that holds them
     likelihood_loss    and other losses: from logits and a form to a number and its gradient
 
@@ -9,9 +10,12 @@ A loss expands a form a few rows at a time, so that no second n x K table is in 
 logits. With p = softmax(logits), every loss on a table has the gradient (sum of q) p - q, for a
 target q that table and model determine:
 
-    likelihood   q = posterior of the row's label, p L / sum(p L)      value -ln sum(p L): exact maximum likelihood
-    posterior    q = posterior under a prior, held constant            value -sum(q ln p): cross-entropy, as in ALIBI
-    debiased     q = unbiased weights, which may be negative           value -sum(q ln p): its expectation is the loss at the true label
+    likelihood   q = posterior of the row's label, p L / sum(p L)
+                 value -ln sum(p L): exact maximum likelihood
+    posterior    q = posterior under a prior, held constant
+                 value -sum(q ln p): cross-entropy, as in ALIBI
+    debiased     q = unbiased weights, which may be negative
+                 value -sum(q ln p): its expectation is the loss at the true label
 
 So one function computes value and gradient together, in float32 even for logits in half precision.
 """

@@ -231,7 +231,13 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     >>> from labeldp.deep.models import Mlp
     >>> X = np.random.default_rng(0).normal(size=(2000, 3)).astype(np.float32)
     >>> y = 5 + X @ [1.5, -1.0, 0.5]
-    >>> net = TorchRegressor(lambda k: Mlp(3, k, (32,)), recipe=Recipe(epochs=5), epsilon=4.0, range=(0, 10), random_state=0)
+    >>> net = TorchRegressor(
+    ...     lambda k: Mlp(3, k, (32,)),
+    ...     recipe=Recipe(epochs=5),
+    ...     epsilon=4.0,
+    ...     range=(0, 10),
+    ...     random_state=0,
+    ... )
     >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.7)
     True
     """

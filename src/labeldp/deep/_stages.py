@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stages of a net's fit, and the folder from which a killed fit resumes.
 
-    Trainer        the learner for `protocol._fit.run_stages`: trains each stage by its recipe, from the previous stage's weights
+    Trainer        the learner for `protocol._fit.run_stages`: trains each stage by its recipe, from
+                   the previous stage's weights
     SharedRun      the first process's run, whose outputs every process gets
     Checkpoint     the state of a fit in its folder
     described      describes recipes and nets as JSON-ready data, to recognise the same fit
 
 A folder holds
 
-    plan.json           public facts that identify the fit, and its seed, from which the random numbers of every step follow
+    plan.json           public facts that identify the fit, and its seed, from which the random
+                        numbers of every step follow
     initial.pt          weights before training
     receipt.json        the charge
-    drawn-STAGE.json    rows, law, and digests of a stage's prior and outputs; the outputs themselves are in the run's own store
-    model-N.pt          weights after stage N, its history, and the digest of the noisy labels that it learned from
+    drawn-STAGE.json    rows, law, and digests of a stage's prior and outputs; the outputs
+                        themselves are in the run's own store
+    model-N.pt          weights after stage N, its history, and the digest of the noisy labels that
+                        it learned from
 
 Files are written by a `RunStore`: each appears whole or not at all, and is on disk when its step is
 done. No file depends on raw labels, unless the user's net does. The contents of a user's function
@@ -1018,7 +1022,8 @@ def _of_function(value: Any, within: tuple[int, ...]) -> object:
     if code is None or _is_of(function, _KNOWN):
         return {
             "function": (
-                f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+                f"{getattr(function, '__module__', '')}."
+                f"{getattr(function, '__qualname__', type(function).__qualname__)}"
             ),
             **told,
         }

@@ -70,7 +70,9 @@ class FixMatchTeacher:
     Examples
     --------
     >>> from labeldp.deep import Recipe, augment, models
-    >>> teacher = FixMatchTeacher(models.SmallConvNet, Recipe(epochs=20, augment=augment.flip), shape=(1, 28, 28))
+    >>> teacher = FixMatchTeacher(
+    ...     models.SmallConvNet, Recipe(epochs=20, augment=augment.flip), shape=(1, 28, 28)
+    ... )
     """
 
     net: Callable[[], nn.Module]

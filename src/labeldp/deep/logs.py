@@ -170,7 +170,9 @@ def combine(*progress: Callable[[Epoch], object]) -> Progress:
     Examples
     --------
     >>> from labeldp.deep import Epoch
-    >>> combine(lambda e: print("epoch", e.number), lambda e: print("loss", e.loss))(Epoch(1, 0.5, None))
+    >>> combine(lambda e: print("epoch", e.number), lambda e: print("loss", e.loss))(
+    ...     Epoch(1, 0.5, None)
+    ... )
     epoch 1
     loss 0.5
     """

@@ -232,7 +232,10 @@ def lp_2st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
     >>> found = lp_2st("cifar10", epsilon=2.0)
     >>> found["law"], found["stage_sizes"], found["prior_temperature"], found["top_k_filter"]
     ('rr-with-prior', (0.7, 0.3), 0.5, 'mean')
-    >>> [(recipe.epochs, recipe.batch_size, recipe.rate, recipe.alpha) for recipe in found["recipe"]]
+    >>> [
+    ...     (recipe.epochs, recipe.batch_size, recipe.rate, recipe.alpha)
+    ...     for recipe in found["recipe"]
+    ... ]
     [(200, 512, 0.4, 8.0), (200, 512, 0.4, 8.0)]
     """
     return _paper(LP_2ST, data, epsilon, changes)

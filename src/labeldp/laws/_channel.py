@@ -75,7 +75,9 @@ class Channel(OfMatrix):
 
     Examples
     --------
-    >>> law = Channel([[0.8, 0.2], [0.1, 0.9]])  # a coin decides whether to lie, more often for "no"
+    >>> law = Channel(
+    ...     [[0.8, 0.2], [0.1, 0.9]]
+    ... )  # a coin decides whether to lie, more often for "no"
     >>> law
     Channel(2 classes, 2 outputs, epsilon=2.0794415416798...)
     """
@@ -174,9 +176,10 @@ def _probabilities(matrix: Any) -> Rows:
 def _fraction(value: object) -> Fraction:
     """Read one probability: a fraction, a string of one, or a number by its decimal form."""
     try:
-        found: Fraction = (
-            Fraction(value) if isinstance(value, Fraction | int | str) else _validate.exact(value)
-        )  # type: ignore[arg-type]
+        if isinstance(value, Fraction | int | str):
+            found = Fraction(value)
+        else:
+            found = _validate.exact(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         found = Fraction(-1)
     if found < Fraction(0) or isinstance(value, bool):

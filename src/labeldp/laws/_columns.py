@@ -112,7 +112,8 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         return (dict(zip(self.names, self.lists, strict=True)),)
 
     def __repr__(self) -> str:
-        return f"LabelColumns({', '.join(f'{name}={values!r}' for name, values in zip(self.names, self.lists, strict=True))})"
+        columns = zip(self.names, self.lists, strict=True)
+        return f"LabelColumns({', '.join(f'{name}={values!r}' for name, values in columns)})"
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -439,7 +439,9 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(600, centers=3, random_state=0, cluster_std=0.5)
-    >>> model = ldp.LabelDPClassifier(epsilon=2.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    >>> model = ldp.LabelDPClassifier(
+    ...     epsilon=2.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0), random_state=0
+    ... ).fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
     """

@@ -285,7 +285,9 @@ class NoiseCluster(ClusterEstimator):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=0.5)
-    >>> model = NoiseCluster(epsilon=0.02, n_clusters=3, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
+    >>> model = NoiseCluster(
+    ...     epsilon=0.02, n_clusters=3, classes=[0, 1, 2], noise=ldp.SeededNoise(0)
+    ... ).fit(X, y)
     >>> bool(model.score(X, y) > 0.95)
     True
     """
@@ -441,7 +443,9 @@ class ProportionClassifier(ClusterEstimator):
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=1.0)
-    >>> model = ProportionClassifier(epsilon=0.1, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
+    >>> model = ProportionClassifier(epsilon=0.1, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(
+    ...     X, y
+    ... )
     >>> bool(model.score(X, y) > 0.85)
     True
     """

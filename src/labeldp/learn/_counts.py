@@ -2,7 +2,8 @@
 """Published tables of counts: reading them by names of columns and levels, asking for several at
 one cost, learning from them.
 
-Groupings(rows, by) --aggregate--> CountTable, CountTable, ...          or CountTable.from_frame, for counts of somebody else
+Groupings(rows, by) --aggregate--> CountTable, CountTable, ...
+    (or CountTable.from_frame, for counts of somebody else)
 CountsClassifier(estimator).fit(rows, tables)
 """
 
@@ -186,8 +187,12 @@ class CountTable:
     Examples
     --------
     >>> import pandas as pd
-    >>> frame = pd.DataFrame({"city": ["Graz", "Wien"], "bought_no": [412.0, 1033.5], "bought_yes": [-3.2, 87.1]})
-    >>> table = CountTable.from_frame(frame, by="city", counts={"no": "bought_no", "yes": "bought_yes"}, variance=200.0)
+    >>> frame = pd.DataFrame(
+    ...     {"city": ["Graz", "Wien"], "bought_no": [412.0, 1033.5], "bought_yes": [-3.2, 87.1]}
+    ... )
+    >>> table = CountTable.from_frame(
+    ...     frame, by="city", counts={"no": "bought_no", "yes": "bought_yes"}, variance=200.0
+    ... )
     >>> table.cells, table.classes, table.counts.shape
     ((('Graz',), ('Wien',)), ('no', 'yes'), (2, 2))
     """
@@ -465,9 +470,18 @@ class Groupings:
     --------
     >>> import numpy as np, labeldp as ldp
     >>> rng = np.random.default_rng(0)
-    >>> rows = {"city": rng.choice(["Graz", "Wien"], 500), "age": rng.choice(["young", "old"], 500), "paid": rng.choice(["yes", "no"], 500)}
+    >>> rows = {
+    ...     "city": rng.choice(["Graz", "Wien"], 500),
+    ...     "age": rng.choice(["young", "old"], 500),
+    ...     "paid": rng.choice(["yes", "no"], 500),
+    ... }
     >>> asked = Groupings(rows, by=[("city", "age"), ("age", "paid")])
-    >>> answer = ldp.aggregate(rng.integers(0, 2, 500), asked.query(2, epsilon=1.0), asked.groups, noise=ldp.SeededNoise(0))
+    >>> answer = ldp.aggregate(
+    ...     rng.integers(0, 2, 500),
+    ...     asked.query(2, epsilon=1.0),
+    ...     asked.groups,
+    ...     noise=ldp.SeededNoise(0),
+    ... )
     >>> asked.tables(answer)
     [CountTable(by=('city', 'age'), 4 cells of 2 classes), CountTable(by=('age', 'paid'), 4 cells of
     2 classes)]
@@ -805,10 +819,21 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> import numpy as np, pandas as pd, labeldp as ldp
     >>> rng = np.random.default_rng(0)
-    >>> rows = pd.DataFrame({"city": rng.choice(["Graz", "Linz", "Wien"], 3000), "age": rng.choice(["young", "old"], 3000)})
+    >>> rows = pd.DataFrame(
+    ...     {
+    ...         "city": rng.choice(["Graz", "Linz", "Wien"], 3000),
+    ...         "age": rng.choice(["young", "old"], 3000),
+    ...     }
+    ... )
     >>> y = np.where((rows.age == "young") ^ (rng.random(3000) < 0.1), "yes", "no")
     >>> asked = Groupings(rows, by=["city", "age"])
-    >>> answer = ldp.aggregate(y, asked.query(2, epsilon=0.2), asked.groups, classes=["no", "yes"], noise=ldp.SeededNoise(0))
+    >>> answer = ldp.aggregate(
+    ...     y,
+    ...     asked.query(2, epsilon=0.2),
+    ...     asked.groups,
+    ...     classes=["no", "yes"],
+    ...     noise=ldp.SeededNoise(0),
+    ... )
     >>> model = CountsClassifier().fit(rows, asked.tables(answer))
     >>> bool(model.score(rows, y) > 0.85)
     True

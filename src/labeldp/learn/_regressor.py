@@ -166,7 +166,9 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     >>> from sklearn.datasets import make_friedman1
     >>> from sklearn.linear_model import LinearRegression
     >>> X, y = make_friedman1(4000, random_state=0)
-    >>> model = ldp.LabelDPRegressor(LinearRegression(), epsilon=2.0, range=(0, 30), noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    >>> model = ldp.LabelDPRegressor(
+    ...     LinearRegression(), epsilon=2.0, range=(0, 30), noise=ldp.SeededNoise(0), random_state=0
+    ... ).fit(X, y)
     >>> bool(model.score(X, y) > 0.6)
     True
     """

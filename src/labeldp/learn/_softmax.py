@@ -45,9 +45,9 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
     """Multinomial logistic regression whose loss is the negative log-likelihood of the released
     outputs.
 
-    Minimises  sum_i s_i * -log sum_y p(y | x_i) L[i, y]  +  penalty / (2 C),  with the penalty of scikit-learn's LogisticRegression, so
-    that one-hot likelihoods give the model that LogisticRegression gives (for K = 2 it counts |w_1
-    - w_0|^2, else the sum over classes).
+    Minimises  sum_i s_i * -log sum_y p(y | x_i) L[i, y]  +  penalty / (2 C),  with the penalty of
+    scikit-learn's LogisticRegression, so that one-hot likelihoods give the model that
+    LogisticRegression gives (for K = 2 it counts |w_1 - w_0|^2, else the sum over classes).
 
     Parameters
     ----------

@@ -174,8 +174,10 @@ def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
     kind = body.get("kind")
     if body.get("seq") != seq or (kind == "open") != (seq == 1):
         return [
-            f"Entry {seq} does not belong there: it says kind {kind!r} and number"
-            f" {body.get('seq')!r}."
+            (
+                f"Entry {seq} does not belong there: it says kind {kind!r} and number"
+                f" {body.get('seq')!r}."
+            )
         ]
     if kind == "open":
         return []
@@ -188,8 +190,10 @@ def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
             kind in ("parts", "settle", "abandon") and state != "charged"
         ):
             return [
-                f"Entry {seq} does not follow from those before: {kind} of a run that is"
-                f" {state or 'unknown'}."
+                (
+                    f"Entry {seq} does not follow from those before: {kind} of a run that is"
+                    f" {state or 'unknown'}."
+                )
             ]
         account.apply(row)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -286,8 +290,11 @@ def _balance_problem(balance: Balance, kept: Mapping[tuple[str, str], Balance]) 
     if (found.seq, found.head) != (balance.seq, balance.head) or found == balance:
         return []
     return [
-        f"What is kept of dataset {balance.dataset!r}, column {balance.column!r} is not what its"
-        " entries add up to."
+        (
+            f"What is kept of dataset {balance.dataset!r}, column"
+            f" {balance.column!r} is not what its"
+            " entries add up to."
+        )
     ]
 
 
@@ -322,8 +329,10 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
     charge = charges.get(receipt.ledger_head)
     if charge is None:
         return [
-            f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut,"
-            " rewritten, or is another one."
+            (
+                f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut,"
+                " rewritten, or is another one."
+            )
         ]
     # Texts are compared, as in `Spending.body`: two different texts could round to one float.
     facts = {
@@ -338,8 +347,11 @@ def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]])
     wrong = [name for name, value in (facts | spend).items() if charged.get(name) != value]
     return (
         [
-            f"The receipt of run {receipt.run_id} does not say what was charged: {', '.join(wrong)}"
-            " differ."
+            (
+                f"The receipt of run {receipt.run_id} does not say what was"
+                f" charged: {', '.join(wrong)}"
+                " differ."
+            )
         ]
         if wrong
         else []

@@ -912,7 +912,8 @@ CREATE TABLE entries (
     body TEXT NOT NULL,
     hash TEXT NOT NULL UNIQUE
 );
-CREATE INDEX entries_account ON entries (json_extract(body, '$.dataset'), json_extract(body, '$.column'));
+CREATE INDEX entries_account
+    ON entries (json_extract(body, '$.dataset'), json_extract(body, '$.column'));
 CREATE INDEX entries_run ON entries (json_extract(body, '$.run_id'));
 """
 # The indexes look into the text that is hashed: a column of its own would be a second copy of a

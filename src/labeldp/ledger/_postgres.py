@@ -33,7 +33,8 @@ CREATE TABLE {prefix}entries (
     body TEXT NOT NULL,
     hash TEXT NOT NULL UNIQUE
 );
-CREATE INDEX {prefix}entries_account ON {prefix}entries ((CAST(body AS json) ->> 'dataset'), (CAST(body AS json) ->> 'column'));
+CREATE INDEX {prefix}entries_account
+    ON {prefix}entries ((CAST(body AS json) ->> 'dataset'), (CAST(body AS json) ->> 'column'));
 CREATE INDEX {prefix}entries_run ON {prefix}entries ((CAST(body AS json) ->> 'run_id'));
 """
 

@@ -120,7 +120,8 @@ class RowSet:
         self._bytes: bytes | None = None
 
     def __repr__(self) -> str:
-        return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sorted(self.sets.items()))})"
+        sets = sorted(self.sets.items())
+        return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sets)})"
 
     def shared(self, other: "RowSet") -> dict[Role, int | None]:
         """Count the rows, and the units, that are in both sets: None if they cannot be compared; no
@@ -235,7 +236,8 @@ class RowSetBuilder:
 
     def __repr__(self) -> str:
         # never the secret
-        return f"RowSetBuilder({', '.join(f'{pile.count} {role}s' for role, pile in self._piles.items())})"
+        piles = self._piles.items()
+        return f"RowSetBuilder({', '.join(f'{pile.count} {role}s' for role, pile in piles)})"
 
     @property
     def repeated(self) -> bool | None:
@@ -257,9 +259,8 @@ class RowSetBuilder:
     def add(self, ids: object = None, units: object = None) -> None:
         """Add the ids, units, or both, of a batch: each in any form that `id_blocks` takes; None if
         the table has none."""
-        given: dict[Role, object] = {
-            role: each for role, each in (("row", ids), ("unit", units)) if each is not None
-        }  # type: ignore[misc]
+        roles: tuple[tuple[Role, object], ...] = (("row", ids), ("unit", units))
+        given = {role: each for role, each in roles if each is not None}
         if not given or (self._piles and given.keys() != self._piles.keys()):
             raise InvalidInput(
                 "Expected ids, or units, or both, the same in every batch; got others. Pass what"

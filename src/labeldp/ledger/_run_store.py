@@ -79,7 +79,9 @@ class RunStore:
 
     def require(
         self,
-        otherwise: str = "draw anew with redraw=True (of privatize, aggregate and release; --redraw)",
+        otherwise: str = (
+            "draw anew with redraw=True (of privatize, aggregate and release; --redraw)"
+        ),
     ) -> None:
         """Refuse a run that was charged and whose folder is gone, since what it drew cannot be
         drawn again under that charge."""

@@ -2,10 +2,13 @@
 """Base classes of all estimators: fit raw or noisy labels, predict, score, keep receipts.
 
     LabelDPEstimator            one charge for raw labels, none for noisy ones; scores, receipts
-      ClassifierEstimator       predicts classes: a base of all classifiers, beside one of the next two
+      ClassifierEstimator       predicts classes: a base of all classifiers, beside one of the next
+                                two
       RegressorEstimator        predicts numbers of a public range: LabelDPRegressor, TorchRegressor
-      StagedEstimator           a law for each row, one or more stages: LabelDPClassifier, TorchClassifier, and the regressors
-      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier, PATEClassifier
+      StagedEstimator           a law for each row, one or more stages: LabelDPClassifier,
+                                TorchClassifier, and the regressors
+      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier,
+                                PATEClassifier
 
 A subclass implements the learning. Faults of inputs and settings are refused, and a dry run is
 made, before the charge. The functions after the classes choose training and held-out rows, and
@@ -87,7 +90,8 @@ except ImportError:  # a machine that only trains nets need not have scikit-lear
             return self
 
         def __repr__(self) -> str:
-            return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+            given = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+            return f"{type(self).__name__}({given})"
 
 
 Fitted = TypeVar("Fitted")

@@ -692,9 +692,9 @@ def _rates_in(answer: "Aggregate") -> Floats:
     """Read the rates of all rows' classes off their noisy histogram: (K,), above 0."""
     # A rate is taken as exact by those who learn by it, so none is below what the noise of a count
     # can hide.
-    error = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) / max(
-        1, int(answer.n_rows.sum())
-    )  # type: ignore[attr-defined]
+    query: Any = answer.query
+    n_rows = max(1, int(answer.n_rows.sum()))
+    error = query.standard_deviation(answer.receipt.max_rows_per_unit) / n_rows
     rates = np.maximum(answer.prior(np.zeros(1, np.int64))[0], min(error, 1 / len(answer.classes)))
     return np.asarray(rates / rates.sum())
 

@@ -135,7 +135,9 @@ def accuracy(
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(3000) % 3
-    >>> noisy = ldp.privatize(truth, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     truth, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0)
+    ... )
     >>> 0.9 < ldp.metrics.accuracy(noisy, truth).high <= 1.0
     True
     """
@@ -897,8 +899,15 @@ def cost(
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(4000) % 10 == 0
-    >>> noisy = ldp.privatize(truth, ldp.RandomizedResponse(2, epsilon=2.0), classes=[False, True], noise=ldp.SeededNoise(0))
-    >>> found = ldp.metrics.cost(noisy, truth, costs=[[0, 1], [20, 0]])  # a miss costs as much as 20 false alarms
+    >>> noisy = ldp.privatize(
+    ...     truth,
+    ...     ldp.RandomizedResponse(2, epsilon=2.0),
+    ...     classes=[False, True],
+    ...     noise=ldp.SeededNoise(0),
+    ... )
+    >>> found = ldp.metrics.cost(
+    ...     noisy, truth, costs=[[0, 1], [20, 0]]
+    ... )  # a miss costs as much as 20 false alarms
     >>> found.low <= 0 < found.constant
     True
     """
@@ -1163,7 +1172,12 @@ def roc_auc(
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(20_000) % 10 == 0
-    >>> noisy = ldp.privatize(truth, ldp.RandomizedResponse(2, epsilon=1.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     truth,
+    ...     ldp.RandomizedResponse(2, epsilon=1.0),
+    ...     classes=[False, True],
+    ...     noise=ldp.SeededNoise(0),
+    ... )
     >>> scores = truth + np.random.default_rng(0).normal(size=20_000)
     >>> found = ldp.metrics.roc_auc(noisy, scores)
     >>> found.tells and found.low > found.constant

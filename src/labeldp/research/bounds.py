@@ -289,7 +289,7 @@ def association_limit(
 
     Examples
     --------
-    >>> round(association_limit(1000, 10, 1.0), 4)         # clusters of ten rows, a thousand classes
+    >>> round(association_limit(1000, 10, 1.0), 4)  # clusters of ten rows, a thousand classes
     0.0267
     >>> round(association_limit(1000, 10, 1.0, published=True), 4)
     0.0275

@@ -4,9 +4,11 @@
 Give one as `embedder=` to `ClusterPrior` or `NoiseCluster`, or put it before a classifier in a
 pipeline. Nothing here sees a label.
 
-    Embedder           images, or rows of numbers, by a torch net, or by one whose weights a package ships
+    Embedder           images, or rows of numbers, by a torch net, or by one whose weights a package
+                       ships
     SentenceEmbedder   texts, by an encoder of sentences, or by one whose weights a package ships
-    WEIGHTS            the weights in packages that are known by name, each with the digest of its files
+    WEIGHTS            the weights in packages that are known by name, each with the digest of its
+                       files
 """
 
 import hashlib

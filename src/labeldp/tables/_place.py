@@ -380,12 +380,11 @@ class HashedFile:
     def __init__(self, path: Path | Place):
         place = Place.of(path)
         self._local = place.local is not None
-        # (closed by its owner)
-        self._file: Any = (
-            place.open_output()
-            if place.local is None
-            else open(place.local, "xb", opener=private_opener)
-        )  # noqa: SIM115
+        self._file: Any
+        if place.local is None:
+            self._file = place.open_output()
+        else:  # closed by its owner
+            self._file = open(place.local, "xb", opener=private_opener)  # noqa: SIM115
         self._state = hashlib.sha256()
         self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
         self._thread: threading.Thread | None = None
