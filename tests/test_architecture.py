@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of the code, read from its syntax trees: layers, bans, licences, annotations."""
+"""The shape of the code, read from its syntax trees: layers, budgets, bans, licences."""
 
 import ast
+import importlib
+import pkgutil
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from tests import house
+
+import labeldp
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "labeldp"
@@ -40,6 +48,49 @@ LAYERS = {
     "cli": 12,
     "__main__": 13,
 }
+ROOMS = {
+    "aggregates": 841,
+    "app": 2769,
+    "cli": 893,
+    "custody": 2204,
+    "datasets": 350,
+    "deep": 3277,
+    "evidence": 557,
+    "inputs": 358,
+    "laws": 3046,
+    "learn": 3600,
+    "ledger": 1895,
+    "noise": 639,
+    "protocol": 1696,
+    "research": 995,
+    "root": 973,
+    "stats": 1264,
+    "tables": 3970,
+}
+"""The most statements that each package may have. A number is raised with its reason beside it."""
+FIGURES = {
+    "statements in src": 29327,
+    "statements in tests": 31173,
+    "statements in benchmarks": 5871,
+    "functions": 4162,
+    "raise statements": 1341,
+    "numbers at module level": 707,
+    "public callables with many parameters": 18,
+    "private functions with many parameters": 0,
+    "public functions with **": 39,
+    "readers of stack frames": 12,
+    "exec or eval": 0,
+    "private names of other libraries": 2,
+    "test files that import private names": 148,
+    "lines that are too long": 49,
+}
+"""The most of what else makes a house hard to live in (`tests/house.py` says what is counted)."""
+OFFERED = {
+    "names at the top": 48,
+    "names": 200,
+    "options": 211,
+}
+"""The most names and options that users may have to choose from."""
 HELPERS = {"_validate", "_files", "_hash"}  # one group: small helpers that may use each other
 MINIMUM_TESTS = 1200
 
@@ -162,6 +213,93 @@ def attribute_uses(path: Path, pattern: str) -> list[str]:
 def inside(path: Path, *folders: str) -> bool:
     relative = path.relative_to(SOURCE)
     return any(relative.parts[0] == folder or relative.as_posix() == folder for folder in folders)
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_rooms_keep_their_budgets(room: str) -> None:
+    """Growth is paid by a cut."""
+    assert house.rooms(TREES, SOURCE).get(room, 0) <= ROOMS[room]
+
+
+def test_every_room_has_a_budget() -> None:
+    assert set(house.rooms(TREES, SOURCE)) == set(ROOMS)
+
+
+def test_the_house_keeps_its_budgets() -> None:
+    found = house.figures(ROOT)
+    over = {name: (found[name], most) for name, most in FIGURES.items() if found[name] > most}
+    assert set(found) == set(FIGURES)
+    assert not over, f"(found, at most): {over}"
+
+
+def _public_names() -> set[str]:
+    """The public names, each counted once; modules with an underscore are private."""
+    found: set[str] = set()
+    for each in pkgutil.walk_packages(labeldp.__path__, "labeldp."):
+        if not re.search(r"\._", each.name):
+            try:
+                module = importlib.import_module(each.name)
+            except ImportError:  # an extra that is not installed here
+                continue
+            found |= {f"{each.name}.{name}" for name in getattr(module, "__all__", ())}
+    return {name for name in found if not hasattr(labeldp, name.rsplit(".", 1)[1])}
+
+
+def _options(command: Any) -> Iterator[tuple[str, str]]:
+    """The options of a command and of the commands below it, each with its command."""
+    for child in getattr(command, "commands", {}).values():
+        yield from _options(child)
+    if not hasattr(command, "commands"):
+        for each in command.params:
+            if each.param_type_name == "option" and each.name != "help":
+                yield command.name, each.name
+
+
+def test_users_choose_from_few_names_and_options() -> None:
+    from labeldp.cli import app
+
+    options = list(_options(typer.main.get_command(app)))
+    assert len(labeldp.__all__) <= OFFERED["names at the top"]
+    assert len(labeldp.__all__) + len(_public_names()) <= OFFERED["names"]
+    assert len(options) <= OFFERED["options"]
+
+
+CHEATS = {
+    "statements in src": "",
+    "functions": "def f() -> None: ...",
+    "raise statements": "raise KeyError",
+    "numbers at module level": "A = ((0.1, 0.2), {'a': 3}, dict(b=4))",
+    "public callables with many parameters": (
+        "@dataclass\nclass Forty:\n" + "\n".join(f"    f{i}: int" for i in range(40))
+    ),
+    "private functions with many parameters": f"def _f({', '.join('abcdefghi')}): ...",
+    "public functions with **": "def f(**kw): ...",
+    "readers of stack frames": "import inspect\ninspect.currentframe()",
+    "exec or eval": "exec('x = 1')",
+    "private names of other libraries": "import sklearn._loss\nfrom torch import _C",
+    "lines that are too long": f"A = '{'a' * 100}'",
+}
+
+
+@pytest.mark.parametrize("figure", CHEATS)
+def test_a_planted_cheat_is_counted(figure: str, tmp_path: Path) -> None:
+    """A copy of one room, with one cheat more: the figure rises."""
+    shutil.copytree(SOURCE / "evidence", tmp_path / "src" / "labeldp" / "evidence")
+    before = house.figures(tmp_path)[figure]
+    file = tmp_path / "src" / "labeldp" / "evidence" / "_cheat.py"
+    file.write_text(CHEATS[figure] + "\nA = 1; B = 2  # joined statements are two\n")
+    assert house.figures(tmp_path)[figure] > before
+
+
+def test_a_planted_private_import_of_a_test_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    lines = (
+        "from labeldp.laws._base import Law",
+        "from labeldp.laws import (\n    Law,\n    _x,\n)",
+    )
+    for number, line in enumerate(lines, 1):
+        (tmp_path / "tests" / f"test_{number}.py").write_text(line)
+        assert house.figures(tmp_path)["test files that import private names"] == number
 
 
 def test_statistical_randomness_stays_out_of_noise() -> None:
