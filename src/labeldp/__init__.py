@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from labeldp.tables._priors import PriorTable
     from labeldp.tables._spec import ReleaseSpec
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     **dict.fromkeys(
