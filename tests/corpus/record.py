@@ -4,9 +4,9 @@
     python -m tests.corpus.record [NAME ...]     writes recorded/NAME.json of these calls, or of all
                                                  that need no extra
 
-A recording holds what the call returned, every file that it left (content and rights), the facts
-that entered each key, and labeldp's warnings and log. Not kept as it is, because it cannot be the
-same everywhere:
+A recording holds what the call returned, every file that it left (content and rights), and the
+facts that entered each key: no messages, whose words may change. Not kept as it is, because it
+cannot be the same everywhere:
 
 * the folder of the call, which is <folder> in every text;
 * Parquet, NumPy and SQLite files, whose bytes are those of the library that wrote them: their
@@ -14,18 +14,15 @@ same everywhere:
   FILE>, <parts of FOLDER>, <results of RUN>, <announced parts of RUN>; any other digest stays as it
   is, and is a difference;
 * hashes of the ledger's chain, which follow from those: <entry N>, if the chain is whole;
-* arrays of floats: shape, type and three digits (processors differ in the last bits); so are long
-  fractions that a command prints;
-* fitted models (.skops, model.json): their names only;
+* arrays of floats: shape, type and three digits (processors differ in the last bits);
 * work files that a process which died has left (.NAME.PID.HEX.part): there as .NAME.part, without
   content;
 * keys that only check ids before a charge, and draw nothing.
 
 Inputs (in, in.*), which the call itself has made, are not kept.
 
-Some digests of libraries' bytes enter others (a receipt names the head of the ledger's chain), and
-usage lines are typer's. So a replay is made with the versions in libraries.json alone, which are
-those that the project pins.
+Some digests of libraries' bytes enter others (a receipt names the head of the ledger's chain). So
+a replay is made with the versions in libraries.json alone, which are those that the project pins.
 """
 
 import hashlib
@@ -271,8 +268,6 @@ def summary(given: Any, folder: Path, seen: Any) -> dict[str, Any]:
             "returned": given,
             "files": contents(folder),
             "keys": keys,
-            "warned": seen.warned,
-            "logged": seen.logged,
         },
         folder,
     )
@@ -375,8 +370,7 @@ def file_of(name: str) -> Path:
 def libraries() -> dict[str, str]:
     """The versions here of what has a hand in the recordings."""
     return {
-        name: version(name)
-        for name in ("numpy", "pyarrow", "pyroaring", "scikit-learn", "scipy", "typer")
+        name: version(name) for name in ("numpy", "pyarrow", "pyroaring", "scikit-learn", "scipy")
     }
 
 
