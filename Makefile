@@ -99,7 +99,7 @@ format: $(READY_DEV)
 	@$(PY) -m ruff check --fix --quiet . || true
 	@$(PY) -m ruff format --quiet .
 
-bench: $(READY)
+bench: $(READY_DEV)
 	@for name in speed tabular; do $(PY) -m benchmarks $$name; done
 
 test-oldest:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import labeldp as ldp
+from benchmarks import data as datasets
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(os.environ.get("BENCHMARK_RESULTS", ROOT / "benchmarks" / "results"))
@@ -169,7 +170,7 @@ class Parts(NamedTuple):
     y: Array
     X_test: Array
     y_test: Array
-    dataset: "ldp.datasets.DataSet"
+    dataset: datasets.DataSet
 
 
 def equivalents(n: int, k: int, epsilon: float) -> float:
@@ -216,11 +217,11 @@ def parts(name: str, rows: int | None = None) -> Parts:
     Parameters
     ----------
     name : str
-        As `labeldp.datasets` has it.
+        As `benchmarks.data` has it.
     rows : int, optional
         Only the first training rows, for a trial.
     """
-    dataset = ldp.datasets.load(name)
+    dataset = datasets.load(name)
     X, y, X_test, y_test = dataset.X_train, dataset.y_train, dataset.X_test, dataset.y_test
     if not len(y_test):
         order = np.random.default_rng(0).permutation(len(y))

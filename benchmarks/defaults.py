@@ -22,6 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
+from benchmarks import data as datasets
 from benchmarks.common import (
     RESULTS,
     Array,
@@ -39,7 +40,7 @@ from benchmarks.tabular import linear, pixels, trees
 from labeldp.learn import LearnOptions
 
 RESULT = RESULTS / "defaults.json"
-DATA: dict[str, Callable[[ldp.datasets.DataSet], Any]] = {
+DATA: dict[str, Callable[[datasets.DataSet], Any]] = {
     "digits": linear,
     "mnist": pixels,
     "kmnist": pixels,
@@ -83,10 +84,10 @@ STAGES_EPSILONS = {"softmax": (0.5, 1.0, 2.0, 4.0), "trees": (1.0, 2.0)}
 STAGES = (1, 2, 3)
 
 
-loaded = cache(ldp.datasets.load)
+loaded = cache(datasets.load)
 
 
-def staged_estimator(dataset: ldp.datasets.DataSet, learner: str) -> Any:
+def staged_estimator(dataset: datasets.DataSet, learner: str) -> Any:
     """None is the default, boosting."""
     if learner == "softmax":
         return linear(dataset) if dataset.name == "digits" else pixels(dataset)
@@ -95,7 +96,7 @@ def staged_estimator(dataset: ldp.datasets.DataSet, learner: str) -> Any:
 
 def rows_of(
     name: str, seed: int, rows: int = ROWS
-) -> tuple[ldp.datasets.DataSet, tuple[Array, Array], tuple[Array, Array]]:
+) -> tuple[datasets.DataSet, tuple[Array, Array], tuple[Array, Array]]:
     """The data set, and (learned from, scored on): features and labels of training rows, in a
     random order of this seed."""
     dataset = loaded(name)

@@ -60,6 +60,7 @@ from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 import labeldp as ldp
+from benchmarks import data as datasets
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
 from labeldp.laws import RROnBins, UnbiasedRandomizer
 from labeldp.learn._regressor import MOST_ROUNDS
@@ -101,7 +102,7 @@ def friedman(rows: int) -> Task:
 
 
 def california() -> Task:
-    data = ldp.datasets.load("california_housing")
+    data = datasets.load("california_housing")
     order = np.random.default_rng(0).permutation(len(data.y_train))
     train, test = order[:16_512], order[16_512:]
     X, y = data.X_train, data.y_train / 100_000
@@ -109,7 +110,7 @@ def california() -> Task:
 
 
 def adult(column: str, low: float, high: float) -> Task:
-    data = ldp.datasets.load("adult")
+    data = datasets.load("adult")
     at = data.columns.index(column)
     rest = [i for i in range(len(data.columns)) if i != at]
     categorical = tuple(rest.index(i) for i in data.categorical)
@@ -122,7 +123,7 @@ def adult(column: str, low: float, high: float) -> Task:
 def movielens() -> Task:
     """Ratings by the user's gender, age and occupation, and by how often user and film are rated,
     which is public."""
-    data = ldp.datasets.load("movielens_1m")
+    data = datasets.load("movielens_1m")
     people, films = (data.X_train[:, i].astype(np.int64) for i in range(2))
     often = np.column_stack([np.bincount(people)[people], np.bincount(films)[films], films])
     X, y = np.column_stack([data.X_train[:, 2:].astype(np.float64), often]), data.y_train + 1.0

@@ -45,6 +45,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import labeldp as ldp
+from benchmarks import data as datasets
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs, worth
 from labeldp.learn import CountsClassifier, Groupings, ProportionClassifier
 
@@ -75,7 +76,7 @@ PAIRS = tuple(zip(COLUMNS, COLUMNS[1:] + COLUMNS[:1], strict=True))
 @cache
 def _adult() -> tuple[Any, Any, Any]:
     """The data set, and its train and test rows as public columns of levels."""
-    data = ldp.datasets.load("adult")
+    data = datasets.load("adult")
     return data, _levels(data.X_train, data), _levels(data.X_test, data)
 
 

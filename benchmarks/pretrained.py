@@ -40,6 +40,7 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from benchmarks import common
+from benchmarks import data as datasets
 from benchmarks.common import (
     RESULTS,
     TRUE,
@@ -89,7 +90,7 @@ def embedded(name: str, part: str, rows: int | None) -> Array:
     rounding is far below the features' spread."""
     from labeldp.research.embed import Embedder
 
-    dataset = ldp.datasets.load(name)
+    dataset = datasets.load(name)
     images = (dataset.X_train if part == "train" else dataset.X_test)[:rows]
     found = []
     for start in range(0, len(images), AT_ONCE):
@@ -121,7 +122,7 @@ def embedded(name: str, part: str, rows: int | None) -> Array:
 def components(name: str, rows: int | None) -> tuple[Array, Array, Array, Array, int]:
     """(train, labels, test, test labels, K): principal components of the training rows' features,
     whose mean square is 1."""
-    dataset = ldp.datasets.load(name)
+    dataset = datasets.load(name)
     X, X_test = scaled_components(
         *(embedded(name, part, rows).astype(np.float32) for part in ("train", "test"))
     )

@@ -41,6 +41,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
+from benchmarks import data as datasets
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
 from labeldp.learn import HistogramPrior
 
@@ -100,8 +101,8 @@ def adult(rate: float, seed: int) -> Rows:
 
 
 @cache
-def _adult() -> ldp.datasets.DataSet:
-    return ldp.datasets.load("adult")
+def _adult() -> datasets.DataSet:
+    return datasets.load("adult")
 
 
 def _thinned(X: Array, y: Array, rate: float, rng: np.random.Generator) -> tuple[Array, Array]:

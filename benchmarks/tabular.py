@@ -40,6 +40,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
+from benchmarks import data as datasets
 from benchmarks.common import (
     RESULTS,
     TRUE,
@@ -64,19 +65,19 @@ NON_PRIVATE_SEEDS = 3
 # --------------------------------------------------------------------------------------------------
 
 
-def trees(dataset: ldp.datasets.DataSet) -> Any:
+def trees(dataset: datasets.DataSet) -> Any:
     return HistGradientBoostingClassifier(categorical_features=list(dataset.categorical))
 
 
-def linear(dataset: ldp.datasets.DataSet) -> Any:
+def linear(dataset: datasets.DataSet) -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression())
 
 
-def pixels(dataset: ldp.datasets.DataSet) -> Any:
+def pixels(dataset: datasets.DataSet) -> Any:
     return make_pipeline(PCA(60, random_state=0), StandardScaler(), LogisticRegression())
 
 
-ESTIMATORS: dict[str, Callable[[ldp.datasets.DataSet], Any]] = {
+ESTIMATORS: dict[str, Callable[[datasets.DataSet], Any]] = {
     "adult": trees,
     "credit_default": trees,
     "digits": linear,
@@ -311,7 +312,7 @@ def report(names: Sequence[str], epsilons: Sequence[float]) -> None:
     """Print the numbers of each cell and the tests against randomized response."""
     runs = load_runs(RESULT)
     for name in names:
-        n_classes = ldp.datasets.load(name).n_classes
+        n_classes = datasets.load(name).n_classes
         print(
             f"\n{name} ({n_classes} classes): accuracy in % and log-loss on true test labels, mean"
             " +- standard deviation over seeds"

@@ -30,7 +30,6 @@ LAYERS = {
     "_hash": 1,
     "receipt": 2,
     "laws": 2,
-    "datasets": 2,
     "evidence": 3,
     "testing": 5,
     "aggregates": 4,
@@ -53,7 +52,6 @@ ROOMS = {
     "app": 2769,
     "cli": 893,
     "custody": 2204,
-    "datasets": 350,
     "deep": 3277,
     "evidence": 557,
     "inputs": 358,
@@ -304,11 +302,7 @@ def test_a_planted_private_import_of_a_test_is_counted(tmp_path: Path) -> None:
 
 def test_statistical_randomness_stays_out_of_noise() -> None:
     """numpy.random trains models; it never touches laws, custody, evidence or tables."""
-    paths = [
-        path
-        for path in FILES
-        if not inside(path, "learn", "deep", "protocol", "app", "datasets", "report")
-    ]
+    paths = [path for path in FILES if not inside(path, "learn", "deep", "protocol", "app")]
     wrong = [
         use
         for path in paths
@@ -331,7 +325,7 @@ def test_secret_randomness_is_drawn_in_custody_only() -> None:
 ONE_DOOR = {
     r".*\.sample": ("laws", "testing.py", "custody/_draw.py"),
     r"query\.release": ("custody/_aggregation.py",),
-    r"encode": ("custody/_run.py", "custody/_aggregation.py", "protocol/metrics.py", "datasets"),
+    r"encode": ("custody/_run.py", "custody/_aggregation.py", "protocol/metrics.py"),
     r"derive_key": ("custody/_request.py", "custody/_draw.py", "ledger/_rowset.py"),
 }
 """Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are
@@ -366,7 +360,7 @@ def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
         (("ray",), ("tables/ray.py",)),
         (("pandas", "polars", "narwhals"), ()),
         (("typer", "click"), ("cli",)),
-        (("sklearn",), ("learn", "protocol", "app", "datasets", "research")),
+        (("sklearn",), ("learn", "protocol", "app", "research")),
         (("sqlite3",), ("ledger",)),
         (("cryptography",), ("noise",)),
         (("pyroaring",), ("ledger",)),

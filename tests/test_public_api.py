@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NAMES = [
     name
     for name in labeldp.__all__
-    if name not in ("aggregates", "datasets", "deep", "errors", "laws", "learn", "metrics", "stats")
+    if name not in ("aggregates", "deep", "errors", "laws", "learn", "metrics", "stats")
 ]
 HEAVY = (
     "numpy",
@@ -29,7 +29,6 @@ HEAVY = (
     "typer",
     "rich",
     "skops",
-    "pooch",
     "pandas",
     "torch",
 )

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labeldp import datasets
+from benchmarks import data as datasets
 
 TABLES = {
     "fashion-mnist": "fashion_mnist",
@@ -71,7 +71,7 @@ def load(table: str) -> Data:
         return _ratings(found)
     if not len(found.y_train):
         raise SystemExit(
-            f"{table}: no train images in LABELDP_DATA. Put the files that labeldp.datasets names"
+            f"{table}: no train images in LABELDP_DATA. Put the files that benchmarks.data names"
             " there."
         )
     nobody = np.empty((0, 0), np.float32)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import labeldp as ldp
+from benchmarks import data as datasets
 from benchmarks.common import (
     RESULTS,
     Array,
@@ -127,7 +128,7 @@ def loaded(name: str) -> tuple[Array, Array, int]:
     if name.endswith(":2"):
         whole = loaded(name.removesuffix(":2"))
         return whole[0], whole[1] % 2, 2
-    dataset = ldp.datasets.load(name.split("/")[0])
+    dataset = datasets.load(name.split("/")[0])
     X, y = dataset.all_rows()
     if X.ndim == 3:
         if name.endswith("/14"):

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labeldp import aggregates, datasets, deep, stats
+    from labeldp import aggregates, deep, stats
     from labeldp.app._model import PriorModel
     from labeldp.app._release import release
     from labeldp.custody._aggregation import aggregate
@@ -110,7 +110,6 @@ _HOME = {
 }
 _MODULES = {
     "aggregates": "labeldp.aggregates",
-    "datasets": "labeldp.datasets",
     "deep": "labeldp.deep",
     "errors": "labeldp.errors",
     "laws": "labeldp.laws",
@@ -156,7 +155,6 @@ __all__ = [
     "aggregate",
     "aggregates",
     "concat",
-    "datasets",
     "deep",
     "errors",
     "exact_epsilon",

@@ -13,6 +13,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -561,7 +562,7 @@ def private(**settings):
 
 @needs_lite0
 def test_a_pipeline_on_a_shipped_net_learns_and_is_stored_without_weights():
-    X, y = ldp.datasets.load("digits").all_rows()
+    X, y = load_digits(return_X_y=True)
     X, y = np.uint8(X * 15.9).reshape(-1, 8, 8)[:900], y[:900]
     learner = make_pipeline(StandardScaler(), LogisticRegression(C=0.01))
     model = make_pipeline(

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from benchmarks import data as datasets
+from sklearn.datasets import load_digits
 from torch import nn
 
 import labeldp as ldp
-from labeldp import datasets
 from labeldp.deep import Recipe, TorchClassifier, cross_entropy, posterior_loss, recipes, schedules
 from labeldp.errors import InvalidInput
 
@@ -133,8 +134,7 @@ def test_changes_replace_what_is_published_and_nothing_unknown():
 
 @pytest.fixture(scope="module")
 def digits():
-    found = datasets.load("digits")
-    X, y = found.all_rows()
+    X, y = load_digits(return_X_y=True)
     return (X / 16).astype(np.float32)[:900], y[:900]
 
 

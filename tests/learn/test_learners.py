@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -173,7 +173,7 @@ def test_a_likelihood_counts_up_to_a_factor_of_each_row_and_must_leave_a_class()
 
 
 def test_a_fine_range_of_penalties_is_searched_as_far_as_a_coarse_one():
-    X, y = ldp.datasets.load("digits").all_rows()
+    X, y = load_digits(return_X_y=True)
     table = ldp.privatize(
         y[:600], ldp.AutoLaw(10, 4.0), noise=ldp.SeededNoise(0), classes=range(10)
     ).log_likelihood()
@@ -196,7 +196,7 @@ def test_known_frequencies_are_the_mean_probabilities_at_every_scale():
 def test_held_out_rows_choose_a_scale_that_makes_up_for_the_penalty():
     """Few noisy rows need a strong penalty, which alone leaves the probabilities near the
     middle."""
-    X, y = ldp.datasets.load("digits").all_rows()
+    X, y = load_digits(return_X_y=True)
     X = StandardScaler().fit_transform(X)
     rows, test = slice(0, 1200), slice(1200, None)
     strengths = np.geomspace(1e-3, 1.0, 7)

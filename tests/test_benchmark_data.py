@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import data as datasets
+from benchmarks.data import _catalogue as catalogue
+from benchmarks.data import _readers as readers
 
-from labeldp import datasets
-from labeldp.datasets import _catalogue as catalogue
-from labeldp.datasets import _readers as readers
 from labeldp.errors import InvalidInput, LabelDPWarning, MissingExtra, ReleaseError
 
 # Data may lie in LABELDP_DATA or in a folder shared/data beside the checkout.
 GIVEN = os.environ.get("LABELDP_DATA") or str(
-    Path(__file__).resolve().parents[3] / "shared" / "data"
+    Path(__file__).resolve().parents[2] / "shared" / "data"
 )
 
 SHAPES = {  # train and test features, class counts of both (of numbers none)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.data import _readers as readers
+from benchmarks.data._catalogue import ENTRIES, Entry, Form, download, find
 from labeldp import _validate
-from labeldp.datasets import _readers as readers
-from labeldp.datasets._catalogue import ENTRIES, Entry, Form, download, find
 from labeldp.errors import InvalidInput, LabelDPWarning
 
 if TYPE_CHECKING:
