@@ -201,6 +201,40 @@ def test_budget_is_code_3_and_redraw_needs_it(tmp_path: Path) -> None:
     assert default_ledger().spent("in", "status") == 2.0
 
 
+def test_a_copy_of_the_ledger_alone_verifies_what_it_can(tmp_path: Path) -> None:
+    """With a code of its own: nothing is wrong, and budgets cannot be checked."""
+    for part in range(2):
+        source = tmp_path / f"in{part}.csv"
+        source.write_text("id,y\n" + "".join(f"r{100 * part + i},{i % 2}\n" for i in range(100)))
+        asked = (
+            "release",
+            source,
+            "--label",
+            "y",
+            "--classes",
+            "0,1",
+            "--epsilon",
+            1,
+            "--id",
+            "id",
+            "--dataset",
+            "d",
+        )
+        assert run(*asked, "--out", tmp_path / f"{part}.csv")[0] == 0
+    copy, manifest = tmp_path / "officer" / "copy.db", tmp_path / "0.csv.manifest.json"
+    copy.parent.mkdir()
+    copy.write_bytes(Path(str(default_ledger().location)).read_bytes())
+    assert run("ledger", "verify", manifest)[0] == 0
+    code, said, _ = run("ledger", "verify", manifest, "--ledger", copy)
+    assert code == 5 and "The history is whole." in said and "0.csv is what was released" in said
+    assert "Budgets cannot be checked without row sets" in said and "exceed" not in said
+    facts = json.loads(run("ledger", "verify", manifest, "--ledger", copy, "--json")[1])
+    assert facts["whole"] is True and facts["problems"] == [] and len(facts["unchecked"]) == 1
+    manifest.write_text(manifest.read_text().replace("1.0", "0.5"))
+    code, said, _ = run("ledger", "verify", manifest, "--ledger", copy)
+    assert code == 7 and "does not say what was charged" in said and "cannot be checked" in said
+
+
 def test_ledger_and_budget_options(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "ledger.db"
     assert (

@@ -3,6 +3,9 @@
 
 import hashlib
 import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from tests import runs
 
 from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, RowsOverlap
+from labeldp.ledger._check import Unchecked
 from labeldp.ledger._database import LabelDraw, Spending
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._rowset import IdSet, RowSetBuilder, RowSets, Spend
@@ -399,15 +403,88 @@ def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_r
         charge(ledger, np.arange(200, 300), 1.5)
     with pytest.raises(RowsOverlap, match="unknown number"):
         charge(ledger, np.arange(200, 300), overlap="refuse")
-    assert ledger.verify() == [
-        (
-            f"The row set of run {run_id} is missing, damaged or of an older version: it counts for"
-            " every row now."
-        )
-    ]
+    damaged = (
+        f"The row set of run {run_id} is missing, damaged or of an older version: it counts for"
+        " every row now"
+    )
+    assert ledger.verify() == [f"{damaged}, and budgets cannot be checked without it."]
     ledger.runs_dir.rename(ledger.runs_dir.with_name("elsewhere"))
     (said,) = ledger.verify()
     assert str(ledger.runs_dir) in said and "move it beside the ledger" in said
+
+
+def over_budget(ledger: Ledger, ids: Any) -> str:
+    """Write a charge that the ledger would have refused, with its row set."""
+    builder, run_id = ledger.row_set_builder(), new_run_id()
+    builder.add(ids)
+    ledger._sets.keep(run_id, builder.finish())
+    event = LabelDraw({"law": "rr"}, 1.0).to_dict()
+    names = {
+        "dataset": "clicks",
+        "column": "label",
+        "unit": "row",
+        "max_rows_per_unit": 1,
+        "epsilon": 1.0,
+        "delta": 0.0,
+    }
+    body = Spending(**names, event=event, identity="x", run_id=run_id).body()
+    with ledger._store.writing() as session:
+        session.append(body | {"rows": builder.finish().facts()})
+    return run_id
+
+
+@pytest.mark.parametrize(
+    "column_of",
+    [np.asarray, lambda ids: pa.array(ids).cast(pa.string())],
+    ids=["integers", "texts"],
+)
+@pytest.mark.parametrize("lost", ["the folder", "one set", "a damaged set"])
+def test_no_budget_is_called_exceeded_where_row_sets_are_missing(
+    ledger: Ledger, tmp_path: Path, lost: str, column_of: Callable[[Any], Any]
+) -> None:
+    """Each row has its own budget, so of a copy of the file alone nobody can tell whether it was
+    kept."""
+    budget(ledger, 1.0)
+    runs_of = [charge(ledger, column_of(np.arange(10 * part, 10 * part + 10))) for part in range(5)]
+    assert ledger.verify(runs_of) == []
+    if lost == "the folder":
+        shutil.copy(tmp_path / "ledger.sqlite", tmp_path / "copy.sqlite")
+        ledger = Ledger(tmp_path / "copy.sqlite")
+    else:
+        path = ledger.run_dir(runs_of[1].run_id) / "rows.bin"
+        path.unlink() if lost == "one set" else path.write_bytes(path.read_bytes()[:-1])
+    (said,) = ledger.verify(runs_of)
+    assert "cannot be checked without" in said and "exceed" not in said
+    assert isinstance(said, Unchecked) == (lost == "the folder")
+    # What is wrong all the same is found: a receipt, or one charge above the whole budget.
+    assert len(ledger.verify([replace(runs_of[0], epsilon=0.5)])) == 2
+    with ledger._store.writing() as session:
+        event = LabelDraw({"law": "rr"}, 1.5).to_dict()
+        names = {
+            "dataset": "clicks",
+            "column": "label",
+            "unit": "row",
+            "max_rows_per_unit": 1,
+            "epsilon": 1.5,
+            "delta": 0.0,
+        }
+        session.append(Spending(**names, event=event, identity="x", run_id=new_run_id()).body())
+    assert any("exceeds the budget" in each for each in ledger.verify())
+
+
+def test_a_budget_that_was_exceeded_is_found_also_where_another_set_is_missing(
+    ledger: Ledger,
+) -> None:
+    budget(ledger, 1.0)
+    gone = charge(ledger, np.arange(10))
+    charge(ledger, np.arange(10, 20))
+    over_budget(ledger, np.arange(15, 30))
+    assert ledger.verify() == ["Entry 5 exceeds the budget of its dataset and column."]
+    shutil.rmtree(ledger.run_dir(gone.run_id))
+    exceeded, unchecked = ledger.verify()
+    assert exceeded == "Entry 5 exceeds the budget of its dataset and column." and isinstance(
+        unchecked, Unchecked
+    )
 
 
 # Names

@@ -4,7 +4,6 @@ column, and what is refused."""
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,83 +95,6 @@ def test_the_default_law_with_a_prior_asks_near_it(tmp_path: Path) -> None:
     assert spec(prior=[f"p{code}" for code in range(11)]).law_name == "threshold"
     plan = make_plan(spec(dataset="people"), (0.5, 0.5), None, Ledger(tmp_path / "l.db"))
     assert plan.laws == ("square-wave", "threshold")
-
-
-def test_a_column_that_was_drawn_by_thresholds_goes_on_with_them(tmp_path: Path) -> None:
-    """Thresholds were the default of a range: the same command is free, also to another output."""
-    source, ledger = write(tmp_path / "in.csv", incomes(200)), Ledger(tmp_path / "l.db", budget=9)
-    first = release(source, tmp_path / "out.csv", spec(law="threshold"), ledger)
-    for out in ("out.csv", "again.csv"):
-        again = release(source, tmp_path / out, spec(), ledger)
-        assert (
-            again.repeated
-            and again.receipt == first.receipt
-            and again.manifest["law"]["law"] == "threshold"
-        )
-    for number, other in enumerate(
-        (replace(spec(), epsilon=1.0), spec(ldp.Grid(0, 100, points=6)))
-    ):
-        done = release(source, tmp_path / f"{number}.csv", other, ledger)
-        assert not done.repeated and done.manifest["law"]["law"] == "square-wave"
-
-
-def test_columns_that_were_drawn_by_thresholds_go_on_with_them(tmp_path: Path) -> None:
-    """With another range of the number they do not, and a law that was named stays."""
-    rows = pa.table({"id": np.arange(200), "flag": ["a", "b"] * 100, "income": incomes(200)})
-    pq.write_table(rows, tmp_path / "in.parquet")
-    ledger = Ledger(tmp_path / "l.db", budget=9)
-
-    def both(grid: ldp.Grid, law: Any = None) -> ReleaseSpec:
-        return ReleaseSpec(
-            "flag,income", ldp.LabelColumns({"flag": ["a", "b"], "income": grid}), 2.0, law, id="id"
-        )
-
-    other = ldp.Grid(0, 200, points=11)
-    then = both(TENS).classes.by_thresholds(2.0)
-    assert then == both(TENS).classes.law(2.0, law=["subset", "threshold"])
-    first = release(tmp_path / "in.parquet", tmp_path / "out.parquet", both(TENS, then), ledger)
-    again = release(tmp_path / "in.parquet", tmp_path / "again.parquet", both(TENS), ledger)
-    assert (
-        again.repeated
-        and again.receipt == first.receipt
-        and again.manifest["law"]["laws"] == ["subset", "threshold"]
-    )
-    new = release(tmp_path / "in.parquet", tmp_path / "new.parquet", both(other), ledger)
-    assert not new.repeated and new.manifest["law"]["laws"] == ["subset", "square-wave"]
-
-
-def test_thresholds_that_were_asked_for_later_do_not_become_the_default(tmp_path: Path) -> None:
-    source, ledger = write(tmp_path / "in.csv", incomes(200)), Ledger(tmp_path / "l.db", budget=9)
-    first = release(source, tmp_path / "out.csv", spec(), ledger)
-    release(source, tmp_path / "by-name.csv", spec(law="threshold"), ledger)
-    again = release(source, tmp_path / "out.csv", spec(), ledger)
-    assert (
-        again.repeated
-        and again.receipt == first.receipt
-        and again.manifest["law"]["law"] == "square-wave"
-    )
-
-
-@pytest.mark.parametrize(
-    "other", [ldp.Grid(0, 200, points=11), ldp.Grid(0.5, 100, points=11)], ids=["high", "low"]
-)
-@pytest.mark.parametrize(
-    ("first", "later"), [("threshold", "square-wave"), ("square-wave", "threshold")]
-)
-def test_a_release_of_another_range_does_not_choose_the_default(
-    tmp_path: Path, other: ldp.Grid, first: str, later: str
-) -> None:
-    """Each range goes on with the law that drew it first, so that the same command is free,
-    whatever was drawn of other ranges."""
-    source, ledger = write(tmp_path / "in.csv", incomes(200)), Ledger(tmp_path / "l.db", budget=9)
-    release(source, tmp_path / "other.csv", spec(other, law=first), ledger)
-    mine = release(source, tmp_path / "out.csv", spec(law=later), ledger)
-    again = release(source, tmp_path / "again.csv", spec(), ledger)
-    assert (
-        again.repeated and again.receipt == mine.receipt and again.manifest["law"]["law"] == later
-    )
-    with_other = release(source, tmp_path / "other-again.csv", spec(other), ledger)
-    assert with_other.repeated and with_other.manifest["law"]["law"] == first
 
 
 def test_thresholds_near_a_prior_do_not_become_the_default(tmp_path: Path) -> None:

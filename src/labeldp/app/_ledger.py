@@ -5,7 +5,7 @@ release secret in a file."""
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from labeldp.noise._secrets import create_key_file, destroy_key_file, key_file_i
 from labeldp.receipt import Receipt, columns_of
 from labeldp.tables._evidence import check_drawn
 from labeldp.tables._place import Place, delete_folder, manifest_name, release_digest
-from labeldp.tables._release import charged_law, guarantee, holds, is_charged
+from labeldp.tables._release import charged_law, holds, is_charged, misstated
 from labeldp.tables.formats._parquet import open_table
 
 _NAMES = 20  # number of accounts that a message lists
@@ -172,8 +172,8 @@ def _together(entry: Mapping[str, Any]) -> str:
 def verify(
     ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Path] = ()
 ) -> list[str]:
-    """List every inconsistency in a ledger, or between it and manifests and anchor files; empty if
-    there is none."""
+    """List every inconsistency in a ledger, or between it and manifests and anchor files, and what
+    is `Unchecked`; empty if all is well."""
     read = [_manifest(path) for path in manifests]
     receipts = [each.receipt for each in read]
     outputs = {
@@ -229,36 +229,20 @@ def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
     found, facts, receipt = [], said.facts, said.receipt
     run = ledger.run(receipt.run_id)
     law = charged_law(receipt if run is None else run.receipt, said.stage)
-    # Compared in the form that JSON gives back: a law's tuples are lists in the manifest.
-    if "law" in facts and law is not None and facts["law"] != json.loads(json.dumps(law.to_dict())):
-        known = law.kind == "number" and _is_charged(
-            facts["law"], receipt if run is None else run.receipt, said.stage
-        )
-        found += [] if known else [f"The law in {said.path.name} is not the one that was charged."]
-    if law is not None and ("guarantee" in facts or facts.get("kind") == "release"):
-        promised = facts.get("guarantee") or {}
-        due = guarantee(receipt if run is None else run.receipt, law) if receipt.secure else {}
-        wrong = sorted(name for name in {*due, *promised} if due.get(name) != promised.get(name))
-        found += (
-            [
-                (
-                    f"The guarantee in {said.path.name} is not what was charged: {', '.join(wrong)}"
-                    " differ."
-                )
-            ]
-            if wrong
-            else []
-        )
-    if "kind" in facts:
-        charged = receipt if run is None else run.receipt
-        due = {"dataset": charged.dataset, "label": charged.column, "insecure": not receipt.secure}
-        due |= {"classes_inferred": bool(charged.except_for)}
-        wrong = sorted(name for name in due if facts.get(name) != due[name])
-        found += (
-            [f"What {said.path.name} says is not what was charged: {', '.join(wrong)} differ."]
-            if wrong
-            else []
-        )
+    if (
+        "law" in facts
+        and law is not None
+        and not _is_charged(facts["law"], receipt if run is None else run.receipt, said.stage)
+    ):
+        found.append(f"The law in {said.path.name} is not the one that was charged.")
+    wrong = misstated(
+        facts, receipt if run is None else replace(run.receipt, secure=receipt.secure), law
+    )
+    found += (
+        [f"What {said.path.name} says is not what was charged: {', '.join(wrong)} differ."]
+        if wrong
+        else []
+    )
     drawn = facts.get("digests", {}).get("drawn")
     if run is not None and run.drawn and run.drawn.get(said.stage) != drawn:
         found.append(
@@ -269,8 +253,7 @@ def _statement_problems(ledger: Ledger, said: _Manifest) -> list[str]:
 
 
 def _is_charged(facts: Mapping[str, object], receipt: Receipt, stage: str) -> bool:
-    """Tell whether these facts are a law of numbers that was solved for, or made for a histogram,
-    after its charge."""
+    """Tell whether these facts are a law that was charged."""
     try:
         return is_charged(law_from_dict(facts), receipt, stage)
     except (LabelDPError, TypeError, ValueError):

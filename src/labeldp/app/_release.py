@@ -239,11 +239,11 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
     Returns
     -------
     dict
-        "rows" (None if only a file's metadata is there), "unchanged" (the other columns), and
-        "drawn", a list with an entry for each release whose columns are in the table: "columns",
-        "evidence", "law", "classes" or "grid", "guarantee", its "receipt", and "histogram":
-        "epsilon", "counts" and "rows" of the noisy histogram that it publishes as its prior, if it
-        has one of its own.
+        "rows", "unchanged" (the other columns), and "drawn", a list with an entry for each release
+        whose columns are in the table: "columns", "evidence", "law", "classes" or "grid",
+        "guarantee", its "receipt", "proven" (False if the table lacks rows of an earlier release,
+        so that its facts are only stated), and "histogram": "epsilon", "counts" and "rows" of the
+        noisy histogram that it publishes as its prior, if it has one of its own.
 
     Raises
     ------
@@ -253,8 +253,8 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
 
     Notes
     -----
-    One pass over the bytes of a table that is as it was written; another one over the rows of a
-    copy.
+    One pass over the rows. Their digest covers classes, law and receipt, but whoever can write a
+    manifest can write another digest; the ledger decides (`labeldp ledger verify`).
     """
     table = open_table(source)
     try:
@@ -268,7 +268,7 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
             | {HISTOGRAM: _histogram_of(each)}
             for each in found
         ]
-        require_drawn(table, found)
+        rows = require_drawn(table, found)
     except (KeyError, TypeError, AttributeError):
         raise InvalidInput(
             f"Expected a manifest of {table.path.name} as labeldp wrote it, got something else."
@@ -280,11 +280,9 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
             " says that it was released."
         )
     noisy = noisy_names(found)
-    return {
-        "rows": found[0].get("rows"),
-        "unchanged": [name for name in table.names if name not in noisy],
-        "drawn": drawn,
-    }
+    public = [name for name in table.names if name not in noisy]
+    told = [each | {"proven": count is not None} for each, count in zip(drawn, rows, strict=True)]
+    return {"rows": rows[0], "unchanged": public, "drawn": told}
 
 
 def _histogram_of(facts: Mapping[str, Any]) -> dict[str, object] | None:
@@ -299,11 +297,16 @@ _CLASSES = 10  # classes in a line
 
 def inspected_text(name: str, facts: Mapping[str, Any]) -> str:
     """Format what `inspect` has found."""
-    rows = "" if facts["rows"] is None else f"{facts['rows']:,} rows; "
-    lines = [f"{name}: {rows}unchanged columns: {', '.join(facts['unchanged']) or 'none'}."]
+    lines = [
+        f"{name}: {facts['rows']:,} rows; unchanged columns:"
+        f" {', '.join(facts['unchanged']) or 'none'}."
+    ]
     for each in facts["drawn"]:
         receipt, law = Receipt.from_dict(each["receipt"]), each["law"]["law"]
         beside = f", evidence in {each['evidence']}" if each["evidence"] else ""
+        promised = (
+            receipt.guarantee if each["proven"] else f"{receipt.guarantee} (stated, not proven)"
+        )
         charged = f"data set {receipt.dataset!r}, run {receipt.run_id} of {receipt.charged_at[:10]}"
         asked = each[HISTOGRAM]
         counted = (
@@ -313,7 +316,7 @@ def inspected_text(name: str, facts: Mapping[str, Any]) -> str:
             else ""
         )
         lines.append(
-            f"{', '.join(each['columns'])}: {receipt.guarantee}{counted}, by law"
+            f"{', '.join(each['columns'])}: {promised}{counted}, by law"
             f" {law}{_values_text(each)}{beside}; {charged}."
         )
     said = "The labels are those that its manifest or metadata say were drawn."

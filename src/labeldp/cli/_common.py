@@ -42,16 +42,16 @@ from labeldp.errors import (
 from labeldp.laws import LAWS, register_law, spellings
 from labeldp.receipt import Receipt
 
+CHECK_FAILED, UNREADABLE = 7, 5
 CODES: tuple[tuple[type[BaseException], int], ...] = (
     (BudgetExceeded, 3),
-    (LedgerError, 5),
-    (ReleaseError, 5),
+    (LedgerError, UNREADABLE),
+    (ReleaseError, UNREADABLE),
     (MissingExtra, 6),
     (InvalidInput, 4),
-    (OSError, 5),
+    (OSError, UNREADABLE),
     (KeyboardInterrupt, 130),
 )
-CHECK_FAILED = 7
 
 Made = TypeVar("Made")
 

@@ -8,6 +8,7 @@ import typer
 
 from labeldp.cli._common import (
     CHECK_FAILED,
+    UNREADABLE,
     Commands,
     DatasetName,
     Json,
@@ -181,17 +182,18 @@ def ledger_verify(
     as_json: Json = False,
 ) -> None:
     """Is the history whole, does it hold these receipts and anchors, and are the tables beside the
-    manifests what was released? Exit code 7 if not."""
+    manifests what was released? Exit code 7 if not; 5 if the runs' private folders are missing,
+    without which budgets cannot be checked."""
     from labeldp.app._ledger import ledger_at, verified_text, verify
+    from labeldp.ledger._check import Unchecked
 
-    problems = verify(ledger_at(ledger), manifests or [], anchor or [])
-    answer(
-        as_json,
-        {"whole": not problems, "problems": problems},
-        "\n".join(problems) or verified_text(manifests or []),
-    )
-    if problems:
-        raise typer.Exit(CHECK_FAILED)
+    found = verify(ledger_at(ledger), manifests or [], anchor or [])
+    unchecked = [each for each in found if isinstance(each, Unchecked)]
+    problems = [each for each in found if each not in unchecked]
+    text = "\n".join([*(problems or [verified_text(manifests or [])]), *unchecked])
+    answer(as_json, {"whole": not problems, "problems": problems, "unchecked": unchecked}, text)
+    if problems or unchecked:
+        raise typer.Exit(CHECK_FAILED if problems else UNREADABLE)
 
 
 @app.command("anchor")

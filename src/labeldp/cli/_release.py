@@ -192,7 +192,7 @@ def release(
     if raw := _not_noisy(done.unchanged, done.manifest):
         more = f" and {len(raw) - _SHOWN:,} more (--json lists all)" if len(raw) > _SHOWN else ""
         typer.echo(f"Unchanged, as they were: {', '.join(raw[:_SHOWN])}{more}.")
-    if noisy := _noisy_text(done.manifest):
+    if noisy := _noisy_text(record, done.manifest):
         typer.echo(f"Noisy already, by earlier releases: {noisy}.")
     typer.echo(f"{what} {account_text(record, [done.receipt])} Manifest: {done.manifest_path}")
 
@@ -205,17 +205,17 @@ def _not_noisy(unchanged: Sequence[str], manifest: Mapping[str, Any]) -> list[st
     return [name for name in unchanged if name not in noisy]
 
 
-def _noisy_text(manifest: Mapping[str, Any]) -> str:
+def _noisy_text(ledger: Any, manifest: Mapping[str, Any]) -> str:
     """List the noisy columns of earlier releases with their evidence, each with what it cost."""
+    from labeldp.receipt import Receipt
     from labeldp.tables._release import earlier_of, labels_of
 
     listed = []
     for each in earlier_of(manifest):
         names = ", ".join(filter(None, (*labels_of(each), each.get("evidence"))))
-        listed.append(
-            f"{names} (epsilon {each['receipt']['epsilon']:g} in data set"
-            f" {each['receipt']['dataset']!r})"
-        )
+        receipt = ledger.looked_up(Receipt.from_dict(each["receipt"]))
+        told = f"{names} (epsilon {receipt.epsilon:g} in data set {receipt.dataset!r}"
+        listed.append(f"{told})" if receipt.recorded else f"{told}; stated, not proven)")
     return "; ".join(listed)
 
 

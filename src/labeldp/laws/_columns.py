@@ -191,7 +191,12 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
             return self._joint(epsilon, law)
         laws = self._laws(law)
         if split == "auto":
-            return self._most_telling(epsilon, laws, joint=law is None)
+            found = [
+                self.law(epsilon, each, None if each == "joint" else laws)
+                for each in _CANDIDATES
+                if law is None or each != "joint"
+            ]
+            return max(found, key=lambda made: min(self.told(made)))  # the first of equal ones
         shares = _shares(weights, len(self.names)) if weights is not None else ()
         if split == "information":
             shares = even_shares(epsilon, self.sizes, laws)
@@ -219,22 +224,6 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
                 " combinations have none."
             )
         return found
-
-    def by_thresholds(self, epsilon: float) -> Law:
-        """Make the law of the rule "auto" with thresholds for grids. A fit that was drawn by it is
-        repeated at no cost.
-
-        Parameters
-        ----------
-        epsilon : float
-        """
-        laws = ("threshold" if isinstance(values, Grid) else "subset" for values in self.lists)
-        return self._most_telling(epsilon, tuple(laws), joint=True)
-
-    def _most_telling(self, epsilon: float, laws: tuple[str, ...], *, joint: bool) -> Law:
-        splits = [split for split in _CANDIDATES if joint or split != "joint"]
-        found = [self.law(epsilon, split, None if split == "joint" else laws) for split in splits]
-        return max(found, key=lambda law: min(self.told(law)))  # the first of equal ones
 
     def told(self, law: Law) -> list[float]:
         """Compute the share of each column's entropy that a law is expected to tell, if all

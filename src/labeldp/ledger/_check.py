@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,10 @@ from labeldp.ledger._database import (
 from labeldp.ledger._rowset import FILE, RowSet, RowSets, Spend
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
 from labeldp.receipt import Receipt, columns_of
+
+
+class Unchecked(str):
+    """A sentence about what cannot be checked, as facts are missing: it names no inconsistency."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,20 @@ class _Account:
         if budget is None:
             return True
         if self._spend is not None:
+            # Of a run whose row set is lost nobody knows what it adds to: it is left out of the
+            # sum, so that a budget is called exceeded only if it was.
             rows = self._sets.load(run)
-            covered = self._spend.covered(rows)
-            self._spend.add(run)
+            lost = rows is None and run.rows is not None
+            covered = Fraction(0) if lost else self._spend.covered(rows)
+            if not lost:
+                self._spend.add(run)
             return covered + exact(run.epsilon) > budget
         if self.balance.total <= budget:
             return False
         earlier = [each for each in self.said.runs.values() if each.run_id != run.run_id]
-        self._spend = Spend(self._sets.load, earlier)
+        self._spend = Spend(
+            self._sets.load, (each for each in earlier if not self._sets.harmed(each))
+        )
         return self.exceeded(run)
 
 
@@ -214,19 +225,22 @@ def _harmed(read: _Read, sets: RowSets) -> list[str]:
         for run in account.said.runs.values()
         if sets.harmed(run)
     ]
-    if harmed and not sets.folder.is_dir():  # a ledger that was moved without it, as a rule
-        what = (
-            f"The folder {sets.folder} is not there, which has the row sets and results of"
-            f" {len(harmed):,} run{'s' * (len(harmed) > 1)}"
-        )
-        return [
-            f"{what}: move it beside the ledger. Without its row set a run counts for every row."
-        ]
-    return [
+    here = [run for run in harmed if (sets.folder / run.run_id).is_dir()]
+    found = [
         f"The row set of run {run.run_id} is missing, damaged or of an older version: it counts for"
-        " every row now."
-        for run in harmed
+        " every row now, and budgets cannot be checked without it."
+        for run in here
     ]
+    # a ledger that was copied without its private folder, as a rule
+    if away := len(harmed) - len(here):
+        lost = f"those of {away:,} run{'s' * (away > 1)} are not in {sets.folder}"
+        found.append(
+            Unchecked(
+                f"Budgets cannot be checked without row sets, and {lost}: move it beside the"
+                " ledger."
+            )
+        )
+    return found
 
 
 def _uncounted(read: _Read) -> list[str]:

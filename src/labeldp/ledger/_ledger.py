@@ -675,6 +675,9 @@ class Ledger:
         """Check the whole history, and return one sentence for each inconsistency; an empty list if
         there is none.
 
+        Without the runs' private folders nobody can tell whether budgets were kept: then a sentence
+        says so, an `Unchecked` (a str), and none calls a budget exceeded that may have been kept.
+
         Parameters
         ----------
         receipts : iterable of Receipt, default=()

@@ -32,6 +32,7 @@ from labeldp.tables._release import (
     Manifest,
     all_facts,
     charged_histogram,
+    contradicted,
     embedded_facts,
     facts_of,
     file_digests,
@@ -40,6 +41,7 @@ from labeldp.tables._release import (
     is_of,
     kept_name,
     labels_of,
+    misstated,
     noisy_names,
     read_manifest,
 )
@@ -475,10 +477,14 @@ def check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None
     manifest: Manifest = (read_manifest(source.path) if said else None) or {}
     # A table that is as it was published was proven then, though it may lack rows that the earlier
     # release had.
-    if "digests" in manifest and holds(source.path, manifest["digests"].get("output"), manifest):
-        return
+    whole = "digests" in manifest and holds(
+        source.path, manifest["digests"].get("output"), manifest
+    )
     for facts in said:
-        if _recorded(source, facts, ledger) is None:
+        if whole:
+            _check_facts(source, facts)
+            ledger.looked_up(Receipt.from_dict(facts["receipt"]))
+        elif _recorded(source, facts, ledger) is None:
             found, run_id = (
                 _validate.quoted(name for name in names if name in labels_of(facts)),
                 Receipt.from_dict(facts["receipt"]).run_id,
@@ -491,26 +497,42 @@ def check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None
             )
 
 
-def require_drawn(source: Source, found: Sequence[Manifest]) -> None:
-    """Refuse a table that does not hold what these facts say was drawn: its bytes are compared, and
-    if they differ, its rows.
+def require_drawn(source: Source, found: Sequence[Manifest]) -> list[int | None]:
+    """Refuse a table that does not hold what these facts say was drawn, and count the rows of each
+    release.
 
     Parameters
     ----------
     source : Source
     found : sequence of facts, as `all_facts` lists them
 
+    Returns
+    -------
+    list of int or None
+        None: of a whole table that lacks rows of this earlier release, which so proves nothing of
+        it.
+
     Raises
     ------
     InvalidInput
-        Labels, evidence or ids are others, or rows are missing.
+        Labels, evidence or ids are others, rows are missing, or the facts contradict each other.
     """
-    for facts in found[:1]:
-        if "digests" in facts and holds(source.path, facts["digests"].get("output"), facts):
-            return
+    rows: list[int | None] = []
     for facts in found:
         _check_facts(source, facts)
-        _read(source, facts, in_files="digests" not in facts, keep=False)
+        try:
+            rows.append(
+                int(_read(source, facts, in_files="digests" not in facts, keep=False)[1][:16], 16)
+            )
+        except InvalidInput:
+            # A digest begins with the number of its rows.
+            fewer = rows and rows[0] and rows[0] < int(facts["digests"]["drawn"][:16], 16)
+            if not (
+                fewer and holds(source.path, found[0].get("digests", {}).get("output"), found[0])
+            ):
+                raise
+            rows.append(None)
+    return rows
 
 
 def warn_of_names(
@@ -677,11 +699,17 @@ def _check_facts(source: Source, facts: Manifest) -> None:
     receipt = Receipt.from_dict(facts["receipt"])
     # The receipt names the law that was charged. A manifest with a larger epsilon would make labels
     # look more reliable than they are.
-    known = is_charged(law_from_dict(facts["law"]), receipt, str(facts["stage"]))
-    if not known or (HISTOGRAM in facts) != (charged_histogram(receipt) is not None):
+    law = law_from_dict(facts["law"])
+    known = is_charged(law, receipt, str(facts["stage"])) and not misstated(facts, receipt, law)
+    if (
+        not known
+        or (HISTOGRAM in facts) != (charged_histogram(receipt) is not None)
+        or contradicted(source, facts)
+    ):
         raise InvalidInput(
-            f"Expected the law and stage that the receipt of run {receipt.run_id} names, got"
-            " others. The manifest or metadata was changed; restore it."
+            f"Expected the law, stage and guarantee that the receipt of run {receipt.run_id} names,"
+            " and the same in manifest and metadata, got others. The manifest or metadata was"
+            " changed; restore it."
         )
 
 
@@ -740,20 +768,8 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
 
 
 def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> None:
-    """Refuse rows whose digest differs from the claimed one. Facts without such a digest require
-    the unchanged files."""
-    if claimed is not None:
-        if drawn != claimed:
-            raise changed(source, facts)
-        return
-    digests = facts.get("digests")
-    if digests is None:
-        raise InvalidInput(
-            f"Expected a table that can be proven, got {source.path.name}, whose metadata names no"
-            " digest of its labels. Put its manifest beside it, or name it (manifest=,"
-            " --manifest)."
-        )
-    if not holds(source.path, digests.get("output"), facts):
+    """Refuse rows whose digest differs from the claimed one."""
+    if drawn != claimed:
         raise changed(source, facts)
 
 

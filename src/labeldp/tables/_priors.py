@@ -59,15 +59,12 @@ class Prior(Protocol):
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of the released table that it reads, as far as known before it is opened."""
-        ...
 
     def to_dict(self) -> dict[str, object]:
         """Return the prior as JSON-ready data."""
-        ...
 
     def open(self, classes: Sequence[object]) -> "OpenPrior":
         """Read its files, for classes in the order of their codes."""
-        ...
 
 
 class OpenPrior(Protocol):
@@ -86,22 +83,18 @@ class OpenPrior(Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """See above."""
-        ...
 
     @property
     def exact(self) -> bool:
         """See above."""
-        ...
 
     @property
     def facts(self) -> Mapping[str, object]:
         """See above."""
-        ...
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
         """Compute the weights of rows that have `columns` only: (n, K). `start` is the number of
         the first row, for messages, or None."""
-        ...
 
 
 def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[str]) -> OpenPrior:

@@ -12,10 +12,11 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from pyarrow.fs import FileType
 
 from labeldp import _validate
@@ -26,10 +27,10 @@ from labeldp.custody._draw import law_per_row
 from labeldp.custody._request import REDRAW, Account, Overlap, warn_of_repeat
 from labeldp.custody._staged import stage_name
 from labeldp.custody._stream import HISTOGRAM, RELEASE, TableDraw, TablePin
-from labeldp.errors import ChargesUnwarned, InvalidInput, ReleaseError
+from labeldp.errors import ChargesUnwarned, InvalidInput, LabelDPWarning, ReleaseError, warn
 from labeldp.evidence._noisy import FORMAT
-from labeldp.laws import Grid, Law, law_from_dict
-from labeldp.laws._columns import LabelColumns, as_classes, class_facts
+from labeldp.laws import Law, law_from_dict
+from labeldp.laws._columns import LabelColumns, class_facts
 from labeldp.ledger._ledger import Ledger, RunRecord
 from labeldp.ledger._repair import STAGING
 from labeldp.ledger._run_store import RunStore
@@ -59,8 +60,22 @@ from labeldp.tables._priors import (
     prior_identity,
 )
 from labeldp.tables._spec import ReleaseSpec, law_of
-from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_apart, table_name
-from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in_all, evidence_width
+from labeldp.tables.formats._parquet import (
+    DatasetSource,
+    ParquetSource,
+    check_apart,
+    open_table,
+    table_name,
+)
+from labeldp.tables.formats._table import (
+    EVIDENCE,
+    LabelCodec,
+    Source,
+    altered,
+    drawn_in_all,
+    evidence_width,
+    row_words,
+)
 
 KEPT_PLACE, KEPT_MANIFEST = "output", "manifest.json"
 """Files in a run's private folder by which a repeat finds the release: the place of the table, and
@@ -97,11 +112,9 @@ class Passes(Protocol):
     def pin(self) -> str:
         """Run the first pass, which checks and pins every row. Return the digest of the public
         columns if rows have no ids, else ""."""
-        ...
 
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
         """Run a model prior once, between the passes, and store its answers. No label is read."""
-        ...
 
     def draw(
         self,
@@ -116,7 +129,6 @@ class Passes(Protocol):
 
         ReleaseError if the input has changed since the first pass.
         """
-        ...
 
 
 class Engine(Protocol):
@@ -130,6 +142,9 @@ class Engine(Protocol):
         True if the output is a folder of files.
     source : Place or None
         The input's place, if the output could overwrite it.
+    types, written : mapping of column to type
+        The columns' types, and those that they have once they were written, in the same words
+        (`altered`); set by `codec`.
     earlier : sequence of mappings
         The facts of earlier releases whose noisy columns pass unchanged (`passed_on`); set by
         `codec`.
@@ -138,29 +153,31 @@ class Engine(Protocol):
     names: Sequence[str]
     many: bool
     source: Place | None
+    types: Mapping[str, str]
+    written: Mapping[str, str]
     earlier: Sequence[Manifest]
+
+    @property
+    def files(self) -> Source | None:
+        """The table; None if a cluster has it, and its files are not known."""
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
         """Return the data set's name in the ledger; refuse a spec that this engine cannot
         release."""
-        ...
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """Return the codec of the label column; refuse a table that lacks a column, or was released
         already."""
-        ...
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse columns that pass unchanged but are private in this data set, by the ledger; warn
         of earlier files with these labels."""
-        ...
 
     def passes(
         self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None
     ) -> Passes:
         """Return the passes of one run, which ask `prior` for each row. None: no prior, or a model,
         which `ask` runs once."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -176,7 +193,7 @@ class TableRelease:
         True if this release had settled before, so that nothing was drawn or charged.
     manifest : dict
     unchanged : tuple of str
-        The columns that passed unchanged.
+        The columns of the written table that have the name, type and values of the input's.
     """
 
     place: Place
@@ -203,7 +220,6 @@ class _Release:
         self, engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool
     ):
         dataset = engine.dataset(spec, out)
-        spec = _as_drawn_before(spec, dataset, ledger)
         self._engine, self._spec, self._ledger = engine, spec, ledger
         overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
         self._account = Account(
@@ -219,7 +235,6 @@ class _Release:
         # Before any row is read, so that a taken name is refused at once.
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
-        self._unchanged = tuple(unchanged(engine.names, spec))
         self._prior = (
             opened(spec.prior, self._codec.classes, spec.label, engine.names)
             if isinstance(spec.prior, Prior)
@@ -245,6 +260,7 @@ class _Release:
         # charge does not take it back.
         if known is None or self._account.redraw:
             self._engine.check_private(self._spec, str(self._account.dataset), self._ledger)
+            self._warn_of_altered()
         run = (
             pin.charge(rows)
             if model is None or prior is None
@@ -253,8 +269,8 @@ class _Release:
         # The same request has settled: the table that was published then is returned, byte for
         # byte.
         if isinstance(run, RunRecord):
-            # the table may be gone: only an answer that is there comes back
-            manifest = self._out.repeat(run, self._spec)
+            # The table may be gone: only an answer that is there comes back.
+            manifest = self._out.repeat(run, self._spec, self._differing)
             stale = "Later changes to the table's labels or other columns are not in it."
             # A prior under which the law draws otherwise was refused above, or made another
             # request.
@@ -263,7 +279,9 @@ class _Release:
             elif self._spec.prior is not None and self._spec.histogram is None:
                 stale += " The prior given now leads to the same draw."
             warn_of_repeat(run.receipt, stale, REDRAW if self._spec.stage is None else _PLAN_ANEW)
-            return TableRelease(self._out.place, run.receipt, True, manifest, self._unchanged)
+            return TableRelease(
+                self._out.place, run.receipt, True, manifest, self._unchanged(manifest)
+            )
         prior_facts = None if prior is None else prior.facts
         drawn = self._codec.classes, run.facts.law, run.receipt
         facts = ReleaseFacts(
@@ -282,7 +300,43 @@ class _Release:
             self._out.publish(run, staging, manifest, written.parts)
         if model is not None:
             model.forget()
-        return TableRelease(self._out.place, run.receipt, False, manifest, self._unchanged)
+        return TableRelease(
+            self._out.place, run.receipt, False, manifest, self._unchanged(manifest)
+        )
+
+    def _warn_of_altered(self) -> None:
+        found = altered(self._engine.types, self._engine.written)
+        if told := [f"{name!r} ({found[name]})" for name in unchanged(tuple(found), self._spec)]:
+            warn(
+                LabelDPWarning(
+                    "Columns that the released table has in another type, or without what the"
+                    f" input says they are: {_validate.told(told, ', ')}. Convert them first, or"
+                    " leave them out, if that matters to its readers."
+                )
+            )
+
+    def _unchanged(self, manifest: Manifest) -> tuple[str, ...]:
+        """List the columns that the file that was written has as the input has them."""
+        first = [str(part["name"]) for part in _parts_of(manifest)[:1]]
+        types = open_table(reduce(Place.child, first, self._out.place)).types
+        kept = types.keys() - altered(self._engine.types, types) - set(self._spec.labels)
+        return tuple(name for name in self._engine.names if name in kept)
+
+    def _differing(self, released: Source, facts: Manifest) -> list[str]:
+        """List the public columns that are not those of a release of the same rows: new, gone, of
+        another type, or, where the table is in files, with other values."""
+        today, then = self._engine.written, released.types
+        names = [
+            name
+            for name in {**today, **then}
+            if name not in (*self._spec.labels, facts.get("evidence"))
+        ]
+        found = [name for name in names if today.get(name) != then.get(name)]
+        source, ids = self._engine.files, self._spec.ids
+        # Rows without ids are a request by their public columns: with others it is no repeat.
+        if found or source is None or not ids or _has_rows(source, released, names):
+            return found
+        return [name for name in names if not _has_rows(source, released, list({*ids, name}))]
 
     def _begin(self) -> TablePin:
         """Start the first pass. Its request does not depend on the engine, so that one engine can
@@ -306,49 +360,11 @@ class _Release:
         )
 
 
-def _as_drawn_before(spec: ReleaseSpec, dataset: str, ledger: Ledger) -> ReleaseSpec:
-    """Name thresholds, once the default of numbers, as the law of a spec without one where they
-    drew these ranges at this epsilon first.
-
-    So a command of that time resumes or repeats its run, and is not charged again. Ranges that the
-    present default drew before any thresholds go on with the present one, for the same reason.
-    """
-    if (
-        spec.law is not None
-        or spec.prior is not None
-        or not any(isinstance(values, Grid) for values in spec.lists)
-    ):
-        return spec
-    then = replace(
-        spec,
-        law=(
-            spec.classes.by_thresholds(spec.epsilon)
-            if isinstance(spec.classes, LabelColumns)
-            else "threshold"
-        ),
-    )
-    laws = [law_of(each, len(spec.classes)).to_dict() for each in (spec, then)]
-    for run in ledger.runs(dataset, spec.labels[0]):
-        drawn = run.event.get("law")
-        law = (
-            drawn.get("law")
-            if isinstance(drawn, Mapping) and drawn.get("stage") == RELEASE
-            else None
-        )
-        if law in laws and _may_have_drawn(run, spec, ledger):
-            return spec if law == laws[0] else then
-    return spec
-
-
-def _may_have_drawn(run: RunRecord, spec: ReleaseSpec, ledger: Ledger) -> bool:
-    """Tell whether a run drew the classes of a spec without a prior, by its manifest; True if it
-    has none, as before it is published."""
-    text = RunStore(ledger.run_dir(run.run_id)).read(KEPT_MANIFEST)
-    facts = None if text is None else json.loads(text)
-    return facts is None or (
-        facts.get("prior") is None
-        and class_facts(as_classes(spec.classes)).items() <= facts.items()
-    )
+def _has_rows(source: Source, released: Source, names: Sequence[str]) -> bool:
+    """Tell whether a table has all rows of a released one, by these columns, in any order."""
+    known = np.sort(np.concatenate([row_words(batch, names) for batch in source.batches(names)]))
+    there = (row_words(batch, names) for batch in released.batches(names))
+    return all((known[np.searchsorted(known[:-1], words)] == words).all() for words in there)
 
 
 def unchanged(names: Sequence[str], spec: ReleaseSpec) -> list[str]:
@@ -530,12 +546,18 @@ class Publication:
     # A settled release
     # ----------------------------------------------------------------------------------------------
 
-    def repeat(self, record: RunRecord, spec: ReleaseSpec) -> dict[str, object]:
+    def repeat(
+        self,
+        record: RunRecord,
+        spec: ReleaseSpec,
+        differing: Callable[[Source, Manifest], list[str]],
+    ) -> dict[str, object]:
         """Restore the output of a settled release, by a copy of the table it first wrote if needed,
         and return its manifest.
 
         ReleaseError if its rows are in another order than the spec's: labels would be read beside
-        other rows, or an order be published.
+        other rows, or an order be published. InvalidInput if `differing` lists public columns that
+        are not those of the request.
         """
         store = self._store(record.run_id)
         text, first = (
@@ -567,6 +589,14 @@ class Publication:
                 " changed. It was settled and is never computed again. Restore it, or ask for a"
                 " new draw with redraw (--redraw), which is charged."
             )
+        if names := differing(open_table(found), facts):
+            raise InvalidInput(
+                f"Expected the public columns that run {record.run_id} has released with these"
+                f" rows, got others: {_validate.told([repr(name) for name in names], ', ')}"
+                f" changed, came or went since. Its table {found} stays as it is; nothing was"
+                " charged. Join today's columns to its noisy labels by id, which is free, or ask"
+                " for a new draw with redraw (--redraw), which is charged."
+            )
         staging = self.files_of(record.run_id)
         if found != self.place:
             if self._occupied() and not staging.started:
@@ -578,11 +608,12 @@ class Publication:
                     else [found]
                 )
                 staging.publish([_copied(file, staging) for file in files], text + b"\n")
-        # The manifest is missing: a process was killed after the table, or somebody removed it.
-        elif not manifest_place(self.place).exists():
+        # The manifest is missing, or another one: a process was killed after the table, or somebody
+        # changed it.
+        elif read_manifest(self.place) != facts:
             staging.write_manifest(text + b"\n")
             staging.delete()
-        return read_manifest(self.place) or {}
+        return dict(facts)
 
     def _first_place(self, text: str) -> Place | None:
         """Return the place with this address: on this machine, or in the output's or the input's
@@ -785,6 +816,22 @@ def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
     } | ({"except_for": receipt.except_for} if receipt.except_for else {})
 
 
+def misstated(facts: Manifest, charged: Receipt, law: Law | None) -> list[str]:
+    """List what a manifest says besides its receipt that is not what was charged; `law` is that of
+    a row."""
+    due: dict[str, object] = {
+        "dataset": charged.dataset,
+        "label": charged.column,
+        "insecure": not charged.secure,
+    }
+    due["classes_inferred"] = bool(charged.except_for)
+    if law is not None:
+        due["guarantee"] = guarantee(charged, law) if charged.secure else None
+    # The metadata of a file, and the list of earlier releases, say less than a manifest.
+    whole = {"kind", "digests"} <= facts.keys()
+    return sorted(name for name in due if (whole or name in facts) and facts.get(name) != due[name])
+
+
 def _left_out(spec: ReleaseSpec, written: OutputFacts) -> dict[str, object]:
     """Return the number of rows that are not in the table, by reason."""
     if spec.stage is None:
@@ -946,18 +993,29 @@ def all_facts(source: Source, manifest: Any = None) -> list[Manifest]:
     """List the facts of all releases of whose columns a table says (or the named manifest) that it
     has them: its own and earlier ones."""
     own = released_facts(source, manifest)
-    files = (
-        ()
-        if manifest is not None
-        else source.files
-        if isinstance(source, DatasetSource)
-        else (source,)
+    inside = [] if manifest is not None else _embedded(source)
+    listed = inside if own is None else [own, *earlier_of(own), *inside]
+    return list({_draw_of(each): each for each in reversed(listed)}.values())[::-1]
+
+
+def _embedded(source: Source) -> list[Manifest]:
+    """List the facts of all releases that the metadata of a table's files name."""
+    files = source.files if isinstance(source, DatasetSource) else (source,)
+    return [
+        each
+        for facts in filter(None, map(embedded_facts, files))
+        for each in (facts, *earlier_of(facts))
+    ]
+
+
+def contradicted(source: Source, facts: Manifest) -> bool:
+    """Tell whether the metadata of a table's files say something else of the same draw."""
+    said = [each for each in _embedded(source) if _draw_of(each) == _draw_of(facts)]
+    return any(
+        each[name] != facts[name]
+        for each in said
+        for name in each.keys() & facts.keys() & set(_PASSED_ON)
     )
-    found: dict[tuple[str, str], Manifest] = {}
-    for facts in filter(None, (own, *map(embedded_facts, files))):
-        for each in (facts, *earlier_of(facts)):
-            found.setdefault(_draw_of(each), each)
-    return list(found.values())
 
 
 def earlier_of(facts: Manifest) -> Sequence[Manifest]:

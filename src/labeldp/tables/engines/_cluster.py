@@ -15,7 +15,7 @@ import copy
 import logging
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -58,7 +58,7 @@ from labeldp.tables._release import (
 )
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, Reader, published, silent
-from labeldp.tables.formats._parquet import WriterSettings, released_sink
+from labeldp.tables.formats._parquet import WriterSettings, released_sink, written_types
 from labeldp.tables.formats._table import (
     DRAWN,
     EVIDENCE,
@@ -315,9 +315,11 @@ class ClusterEngine:
         progress: Progress = silent,
         files: Source | None = None,
     ):
-        self._cluster, self._table, self._progress, self._files = cluster, table, progress, files
+        self._cluster, self._table, self._progress, self.files = cluster, table, progress, files
         self.earlier: Sequence[Manifest] = ()
         self.names: Sequence[str] = ()
+        self.types: Mapping[str, str] = {}
+        self.written: Mapping[str, str] = {}
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
         """Return the data set's name, which the spec must have, since a cluster's table has
@@ -329,7 +331,8 @@ class ClusterEngine:
         """Return the codec of the declared classes, and check the table's columns."""
         self._schema = self._cluster.schema(self._table).remove_metadata()
         self.names = self._schema.names
-        self.earlier = () if self._files is None else passed_on(self._files, spec.labels)
+        self.types = self.written = written_types(self._schema)
+        self.earlier = () if self.files is None else passed_on(self.files, spec.labels)
         _check_columns(self._schema, spec.labels, spec.columns)
         kinds = {label: self._schema.field(label).type for label in spec.labels}
         for label, kind in kinds.items():
@@ -345,8 +348,8 @@ class ClusterEngine:
         check_unchanged(names, dataset, ledger)
         # The next manifest repeats what that of the files says of earlier columns, so this process
         # reads these columns and proves it.
-        if self._files is not None:
-            check_claims(self._files, names, ledger)
+        if self.files is not None:
+            check_claims(self.files, names, ledger)
         warn_of_names(names, dataset, ledger, self.earlier)
         warn_of_copies(spec.labels, dataset, ledger)
 

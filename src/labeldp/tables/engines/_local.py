@@ -59,6 +59,7 @@ from labeldp.tables.formats._parquet import (
     check_layout,
     check_same_format,
     row_name,
+    written_types,
 )
 from labeldp.tables.formats._table import (
     DRAWN,
@@ -274,8 +275,10 @@ class LocalEngine:
     """
 
     def __init__(self, table: Source, given: Sequence[str], progress: Progress = silent):
-        self._table, self._given, self._progress = table, given, progress
+        self.files, self._given, self._progress = table, given, progress
         self.names: Sequence[str] = table.names
+        self.types = table.types
+        self.written = table.types if table.text else written_types(table.schema)
         self.many = isinstance(table, DatasetSource)
         self.source: Place | None = table.path
         self.earlier: Sequence[Manifest] = ()
@@ -283,35 +286,35 @@ class LocalEngine:
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
         """Return the data set's name: the given one, or the table's."""
         # Checks of schema and path, before any row is read.
-        check_same_format(self._table, out)
-        check_columns(self._table, spec.columns)
-        return spec.dataset or default_dataset(self._table)
+        check_same_format(self.files, out)
+        check_columns(self.files, spec.columns)
+        return spec.dataset or default_dataset(self.files)
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
         """Return the codec of the declared or inferred classes; refuse a table that was released,
         or whose path names a class."""
         # A released Parquet file says so in its metadata, so only text tables need their SHA-256
         # compared with the ledger.
-        dataset = spec.dataset or default_dataset(self._table)
+        dataset = spec.dataset or default_dataset(self.files)
         check_raw(
-            self._table, spec.labels, ledger if self._table.text else None, except_dataset=dataset
+            self.files, spec.labels, ledger if self.files.text else None, except_dataset=dataset
         )
         for label in spec.labels:
-            check_type(label, self._table.type_of(label))
-        self.earlier = passed_on(self._table, spec.labels)
-        codec = declared_codec(self._table, spec.label, spec.classes)
+            check_type(label, self.files.type_of(label))
+        self.earlier = passed_on(self.files, spec.labels)
+        codec = declared_codec(self.files, spec.label, spec.classes)
         listed = (
             codec.classes.lists if isinstance(codec.classes, LabelColumns) else (codec.classes,)
         )
         for label, classes in zip(spec.labels, listed, strict=True):
-            check_layout(self._table, self._given, label, classes, public=spec.order == "keep")
+            check_layout(self.files, self._given, label, classes, public=spec.order == "keep")
         return codec
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label that are not proven to hold what an earlier run
         has drawn."""
         names = unchanged(self.names, spec)
-        check_unchanged(names, dataset, ledger, self._table)
+        check_unchanged(names, dataset, ledger, self.files)
         warn_of_names(names, dataset, ledger, self.earlier)
         warn_of_copies(spec.labels, dataset, ledger)
 
@@ -319,7 +322,7 @@ class LocalEngine:
         self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None
     ) -> "LocalPasses":
         """Return the passes over batches, one after another."""
-        return LocalPasses(self._table, Reader(spec, codec, prior), pin, self._progress)
+        return LocalPasses(self.files, Reader(spec, codec, prior), pin, self._progress)
 
 
 def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:

@@ -54,6 +54,7 @@ class CsvSource(Source):
         names = _names(self._header.removeprefix(self._mark), self.delimiter, self.path.name)
         # Bytes, not text: only columns that are read as text must be in UTF-8.
         self.schema = pa.schema([(name, pa.binary()) for name in names])
+        self.types = dict.fromkeys(names, "text")
         self.extent = self.path.size - len(self._header)
 
     def type_of(self, name: str) -> pa.DataType:

@@ -9,10 +9,14 @@ import base64
 import fnmatch
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
+from operator import getitem
 from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import unquote
@@ -82,6 +86,7 @@ class ParquetSource(Source):
             self.extent = file.metadata.num_rows
             self.settings = _writer_settings(file.metadata)
             facts = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
+            self.types = parquet_types(file)
         self.facts = None if facts is None else facts.decode()
         names = self.schema.names
         if len(set(names)) < len(names):
@@ -285,6 +290,55 @@ def without_views(kind: pa.DataType) -> pa.DataType:
     )
 
 
+def written_types(schema: pa.Schema) -> dict[str, str]:
+    """Describe the columns of a Parquet file that Arrow writes with this schema; see
+    `parquet_types`."""
+    empty = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), empty)
+    return parquet_types(pq.ParquetFile(empty.getvalue()))
+
+
+# features of Hugging Face that are Arrow's own types
+_PLAIN = {"Value", "Sequence", "List", "LargeList"}
+
+
+def parquet_types(file: pq.ParquetFile) -> dict[str, str]:
+    """Describe the type of each column of a Parquet file in words, also what Arrow reads over:
+    annotations of the format, and what Hugging Face and GeoParquet say in the metadata."""
+    schema, leaves = file.schema_arrow, map(file.schema.column, range(len(file.schema.names)))
+    variants = re.findall(r"field_id=\S+ (.*) \(Variant", str(file.schema))
+    types = {field.name: _type_text(field, leaves, variants) for field in schema}
+    said = dict.fromkeys(_said(schema, b"geo", "columns"), "geometry")
+    for name, feature in _said(schema, b"huggingface", "info", "features").items():
+        said[name] = ", ".join(
+            sorted({*re.findall(r'"_type": "(\w+)"', json.dumps(feature))} - _PLAIN)
+        )
+    return {
+        name: f"{kind} ({said[name]})" if said.get(name) else kind for name, kind in types.items()
+    }
+
+
+def _said(schema: pa.Schema, key: bytes, *path: str) -> dict[str, Any]:
+    """Read a table of columns in another library's metadata; empty if there is none."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        return dict(reduce(getitem, path, json.loads(schema.metadata[key])))
+    return {}
+
+
+def _type_text(field: pa.Field, leaves: Iterator[pq.ColumnSchema], variants: Sequence[str]) -> str:
+    """Describe a column, or a part of one, by its type in Parquet; `leaves` are those from it
+    on."""
+    kind = getattr(field.type, "storage_type", field.type)
+    inner = [_type_text(kind.field(i), leaves, variants) for i in range(kind.num_fields)]
+    if inner:
+        return f"{'Variant' if field.name in variants else str(kind).partition('<')[0]}<{', '.join(inner)}>"
+    leaf = next(leaves)
+    said = re.sub(", is_from[^)]*", "", str(leaf.logical_type))
+    # Signed integers of the physical width say the same with the annotation and without it.
+    plain = said in ("None", "Int(bitWidth=32, isSigned=true)", "Int(bitWidth=64, isSigned=true)")
+    return f"{leaf.physical_type}{f'({leaf.length})' if leaf.length else ''}" if plain else said
+
+
 def _has_inner_dictionary(kind: pa.DataType) -> bool:
     inner = [kind.field(i).type for i in range(kind.num_fields)]
     return any(pa.types.is_dictionary(each) or _has_inner_dictionary(each) for each in inner)
@@ -430,6 +484,8 @@ class DatasetSource(Source):
         self._keys, self._partitions = _partitions(files)
         self.partition_keys = tuple(self._keys.names)
         self.schema = _common_schema(self._files, self._keys)
+        kinds = {name: {file.types[name] for file in self._files} for name in self.first.names}
+        self.types = {name: " or ".join(sorted(found)) for name, found in kinds.items()}
         self.extent = sum(file.extent for file in self._files)
         self.layout = tuple(file.below(files.root) for file in files.files)
 

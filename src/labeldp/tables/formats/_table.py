@@ -57,7 +57,6 @@ class Columns(Protocol):
 
     def column(self, name: str) -> pa.Array:
         """Return a column."""
-        ...
 
 
 class Rows(Protocol):
@@ -65,16 +64,13 @@ class Rows(Protocol):
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        ...
 
     @property
     def extent(self) -> int:
         """The size of the rows, in the units of `Readable.extent`."""
-        ...
 
     def column(self, name: str) -> pa.Array:
         """Return a column; as text if the format is text."""
-        ...
 
 
 class Readable(Protocol):
@@ -87,15 +83,12 @@ class Readable(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
-        ...
 
     def type_of(self, name: str) -> pa.DataType:
         """Return a column's type."""
-        ...
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Rows]:
         """Iterate over the rows in order, with these columns only (None: all)."""
-        ...
 
 
 class Source(ABC):
@@ -105,12 +98,15 @@ class Source(ABC):
     ----------
     schema : pyarrow.Schema
         The schema of the columns as `Batch.raw` returns them.
+    types : mapping of column to type
+        The types as the format has them, in words (`altered`).
     """
 
     text = False
     path: Place
     extent: int
     schema: pa.Schema
+    types: Mapping[str, str]
     shape: "Shape"  # the shape of released batches; set by `plan`
     # whether `batches` of text refuse bytes that are no UTF-8, also in columns that are not read
     all_utf8 = False
@@ -213,6 +209,22 @@ class Shape:
             columns[self.codec.column + EVIDENCE] = as_binary(evidence)
         schema = self.released()
         return pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def altered(source: Mapping[str, str], written: Mapping[str, str]) -> dict[str, str]:
+    """List the columns that have another type in what is written than in the source, and how.
+
+    Parameters
+    ----------
+    source, written : mapping of column to type
+        Types in words, of any engine or format, but the same words in both. A column that one of
+        the two lacks is not listed.
+    """
+    return {
+        name: f"{kind} -> {written[name]}"
+        for name, kind in source.items()
+        if written.get(name, kind) != kind
+    }
 
 
 def as_binary(rows: NDArray[np.uint8]) -> pa.Array:
@@ -861,6 +873,20 @@ def _named(ids: NDArray[np.generic] | pa.Array) -> NDArray[np.uint64]:
     return words
 
 
+def row_words(batch: Columns, names: Sequence[str]) -> NDArray[np.uint64]:
+    """Hash the values of each row in columns of any types: (n,) uint64."""
+    found = []
+    for column in (_unwrapped(batch.column(name)) for name in names):
+        kind = column.type
+        if number := pa.types.is_primitive(kind) and 8 <= kind.bit_width <= 64:
+            column = column.view(f"int{kind.bit_width}")
+        elif not pa.types.is_large_string(kind):
+            column = pa.array([repr(value) for value in column.to_pylist()], pa.large_string())
+        # A null is two different values, and no other value is.
+        found += [column.fill_null(each) for each in ((0, 1) if number else ("", " "))]
+    return _hash.public_hash("rows", *found)
+
+
 # Writing
 # --------------------------------------------------------------------------------------------------
 
@@ -871,25 +897,20 @@ class Sink(Protocol):
     @property
     def rows(self) -> int:
         """Number of rows so far."""
-        ...
 
     @property
     def size(self) -> int:
         """Number of bytes written so far, without rows in memory."""
-        ...
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows that `Source.rewrite` made."""
-        ...
 
     def close(self, more: Mapping[str, object] | None = None) -> str:
         """Finish the file, wait until it is on disk, and return its SHA-256. `more`: facts for its
         metadata, if the format has any."""
-        ...
 
     def abort(self) -> None:
         """Close an unfinished file; no effect after `close`."""
-        ...
 
 
 class PartsSink:
@@ -979,7 +1000,6 @@ class RawColumns(Protocol):
 
     def raw(self, name: str) -> pa.Array:
         """Return a column."""
-        ...
 
 
 class ArrowDigest:
