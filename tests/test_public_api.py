@@ -3,10 +3,16 @@
 wheel."""
 
 import inspect
+import pkgutil
+import pydoc
+import re
 import subprocess
 import sys
 import tarfile
+import textwrap
 import zipfile
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +38,8 @@ HEAVY = (
     "pandas",
     "torch",
 )
+ON_TORCH = ("labeldp.research.embed", "labeldp.research.nets", "labeldp.research.ssl")
+SPELT_OUT = r"_Buffer|_SupportsArray|_NestedSequence|_array_like|numpy\._typing"
 ARRAYS = ("NDArray", "ArrayLike", "ndarray")
 
 
@@ -104,6 +112,57 @@ def test_arguments_are_described(name: str) -> None:
         arrays = takes_arrays(member)
         shaped = any(shape in own_doc(member) for shape in ("(n", "(m", "(K"))
         assert shaped or not arrays, f"{label}: no shape for {arrays}"
+
+
+def public_modules() -> list[Any]:
+    """The modules that users may name."""
+    found = [
+        "labeldp",
+        *(module.name for module in pkgutil.walk_packages(labeldp.__path__, "labeldp.")),
+    ]
+    public = [name for name in found if "._" not in name and not name.endswith("__main__")]
+    torch = [
+        pytest.mark.deep,
+        pytest.mark.skipif(not find_spec("torch"), reason="needs labeldp[torch]"),
+    ]
+    return [
+        pytest.param(name, marks=torch if name in ON_TORCH or ".deep" in name else ())
+        for name in public
+    ]
+
+
+@pytest.mark.parametrize("name", public_modules())
+def test_no_signature_spells_out_what_numpy_takes_for_an_array(name: str) -> None:
+    module = import_module(name)
+    things = [
+        getattr(module, each)
+        for each in getattr(module, "__all__", None) or vars(module)
+        if not each.startswith("_")
+    ]
+    own = [
+        each
+        for each in things
+        if hasattr(each, "__name__") and str(getattr(each, "__module__", "")).startswith("labeldp")
+    ]
+    members = [member for each in own if callable(each) for member in documented(each)]
+    assert not [label for label, thing in members if re.search(SPELT_OUT, signature_of(thing))]
+
+
+def signature_of(thing: Any) -> str:
+    try:
+        return str(inspect.signature(thing))
+    except ValueError:  # of a class that is made by C
+        return ""
+
+
+def test_the_help_of_the_classifier_begins_on_one_screen() -> None:
+    """Name, signature and summary in 50 lines of 100 columns, of which the signature takes 8."""
+    cls = labeldp.LabelDPClassifier
+    assert len(textwrap.wrap(f"{cls.__name__}{inspect.signature(cls)}", 100)) <= 8
+    text = pydoc.plain(pydoc.render_doc(cls)).split("\n")
+    screen = [part for line in text for part in textwrap.wrap(line, 100) or [""]][:50]
+    assert "class LabelDPClassifier in module" in screen[0]
+    assert any(str(cls.__doc__).split("\n")[0] in line for line in screen)
 
 
 def test_importing_is_light() -> None:

@@ -97,7 +97,8 @@ def check_law(law: Law, priors: Sequence[Sequence[float]] | None = None) -> None
     exactly the claimed measure; samples fit the matrix (chi-square, false alarm 1e-6); likelihoods
     are proportional to matrix columns; inclusion gives exactly unbiased estimates, weights unbiased
     ones; prepare depends on prior and public words alone, and fits the layout; the law survives
-    JSON; the label never changes which words are read.
+    JSON, and `at` stays within the epsilon that it is asked for; the label never changes which
+    words are read.
     """
     _check_value(law)
     for part in getattr(law, "parts", ()):  # of a law on several columns
@@ -164,9 +165,13 @@ def _check_value(law: Law) -> None:
     _require(
         law_from_dict(data) == law, "to_dict does not survive JSON: law_from_dict gives another law"
     )
-    _require(
-        law.at(law.epsilon / 2).epsilon == law.epsilon / 2, "law.at(epsilon) must give that epsilon"
-    )
+    # no rounding up keeps to all of them
+    for asked in law.epsilon * np.array([1, 0.99, 0.7, 1 / 2, 1 / 3, 1 / 7]):
+        with suppress(InvalidInput):  # a law may be impossible at a small epsilon
+            _require(
+                law.at(float(asked)).epsilon <= asked,
+                f"law.at({asked}) claims more than it was asked for",
+            )
     _require(hash(law) == hash(law_from_dict(data)), "equal laws must have equal hashes")
 
 
@@ -360,7 +365,10 @@ def _measure(code: Callable[[list[int]], list[int]], edges: list[int]) -> dict[i
     intervals or lie near an edge."""
     known = {0, WORD - 1} | {i << 58 for i in range(64)} | {WORD - (1 << i) for i in range(64)}
     marks = sorted(known | {edge for edge in edges if 0 <= edge < WORD})
-    spans = [(lo, hi, a, b) for (lo, a), (hi, b) in _pairs(marks, code(marks))]
+    spans = [
+        (lo, hi, a, b)
+        for (lo, a), (hi, b) in itertools.pairwise(zip(marks, code(marks), strict=True))
+    ]
     counts: dict[int, int] = {}
     while spans:
         done = [s for s in spans if s[2] == s[3] or s[1] - s[0] == 1]
@@ -378,11 +386,6 @@ def _measure(code: Callable[[list[int]], list[int]], edges: list[int]) -> dict[i
     last = code([WORD - 1])[0]
     counts[last] = counts.get(last, 0) + 1
     return counts
-
-
-def _pairs(marks: list[int], codes: list[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    both = list(zip(marks, codes, strict=True))
-    return list(itertools.pairwise(both))
 
 
 def _check_samples(law: Law, side: Side) -> None:

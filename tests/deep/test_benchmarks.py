@@ -15,7 +15,7 @@ import torch
 from benchmarks import BENCHMARKS, tables
 from benchmarks.common import load_json, load_runs
 from benchmarks.deep import counts as counted
-from benchmarks.deep import gpu, recipes, runs, share, speed
+from benchmarks.deep import gpu, recipes, report, runs, share, speed
 from benchmarks.deep.data import Data
 from benchmarks.deep.recipes import FROZEN, GRIDS, method
 from benchmarks.deep.train import best_by_noisy_labels, fit, precision_used, probabilities
@@ -39,6 +39,41 @@ PAGE = ROOT / "benchmarks" / "README.md"
 def test_pages_are_what_the_command_would_write(page, name):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert tables.put(text, name, tables.PAGES[page][name]()) == text
+
+
+def test_prose_says_by_how_much_the_kept_runs_lead():
+    def lead(table, ahead, others, digits):
+        found = report.cells(table, "cpu")
+        mean = {
+            key: np.mean([100 * run["accuracy"] for run in kept]) for key, kept in found.items()
+        }
+        rivals = {
+            e: max(mean[name, e] for name in others if (name, e) in mean)
+            for name, e in mean
+            if name == others[0]
+        }
+        return {
+            e: f"{mean[ahead, e] - best:.{digits}f}"
+            for e, best in rivals.items()
+            if (ahead, e) in mean
+        }
+
+    def spread(table, digits):
+        leads = sorted(lead(table, "ours-1", report.THEIRS, digits).values(), key=float)
+        return leads[0].removeprefix("0"), leads[-1].removeprefix("0")
+
+    def counts(table):
+        found = lead(table, "counts", ["ours-1"], 1)
+        return found[0.5], found[1.0]
+
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    said = (
+        "is {} to {} points on Fashion-MNIST, {} to {} on CIFAR-10 with the small net, and {} to {}"
+        " on MNIST"
+    ).format(*spread("fashion-mnist", 1), *spread("cifar10", 1), *spread("mnist", 2))
+    assert said in page
+    said = "by {} and {} points on Fashion-MNIST at epsilon 0.5 and 1, and by {} and {} on MNIST"
+    assert said.format(*counts("fashion-mnist"), *counts("mnist")) in page
 
 
 def test_every_run_that_was_started_says_how_it_ended():

@@ -6,7 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,10 +18,12 @@ from sklearn.linear_model import LogisticRegression
 from tests.cli.commands import run
 
 import labeldp as ldp
+from labeldp.app import stage
 from labeldp.app.plan import plan
 from labeldp.custody._request import Account
 from labeldp.custody._run import open_run
 from labeldp.laws import LAWS, PriorBins, law_named, parse_law, spellings
+from labeldp.learn import HistogramPrior
 from labeldp.testing import check_law
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -490,3 +492,117 @@ def test_the_contract_is_kept_without_assertions() -> None:
 def test_the_example_keeps_the_contract(wheel: Any, n_classes: int, epsilon: float) -> None:
     check_law(wheel(n_classes, epsilon))
     assert sum(Fraction(words, 2**64) for words in wheel(n_classes, epsilon)._words) == 1
+
+
+@pytest.fixture
+def rounding(wheel: Any) -> Any:
+    """It has whole powers of two for epsilon alone and takes the next larger one, and says so: each
+    law by itself is honest."""
+
+    @ldp.register_law
+    @dataclass(frozen=True)
+    class Rounding(wheel):
+        name: ClassVar[str] = "rounding"
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            object.__setattr__(self, "epsilon", float(2.0 ** np.ceil(np.log2(self.epsilon))))
+
+    return Rounding
+
+
+def test_a_law_that_rounds_epsilon_up_breaks_the_contract(rounding: Any) -> None:
+    with pytest.raises(AssertionError, match="more than it was asked for"):
+        check_law(rounding(7, 1.0))
+
+
+def _by_privatize(law: Any, folder: Path, **facts: Any) -> None:
+    ldp.privatize(LABELS, law(7, 1.0), unit=np.arange(1200) // 5, max_rows_per_unit=5, **facts)
+
+
+def _by_an_estimator_with_units(law: Any, folder: Path, **facts: Any) -> None:
+    model = ldp.LabelDPClassifier(
+        LogisticRegression(),
+        epsilon=1.0,
+        classes=range(7),
+        law=law(7, 1.0),
+        max_rows_per_unit=5,
+        **facts,
+    )
+    model.fit(X, LABELS, unit=np.arange(1200) // 5)
+
+
+def _by_stages_of_an_estimator(law: Any, folder: Path, **facts: Any) -> None:
+    settings = {"law": law.name, "n_stages": 2, "max_rows_per_unit": 5} | facts
+    ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, classes=range(7), **settings).fit(
+        X, LABELS, unit=np.arange(1200) // 5
+    )
+
+
+def _by_an_estimator(law: Any, folder: Path, **facts: Any) -> None:
+    ldp.LabelDPClassifier(
+        LogisticRegression(), epsilon=1.25, classes=range(7), law=law.name, **facts
+    ).fit(X, LABELS)
+
+
+def _by_several_columns(law: Any, folder: Path, **facts: Any) -> None:
+    columns = ldp.LabelColumns({"day": range(7), "half": [0, 1]})
+    labels = np.column_stack([LABELS, LABELS % 2])
+    ldp.privatize(labels, columns.law(1.5, "equal", (law.name, "rr")), classes=columns, **facts)
+
+
+def _by_release_with_units(law: Any, folder: Path, ledger: ldp.Ledger, dataset: str) -> None:
+    spec = ldp.ReleaseSpec(
+        "day", DAYS, 1.0, law=law(7, 1.0), unit="visit", max_rows_per_unit=5, dataset=dataset
+    )
+    ldp.release(visits(folder / "visits.csv"), folder / "out.csv", spec, ledger)
+
+
+def _by_release(law: Any, folder: Path, ledger: ldp.Ledger, dataset: str) -> None:
+    spec = ldp.ReleaseSpec("day", DAYS, 1.25, law=law.name, dataset=dataset)
+    ldp.release(visits(folder / "visits.csv"), folder / "out.csv", spec, ledger)
+
+
+def _by_release_with_a_histogram(law: Any, folder: Path, ledger: ldp.Ledger, dataset: str) -> None:
+    @ldp.register_law
+    @dataclass(frozen=True)
+    class Sly(ldp.AutoLaw):
+        """No check can try every epsilon: this law goes wrong at what the histogram leaves, and
+        nowhere else."""
+
+        name: ClassVar[str] = "sly"
+
+        def at(self, epsilon: float) -> Any:
+            return replace(self, epsilon=1.0 if epsilon == 0.75 else epsilon)
+
+    spec = ldp.ReleaseSpec(
+        "day", DAYS, 1.0, law=Sly(7, 1.0), prior=HistogramPrior(0.25), dataset=dataset
+    )
+    ldp.release(visits(folder / "visits.csv"), folder / "out.csv", spec, ledger)
+
+
+def _by_stages_of_a_plan(law: Any, folder: Path, ledger: ldp.Ledger, dataset: str) -> None:
+    spec = ldp.ReleaseSpec(
+        "day",
+        DAYS,
+        1.0,
+        law=law.name,
+        unit="visit",
+        max_rows_per_unit=5,
+        id="visit",
+        dataset=dataset,
+    )
+    made = stage.plan(folder / "plan", spec, (0.5, 0.5), ledger=ledger)
+    stage.release(made, visits(folder / "visits.csv"), 1, folder / "out.csv")
+
+
+DOORS = [value for name, value in list(globals().items()) if name.startswith("_by_")]
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+def test_a_law_that_rounds_epsilon_up_is_refused_before_the_charge(
+    door: Any, ledger: ldp.Ledger, rounding: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ldp.InvalidInput, match="within the epsilon that it was made for"):
+        door(rounding, tmp_path, dataset="a", ledger=ledger)
+    assert list(ledger.runs()) == [] and not (tmp_path / "out.csv").exists()

@@ -385,6 +385,51 @@ def test_held_out_rows_end_xgboosts_training_and_its_settings_stay():
     ] == 4
 
 
+@pytest.mark.parametrize("held", [False, True])
+@each
+def test_the_rounds_are_those_that_were_made(library, held):
+    """Under much noise LightGBM finds no further split; that held-out rows do not speak against
+    more rounds makes none."""
+    X, y, _, _ = table(3, 1000)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 0.5), noise=ldp.SeededNoise(0))
+    model = LikelihoodBoosting(LIBRARIES[library](n_estimators=300))
+    told = {"held_out": (X[:200], noisy[:200].log_likelihood())} if held else {}
+    fitted = model.fit_likelihood(X[200:], noisy[200:].log_likelihood(), **told).estimator_
+    made = {
+        "lightgbm": lambda: fitted.booster_.num_trees() // 3,
+        "xgboost": (
+            lambda: (
+                getattr(fitted, "best_iteration", len(fitted.get_booster().get_dump()) // 3 - 1) + 1
+            )
+        ),
+        "sklearn": lambda: sum(piece[0].n_iter_ for piece in fitted.pieces),
+    }[library]()
+    assert model.n_iter_ == made and 0 < made < (100 if library == "lightgbm" else 301)
+
+
+@pytest.mark.parametrize("correction", ["none", "em", "debias"])
+@pytest.mark.parametrize("steps", [(), (StandardScaler(),)], ids=["alone", "in a pipeline"])
+def test_xgboost_takes_labels_of_which_noise_left_a_class_out(steps, correction, tmp_path):
+    """That a class is drawn at epsilon 20 for one of 600 rows has a probability of 3e-6."""
+    X, y, _, _ = table(2, 600)
+    ledger, inner = ldp.Ledger(tmp_path / "ledger.db"), LIBRARIES["xgboost"](n_estimators=20)
+    model = make_pipeline(*steps, inner) if steps else inner
+    settings = {
+        "correction": correction,
+        "classes": ["a", "b", "c"],
+        "dataset": "d",
+        "ledger": ledger,
+    }
+    fitted = ldp.LabelDPClassifier(model, epsilon=20.0, law="rr", random_state=0, **settings).fit(
+        X, np.array(["a", "c"])[y]
+    )
+    assert set(fitted.noisy_labels_.hard()) == {"a", "c"} and len(list(ledger.runs())) == 1
+    assert fitted.score(X, np.array(["a", "c"])[y]) > 0.9
+    p = fitted.predict_proba(X)
+    assert p.shape == (600, 3) and (p[:, 1] < 0.01).all() and np.allclose(p.sum(axis=1), 1)
+    assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(X), p)
+
+
 def test_a_metric_of_xgboosts_changes_nothing():
     """Many set one to silence old versions; on labels that say nothing it would measure nothing."""
     X, y, _, _ = table(2)

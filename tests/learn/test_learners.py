@@ -4,10 +4,13 @@
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
+from sklearn import config_context
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -306,6 +309,73 @@ def test_weights_reach_the_last_step_of_nested_pipelines():
         == "pipeline__logisticregression__sample_weight"
     )
     assert weight_keyword(make_pipeline(KNeighborsClassifier())) is None
+
+
+WEIGHTED = [
+    make_pipeline(StandardScaler(), RandomForestClassifier(20, min_samples_leaf=20)),
+    make_pipeline(StandardScaler(), make_pipeline(GaussianNB())),
+    CalibratedClassifierCV(GaussianNB()),
+]
+
+
+@pytest.mark.parametrize("estimator", WEIGHTED, ids=["pipeline", "nested", "ensemble"])
+def test_weights_reach_it_with_metadata_routing_on_as_with_it_off(estimator):
+    X, y = blobs()
+    noisy = noisy_of(y, ldp.RandomizedResponse(3, 2.0))
+    found = []
+    for on in (False, True):
+        with config_context(enable_metadata_routing=on):
+            found.append(
+                ldp.LabelDPClassifier(estimator, correction="em", random_state=0).fit(
+                    X, noisy, sample_weight=np.ones(len(y))
+                )
+            )
+    assert (
+        np.array_equal(*(model.predict_proba(X) for model in found)) and found[0].score(X, y) > 0.95
+    )
+
+
+def test_weights_reach_a_regressor_with_metadata_routing_on_as_with_it_off():
+    X, y = blobs()
+    noisy = ldp.privatize(y, ldp.Threshold(3, 2.0), classes=range(3), noise=ldp.SeededNoise(0))
+    found = []
+    for on in (False, True):
+        with config_context(enable_metadata_routing=on):
+            found.append(
+                ldp.LabelDPRegressor(make_pipeline(StandardScaler(), Ridge()), random_state=0)
+                .fit(X, noisy)
+                .predict(X)
+            )
+    assert np.array_equal(*found)
+
+
+class WithoutGaps(ClassifierMixin, BaseEstimator):
+    """Takes codes 0..m-1 alone, and gives no probabilities, as many nets."""
+
+    def fit(self, X, y):
+        if not np.array_equal(np.unique(y), np.arange(y.max() + 1)):
+            raise IndexError("Target out of bounds")
+        self.means_ = np.stack([X[y == code].mean(axis=0) for code in range(y.max() + 1)])
+        self.classes_ = np.arange(len(self.means_))
+        return self
+
+    def predict(self, X):
+        return ((X[:, None] - self.means_) ** 2).sum(axis=2).argmin(axis=1)
+
+
+def test_codes_with_a_gap_are_renumbered_for_whom_wants_none():
+    X, y = blobs()
+    codes = np.array([0, 2, 5])[y]
+    noisy = ldp.NoisyLabels.from_labels(codes, ldp.RandomizedResponse(6, 3.0))
+    model = ldp.LabelDPClassifier(WithoutGaps(), correction="none").fit(X, noisy)
+    assert model.score(X, codes) > 0.95 and model.predict_proba(X).shape == (600, 6)
+    fitted = corrections.fit_codes(WithoutGaps(), X, np.arange(600), codes)
+    assert fitted.classes_.tolist() == [0, 2, 5] and not hasattr(fitted, "predict_proba")
+    # what another number of a class does not mend is told as it is
+    with pytest.raises(ValueError, match="NaN"):
+        corrections.fit_codes(
+            LogisticRegression(), np.where(X > 0, np.nan, X), np.arange(600), codes
+        )
 
 
 @pytest.mark.parametrize(

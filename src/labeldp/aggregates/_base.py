@@ -96,7 +96,7 @@ class Query(ABC):
     def value_shape(self) -> tuple[int, ...]:
         """Return the shape of the values of all groups."""
 
-    def groups_of_rows(self, groups: ArrayLike, n_rows: int) -> NDArray[np.int64]:
+    def groups_of_rows(self, groups: "ArrayLike", n_rows: int) -> NDArray[np.int64]:
         """Check the groups of rows as a user gives them: (n_rows,) numbers, or (n_rows, T) for a
         query about T tables."""
         where = check_groups(groups, self.n_groups)

@@ -217,7 +217,7 @@ class ConfidentGNMax(Query):
             * ((Fraction(self.n_groups) / (2 * check) if self.threshold else 0) + answers / answer)
         )
 
-    def failure(self, gaps: ArrayLike) -> NDArray[np.float64]:
+    def failure(self, gaps: "ArrayLike") -> NDArray[np.float64]:
         """Bound the probability that an answer is another class than the one with most votes.
 
         Parameters

@@ -274,7 +274,7 @@ class Marginals(Histogram):
             )
         return cap
 
-    def groups_of_rows(self, groups: ArrayLike, n_rows: int) -> NDArray[np.int64]:
+    def groups_of_rows(self, groups: "ArrayLike", n_rows: int) -> NDArray[np.int64]:
         """Check the group of each row in each table, (n_rows, T), numbered from 0 in each; number
         them over all tables."""
         array = np.ma.asarray(groups) if np.ma.is_masked(groups) else np.asarray(groups)

@@ -106,7 +106,7 @@ class Aggregate:
         """The privacy that one unit spent on this answer."""
         return spent_together([self.receipt])
 
-    def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
+    def prior(self, groups: "ArrayLike") -> NDArray[np.float64]:
         """Estimate class probabilities of rows by their groups, from a histogram or another query
         of counts.
 
@@ -146,7 +146,7 @@ class Aggregate:
         found[~answered] = None
         return found
 
-    def predict(self, groups: ArrayLike) -> NDArray[np.generic]:
+    def predict(self, groups: "ArrayLike") -> NDArray[np.generic]:
         """Predict the class value of each row's group: (n,) from (n,) integers in 0..n_groups-1, or
         names."""
         return np.asarray(self.labels()[self._numbers(groups)])

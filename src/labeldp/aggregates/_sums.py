@@ -98,7 +98,7 @@ class FeatureSums(Query):
         standard deviation."""
         return math.sqrt(self._variance(max_rows_per_unit)) * (self.norm / UNITS)
 
-    def units(self, features: ArrayLike) -> NDArray[np.int64]:
+    def units(self, features: "ArrayLike") -> NDArray[np.int64]:
         """Cut public features to whole units: (n, d) int64 of norm at most 2^20, from (n, d)
         numbers; refuse others."""
         _validate.unmasked(features=features)

@@ -80,7 +80,7 @@ class Vote(Query):
         """Return the shape of the values: (n_groups,)."""
         return (self.n_groups,)
 
-    def failure(self, gaps: ArrayLike, max_rows_per_unit: int = 1) -> NDArray[np.float64]:
+    def failure(self, gaps: "ArrayLike", max_rows_per_unit: int = 1) -> NDArray[np.float64]:
         """Compute an upper bound of the probability that a class other than the most frequent one
         is chosen.
 

@@ -6,6 +6,8 @@ their difference. So an answer cannot be drawn again, and a process that dies be
 the store has spent its epsilon for nothing.
 """
 
+from __future__ import annotations
+
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -200,7 +202,7 @@ def aggregate(
 
 
 def aggregate_batches(
-    source: "str | Path | pa.Table | Iterable[pa.RecordBatch]",
+    source: str | Path | pa.Table | Iterable[pa.RecordBatch],
     query: Query,
     *,
     label: str,
@@ -282,7 +284,7 @@ def aggregate_batches(
 
 
 def _batches(
-    source: "str | Path | pa.Table | Iterable[pa.RecordBatch]", label: str, group: str
+    source: str | Path | pa.Table | Iterable[pa.RecordBatch], label: str, group: str
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(source, (str, Path)):
         with _parquet(source) as file:
@@ -305,7 +307,7 @@ def _batches(
         yield batch
 
 
-def _parquet(path: str | Path) -> "pq.ParquetFile":
+def _parquet(path: str | Path) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     try:
@@ -1062,7 +1064,7 @@ def _votes(
     shards: NDArray[np.int64],
     codes: NDArray[np.int32],
     asked: NDArray[np.int64],
-) -> "GroupCounts":
+) -> GroupCounts:
     """Count the votes of all teachers: raw, as any function of labels without noise is."""
     query = question.query
     counts = GroupCounts(query.n_queries, query.n_classes)
@@ -1116,7 +1118,7 @@ def _vote_of(
 
 
 def drawn_answer(
-    request: Request, query: Query, counts: "GroupCounts", charge: Charge, secret: RunSecret
+    request: Request, query: Query, counts: GroupCounts, charge: Charge, secret: RunSecret
 ) -> Aggregate:
     """Draw the answer from raw counts, under a charged run's secret."""
     key = secret.answer_key("aggregate", request.identity, query=query.to_dict())

@@ -23,7 +23,7 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import as_drawn
 from labeldp.laws import LAWS
-from labeldp.laws._base import Law, require_sampler
+from labeldp.laws._base import Law, require_sampler, within
 from labeldp.laws._exact import Array, as_prior
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.noise._secrets import KeySource, run_secret
@@ -151,7 +151,9 @@ def law_per_row(law: Law, max_rows_per_unit: int) -> Law:
     down."""
     require_sampler(law)
     return (
-        law if max_rows_per_unit == 1 else law.at(per_row_epsilon(law.epsilon, max_rows_per_unit))
+        law
+        if max_rows_per_unit == 1
+        else within(law.at(share := per_row_epsilon(law.epsilon, max_rows_per_unit)), share)
     )
 
 

@@ -7,6 +7,8 @@ The result is `NoisyLabels`. `labeldp.custody._aggregation` answers queries abou
 "The algorithmic foundations of differential privacy", proposition 2.1).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -233,7 +235,7 @@ def open_run(
     laws: Mapping[str, object],
     prior_digest: str = "",
     public_digest: str = "",
-) -> "Run":
+) -> Run:
     """Charge one run over all rows in memory, or resume or repeat an earlier run of this request.
 
     Parameters
@@ -298,7 +300,7 @@ class Run:
         True for rows within their unit's cap.
     """
 
-    def __init__(self, charge: Charge, codes: NDArray[np.int32], rows: "TableRows") -> None:
+    def __init__(self, charge: Charge, codes: NDArray[np.int32], rows: TableRows) -> None:
         self._charge, self._codes, self._rows = charge, codes, rows
         self._store, self.receipt, self.n_rows = charge.store, charge.receipt, len(codes)
         self._stages: set[str] = set()
@@ -626,7 +628,7 @@ def charged_run(
     request: Request,
     account: Account,
     codes: NDArray[np.int32],
-    rows: "TableRows",
+    rows: TableRows,
     anew: tuple[str, str],
     *,
     by_labels: bool = False,

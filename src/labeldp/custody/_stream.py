@@ -44,7 +44,7 @@ from labeldp.custody._run import keep_within_cap
 from labeldp.custody._staged import Stage, StageTurn
 from labeldp.errors import InvalidInput, LedgerError, ReleaseError
 from labeldp.evidence import NoisyLabels
-from labeldp.laws._base import Law, check_told_apart, law_from_dict, made_for_shares
+from labeldp.laws._base import Law, check_told_apart, law_from_dict, made_for_shares, within
 from labeldp.laws._exact import Array
 from labeldp.ledger._database import File
 from labeldp.ledger._ledger import Ledger, RunRecord
@@ -400,7 +400,7 @@ class TablePin:
         cap = self.facts.max_rows_per_unit
         query, rest = self._divide(self.sums.rows)
         query.require_cap(cap)
-        law = self._total.at(rest)
+        law = within(self._total.at(rest), rest)
         check_contract(law_per_row(law, cap))
         self._query, self._charged, self.facts = (
             query,

@@ -7,6 +7,8 @@ This module adds the part for nets: inputs and settings are checked, and one tra
 before anything is charged; a `Trainer` learns the stages.
 """
 
+from __future__ import annotations
+
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -613,9 +615,9 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         n_stages: int = 1,
         stage_sizes: Sequence[float] | None = None,
         law: str | Law = "auto",
-        prior: "ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None" = None,
+        prior: ArrayLike | Callable[[Any], ArrayLike] | GroupPrior | None = None,
         prior_weight: float = 0.0,
-        class_prior: "ArrayLike | Mapping[object, float] | GroupPrior | None" = None,
+        class_prior: ArrayLike | Mapping[object, float] | GroupPrior | None = None,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
         warm_start: bool = True,
@@ -624,8 +626,8 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         dataset: str | None = None,
         column: str | None = None,
         max_rows_per_unit: int = 1,
-        ledger: "Ledger | None" = None,
-        noise: "SeededNoise | None" = None,
+        ledger: Ledger | None = None,
+        noise: SeededNoise | None = None,
         random_state: Any = None,
         device: Any = "auto",
         folder: str | Path | None = None,

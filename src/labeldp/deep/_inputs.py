@@ -765,7 +765,7 @@ def with_evidence(
     dataset: MapDataset,
     noisy: NoisyLabels,
     *,
-    ids: ArrayLike | None = None,
+    ids: "ArrayLike | None" = None,
     features: Callable[[Any], Any] | None = None,
     id_of: Callable[[Any], object] | None = None,
     rows: bool = True,

@@ -8,6 +8,8 @@ over the points. Everything else (stages, laws, losses, a fit's folder) is that 
 grid's points are the classes of its numbers.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -260,8 +262,8 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         dataset: str | None = None,
         column: str | None = None,
         max_rows_per_unit: int = 1,
-        ledger: "Ledger | None" = None,
-        noise: "SeededNoise | None" = None,
+        ledger: Ledger | None = None,
+        noise: SeededNoise | None = None,
         random_state: Any = None,
         device: Any = "auto",
         folder: str | Path | None = None,

@@ -13,6 +13,8 @@ proof: a public hash of the shared facts, the row's ids and all of its evidence.
 dropped, sorted and joined with other columns, but a row that was changed is found.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,7 +72,7 @@ class Block:
     receipt: Receipt
     stage: str = ""
 
-    def at(self, index: slice | NDArray[np.integer], rows: NDArray[np.int64]) -> "Block":
+    def at(self, index: slice | NDArray[np.integer], rows: NDArray[np.int64]) -> Block:
         """Choose the draws at these places, and give them new row positions."""
         return replace(
             self,
@@ -79,7 +81,7 @@ class Block:
             rows=rows,
         )
 
-    def read_only(self) -> "Block":
+    def read_only(self) -> Block:
         """Copy the block to arrays that cannot be written to."""
         side = {name: read_only(values) for name, values in self.side.items()}
         return replace(self, outputs=read_only(self.outputs), side=side, rows=read_only(self.rows))
@@ -97,7 +99,7 @@ class Block:
         ]
         return np.asarray(known | np.concatenate(parts))
 
-    def batches(self) -> Iterator["Block"]:
+    def batches(self) -> Iterator[Block]:
         """Iterate over parts of the block, whose (rows, K) float64 arrays have at most `CELLS`
         numbers."""
         step = max(1, CELLS // self.law.n_classes)
@@ -324,7 +326,7 @@ class NoisyLabels:
             " for likelihoods .likelihood()."
         )
 
-    def __getitem__(self, rows: Any) -> "NoisyLabels":
+    def __getitem__(self, rows: Any) -> NoisyLabels:
         """Choose the rows at these positions (slice, integers or bool mask), in that order, repeats
         allowed; a text chooses a column."""
         if isinstance(rows, str):
@@ -351,7 +353,7 @@ class NoisyLabels:
         )
         return as_drawn(chosen) if self._drawn else chosen
 
-    def column(self, name: str) -> "NoisyLabels":
+    def column(self, name: str) -> NoisyLabels:
         """Read what these labels of several columns tell about one of them; also noisy[name].
 
         Parameters
@@ -390,7 +392,7 @@ class NoisyLabels:
         )
         return as_drawn(found) if self._drawn else found
 
-    def by_id(self, ids: ArrayLike) -> "NoisyLabels":
+    def by_id(self, ids: ArrayLike) -> NoisyLabels:
         """Choose the rows with these ids, in this order.
 
         Parameters
@@ -462,7 +464,7 @@ class NoisyLabels:
             places.append(place)
         return tuple(places)
 
-    def combine(self, other: "NoisyLabels") -> "NoisyLabels":
+    def combine(self, other: NoisyLabels) -> NoisyLabels:
         """Combine independent draws of the same rows: their likelihoods multiply, and their budgets
         add.
 
@@ -526,7 +528,7 @@ class NoisyLabels:
             *spent, unit, recorded, secure, together.repeated, together.except_for, declared, over
         )
 
-    def looked_up(self, ledger: "Records | None") -> "NoisyLabels":
+    def looked_up(self, ledger: Records | None) -> NoisyLabels:
         """Look up the receipts in a ledger, and return the labels with `recorded` set accordingly;
         unchanged for None.
 
@@ -794,7 +796,7 @@ class NoisyLabels:
         return known
 
     @property
-    def measurable(self) -> "NoisyLabels":
+    def measurable(self) -> NoisyLabels:
         """The same rows, with the draws of blocks that are invertible in all rows, by which a model
         can be measured without bias."""
         # A law that reads priors (AutoLaw, RRWithPrior) is invertible only in rows of a flat prior,
@@ -909,7 +911,7 @@ class NoisyLabels:
     # Files
     # ----------------------------------------------------------------------------------------------
 
-    def to_table(self) -> "pa.Table":
+    def to_table(self) -> pa.Table:
         """Convert to an Arrow table that `from_table` reads.
 
         Columns: id (or id_0, id_1, ...), evidence_0, evidence_1, ... for the blocks (null for rows
@@ -948,7 +950,7 @@ class NoisyLabels:
         return pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
     @classmethod
-    def from_table(cls, table: "pa.Table") -> Self:
+    def from_table(cls, table: pa.Table) -> Self:
         """Read noisy labels from the table that `to_table` made, or some of its rows, in any order
         and with any other columns.
 
@@ -1290,7 +1292,7 @@ def unpack(law: Law, raw: NDArray[np.uint8]) -> tuple[Array, dict[str, Array]]:
     return outputs, native
 
 
-def to_arrow(raw: NDArray[np.uint8], present: NDArray[np.bool_] | None = None) -> "pa.Array":
+def to_arrow(raw: NDArray[np.uint8], present: NDArray[np.bool_] | None = None) -> pa.Array:
     """Convert (n, width) uint8 to an Arrow array of fixed-size binary; `present`, (n,) bool, is
     False for null rows."""
     import pyarrow as pa
@@ -1304,7 +1306,7 @@ def to_arrow(raw: NDArray[np.uint8], present: NDArray[np.bool_] | None = None) -
 
 
 def from_arrow(
-    column: "pa.Array | pa.ChunkedArray", width: int
+    column: pa.Array | pa.ChunkedArray, width: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """Read the bytes of the rows that are not null, (m, width) uint8, and the mask of these rows,
     (n,) bool."""
@@ -1318,7 +1320,7 @@ def from_arrow(
     return (np.concatenate(parts) if parts else np.empty((0, width), np.uint8)), present
 
 
-def _chunk_bytes(chunk: "pa.Array", width: int) -> NDArray[np.uint8]:
+def _chunk_bytes(chunk: pa.Array, width: int) -> NDArray[np.uint8]:
     offsets = np.frombuffer(chunk.buffers()[1], np.int32)[
         chunk.offset : chunk.offset + len(chunk) + 1
     ]
@@ -1355,7 +1357,7 @@ def read_facts(raw: bytes | str | None) -> dict[str, Any]:
     return dict(facts)
 
 
-def _id_values(column: "pa.ChunkedArray") -> Array:
+def _id_values(column: pa.ChunkedArray) -> Array:
     import pyarrow as pa
 
     return exact_array(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
@@ -1375,7 +1377,7 @@ def _read_block(
     )
 
 
-def _whole(column: "pa.ChunkedArray", width: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+def _whole(column: pa.ChunkedArray, width: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """Read the bytes of all rows, (n, width) uint8 with zeros for null rows, and the mask of the
     others."""
     found, present = from_arrow(column, width)
@@ -1400,7 +1402,7 @@ def _proof(
     )
 
 
-def _numbers(column: "pa.ChunkedArray") -> NDArray[np.uint64]:
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.uint64]:
     import pyarrow as pa
 
     if not pa.types.is_uint64(column.type) or column.null_count:

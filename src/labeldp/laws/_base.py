@@ -17,6 +17,8 @@ Outputs and side are plain arrays with one entry a row:
   which is needed to read its output.
 """
 
+from __future__ import annotations
+
 import inspect
 import math
 import re
@@ -274,8 +276,9 @@ class Law(ABC):
         return tuple(classes)
 
     def at(self, epsilon: float) -> Self:
-        """Return the law at another epsilon. A law that was made best for its epsilon is made
-        again."""
+        """Return the law at another epsilon, or at the next smaller one that it can have. A law
+        that was made best for its epsilon is made again.
+        """
         return replace(self, epsilon=epsilon)
 
     def questions(self, prior: ArrayLike) -> tuple[tuple[float, dict[str, Array]], ...] | None:
@@ -517,6 +520,28 @@ def check_told_apart(law: Law, told: Bits | None, classes: Sequence[object], n_r
         )
 
 
+def within(law: Law, epsilon: float) -> Law:
+    """Return a law that was made for this epsilon; refuse one that claims more of it, as a law that
+    rounds epsilon up does.
+
+    Whoever makes a law at a part of an epsilon, by its name or by `Law.at`, passes it through here:
+    charges and guarantees count on the epsilon that was asked for.
+
+    Parameters
+    ----------
+    law : Law
+        As it was made.
+    epsilon : float
+        What was asked for.
+    """
+    if not law.epsilon <= epsilon:  # False for NaN
+        raise InvalidInput(
+            f"Expected a law {law.name!r} within the epsilon that it was made for, {epsilon!r}, got"
+            f" {law.epsilon!r}. Nothing was drawn. Let it keep epsilon, or round it down."
+        )
+    return law
+
+
 def made_for_shares(law: Law, shares: Floats) -> Law:
     """Return a law of numbers made for the estimated shares (K,) of its points.
 
@@ -526,7 +551,7 @@ def made_for_shares(law: Law, shares: Floats) -> Law:
     if np.count_nonzero(shares > 0) < 2:
         shares = 0.99 * shares + 0.01 / len(shares)
     try:
-        return law.made_for(shares.tolist())
+        return within(law.made_for(shares.tolist()), law.epsilon)
     except InvalidInput:
         return law
 
@@ -721,7 +746,10 @@ def parse_law(text: str) -> tuple[type[Law], dict[str, Number | str]]:
 def law_named(text: str, n_classes: int, epsilon: float) -> Law:
     """Make the law with this name (see `parse_law`) for `n_classes` classes at `epsilon`."""
     cls, given = parse_law(text)
-    return law_from_dict({"law": cls.name, "n_classes": n_classes, "epsilon": epsilon} | given)
+    return within(
+        law_from_dict({"law": cls.name, "n_classes": n_classes, "epsilon": epsilon} | given),
+        epsilon,
+    )
 
 
 def law_from_dict(data: Mapping[str, object]) -> Law:

@@ -87,7 +87,7 @@ class Channel(OfMatrix):
 
     rows: Rows
 
-    def __init__(self, matrix: ArrayLike) -> None:
+    def __init__(self, matrix: "ArrayLike") -> None:
         rows = _probabilities(matrix)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "n_classes", len(rows))

@@ -231,7 +231,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         return told_of_columns(law, self.sizes)
 
     def prior(
-        self, weights: Mapping[str, ArrayLike], n_rows: int | None = None
+        self, weights: "Mapping[str, ArrayLike]", n_rows: int | None = None
     ) -> Callable[[NDArray[np.int64]], Floats]:
         """Make a prior of the combinations from public weights of each column: their products.
 
@@ -291,7 +291,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
 
         return of_rows
 
-    def marginals(self, weights: ArrayLike) -> list[Floats]:
+    def marginals(self, weights: "ArrayLike") -> list[Floats]:
         """Add up weights of the combinations, (n, K), for the classes of each column: L arrays (n,
         K_l).
 
@@ -651,7 +651,7 @@ class Independent(_OfColumns):
             total *= law.weights(drawn, part).reshape(-1, *shape)
         return np.asarray(total.reshape(len(outputs), self.n_classes))
 
-    def questions(self, prior: ArrayLike) -> tuple[tuple[float, dict[str, Array]], ...] | None:
+    def questions(self, prior: "ArrayLike") -> tuple[tuple[float, dict[str, Array]], ...] | None:
         row = np.asarray(prior, dtype=np.float64)[None]
         listed: list[list[tuple[float, dict[str, Array]]]] = []
         for number, part in enumerate(self.parts):

@@ -121,7 +121,7 @@ class Grid(tuple[float, ...]):
         """The distance of two neighbouring points, rounded to a float."""
         return float((_validate.exact(self.high) - _validate.exact(self.low)) / (len(self) - 1))
 
-    def codes(self, values: ArrayLike) -> NDArray[np.int32]:
+    def codes(self, values: "ArrayLike") -> NDArray[np.int32]:
         """Find the nearest point of each number: (n,) int32 in 0..K-1, -1 for NaN and infinity.
 
         Parameters

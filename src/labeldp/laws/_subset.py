@@ -424,7 +424,7 @@ class Threshold(_Split):
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         return super().layout() | {"chance": (np.dtype(np.float64), ())}
 
-    def questions(self, prior: ArrayLike) -> tuple[tuple[float, dict[str, Array]], ...]:
+    def questions(self, prior: "ArrayLike") -> tuple[tuple[float, dict[str, Array]], ...]:
         chances = self._chances(quantise(np.asarray(prior, dtype=np.float64)[None]))[0]
         split = pack_sets(np.arange(self.n_classes) > np.arange(self.n_classes - 1)[:, None])
         return tuple(

@@ -34,7 +34,7 @@ _FLOORS = tuple(float(f) for f in np.round(np.geomspace(0.004, 1.0, 32), 4))
 
 
 def smoothed(
-    frequencies: ArrayLike, floor: float | Fraction
+    frequencies: "ArrayLike", floor: float | Fraction
 ) -> NDArray[np.object_] | NDArray[np.float64]:
     """Convert noisy label frequencies to distributions with no class below the floor, clipped and
     renormalised as in Algorithm 1.

@@ -247,7 +247,8 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     factor_ : float
         By which the trees' scores are multiplied.
     n_iter_ : int
-        Rounds that predict.
+        Rounds that were made and predict. LightGBM makes no more where no tree can be split; the
+        others go on with trees of one leaf.
 
     Notes
     -----
@@ -412,7 +413,7 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         weights = None if sample_weight is None else sample_weight[some]
         self.start_ = self.start_ + _into(p, weights, frequencies - error, frequencies + error)
         self.classes_: NDArray[np.int64] = np.arange(k)
-        self.n_iter_ = self._rounds(library, held_out is not None)
+        self.n_iter_ = self._rounds(library)
         return self
 
     def _factor(
@@ -437,24 +438,24 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         belief = np.exp(evidence - evidence.max())
         return float(np.exp(_WHOLE * (belief @ np.log(_FACTORS)) / belief.sum()))
 
-    def _rounds(self, library: str, early: bool) -> int:
+    def _rounds(self, library: str) -> int:
         if self.estimator_ is None or isinstance(self.estimator_, HistogramScores):
             return 0 if self.estimator_ is None else self.estimator_.rounds
-        best = (
-            getattr(
-                self.estimator_,
-                "best_iteration_" if library == "lightgbm" else "best_iteration",
-                None,
-            )
-            if early
-            else None
+        light = library == "lightgbm"
+        made = int(
+            self.estimator_.booster_.current_iteration()
+            if light
+            else self.estimator_.get_booster().num_boosted_rounds()
         )
         # XGBoost counts from 0
-        return (
-            int(self.estimator_.n_estimators or 100)
-            if best is None
-            else int(best) + (library == "xgboost")
+        best = (
+            self.estimator_.best_iteration_
+            if light
+            else getattr(self.estimator_, "best_iteration", -1) + 1
         )
+        # held-out rows may speak for more rounds than there are, since without a tree to add
+        # nothing changes
+        return min(made, int(best or made))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimator_")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LabelDPClassifier: train any scikit-learn classifier on private labels."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -232,7 +234,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
         )
 
     def _keep(
-        self, training: "_Training[Fitted]", noisy: NoisyLabels, model: Fitted, held_out: Rows
+        self, training: _Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows
     ) -> Rows:
         if len(held_out) and training.refit:
             usable = np.flatnonzero(noisy.evidenced)
@@ -508,15 +510,15 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         return self._checked(X, reset=True)
 
     def _start(
-        self, training: "_Training[Model]", plan: FitPlan
-    ) -> tuple["_Training[Model]", Model | None]:
+        self, training: _Training[Model], plan: FitPlan
+    ) -> tuple[_Training[Model], Model | None]:
         if plan.rates is not None and training.held_to is not None:
             training = replace(training, learner=training.held_to(plan.rates))
         return training, None if plan.known is None else Model(plan.known, len(plan.classes))
 
     def _training(
         self, inputs: Any, source: FitPlan | NoisyLabels, state: None
-    ) -> "_Training[Model]":
+    ) -> _Training[Model]:
         options = self.options or DEFAULTS
         # noisy labels bring no answer about clusters to start from
         raw = isinstance(source, FitPlan)
@@ -824,7 +826,7 @@ class _Training(Generic[Fitted]):
     `labeldp.protocol._estimator.Training`."""
 
     inputs: Any
-    learner: "LearnerOf[Fitted]"
+    learner: LearnerOf[Fitted]
     refit: bool
     temperature: float
     encoder: ColumnTransformer | None
@@ -832,7 +834,7 @@ class _Training(Generic[Fitted]):
     permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     weights: Floats | None = None
     # makes the learner that holds models to rates
-    held_to: "Callable[[Floats], LearnerOf[Fitted]] | None" = None
+    held_to: Callable[[Floats], LearnerOf[Fitted]] | None = None
 
     def fit(
         self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None

@@ -19,11 +19,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.pipeline import Pipeline
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import has_fit_parameter
 
 from labeldp import _validate
@@ -154,16 +156,59 @@ def fit_codes(
     """
     # Few rows of a small stage can have one class alone, which many classifiers refuse: a constant
     # is the model of it.
-    keyword = weight_keyword(estimator) if weights is not None else None
     one_class = len(codes) == 0 or codes.min() == codes.max()
     fitted = DummyClassifier() if one_class else clone(estimator)
-    keyword = "sample_weight" if one_class and keyword else keyword
     known = take(X, rows)
-    if keyword and isinstance(fitted, HistGradientBoostingClassifier):
+    if weights is not None and isinstance(fitted, HistGradientBoostingClassifier):
         known = rounded_to_bins(known, fitted.max_bins)  # weighted bins would take most of the time
-    fitted = fitted.fit(known, codes, **({keyword: weights} if keyword else {}))
+    try:
+        return fit_weighted(fitted, known, codes, weights)
+    except Exception:
+        seen, places = np.unique(codes, return_inverse=True)
+        if np.array_equal(seen, np.arange(len(seen))):
+            raise
+        # Some estimators, as XGBoost's, refuse codes between which one is missing: a class that
+        # noise has left without a label.
+        return Renumbered(fit_weighted(clone(estimator), known, places, weights), seen)
+
+
+def fit_weighted(estimator: Estimator, X: object, y: object, weights: Floats | None) -> Estimator:
+    """Fit an estimator, with weights where it takes some."""
+    given = (
+        {}
+        if weights is None or (keyword := weight_keyword(estimator)) is None
+        else {keyword: weights}
+    )
+    # With scikit-learn's metadata routing, pipelines and ensembles take weights only if each step
+    # inside was set to request them or not.
+    with config_context(**({"enable_metadata_routing": False} if given else {})):
+        fitted = estimator.fit(X, y, **given)
     tell_of_fit()
     return fitted
+
+
+@dataclass(frozen=True, eq=False)
+class Renumbered:
+    """A classifier that was fitted to numbers without gaps, 0..m-1, which stand for these codes.
+
+    Attributes
+    ----------
+    estimator : fitted scikit-learn classifier or pipeline
+    classes_ : (m,) int
+        The code of each number.
+    """
+
+    estimator: Estimator
+    classes_: Codes
+
+    def predict(self, X: object) -> Codes:
+        """Predict codes: (n,)."""
+        return np.asarray(self.classes_[np.asarray(self.estimator.predict(X), np.int64)])
+
+    @available_if(lambda self: hasattr(self.estimator, "predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: object) -> Floats:
+        """Predict probabilities of these codes: (n, m)."""
+        return np.asarray(self.estimator.predict_proba(X))
 
 
 def fit_last(
@@ -209,11 +254,11 @@ def fit_last(
 def weight_keyword(estimator: Estimator) -> str | None:
     """Find the keyword under which `fit` takes sample weights, following pipelines to their last
     step; None if it takes none."""
-    if isinstance(estimator, Pipeline):
-        name, last = estimator.steps[-1]
-        inner = None if isinstance(last, str) else weight_keyword(last)
-        return None if inner is None else f"{name}__{inner}"
-    return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
+    # a text passes rows through
+    takes = not isinstance(last := last_step(estimator), str) and has_fit_parameter(
+        last, "sample_weight"
+    )
+    return "__".join([*_steps_to_last(estimator), "sample_weight"]) if takes else None
 
 
 def require_weights(estimator: Estimator, correction: str) -> None:
@@ -649,8 +694,7 @@ class ClassWeightedLearner:
 def class_weight_of(estimator: Estimator) -> str | None:
     """Name the parameter of a classifier, or of a pipeline's last step, by which its classes are
     weighted; None if none is set."""
-    names = [f"{name}__" for name in _steps_to_last(estimator)]
-    name = "".join(names) + "class_weight"
+    name = "__".join([*_steps_to_last(estimator), "class_weight"])
     value = estimator.get_params().get(name)
     usable = value is not None and (
         isinstance(value, Mapping) or (isinstance(value, str) and value == "balanced")

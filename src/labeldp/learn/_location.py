@@ -58,6 +58,7 @@ from labeldp.learn._corrections import (
     LearnOptions,
     Transform,
     fit_last,
+    fit_weighted,
     tell_of_fit,
     weight_keyword,
 )
@@ -451,12 +452,7 @@ class LocationLearner:
         ).whole(X, model)
 
     def _fitted(self, X: object, targets: Floats, weights: Floats, rows: Codes) -> Estimator:
-        keyword = weight_keyword(self.estimator)
-        fitted = clone(self.estimator).fit(
-            take(X, rows), targets[rows], **({keyword: weights[rows]} if keyword else {})
-        )
-        tell_of_fit()
-        return fitted
+        return fit_weighted(clone(self.estimator), take(X, rows), targets[rows], weights[rows])
 
 
 def counted(

@@ -5,7 +5,7 @@ noisy majority of their votes."""
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -55,8 +55,6 @@ _MOST_WRONG = 0.1  # of the answers, by noise alone, without a warning
 _QUIET: dict[str, Any] = {"verbose": 0, "n_jobs": None, "memory": None}
 _FILES = "allow_writing_files"
 _DELTA = "Pass a chance far below one in the number of rows, such as delta=1e-6."
-
-Teacher = Callable[[Any, Codes, Codes, Codes], Any]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LabelDPRegressor: train any scikit-learn regressor on private numbers."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -235,7 +237,7 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
     def _training(
         self, inputs: Any, source: FitPlan | NoisyLabels, state: None
-    ) -> "_Training[LocationModel]":
+    ) -> _Training[LocationModel]:
         options = self.options or DEFAULTS
         encoded, estimator, encoder, random_state = self._prepared(
             inputs, self._base(inputs.shape[0])

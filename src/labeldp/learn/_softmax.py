@@ -2,6 +2,8 @@
 """Multinomial logistic regression on the exact likelihood of noisy labels, noisy counts or both, by
 L-BFGS."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -251,7 +253,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             )
         return table
 
-    def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> "RowEvidence":
+    def _rows(self, X: Floats, table: Floats, sample_weight: ArrayLike | None) -> RowEvidence:
         weight = (
             np.ones(X.shape[0]) if sample_weight is None else np.asarray(sample_weight, np.float64)
         )
@@ -264,7 +266,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             raise InvalidInput("Expected some sample_weight above zero, got all of them zero.")
         return RowEvidence(np.asfortranarray(table), weight)  # columns contiguous, like `_logits`
 
-    def _fit(self, X: Floats, evidence: "Evidence", classes: NDArray[np.generic]) -> Self:
+    def _fit(self, X: Floats, evidence: Evidence, classes: NDArray[np.generic]) -> Self:
         strengths = self._strengths()
         # The loss is not convex, and a start that favours some classes could stay with them: at
         # zero all are equally likely in every row.
@@ -327,7 +329,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return _filled(sorted(_validate.positive(C=each) for each in given))
 
     def _choose(
-        self, X: Floats, evidence: "Evidence", start: Floats, strengths: list[float]
+        self, X: Floats, evidence: Evidence, start: Floats, strengths: list[float]
     ) -> tuple[float, float]:
         """Choose C and the scale by the likelihood of held-out rows or groups: three folds, or one
         if there are many rows."""
@@ -377,7 +379,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         return strengths[-1] / 10 * 10**at, float(1 + (scale - 1) * less)
 
     def _solve(
-        self, X: Floats, evidence: "Evidence", start: Floats, strength: float, max_iter: int
+        self, X: Floats, evidence: Evidence, start: Floats, strength: float, max_iter: int
     ) -> tuple[Floats, int]:
         """Minimise the loss from this start: coefficients and intercepts (K, n_features + 1), and
         the iterations taken."""
@@ -497,7 +499,7 @@ class RowEvidence:
         """Number of rows."""
         return len(self.table)
 
-    def part(self, units: Order) -> tuple[Order, "RowEvidence"]:
+    def part(self, units: Order) -> tuple[Order, RowEvidence]:
         """Return these rows, and their evidence."""
         return units, RowEvidence(np.asfortranarray(self.table[units]), self.row_weights[units])
 
@@ -597,7 +599,7 @@ class CountEvidence:
         """Number of groups."""
         return len(self.counts)
 
-    def part(self, units: Order) -> tuple[Order, "CountEvidence"]:
+    def part(self, units: Order) -> tuple[Order, CountEvidence]:
         """Return the rows of these groups, and the groups' evidence."""
         members = self.members[units]
         rows = np.flatnonzero(np.bincount(members.indices, minlength=members.shape[1]))
@@ -758,7 +760,7 @@ class JointEvidence:
         In the order of the rows.
     """
 
-    parts: "tuple[CountEvidence | RowEvidence, ...]"
+    parts: tuple[CountEvidence | RowEvidence, ...]
 
     @property
     def n_units(self) -> int:
@@ -774,7 +776,7 @@ class JointEvidence:
     def _ends(self) -> Order:
         return np.cumsum([len(part.row_weights) for part in self.parts])
 
-    def part(self, units: Order) -> tuple[Order, "JointEvidence"]:
+    def part(self, units: Order) -> tuple[Order, JointEvidence]:
         """Return the rows of these units, and the units' evidence."""
         first, rows, kept = 0, [], []
         for part, end in zip(self.parts, self._ends, strict=True):
@@ -814,9 +816,7 @@ def _membership(groups: Order, n_groups: int) -> Any:
     return csr_matrix((np.ones(len(rows)), (groups[rows, tables], rows)), (n_groups, len(groups)))
 
 
-def count_evidence(
-    groups: ArrayLike, counts: Any, noise: "CountNoise", n_rows: int
-) -> CountEvidence:
+def count_evidence(groups: ArrayLike, counts: Any, noise: CountNoise, n_rows: int) -> CountEvidence:
     """Check groups and counts; groups without rows are left out, since they tell nothing.
 
     Parameters

@@ -18,6 +18,8 @@ refuses them, since it measures exactly the rows that it was given; its caller c
 labels and predictions alike, by `noisy.evidenced`.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

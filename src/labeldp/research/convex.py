@@ -26,6 +26,8 @@ Sources: Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep learning with label di
 label differential privacy" (2026), of which the abstract was read.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal
 

@@ -215,7 +215,7 @@ class User:
 def run(
     mechanism: PeerToPeer,
     labels: Sequence[int] | NDArray[np.integer],
-    groups: ArrayLike,
+    groups: "ArrayLike",
     words: Words,
 ) -> list[Report]:
     """Run the protocol for the users of all clusters, by messages between objects that see only
@@ -278,7 +278,7 @@ def _asked(clusters: NDArray[np.integer], words: Words) -> NDArray[np.int64]:
     return peers
 
 
-def reported(reports: Sequence[Report], groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
+def reported(reports: Sequence[Report], groups: "ArrayLike", n_groups: int) -> NDArray[np.int64]:
     """Count the zeros and ones that the users of each cluster reported: (n_groups, 2)."""
     users, bits = (
         np.array(column, np.int64)
@@ -395,7 +395,7 @@ class Peer(Query):
         object.__setattr__(self, "join", protocol.join)
 
     @classmethod
-    def of(cls, mechanism: PeerToPeer, sizes: ArrayLike, delta: float) -> Self:
+    def of(cls, mechanism: PeerToPeer, sizes: "ArrayLike", delta: float) -> Self:
         """Make the query over groups of these sizes, at an epsilon that is proven for each of them.
 
         Parameters

@@ -66,7 +66,7 @@ def crosstab(
     *,
     groups: Sequence[object] | None = None,
     units: Column = None,
-    ids: ArrayLike | None = None,
+    ids: "ArrayLike | None" = None,
     confidence: float = 0.95,
 ) -> CrossTable:
     """Cross-tabulate the true labels with a public column, and test whether they are independent.

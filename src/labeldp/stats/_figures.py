@@ -2,6 +2,8 @@
 """Shares, means and quantiles of the true labels, overall and by public groups, and differences
 between groups."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

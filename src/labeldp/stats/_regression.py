@@ -227,7 +227,7 @@ def regress(
     names: Sequence[str] | None = None,
     intercept: bool = True,
     units: Column = None,
-    ids: ArrayLike | None = None,
+    ids: "ArrayLike | None" = None,
     standard_errors: str | None = None,
 ) -> Regression:
     """Regress the true labels on public columns, by the exact likelihood of the released outputs.
