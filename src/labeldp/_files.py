@@ -9,9 +9,34 @@ import stat
 import tempfile
 from pathlib import Path
 
-from labeldp.errors import ReleaseError
+from labeldp.errors import InvalidInput, ReleaseError
 
 _PROBE = re.compile(r"\.labeldp-rights-\w+")
+# with one slash, if it was made a Path
+_ADDRESS = re.compile(r"\s*([A-Za-z][\w+.-]*)?://|\s*[A-Za-z][\w+.-]+:/")
+STORES = re.compile(r"(s3|gs|gcs|abfss?|hdfs|viewfs|file)://", re.IGNORECASE)
+"""The addresses that pyarrow opens."""
+
+
+def path_text(where: object, known: re.Pattern[str] | None = None) -> str:
+    """Check a path of this machine, or an address of a `known` form, and return its text.
+
+    An address of another form is refused, and not shown: it may hold a password, which would stand
+    in the name of a folder.
+    """
+    text = os.fspath(where) if isinstance(where, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidInput(
+            f"Expected a path as text without NULs, got {type(where).__name__}. Write for example"
+            " 'folder/name'."
+        )
+    if _ADDRESS.match(text) and not (known and known.match(text)):
+        raise InvalidInput(
+            "Expected a path of this machine, or an address as text of a scheme that is known here,"
+            " got another one, not shown here. Check how it begins; a file with such a name is"
+            " written ./NAME."
+        )
+    return text
 
 
 def sync(path: Path) -> None:

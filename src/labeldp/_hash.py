@@ -10,7 +10,7 @@ Python object is made for a string, which would cost more than its hash.
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -426,10 +426,52 @@ def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
         return ids.astype(np.bytes_)
 
 
+_PLAIN: dict[type, Callable[[Any], object]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+}
+
+
+def plain_value(value: Any) -> Any:
+    """Return text or a number as such, also that of NumPy or of an Enum with such a base; anything
+    else as it is."""
+    value = (
+        value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+    )
+    for kind, plain in _PLAIN.items():
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return plain(value)
+    return value
+
+
+def text_array(values: Any) -> NDArray[Any]:
+    """Convert to an array as NumPy does, but text of a type of its own, such as an Enum's members,
+    by its value."""
+    try:
+        found = np.asarray(values)
+    except RuntimeError:
+        raise InvalidInput(
+            "Expected values of an array, got a tensor that requires grad. Pass .detach() of it."
+        ) from None
+    if found.dtype.kind not in "OUS" or (found.dtype.kind != "O" and hasattr(values, "dtype")):
+        return found
+    objects = found if found.dtype.kind == "O" else _as_objects(values)
+    if not any(
+        issubclass(kind, str) and kind not in (str, np.str_)
+        for kind in set(map(type, objects.flat))
+    ):
+        return found
+    # NumPy takes the length from the value and the text from str(), so that different members
+    # become one.
+    plain = np.fromiter(map(plain_value, objects.flat), object, objects.size).reshape(objects.shape)
+    return plain if found.dtype.kind == "O" else plain.astype(np.str_)
+
+
 def exact_array(values: Any) -> NDArray[Any]:
     """Convert ids or classes to an array in which different ones stay different; integers and bytes
     are no objects in it."""
-    found = np.asarray(values)
+    found = text_array(values)
     if found.dtype.kind == "f":
         # NumPy has joined numbers of 2^63 or more with others as floats, in which large ones are
         # equal. What was floats stays so.
@@ -491,7 +533,7 @@ def _parts(part: Any) -> list[Column]:
         return _columns(pa.table(part).columns)
     if hasattr(part, "__arrow_c_array__") or hasattr(part, "__arrow_c_stream__"):
         return [_arrow_column(part)]
-    array = np.asarray(part)
+    array = text_array(part)
     if array.ndim == 2 and array.dtype == np.uint8:
         return [_words(array)]
     return [_numpy_column(column) for column in (array.T if array.ndim == 2 else (array,))]

@@ -70,7 +70,7 @@ def floats(**named: object) -> NDArray[np.float64]:
     be what lies beneath the mask."""
     name, value = _single(named)
     unmasked(**named)
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):
         array = np.asarray(value)
         if array.dtype.kind != "c":
             return array.astype(np.float64, copy=False)

@@ -11,6 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
+from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput
 from labeldp.learn import (
     CountsClassifier,
@@ -215,3 +216,235 @@ def test_a_feature_called_label_is_refused_with_what_to_type(named: str | None) 
     model.set_params(column="ill").fit(X, y)  # whatever else the frame holds
     with pytest.raises(ldp.InvalidInput, match="got 'label', whose labels are private"):
         model.set_params(column="label").fit(X, y)
+
+
+# Ids, units and groups
+# -----------------------------------------------------------------------------
+
+BOTH = TABLE.assign(visit=np.arange(N) + 9)
+ROLE = "whose labels are private"
+WARD = {"dataset": "x", "column": "ward", "classes": [0, 1, 2]}
+WARD_RR = ldp.RandomizedResponse(3, 1.0)
+IDS_OF = {  # each gives the values of the private column beside public ones
+    "one": lambda: (BOTH["churn"] * N + BOTH["visit"]).rename("churn"),
+    "a frame": lambda: BOTH[["visit", "churn"]],
+    "named anew": lambda: {"ids": BOTH[["visit", "churn"]], "id_name": ["visit", "stay"]},
+    "levels": (
+        lambda: BOTH[["visit", "churn"]].set_axis(
+            pd.MultiIndex.from_tuples([("a", "visit"), ("a", "churn")]), axis=1
+        )
+    ),
+    "arrow": lambda: pa.table(BOTH[["visit", "churn"]]),
+}
+
+
+def _histogram():
+    return ldp.aggregates.Histogram(3, 1.0, 2)
+
+
+def _best(**facts):
+    tries = [(ldp.aggregates.Histogram(3, 1.0, 2), facts.pop("groups", np.arange(N) % 2))]
+    tuning = ldp.aggregates.RepeatAndSelect(2)
+    return aggregate_best(BOTH.ward, tries, lambda found: 0.0, tuning=tuning, **WARD, **facts)
+
+
+def _batches(group, **facts):
+    return aggregate_batches(
+        pa.table(BOTH),
+        _histogram(),
+        label="ward",
+        group=group,
+        classes=[0, 1, 2],
+        dataset="x",
+        **facts,
+    )
+
+
+def _release(folder, ledger, **roles):
+    BOTH.to_parquet(folder / "in.parquet")
+    spec = ldp.ReleaseSpec("ward", [0, 1, 2], 1.0, dataset="x", **roles)
+    ldp.release(folder / "in.parquet", folder / "out.parquet", spec, ledger)
+
+
+RAW_DOORS = {
+    "privatize": lambda L, **roles: ldp.privatize(BOTH.ward, WARD_RR, ledger=L, **WARD, **roles),
+    "aggregate": lambda L, **roles: ldp.aggregate(
+        BOTH.ward, _histogram(), np.arange(N) % 2, ledger=L, **WARD, **roles
+    ),
+    "sums": lambda L, **roles: ldp.aggregate(
+        BOTH.ward,
+        ldp.aggregates.FeatureSums(3, 1.0, 1, delta=1e-6),
+        np.ones((N, 1)),
+        ledger=L,
+        **WARD,
+        **roles,
+    ),
+    "classifier": (
+        lambda L, **roles: ldp.LabelDPClassifier(ledger=L, **WARD).fit(PUBLIC, BOTH.ward, **roles)
+    ),
+    "regressor": (
+        lambda L, **roles: ldp.LabelDPRegressor(
+            range=(0, 2), dataset="x", column="ward", ledger=L
+        ).fit(PUBLIC, BOTH.ward, **roles)
+    ),
+    "votes": lambda L, **roles: NoiseCluster(ledger=L, **WARD).fit(PUBLIC, BOTH.ward, **roles),
+    "counts": (
+        lambda L, **roles: ProportionClassifier(ledger=L, **WARD).fit(PUBLIC, BOTH.ward, **roles)
+    ),
+    "teachers": (
+        lambda L, **roles: PATEClassifier(
+            epsilon=3.0, n_teachers=200, n_queries=2, ledger=L, **WARD
+        ).fit(PUBLIC, BOTH.ward, **roles)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", IDS_OF)
+@pytest.mark.parametrize("door", RAW_DOORS)
+def test_no_door_takes_a_charged_column_as_ids(door, how, charge, ledger):
+    charge()
+    given = IDS_OF[how]()
+    with pytest.raises(InvalidInput, match=ROLE):
+        RAW_DOORS[door](ledger, **(given if isinstance(given, dict) else {"ids": given}))
+    assert len(ledger.runs()) == 1
+
+
+@pytest.mark.parametrize("door", RAW_DOORS)
+def test_no_door_takes_a_charged_column_as_units(door, charge, ledger):
+    charge()
+    with pytest.raises(InvalidInput, match=ROLE):
+        RAW_DOORS[door](ledger, ids=BOTH.visit, unit=BOTH.churn, unit_name="household")
+    assert len(ledger.runs()) == 1
+
+
+OTHER_DOORS = {
+    "best, ids": lambda L, folder: _best(ids=IDS_OF["a frame"](), ledger=L),
+    "best, groups": lambda L, folder: _best(groups=BOTH.churn, ledger=L),
+    "batches": lambda L, folder: _batches("churn", ledger=L),
+    "groups in levels": lambda L, folder: ldp.aggregate(
+        BOTH.ward, _histogram(), BOTH.churn.rename(("a", "churn")), ledger=L, **WARD
+    ),
+    "features in levels": (
+        lambda L, folder: ldp.LabelDPClassifier(ledger=L, **WARD).fit(
+            RAW.set_axis(pd.MultiIndex.from_product([["a"], RAW.columns]), axis=1), BOTH.ward
+        )
+    ),
+    "features above levels": (
+        lambda L, folder: ldp.LabelDPClassifier(ledger=L, **WARD).fit(
+            RAW.set_axis(pd.MultiIndex.from_product([RAW.columns, ["value"]]), axis=1), BOTH.ward
+        )
+    ),
+    "release, ids": lambda L, folder: _release(folder, L, id=["visit", "churn"]),
+    "release, unit": lambda L, folder: _release(folder, L, id="visit", unit="churn"),
+}
+
+
+@pytest.mark.parametrize("door", OTHER_DOORS)
+def test_no_other_door_takes_a_charged_column(door, charge, ledger, tmp_path):
+    charge()
+    with pytest.raises(InvalidInput, match=r"private|charged as private"):
+        OTHER_DOORS[door](ledger, tmp_path)
+    assert len(ledger.runs()) == 1
+    assert not (tmp_path / "out.parquet").exists()
+
+
+COMMANDS = [("aggregate", "--group"), ("peer", "--group")]
+COMMANDS += [(name, role) for name in ("release", "train", "stage") for role in ("--id", "--unit")]
+
+
+@pytest.mark.parametrize(("command", "option"), COMMANDS)
+def test_no_command_takes_a_charged_column(command, option, charge, ledger, tmp_path):
+    from tests.cli.commands import run
+
+    charge()
+    BOTH.to_parquet(tmp_path / "t.parquet")
+    roles = {
+        "--id": ("--id", "churn", "--id", "visit"),
+        "--unit": ("--id", "visit", "--unit", "churn"),
+    }
+    named = roles.get(option, ("--group", "churn"))
+    asked = ("--flip", 0.4) if command == "peer" else ("--epsilon", 1)
+    classes = "0,1" if command == "peer" else "0,1,2"
+    common = ("--label", "ward", "--classes", classes, *asked, "--dataset", "x", *named)
+    where = ("--ledger", ledger.location)
+    table, out = tmp_path / "t.parquet", tmp_path / "out"
+    if command == "stage":
+        code, _, said = run("stage", "plan", out, *common, "--parts", "0.6,0.4", *where)
+        assert code == 0, said
+        out_table = ("--out", tmp_path / "o.parquet")
+        code, _, said = run("stage", "release", out, table, "--stage", 1, *out_table, *where)
+    else:
+        out = out if command == "train" else out.with_suffix(".parquet")
+        code, _, said = run(command, table, *common, "--out", out, *where)
+    assert code, said
+    assert "private" in said, said
+    assert "'churn'" in said, said
+    assert len(ledger.runs()) == 1
+
+
+NOISY_DOORS = {
+    "fit": lambda noisy, ids: ldp.LabelDPClassifier().fit(PUBLIC, noisy, ids=ids),
+    "regressor": lambda noisy, ids: ldp.LabelDPRegressor().fit(PUBLIC, noisy, ids=ids),
+    "score": (
+        lambda noisy, ids: ldp.LabelDPClassifier().fit(PUBLIC, noisy).score(PUBLIC, noisy, ids=ids)
+    ),
+    "frequencies": lambda noisy, ids: ldp.stats.frequencies(noisy, BOTH.ward, ids=ids),
+    "means": lambda noisy, ids: ldp.stats.mean(noisy, ids=ids),
+}
+
+
+@pytest.mark.parametrize("door", NOISY_DOORS)
+def test_noisy_labels_are_matched_by_no_private_column(door, ledger):
+    ids = IDS_OF["one"]()
+    noisy = ldp.privatize(
+        BOTH.churn, RR, ids=ids.rename("visit"), dataset="x", column="churn", ledger=ledger
+    )
+    with pytest.raises(InvalidInput, match=f"ids.*{ROLE}"):
+        NOISY_DOORS[door](noisy, ids)
+
+
+def test_the_ledger_knows_more_than_noisy_labels(charge, ledger):
+    charge()
+    ids = IDS_OF["one"]()
+    noisy = ldp.privatize(BOTH.ward, WARD_RR, ids=ids.rename("visit"), ledger=ledger, **WARD)
+    for model in (ldp.LabelDPClassifier, ldp.LabelDPRegressor):
+        with pytest.raises(InvalidInput, match=f"ids.*{ROLE}"):
+            model(dataset="x", ledger=ledger).fit(PUBLIC, noisy, ids=ids)
+        model = model(dataset="x", ledger=ledger).fit(PUBLIC, noisy, ids=ids.rename("visit"))
+        with pytest.raises(InvalidInput, match=f"ids.*{ROLE}"):
+            model.score(PUBLIC, noisy, ids=ids)
+
+
+def test_the_levels_above_a_label_are_no_private_columns():
+    levels = PUBLIC.set_axis(pd.MultiIndex.from_tuples([("a", "age")]), axis=1)
+    model = ldp.LabelDPClassifier(classes=[0, 1], noise=ldp.SeededNoise(0))
+    model.fit(levels, TABLE.churn.rename(("a", "churn")))
+    with pytest.raises(InvalidInput, match=PRIVATE):
+        model.fit(RAW, TABLE.churn.rename(("a", "churn")))
+
+
+def test_a_net_takes_no_private_column_as_ids(charge, ledger):
+    pytest.importorskip("torch")
+    from labeldp.deep import TorchClassifier, TorchRegressor, with_evidence
+    from labeldp.deep.models import Mlp
+
+    charge()
+    X, ids = PUBLIC.to_numpy(np.float32), IDS_OF["one"]()
+    nets = {
+        TorchClassifier: {"classes": [0, 1, 2]},
+        TorchRegressor: {"range": (0, 2)},
+    }
+    for kind, more in nets.items():
+        net = kind(
+            lambda k: Mlp(1, k, (2,)), epsilon=1.0, dataset="x", column="ward", ledger=ledger
+        )
+        net.set_params(**more)
+        for roles in ({"ids": ids}, {"ids": BOTH.visit, "unit": BOTH.churn}):
+            with pytest.raises(InvalidInput, match=ROLE):
+                net.fit(X, BOTH.ward, **roles)
+    assert len(ledger.runs()) == 1
+    noisy = ldp.privatize(BOTH.churn, RR, ids=ids.rename("visit"), column="churn")
+    with pytest.raises(InvalidInput, match=ROLE):
+        with_evidence([(x, 0) for x in X], noisy, ids=ids)
+    with pytest.raises(InvalidInput, match=ROLE):
+        TorchClassifier(lambda k: Mlp(1, k, (2,))).fit(X, noisy, ids=ids)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp._hash import text_array
 from labeldp._validate import exact
 from labeldp.aggregates import _gaussian
 from labeldp.errors import InvalidInput
@@ -184,7 +185,7 @@ def facts_of(
 def check_groups(groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
     """Check groups of rows: (n,) int64, all in 0..n_groups-1; numbers that no row has are empty
     groups."""
-    array = np.asarray(groups)
+    array = text_array(groups)
     if np.ma.is_masked(groups):
         raise InvalidInput(
             "Expected a group for every row, got a masked array with masked ones. Give rows of no"

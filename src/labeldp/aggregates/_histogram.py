@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp._hash import text_array
 from labeldp._validate import left_of
 from labeldp.aggregates import _gaussian
 from labeldp.aggregates._base import WIDEST_LAPLACE, Query, check_groups, exact_share
@@ -277,7 +278,7 @@ class Marginals(Histogram):
     def groups_of_rows(self, groups: "ArrayLike", n_rows: int) -> NDArray[np.int64]:
         """Check the group of each row in each table, (n_rows, T), numbered from 0 in each; number
         them over all tables."""
-        array = np.ma.asarray(groups) if np.ma.is_masked(groups) else np.asarray(groups)
+        array = np.ma.asarray(groups) if np.ma.is_masked(groups) else text_array(groups)
         if array.shape != (n_rows, self.n_tables):
             raise InvalidInput(
                 f"Expected groups of {n_rows} rows in {self.n_tables} tables, got shape"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labeldp._files import STORES, path_text
 from labeldp._hash import digest, exact_array
 from labeldp.aggregates._base import Query, check_groups, facts_of
 from labeldp.aggregates._gnmax import ConfidentGNMax
@@ -264,14 +265,14 @@ class Aggregate:
         """Write `to_table()` as a Parquet file."""
         import pyarrow.parquet as pq
 
-        pq.write_table(self.to_table(), path)
+        pq.write_table(self.to_table(), path_text(path, STORES))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read the file that `save` wrote."""
         import pyarrow.parquet as pq
 
-        return cls.from_table(pq.read_table(path))
+        return cls.from_table(pq.read_table(path_text(path, STORES)))
 
 
 def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:

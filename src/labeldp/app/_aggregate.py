@@ -16,7 +16,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp._files import private_file
+from labeldp._files import path_text, private_file
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.custody._aggregation import aggregate_batches
 from labeldp.custody._encode import infers
@@ -225,7 +225,7 @@ def aggregate(
     -------
     AggregateFile, when the file is on disk.
     """
-    table, record, target = open_table(source), ledger_of(ledger), Path(out)
+    table, record, target = open_table(source), ledger_of(ledger), Path(path_text(out))
     dataset = spec.dataset or default_dataset(table)
     _check(table, spec, record)
     # the sizes of groups are published as they are

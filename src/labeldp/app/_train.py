@@ -22,7 +22,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp._files import private_file
+from labeldp._files import path_text, private_file
 from labeldp.app._learners import (
     AUTO,
     CLUSTER_MODELS,
@@ -537,7 +537,7 @@ def train(
     Raw labels: the model is epsilon-label-DP for one row or unit. Released table: post-processing,
     no cost.
     """
-    path, target, known = Path(source), Path(out), ledger_of(ledger)
+    path, target, known = Path(path_text(source)), Path(path_text(out)), ledger_of(ledger)
     _check_apart(target, spec.net.folder)
     with ChargesUnwarned(spec.strict):
         data = TrainingData(
@@ -1371,7 +1371,11 @@ def predict(
     wanted = _quantiles(quantiles)
     if wanted:
         require_numbers(Path(model))
-    models, path, target = load_models(Path(model), trust, device), Path(source), Path(out)
+    models, path, target = (
+        load_models(Path(model), trust, device),
+        Path(path_text(source)),
+        Path(path_text(out)),
+    )
     stored = models[0]  # all read the same inputs
     table: Readable = (
         ArrayTable(path, stored.inputs.names[0]) if is_arrays(path) else open_inputs(path)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labeldp._files import sync
+from labeldp._files import path_text, sync
 from labeldp.app._ledger import table_text
 from labeldp.app._release import Release
 from labeldp.app._release import release as release_table
@@ -61,7 +61,7 @@ def plan(
     --------
     labeldp.release : releases a table in one stage.
     """
-    where = Path(folder)
+    where = Path(path_text(folder))
     made = make_plan(spec, parts, first_law, ledger_of(ledger))
     text = made.to_json()
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
@@ -92,7 +92,7 @@ def load(folder: str | Path, ledger: Ledger | None = None, *, draws: bool = True
         False: for `status` and `close` alone, which need neither the plan's budget nor a key
         source.
     """
-    path = Path(folder) / PLAN
+    path = Path(path_text(folder)) / PLAN
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):

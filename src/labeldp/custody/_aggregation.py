@@ -41,6 +41,7 @@ from labeldp.custody._encode import (
     declare,
     encode,
     one_of,
+    require_public_columns,
     require_public_groups,
 )
 from labeldp.custody._request import (
@@ -257,6 +258,7 @@ def aggregate_batches(
             f"Expected a public column of groups, got the label column {label!r}, whose counts"
             " would be exact. Name another."
         )
+    require_public_columns([group], charged_names([group], dataset, ledger), "groups")
     # The only pass is before the charge. Raw counts stay in this process, and vanish with it if the
     # charge is refused.
     reader, counts, rows = (
@@ -1095,15 +1097,19 @@ def _vote_of(
     """
     n_classes = question.query.n_classes
     constant = np.full(len(asked), np.bincount(codes, minlength=n_classes).argmax())
+    # by the machine or the user; raised below without the frames of the training
+    stopped: BaseException | None = None
     try:
         with SILENCE:
             votes = np.asarray(question.teach(number, rows, codes, asked))
     except MemoryError:
-        votes = None  # of the machine; raised below without the frames of the training
-    except Exception:
+        stopped = MemoryError("The training of a teacher ran out of memory. Nothing was charged.")
+    except KeyboardInterrupt:
+        stopped = KeyboardInterrupt()
+    except BaseException:  # SystemExit, too, has a text
         return constant
-    if votes is None:
-        raise MemoryError("The training of a teacher ran out of memory. Nothing was charged.")
+    if stopped is not None:
+        raise stopped
     good = (
         votes.shape == constant.shape
         and votes.dtype.kind in "iu"
@@ -1309,9 +1315,11 @@ class LabelReader:
             return self._classes.codes(as_numbers(as_array(column)))
         try:
             values = pa.array(self._classes, column.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except (pa.ArrowException, ArithmeticError):
+            values = pa.nulls(0)
+        if len(values.unique()) < len(self._classes):  # a column of 32-bit floats rounds them
             raise InvalidInput(
                 f"Expected classes of the type of label column {self._label!r}, which is"
                 f" {column.type}. Declare them as such values."
-            ) from None
+            )
         return np.asarray(pc.fill_null(pc.index_in(column, value_set=values), -1))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import SetDigest
+from labeldp._hash import SetDigest, text_array
 from labeldp.custody._request import PrivateColumn, RunSecret
 from labeldp.errors import InvalidInput
 from labeldp.evidence import Block, NoisyLabels
@@ -209,7 +209,7 @@ def _batches(prior: Prior, n_rows: int, n_classes: int) -> Iterator[NDArray[np.g
         yield from (_batch(weights, n_classes) for weights in prior)
     else:
         _validate.unmasked(prior=prior)
-        array = np.asarray(prior)
+        array = text_array(prior)
         if array.shape != (n_rows, n_classes):
             raise InvalidInput(
                 f"Expected a prior of shape {(n_rows, n_classes)}, got {array.shape}: one row of"

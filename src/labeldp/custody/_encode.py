@@ -11,17 +11,19 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp._hash import exact_array, text_array
 from labeldp._validate import joined, suggest
 from labeldp.errors import DomainLeakWarning, InvalidInput, warn
-from labeldp.laws._columns import LabelColumns
+from labeldp.laws._columns import LabelColumns, as_classes
 from labeldp.laws._grid import Grid, as_numbers
 from labeldp.ledger._database import ROW
 
@@ -31,6 +33,7 @@ INFER = "infer"
 Classes = Sequence[object] | NDArray[np.generic]
 
 MOST_READ_OFF = 100_000
+_SCALARS = (str, int, float, np.generic, Number)
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+")
 EXACT = 2**53  # up to here every whole number is a float
@@ -96,7 +99,7 @@ def classes_for(
             array.tolist()
             if kind == "O"
             else list(np.unique(array))
-            if kind == "M"
+            if kind in "mM"
             else np.unique(array).tolist()
         )
         found = declare(read_off(occurring, len(array), floats=kind == "f"))
@@ -146,21 +149,17 @@ def declare(
             "Expected classes that are plain values, got times in nanoseconds. Make labels and"
             " classes text, such as '2024-01-31'."
         )
-    values = (
-        listed
-        if isinstance(listed, Grid)
-        else tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
-    )
-    # Classes enter keys and digests by their repr, so they must be plain values that have the same
-    # repr on every machine.
-    if not all(isinstance(value, Hashable) for value in values):
-        raise InvalidInput(
-            "Expected classes that are plain values, text or numbers, got lists or arrays. Write"
-            " classes=['no', 'yes']."
-        )
+    values = as_classes(listed)
     if any(is_missing(value) for value in values if not (null and value is None)):
         raise InvalidInput(
             "Expected classes without missing values; name a class for them and fill them in."
+        )
+    # Classes enter keys and digests by their repr, so they must be plain values that have the same
+    # repr on every machine.
+    if not all(value is None or type(value) in _validate.PLAIN for value in values):
+        raise InvalidInput(
+            "Expected classes that are plain values, text or numbers, got others, such as lists,"
+            " times or bytes. Write classes=['no', 'yes'], and make text of the labels, too."
         )
     if len(set(values)) != len(values):
         raise InvalidInput(
@@ -173,6 +172,11 @@ def declare(
         raise InvalidInput(
             "Expected classes that differ as text, got two that are written alike, such as 1 and"
             " '1'. Rename one."
+        )
+    if len(set(exact_array(values).tolist())) != len(values):
+        raise InvalidInput(
+            "Expected classes that stay different in one array, got some that do not. Write all as"
+            " text, without NULs."
         )
     if len(values) < 2:
         raise InvalidInput(
@@ -272,7 +276,10 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
     with contextlib.suppress(TypeError):  # whose text tells which of two types comes first
         found = sorted(set(values))
     if len(values) and not found:
-        raise several_types()
+        raise InvalidInput(
+            "Expected labels of one type, none missing, got several types. Convert them, or declare"
+            " the classes."
+        )
     # Numbers with a fraction are measurements: a list of them would be the private column.
     if floats or any(
         isinstance(value, float) or (isinstance(value, str) and _is_fraction(value))
@@ -319,14 +326,6 @@ def _unfit(expected: str, given: str) -> InvalidInput:
             "Declare the classes (--classes), or bin the labels first.",
         )
         + " A number has a range in release and train: --range LOW:HIGH.",
-    )
-
-
-def several_types() -> InvalidInput:
-    """Make the error for labels that cannot be sorted into classes."""
-    return InvalidInput(
-        "Expected labels of one type, none missing, got several types. Convert them, or declare the"
-        " classes."
     )
 
 
@@ -503,13 +502,16 @@ def _of_columns(labels: Any, classes: LabelColumns) -> Codes:
 def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
     """Take the columns with these names from a data frame or mapping, or the columns of an (n, L)
     array in this order."""
-    own = (
-        list(labels)
-        if isinstance(labels, Mapping)
-        else _own_names(labels)
-        if hasattr(labels, "columns")
-        else None
-    )
+    own, found = None, None
+    with UNTOLD:
+        own = (
+            list(labels)
+            if isinstance(labels, Mapping)
+            else _own_names(labels)
+            if hasattr(labels, "columns")
+            else None
+        )
+        found = None if own is None else [labels[name] for name in names]
     if own is not None:
         lacking = [name for name in names if own.count(name) != 1]
         if lacking:
@@ -523,16 +525,15 @@ def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
                 f"Expected each declared label column once, got {own.count(lacking[0])} of the name"
                 f" {lacking[0]!r}.{near}"
             )
-        return [labels[name] for name in names]
-    require_unmasked(labels)
-    array = None
-    with contextlib.suppress(ValueError, TypeError):
-        array = np.asarray(labels)
-    if array is None or array.ndim != 2 or array.shape[1] != len(names):
-        shape = "no array" if array is None else f"shape {array.shape}"
+        if found is None:
+            raise not_plain()
+        return found
+    array = converted(labels)
+    if array.ndim != 2 or array.shape[1] != len(names):
         raise InvalidInput(
             f"Expected the labels of {len(names)} columns as a data frame or mapping with"
-            f" {_validate.quoted(names)}, or as an array of shape (n, {len(names)}), got {shape}."
+            f" {_validate.quoted(names)}, or as an array of shape (n, {len(names)}), got shape"
+            f" {array.shape}."
         )
     return list(array.T)
 
@@ -614,23 +615,7 @@ def _number(text: str) -> float | None:
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:
     """Convert labels to a one-dimensional NumPy array; columns of data frames and of Arrow tables
     are accepted."""
-    require_unmasked(labels)
-    # NumPy's errors quote values, and a UnicodeDecodeError holds a label. Raised from an `except`
-    # block, ours would carry them along as its context; so they are suppressed, and ours is raised
-    # afterwards.
-    array = None
-    with contextlib.suppress(ValueError, TypeError):
-        array = np.asarray(labels)
-    if array is None:
-        raise not_plain()
-    if (
-        isinstance(labels, list | tuple)
-        and array.dtype.kind == "f"
-        and array.size
-        and np.nanmax(np.abs(array), initial=0) >= EXACT
-    ):
-        # whole numbers of which NumPy knows no common type
-        array = np.asarray(labels, dtype=object)
+    array = converted(labels)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -645,21 +630,45 @@ def as_array(labels: ArrayLike) -> NDArray[np.generic]:
     return np.asarray(array)
 
 
-def require_unmasked(labels: Any) -> None:
-    """Refuse masked labels, also within a list: made a plain array, they would be the values
-    beneath the mask.
+UNTOLD = contextlib.suppress(Exception, SystemExit)
+"""Where raw labels are read by code of others, whose errors can hold labels.
 
-    An array whose mask hides none is as any other. Call this before raw labels are made an array.
+NumPy's quote values, a UnicodeDecodeError holds one, and a container of the user's may say
+anything. Raised from an `except` block, ours would carry them along as its context; so they are
+suppressed, and ours is raised afterwards.
+"""
+
+
+def converted(labels: Any) -> NDArray[Any]:
+    """Convert raw labels to an array of any shape.
+
+    Masked ones are refused, also within a list: they would be the values beneath the mask. An array
+    whose mask hides none is as any other.
     """
-    if _validate.hides(labels):
+    masked, array = False, None
+    with UNTOLD:
+        masked = _validate.hides(labels)
+        array = text_array(labels)
+        if (
+            isinstance(labels, list | tuple)
+            and array.dtype.kind == "f"
+            and array.size
+            and np.nanmax(np.abs(array), initial=0) >= EXACT
+        ):
+            # whole numbers of which NumPy knows no common type
+            array = np.asarray(labels, dtype=object)
+    if masked:
         raise InvalidInput(f"Expected a label in every row, got masked ones. {MISSING.fix}")
+    if array is None or isinstance(labels, Mapping):  # of which NumPy would take the names
+        raise not_plain()
+    return array
 
 
 def not_plain() -> InvalidInput:
     """Make the error for labels that are no column of plain values."""
     return InvalidInput(
         "Expected a column of labels of one type, one a row, got what is no array: lists within it,"
-        " or bytes beside text. Convert them."
+        " bytes beside text, or a tensor that requires grad. Convert them."
     )
 
 
@@ -691,15 +700,12 @@ def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray
 
 def _by_table(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray[np.int32]:
     table = {value: code for code, value in enumerate(classes)}
+    # Of anything else, such as a list, there may be no hash.
     return np.fromiter(
-        (table.get(value, -1) if _hashable(value) else -1 for value in array.tolist()),
+        (table.get(v, -1) if isinstance(v, _SCALARS) else -1 for v in array.tolist()),
         np.int32,
         len(array),
     )
-
-
-def _hashable(value: object) -> bool:
-    return not isinstance(value, (list, dict, set, np.ndarray))
 
 
 # Ids and units
@@ -726,7 +732,8 @@ class RowIds:
     unit_name : str
         "row" without units.
     columns : tuple of str
-        The names of all columns of both.
+        The names of the columns of both: the caller's, and those that they carry; not the default
+        ones.
     label : str
         The name that the labels beside them carry; "" if they have none.
     """
@@ -756,18 +763,20 @@ class RowIds:
                 )
         id_names = [] if ids is None else _names(PLAIN, ids, id_name)
         unit_names = [] if unit is None else _names("unit", unit, unit_name)
+        # Another name makes no other column, so those that the columns carry count, too.
+        columns = (
+            *(id_names if id_name else ()),
+            *(unit_names if unit_name else ()),
+            *column_names(ids, unit),
+        )
         return cls(
-            ids,
-            unit,
-            joined(id_names),
-            unit_of(joined(unit_names)) if unit_names else ROW,
-            (*id_names, *unit_names),
+            ids, unit, joined(id_names), unit_of(joined(unit_names)) if unit_names else ROW, columns
         )
 
     def beside(self, labels: Any) -> "RowIds":
         """Refuse the labels, or a column of their name, as ids or units; keep the labels' own
         name."""
-        named = column_names(labels)
+        named = label_names(labels)
         own = named[0] if len(named) == 1 else ""
         # Ids and units enter public, unkeyed digests: labels among them could be guessed from
         # these. `require_public` knows only the name that `column=` gives; here the object and its
@@ -812,8 +821,8 @@ def require_public_groups(
     charged : function of names
         Returns those of them that the ledger has charged as private.
     """
-    named = [name for name in _own_names(groups) if isinstance(name, str)]
-    if groups is labels or not {column, *column_names(labels)}.isdisjoint(named):
+    named = column_names(groups)
+    if groups is labels or not {column, *label_names(labels)}.isdisjoint(named):
         raise InvalidInput(
             "Expected groups of public columns, got the label column among them, whose counts would"
             " be exact. Leave it out, or, if it is another column, rename it."
@@ -835,18 +844,30 @@ def require_public_columns(
         )
 
 
-def column_names(columns: Any) -> list[str]:
-    """List the names that a column, a table of pandas, polars or Arrow, or a mapping carries; those
-    that are no text are left out."""
-    if isinstance(columns, Mapping):
-        own = list(columns)
-    else:  # a Dataset, or another object of the user's, may have `columns` of its own
-        own = (
-            _own_names(columns)
-            if hasattr(columns, "columns") and hasattr(columns, "shape")
-            else [_own_name(columns)]
-        )
-    return [name for name in own if isinstance(name, str) and name]
+def column_names(*columns: Any) -> list[str]:
+    """List the names that columns, tables of pandas, polars or Arrow, mappings, or lists of columns
+    carry; only those that are text.
+
+    A name of several levels, of a MultiIndex, is all of its levels: any may be that of a private
+    column.
+    """
+    return [level for each in columns for levels in _carried(each) for level in levels]
+
+
+def label_names(labels: Any) -> list[str]:
+    """List the names that labels carry, of several levels the last one: the others are shared with
+    other columns."""
+    return [levels[-1] for levels in _carried(labels) if levels]
+
+
+def _carried(columns: Any) -> list[list[str]]:
+    """List the levels of each column's name."""
+    own: list[object] = []
+    with UNTOLD:  # a Dataset, or another object of the user's, may have `columns` of its own
+        odd = hasattr(columns, "columns") and not hasattr(columns, "shape")
+        own = list(columns) if isinstance(columns, Mapping) else [] if odd else _own_names(columns)
+    parts = [name if isinstance(name, tuple) else (name,) for name in own]
+    return [[level for level in levels if isinstance(level, str) and level] for levels in parts]
 
 
 def unit_of(name: str) -> str:

@@ -22,7 +22,7 @@ from typing import Literal, NoReturn
 
 from labeldp import _validate
 from labeldp._hash import digest
-from labeldp.custody._encode import PLAIN, RowIds
+from labeldp.custody._encode import PLAIN, RowIds, require_public_columns
 from labeldp.errors import (
     BudgetExceeded,
     InvalidInput,
@@ -230,7 +230,10 @@ class Account:
 
     def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
         """Return the public facts of the column, with its declared classes and the unit of these
-        rows."""
+        rows; refuse private ids and units."""
+        require_public_columns(
+            rows.columns, charged_names(rows.columns, self.dataset, self.ledger), "ids and units"
+        )
         own = rows.label if isinstance(self.column, _validate.DefaultColumn) else None
         return PrivateColumn(
             self.dataset,

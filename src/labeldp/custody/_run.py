@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import SetDigest, array_digest, digest, exact_array, sortable
+from labeldp._hash import SetDigest, array_digest, digest, exact_array, sortable, text_array
 from labeldp.custody._draw import (
     Draw,
     Prior,
@@ -968,7 +968,7 @@ def set_digest(*columns: ArrayLike) -> str:
     # floats is told apart.
     named.update(
         *(
-            exact_array(column) if (array := np.asarray(column)).dtype.kind == "f" else array
+            exact_array(column) if (array := text_array(column)).dtype.kind == "f" else array
             for column in columns
         )
     )
@@ -1027,7 +1027,7 @@ def _check_columns(given: RowIds, n_rows: int, column: PrivateColumn) -> None:
         if values is None:
             continue
         if (
-            np.ndim(array := np.asarray(values)) == 0
+            np.ndim(array := text_array(values)) == 0
             or getattr(values, "nlevels", 1) > 1
             or array.dtype.kind == "T"
         ):

@@ -199,7 +199,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         """
         self._require_settings()
         self._require_one_column(y)
-        from_first(lambda: self._require_public(X, y))
+        from_first(lambda: self._require_public(X, y, ids, unit))
         named = y.ids if ids is None and isinstance(y, NoisyLabels) else ids
         inputs = inputs_of(X, id_of=id_of, ids=named if id_of is not None else None)
         if not isinstance(y, NoisyLabels):

@@ -38,6 +38,7 @@ from torch.utils.data.dataloader import default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from labeldp import _validate
+from labeldp._hash import exact_array
 from labeldp.deep._losses import Shape, evidence_of, require_noisy
 from labeldp.errors import InvalidInput, LabelDPWarning
 from labeldp.evidence import NoisyLabels
@@ -45,6 +46,7 @@ from labeldp.protocol._matching import (
     in_order,
     matched_by_id,
     positions_of,
+    require_public_ids,
     require_same_rows,
     warn_of_order,
 )
@@ -821,8 +823,9 @@ def with_evidence(
     """
     require_noisy(noisy)
     require_positions(dataset)
+    require_public_ids(ids, noisy)
     positions = positions_of(
-        np.arange(len(dataset)) if ids is None else np.asarray(ids),
+        np.arange(len(dataset)) if ids is None else exact_array(ids),
         len(dataset),
         noisy,
         given=ids is not None,

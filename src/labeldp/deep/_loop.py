@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from labeldp import _validate
-from labeldp._files import replace_file
+from labeldp._files import path_text, replace_file
 from labeldp.deep._consistency import Consistency, Targets, plain_numbers
 from labeldp.deep._inputs import Inputs, as_inputs, inputs_digest, inputs_name
 from labeldp.deep._losses import (
@@ -868,7 +868,7 @@ class _Checkpoint:
     kept."""
 
     def __init__(self, path: str | Path | None, training: _Training, best: _Best | None) -> None:
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else Path(path_text(path))
         self._training, self._best, self._written = training, best, time.monotonic()
         if path is not None:
             training.require_one_process()

@@ -47,6 +47,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from labeldp import _validate
+from labeldp._files import path_text
 from labeldp._hash import array_digest, digest
 from labeldp.deep._inputs import Inputs
 from labeldp.deep._loop import (
@@ -724,7 +725,7 @@ def opened(folder: str | Path | None) -> Iterator[Checkpoint]:
     folder : str, Path or None
         Created if it does not exist. None: nothing is stored.
     """
-    path = None if folder is None else Path(folder)
+    path = None if folder is None else Path(path_text(folder))
     if path is None:
         yield Checkpoint(None)
         return

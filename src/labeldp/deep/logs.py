@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labeldp import _validate
+from labeldp._files import path_text
 from labeldp.deep._loop import Epoch, Progress, is_first
 from labeldp.errors import InvalidInput, MissingExtra
 
@@ -35,7 +36,7 @@ class CsvLog:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path_text(path))
         if self.path.is_dir():
             raise InvalidInput(
                 f"Expected the path of a file to write, got the folder {self.path}. Add a name:"

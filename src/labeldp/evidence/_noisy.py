@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labeldp import _validate
+from labeldp._files import STORES, path_text
 from labeldp._hash import array_digest, digest, exact_array, public_hash, sortable
 from labeldp._validate import sum_up
 from labeldp.errors import InvalidInput
@@ -248,7 +249,7 @@ class NoisyLabels:
                 f"Expected a one-dimensional column of noisy labels, got shape {array.shape}."
             )
         known = {value: code for code, value in enumerate(shown)}
-        if len(known) < len(shown):
+        if len(set(exact_array(shown).tolist())) < len(shown):
             raise InvalidInput("Expected different classes, got one twice. List each one once.")
         if array.dtype.kind == "O":  # of several types, which cannot be sorted
             codes = np.fromiter(
@@ -1008,14 +1009,14 @@ class NoisyLabels:
         """Write `to_table()` as a Parquet file."""
         import pyarrow.parquet as pq
 
-        pq.write_table(self.to_table(), path)
+        pq.write_table(self.to_table(), path_text(path, STORES))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read the file that `save` wrote."""
         import pyarrow.parquet as pq
 
-        return cls.from_table(pq.read_table(path))
+        return cls.from_table(pq.read_table(path_text(path, STORES)))
 
 
 Evidence = TypeVar("Evidence", bound=NoisyLabels)
@@ -1078,7 +1079,7 @@ def _outputs_of(
             f"Expected outputs= with the {count} values that labels can have, in the order of the"
             " law's outputs, got none."
         )
-    shown = known if outputs is None else tuple(outputs)
+    shown = known if outputs is None else as_classes(outputs)
     if outputs is not None and len(dict.fromkeys(shown)) != count:
         raise InvalidInput(
             f"Expected {count} different outputs, in the order of the law's, got {len(shown)}."

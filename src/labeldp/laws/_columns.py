@@ -352,10 +352,7 @@ def _checked(classes: object) -> tuple[tuple[str, ...], tuple[tuple[object, ...]
                 f"Expected the classes of column {name!r} as a list of values, got"
                 f" {_validate.shown(values)}."
             )
-    lists = tuple(
-        _grid.as_classes([_plain(v) for v in values] if not isinstance(values, Grid) else values)
-        for values in classes.values()
-    )
+    lists = tuple(_grid.as_classes(values) for values in classes.values())
     for name, values in zip(classes, lists, strict=True):
         again = [value for value, count in Counter(values).items() if count > 1]
         if again:
@@ -378,10 +375,6 @@ def _checked(classes: object) -> tuple[tuple[str, ...], tuple[tuple[object, ...]
     return tuple(classes), lists
 
 
-def _plain(value: object) -> object:
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def as_classes(values: Sequence[object]) -> tuple[object, ...]:
     """Return classes as a tuple; a grid, and the classes of several columns, stay what they are."""
     return values if isinstance(values, LabelColumns) else _grid.as_classes(values)
@@ -392,7 +385,7 @@ def class_facts(classes: tuple[object, ...]) -> dict[str, object]:
     or several columns need besides."""
     if isinstance(classes, LabelColumns):
         return classes.facts()
-    return {"classes": [_plain(value) for value in classes]} | _grid.grid_facts(classes)
+    return {"classes": [*_grid.as_classes(classes)]} | _grid.grid_facts(classes)
 
 
 def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:

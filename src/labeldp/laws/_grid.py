@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp._hash import plain_value
 from labeldp.errors import InvalidInput
 
 POINTS = 64
@@ -172,8 +173,8 @@ def as_numbers(values: NDArray[np.generic]) -> NDArray[np.float64]:
 
 
 def as_classes(values: Sequence[object]) -> tuple[object, ...]:
-    """Return classes as a tuple; a grid stays one."""
-    return values if isinstance(values, Grid) else tuple(values)
+    """Return classes as a tuple of plain values; a grid stays one."""
+    return values if isinstance(values, Grid) else tuple(map(plain_value, values))
 
 
 def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:

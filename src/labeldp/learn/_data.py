@@ -27,12 +27,12 @@ from labeldp.custody._encode import (
     FINITE,
     MISSING,
     NO_NUMBER,
+    UNTOLD,
     bad_label,
+    converted,
     infers,
     is_missing,
     not_plain,
-    require_unmasked,
-    several_types,
 )
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
 from labeldp.laws import Grid
@@ -312,7 +312,7 @@ def explained(*, fitted: bool) -> Iterator[None]:
         yield
     except LabelDPError:
         raise
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         what = str(error).strip()
         # names other estimators, and says in many lines what `advice` does in one
         if "natively" in what:
@@ -381,13 +381,11 @@ def advice(what: str) -> str:
 def one_column(y: Any) -> NDArray[Any]:
     """Return raw labels as an array (n_rows,), with scikit-learn's warning for a column of a table;
     InvalidInput for anything else."""
-    require_unmasked(y)  # scikit-learn takes the mask off
+    array = converted(y)  # scikit-learn takes the mask off
+    shape = array.shape
     # The errors below are not chained to those of NumPy, whose messages quote a raw label.
     with contextlib.suppress(TypeError, ValueError):
-        return np.asarray(column_or_1d(y, warn=True))
-    shape: tuple[int, ...] = ()
-    with contextlib.suppress(TypeError, ValueError):
-        shape = np.shape(y)
+        return np.asarray(column_or_1d(y if hasattr(y, "shape") else array, warn=True))
     if len(shape) > 1:
         raise InvalidInput(
             f"Expected one column of labels, got an array of shape {shape}. Nothing was charged or"
@@ -416,13 +414,17 @@ def read_labels(
             NO_NUMBER, FINITE, fix="" if isinstance(settings.classes, Grid) else MISSING.fix
         )
     if infers(settings.classes):
-        if labels.dtype.kind == "O":
-            if any(map(is_missing, labels)):
-                raise bad_label(MISSING, "given")
-            if len(set(map(type, labels))) > 1:
-                raise several_types()
-        with warnings.catch_warnings():
+        if labels.dtype.kind == "O" and any(map(is_missing, labels)):
+            raise bad_label(MISSING, "given")
+        known = False
+        with UNTOLD, warnings.catch_warnings():
             # scikit-learn's warning depends on the number of distinct raw labels
             warnings.simplefilter("ignore")
             check_classification_targets(labels)
+            known = True
+        if not known:
+            raise InvalidInput(
+                "Unknown label type: expected labels of one type, text, whole numbers or truth"
+                " values, got others. Convert them, or declare the classes."
+            )
     return labels, settled_classes(settings, labels)

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 from labeldp import _validate
-from labeldp._files import sync
+from labeldp._files import path_text, sync
 from labeldp._validate import exact, float_down, joined
 from labeldp.errors import InvalidInput, LedgerError
 from labeldp.receipt import Receipt, columns_of
@@ -1078,7 +1078,7 @@ _NETWORK: Final = re.compile(
 )
 # Left out: 9p and virtiofs, which virtual machines and sandboxes use for the host's own disk, and
 # overlay, the disk of a container.
-_URL: Final = re.compile(r"postgresql(\+\w+)?:")
+_URL: Final = re.compile(r"\s*postgresql(\+\w+)?:", re.IGNORECASE)
 
 
 @dataclass(frozen=True, repr=False)
@@ -1131,27 +1131,27 @@ class LedgerUrl:
 
 def location_of(given: object) -> Path | LedgerUrl:
     """Convert a path, or the text of a path or URL, to the location of a ledger."""
-    if isinstance(given, LedgerUrl):
-        return given
-    if isinstance(given, str) and _URL.match(given):
-        if "://" not in given or not given.isprintable():
+    text = (
+        given.url
+        if isinstance(given, LedgerUrl)
+        else str(given)
+        if isinstance(given, (str, Path))
+        else ""
+    )
+    if isinstance(given, LedgerUrl) or _URL.match(text):
+        if not (_URL.match(text) and "://" in text and text.isprintable()):
             raise InvalidInput(
                 "Expected the URL of a PostgreSQL database, got another text. Write"
                 " postgresql://USER@HOST/DATABASE."
             )
-        return LedgerUrl(given)
-    text = str(given) if isinstance(given, (str, Path)) else ""
+        kind, rest = text.strip().split("://", 1)
+        return LedgerUrl(f"{kind.lower()}://{rest}")  # by its name the runs' folder is found
     if not text.strip() or text.startswith(":"):
         raise InvalidInput(
-            f"Expected the path of a file, got location={_validate.shown(given)}. Pass for example"
+            f"Expected the path of a file, got location={type(given).__name__}. Pass for example"
             " 'privacy/ledger.sqlite'."
         )
-    if re.match(r"[a-z][a-z0-9+]+://", text):
-        raise InvalidInput(
-            "Expected location as a path or the URL of a PostgreSQL database, got another URL. Use"
-            " one of these."
-        )
-    path = Path(text).expanduser().absolute()
+    path = Path(path_text(text)).expanduser().absolute()
     # A ledger reached by two names must have one folder of runs: else each name would miss the runs
     # of the other.
     return path.resolve() if path.is_symlink() else path
@@ -1188,7 +1188,9 @@ def runs_folder(location: Path | LedgerUrl) -> Path:
 
     chosen = os.environ.get("LABELDP_RUNS")
     base = (
-        Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("labeldp")
+        Path(path_text(chosen)).expanduser().absolute()
+        if chosen
+        else platformdirs.user_data_path("labeldp")
     )
     # no two ledgers share a folder
     return base / f"{hashlib.sha256(location.name.encode()).hexdigest()[:32]}.runs"

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from labeldp import _validate
-from labeldp._files import sync
+from labeldp._files import path_text, sync
 from labeldp.errors import InvalidInput, LedgerError
 
 FORMAT: Final = 1
@@ -424,7 +424,7 @@ def key_id(release: bytes) -> str:
 def create_key_file(path: Path) -> KeySource:
     """Write a new random release secret to a file that only its owner can read; on disk when this
     returns."""
-    path = Path(path).expanduser().absolute()
+    path = Path(path_text(path)).expanduser().absolute()
     for folder in reversed([each for each in path.parents if not each.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
         sync(folder.parent)
@@ -450,13 +450,13 @@ def create_key_file(path: Path) -> KeySource:
 
 def key_file_id(path: Path) -> str:
     """Read the public id of the release secret in a file, also if others may read the file."""
-    return key_id(_from_file(str(Path(path).expanduser().absolute()), private=False))
+    return key_id(_from_file(str(Path(path_text(path)).expanduser().absolute()), private=False))
 
 
 def destroy_key_file(path: Path) -> str:
     """Overwrite and remove a file with a release secret, and return the secret's public id. Copies
     of the file stay."""
-    path = Path(path).expanduser().absolute()
+    path = Path(path_text(path)).expanduser().absolute()
     if path.is_symlink():
         raise LedgerError(
             f"Expected the key file itself, got the link {path}. Name the file that it leads to."
@@ -512,7 +512,11 @@ def _checked(text: object) -> str:
             f"Expected a key source: {_FORMS}; got something else, not shown here. Say where the"
             " secret is, not what it is."
         )
-    return f"file:{Path(place).expanduser().absolute()}" if kind == "file" else f"{kind}:{place}"
+    return (
+        f"file:{Path(path_text(place)).expanduser().absolute()}"
+        if kind == "file"
+        else f"{kind}:{place}"
+    )
 
 
 def _hook_name(function: Callable[..., object]) -> str:

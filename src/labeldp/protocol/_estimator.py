@@ -29,13 +29,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import exact_array
+from labeldp._hash import exact_array, text_array
 from labeldp.custody._encode import (
     Name,
     RowIds,
     column_names,
     declare,
     infers,
+    label_names,
     require_public_columns,
 )
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
@@ -216,7 +217,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
             estimator stays as it was before the call: not fitted, or fitted by an earlier one.
         """
         self._require_one_column(y)
-        self._require_public(X, y)
+        self._require_public(X, y, ids, unit)
         warn_of_index(X, y)
         with self._whole():
             inputs = self._inputs(X, y)
@@ -231,11 +232,14 @@ class LabelDPEstimator(BaseEstimator, ABC):
                 " LabelDPClassifier or deep.TorchClassifier."
             )
 
-    def _require_public(self, X: Any, y: Any) -> None:
-        """Refuse features with a private column among them, as far as the names of a data frame's
-        columns tell."""
-        names = column_names(X)
-        if not names:
+    def _require_public(self, X: Any, y: Any, *ids: Any) -> None:
+        """Refuse a private column among features, or ids and units of noisy labels, as far as the
+        names that columns carry tell.
+
+        Those of raw labels are refused where they are charged.
+        """
+        names, roles = column_names(X), column_names(*ids) if isinstance(y, NoisyLabels) else []
+        if not (names or roles):
             return
         several = isinstance(self.classes, LabelColumns)
         private, datasets = (
@@ -249,18 +253,19 @@ class LabelDPEstimator(BaseEstimator, ABC):
             private |= private_names((*y.receipts, *y.behind))
             datasets |= {receipt.dataset for receipt in y.receipts}
         elif not several:
-            private |= {*column_names(y)}
+            private |= {*label_names(y)}
         if self.ledger is not None:  # else nothing of the ledger is imported
             from labeldp.custody._request import charged_names
 
             for dataset in datasets:
-                private |= charged_names(names, dataset, self.ledger)
+                private |= charged_names([*names, *roles], dataset, self.ledger)
         require_public_columns(names, private, "features", " Nothing was charged.")
+        require_public_columns(roles, private, "ids and units")
         if (
             not (several or self.column or isinstance(y, NoisyLabels))
             and _validate.DEFAULT_COLUMN in names
         ):
-            default, own = str(_validate.DEFAULT_COLUMN), next(iter(column_names(y)), "NAME")
+            default, own = str(_validate.DEFAULT_COLUMN), next(iter(label_names(y)), "NAME")
             raise InvalidInput(
                 f"Expected public columns as features, got {default!r}, which is the private"
                 " labels' name unless column= gives another. Nothing was charged. If it is another"
@@ -365,6 +370,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
                     "Expected sample_weight or ids with NoisyLabels, got both: pass"
                     " noisy.by_id(ids) with the weights."
                 )
+            self._require_public(None, y, ids)
             X, y = self._matched(X, None, y, ids)
             if self._learned is not None:
                 metrics.warn_of_seen_rows(y, self._learned)
@@ -374,7 +380,7 @@ class LabelDPEstimator(BaseEstimator, ABC):
         # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is
         # the only sign to warn by.
         metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
-        truth = np.asarray(y)
+        truth = text_array(y)
         if truth.shape == (len(predicted), 1):
             truth = truth[:, 0]
         if truth.shape != predicted.shape:

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._hash import exact_array
+from labeldp.custody._encode import column_names, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived, id_keys
+from labeldp.receipt import private_names
 
 
 def row_count(X: Any) -> int:
@@ -117,9 +119,17 @@ def matched_by_id(
     n_items : int
     noisy : NoisyLabels
     """
+    require_public_ids(ids, noisy)
     places = positions_of(exact_array(ids), n_items, noisy, given=True)
     order = np.argsort(places, kind="stable")
     return places[order], noisy[order]
+
+
+def require_public_ids(ids: ArrayLike | None, noisy: NoisyLabels) -> None:
+    """Refuse ids that have the name of a private column, as far as the noisy labels know it."""
+    require_public_columns(
+        column_names(ids), private_names((*noisy.receipts, *noisy.behind)), "ids"
+    )
 
 
 def require_same_rows(n_items: int, noisy: NoisyLabels, name: str = "X") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labeldp.custody._encode import FINITE, NO_NUMBER, bad_label, columns_of
+from labeldp.custody._encode import FINITE, NO_NUMBER, as_array, bad_label, columns_of
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
@@ -76,7 +76,7 @@ def rates_of(class_prior: Any, columns: LabelColumns) -> list[NDArray[np.float64
 def check_rows(Y: Any, columns: LabelColumns, n_rows: int) -> None:
     """Refuse labels of other columns or of another number of rows than X."""
     for column in columns_of(Y, columns.names):
-        check_count(len(column), n_rows)
+        check_count(len(as_array(column)), n_rows)
 
 
 def columns_told(noisy: NoisyLabels) -> list[NoisyLabels]:

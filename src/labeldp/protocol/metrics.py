@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import public_hash
+from labeldp._hash import public_hash, text_array
 from labeldp.custody._encode import encode
 from labeldp.errors import (
     InvalidInput,
@@ -1942,7 +1942,7 @@ def _code(noisy: NoisyLabels, positive: object) -> int:
 def _codes(noisy: NoisyLabels, predictions: ArrayLike) -> NDArray[np.int32]:
     _require_order(noisy)
     _validate.unmasked(predictions=predictions)
-    values = np.asarray(predictions)
+    values = text_array(predictions)
     if values.shape != (len(noisy),):
         raise InvalidInput(
             f"Expected predictions of shape ({len(noisy)},), one class a row; got shape"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
-from labeldp._hash import exact_array
+from labeldp._hash import exact_array, text_array
 from labeldp.custody._encode import column_names, is_missing, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
@@ -133,7 +133,7 @@ def _plain(column: Column, name: str) -> Any:
     elif hasattr(column, "combine_chunks") or hasattr(column, "dictionary_encode"):
         column = np.asarray(column.to_pylist())
     _validate.unmasked(**{name: column})
-    values = np.asarray(column)
+    values = text_array(column)
     if values.ndim not in (1, 2):
         raise InvalidInput(
             f"Expected {name} as a column of one value a row, got shape {values.shape}."
@@ -167,7 +167,7 @@ def levels_of(column: Any, name: str, wanted: Sequence[object] | None = None) ->
         missing = codes < 0
     else:
         codes, values, missing = _encoded(
-            np.asarray(column.to_numpy() if hasattr(column, "iloc") else column), name
+            text_array(column.to_numpy() if hasattr(column, "iloc") else column), name
         )
     if missing.any():
         row = int(np.flatnonzero(missing)[0])

@@ -31,6 +31,7 @@ import pyarrow.fs as pafs
 from labeldp._files import (
     clear_own,
     own_folder,
+    path_text,
     private_file,
     private_opener,
     publish_file,
@@ -88,7 +89,7 @@ class Place:
         if isinstance(where, tuple):
             filesystem, path = where
             return cls._inside(_filesystem(filesystem), str(path))
-        text = os.fspath(where)
+        text = path_text(where, URI)
         if not URI.match(text):
             return cls(pafs.LocalFileSystem(), Path(text).absolute().as_posix())
         return cls._inside(*_from_uri(text))
@@ -110,7 +111,8 @@ class Place:
         kind = self.filesystem.type_name
         if kind == "local":
             return self.path
-        return f"{SCHEMES.get(kind, kind.removeprefix('py::fsspec+'))}://{self.path.lstrip('/')}"
+        address = f"{SCHEMES.get(kind, kind.removeprefix('py::fsspec+'))}://{self.path.lstrip('/')}"
+        return re.sub(r"://[^/@]*@", "://", address)  # fsspec keeps a password in paths of the web
 
     def __repr__(self) -> str:
         # never the file system's options, which may hold credentials
@@ -331,11 +333,13 @@ def _filesystem(given: Any) -> pafs.FileSystem:
 
 
 def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
-    scheme = uri.split("://", 1)[0].lower()
+    scheme, rest = uri.split("://", 1)
+    scheme = scheme.lower()
+    uri = f"{scheme}://{rest}"
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
         return filesystem, path
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         pass  # pyarrow does not know the scheme; fsspec may
     except OSError as error:
         raise InvalidInput(

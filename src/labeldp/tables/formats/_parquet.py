@@ -29,8 +29,9 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileType
 
 from labeldp import _validate
+from labeldp._files import path_text
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables._place import HashedFile, Place, reading
+from labeldp.tables._place import URI, HashedFile, Place, reading
 from labeldp.tables.formats._csv import CsvSource, delimiter_of
 from labeldp.tables.formats._table import (
     BATCH_BYTES,
@@ -706,9 +707,9 @@ def given_parts(where: Any) -> tuple[str, ...]:
     """Split a path into parts as it was given: of a relative path without the folders above it."""
     if isinstance(where, list):
         return ()
-    if isinstance(where, Place | tuple) or "://" in os.fspath(where):
+    if isinstance(where, Place | tuple) or "://" in path_text(where, URI):
         return Place.of(where).parts
-    return tuple(os.fspath(where).replace("\\", "/").split("/"))
+    return tuple(path_text(where).replace("\\", "/").split("/"))
 
 
 def check_same_format(table: Source, out: Place) -> None:
