@@ -18,7 +18,7 @@ LabelDPWarning
 ├── LeftOutWarning       rows over a unit's cap are not used
 ├── LostClassWarning     a model has given up a class that occurs
 ├── MergedClassesWarning some classes are told apart by no row
-├── MisfitWarning        a regression's model does not fit what was released
+├── MisfitWarning        a model does not fit what was released, or fits worse than a constant
 ├── NoisyVotesWarning    noise outvotes teachers even where all of them agree
 ├── PriorQuestionsWarning a figure assumes that what rows were asked tells nothing of their labels
 ├── RareCategoriesWarning a column has more categories than its learner takes
@@ -205,8 +205,9 @@ class MergedClassesWarning(LabelDPWarning):
 
 
 class MisfitWarning(LabelDPWarning):
-    """A linear model by the exact likelihood contradicts unbiased least squares: its errors are not
-    normal, as of skewed numbers."""
+    """A model does not fit what was released: it is worse than a constant on held-out noisy rows;
+    or a linear model by the exact likelihood contradicts unbiased least squares, as of skewed
+    numbers."""
 
 
 class NoisyVotesWarning(LabelDPWarning):

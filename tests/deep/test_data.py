@@ -202,7 +202,7 @@ def test_data_that_do_not_match_are_refused():
     stream = type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(range(3))})()
     for dataset, options, words in [
         (stream, {}, "map-style"),
-        (Items(np.arange(N - 1)), {}, "1 ids have none"),
+        (Items(np.arange(N - 1)), {}, "as many as X has, got 200"),
         (Items(), {"ids": np.arange(N - 1)}, "one id an item"),
         (Items(), {"ids": np.arange(N) // 2}, r"100 that repeat, first in items 0 and 1"),
         (Items(), {"ids": np.arange(N) + 1}, "such as 0"),

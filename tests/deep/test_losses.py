@@ -14,13 +14,17 @@ from labeldp.deep import (
     Candidates,
     Dense,
     PackedSets,
+    Recipe,
     Sum,
     cross_entropy,
     debiased_loss,
     generalised_cross_entropy,
+    group_votes,
     likelihood_loss,
     mixup_loss,
+    neighbour_votes,
     posterior_loss,
+    train,
 )
 from labeldp.deep import _losses as losses
 from labeldp.laws._exact import pack_sets
@@ -80,7 +84,7 @@ def test_gradients_of_forms_hard_labels_and_mixup_pass_gradcheck():
     logits, table = batch(4, 6)
     form = Candidates(
         torch.tensor([[0, 3], [5, 5], [1, 2], [4, 0]]),
-        torch.rand(4, 2, dtype=torch.float64),
+        -torch.rand(4, 1, dtype=torch.float64).repeat(1, 2),
         -torch.ones(4).double(),
     )
     labels, lam = torch.tensor([0, 5, 3, 3]), torch.tensor([0.2, 1.0, 0.0, 0.7]).double()
@@ -358,6 +362,73 @@ def test_values_that_end_a_training_are_named_with_their_row():
     with pytest.raises(InvalidInput, match="mask"):
         likelihood_loss(masked, certain)
     assert not torch.isfinite(likelihood_loss(logits, zero, check=False))
+
+
+WRONG = {
+    "likelihoods": lambda table: table.exp(),
+    "one-hot labels": lambda table: torch.nn.functional.one_hot(table.argmax(1), 11).to(table),
+    "probabilities": lambda table: torch.softmax(table, 1),
+    "smoothed labels": (
+        lambda table: 0.9 * torch.nn.functional.one_hot(table.argmax(1), 11).to(table) + 0.01
+    ),
+    "signs": lambda table: -table,
+    "a constant above": lambda table: table + 1,
+    "a constant below": lambda table: table - 1,
+    "log-probabilities": lambda table: torch.log_softmax(table, 1),
+    "one row": lambda table: table + torch.eye(7, 1, dtype=table.dtype),
+}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [likelihood_loss, posterior_loss, lambda *given: posterior_loss(*given, prior=torch.ones(11))],
+)
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_no_log_likelihood_is_refused_on_the_cpu(kind, loss):
+    logits, table = batch()
+    for given in (WRONG[kind](table), Dense(WRONG[kind](table))):
+        with pytest.raises(
+            InvalidInput, match=r"largest 0 in each row, got .* evidence_of\(noisy\) .*amax"
+        ):
+            loss(logits, given)
+        if loss is not likelihood_loss:
+            continue
+        likelihood_loss(logits, given, check=False)
+        debiased_loss(logits, given)  # its weights are any numbers
+    loss(logits, table)
+    loss(logits, table.half())
+
+
+def test_a_form_above_zero_is_refused_wherever_evidence_is_taken():
+    logits, table = batch(64, 3, torch.float32)
+    sets = PackedSets(torch.ones(64, 1, dtype=torch.uint8), torch.ones(64), torch.zeros(64))
+    wrong = [
+        Dense(table.exp()),
+        Candidates(torch.zeros(64, 1).long(), torch.ones(64, 1), torch.zeros(64)),
+        sets,
+    ]
+    wrong.append(Sum((Dense(table), wrong[0])))
+    held_out, made = (torch.randn(64, 2), Dense(table)), torch.Generator()
+    for form in wrong:
+        for door in (
+            lambda form=form: train(
+                torch.nn.Linear(2, 3), held_out[0], form, Recipe(epochs=1), generator=made
+            ),
+            lambda form=form: neighbour_votes(torch.randn(64, 2), form, 3, 5),
+            lambda form=form: group_votes(torch.arange(64) % 4, form, 3),
+        ):
+            with pytest.raises(InvalidInput, match="largest 0 in each row"):
+                door()
+        with pytest.raises(InvalidInput, match="largest 0 in each row"):
+            train(
+                torch.nn.Linear(2, 3),
+                *held_out,
+                Recipe(epochs=1),
+                generator=made,
+                held_out=(held_out[0], form),
+            )
+        with pytest.raises(InvalidInput, match="largest 0 in each row"):
+            likelihood_loss(logits, form)
 
 
 def test_masked_classes_are_fine_where_the_evidence_allows_others():

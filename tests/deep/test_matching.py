@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import labeldp as ldp
+from labeldp import deep
 from labeldp.deep import Recipe, TorchClassifier, TorchRegressor, as_inputs, with_evidence
 from labeldp.deep.models import Mlp
 
@@ -77,6 +78,66 @@ def test_arrays_are_in_the_order_in_which_this_process_privatized_and_datasets_n
                 model.fit(given, noisy)
         with pytest.warns(ldp.errors.LabelDPWarning, match="Pass ids="):
             model.fit(X, read)
+
+
+SOME = RNG.permutation(N)[:120]
+# without ids
+FEW = ldp.privatize(
+    Y[SOME], ldp.RandomizedResponse(K, 6.0), classes=range(K), noise=ldp.SeededNoise(0)
+)
+NUMBERS = ldp.privatize(
+    Y[SOME] / 1, ldp.RandomizedResponse(K, 6.0), classes=ldp.Grid(0, 2, 3), noise=ldp.SeededNoise(0)
+)
+ITEMS, QUICK = TensorDataset(torch.from_numpy(X)), Recipe(epochs=1)
+GENERATOR = torch.Generator()
+DOORS = {
+    "with_evidence": lambda: with_evidence(ITEMS, FEW),
+    "with_evidence, ids": lambda: with_evidence(ITEMS, FEW, ids=np.arange(N)),
+    "with_evidence, some rows": lambda: with_evidence(ITEMS, FEW[20:40]),
+    "fit": lambda: classifier().fit(X, FEW),
+    "fit, ids": lambda: classifier().fit(X, FEW, ids=np.arange(N)),
+    "fit, dataset": lambda: classifier().fit(ITEMS, FEW, ids=np.arange(N)),
+    "fit, own ids": lambda: classifier().fit(as_inputs(ITEMS, ids=np.arange(N)), FEW),
+    "numbers": lambda: TorchRegressor(lambda k: Mlp(K, k, (8,))).fit(X, NUMBERS, ids=np.arange(N)),
+    "score": lambda: classifier().fit(X[:120], FEW).score(X, FEW, ids=np.arange(N)),
+    "train": lambda: deep.train(
+        Mlp(K, K, (8,)), X, deep.evidence_of(FEW), QUICK, generator=GENERATOR
+    ),
+    "held out": lambda: deep.train(
+        Mlp(K, K, (8,)),
+        X[:120],
+        deep.evidence_of(FEW),
+        QUICK,
+        generator=GENERATOR,
+        held_out=(X, deep.evidence_of(FEW)),
+    ),
+    "loss": lambda: deep.likelihood_loss(torch.from_numpy(X), deep.evidence_of(FEW)),
+    "weights": lambda: deep.debiased_loss(torch.from_numpy(X), deep.debias_weights(FEW)),
+    "labels": lambda: deep.cross_entropy(torch.from_numpy(X), torch.from_numpy(FEW.hard_codes())),
+    "neighbours": lambda: deep.neighbour_votes(torch.from_numpy(X), deep.evidence_of(FEW), K, 5),
+    "groups": lambda: deep.group_votes(Y, deep.evidence_of(FEW), K),
+    "consensus": lambda: deep.consensus(deep.evidence_of(FEW), torch.from_numpy(Y), K),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_noisy_labels_without_ids_are_of_as_many_rows(door):
+    """Of a random subset that was released without ids, item i is not the one of noisy label i."""
+    with pytest.raises(ldp.InvalidInput):
+        DOORS[door]()
+
+
+def test_the_rows_of_noisy_labels_without_ids_are_given_alone():
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=r"labels of 300 rows, as many as X has, got 120\. They carry no ids .* a Subset",
+    ):
+        with_evidence(ITEMS, FEW)
+    data = with_evidence(Subset(ITEMS, SOME.tolist()), FEW)
+    assert all(
+        torch.equal(data[i][0], torch.from_numpy(X[SOME[i]])) and data[i][1] == i
+        for i in range(120)
+    )
 
 
 def test_rows_without_a_noisy_label_are_left_out():

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labeldp import _validate
-from labeldp.deep._losses import Candidates, Form, looks, why_not_finite
+from labeldp.deep._losses import Candidates, Form, looks, require_log_likelihood, why_not_finite
 from labeldp.deep.augment import Augmentation, rand_augment
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies
@@ -290,7 +290,7 @@ class Targets:
     ) -> None:
         self._settings, self._evidence = settings, evidence
         device = evidence.tensors[0].device
-        self.frequencies = _frequencies(evidence, n_classes, first).to(device)
+        self.frequencies = frequencies_of(evidence, n_classes, first).to(device)
         self._mean = self.frequencies.repeat(len(evidence), 1)
         # rows whose mean is of predictions
         self._predicted = torch.zeros(len(evidence), dtype=torch.bool, device=device)
@@ -458,7 +458,7 @@ def _lower_of_two(values: Tensor) -> Tensor:
     return part[:, int(mean.argmin())]
 
 
-def _frequencies(evidence: Form, n_classes: int, first: Any = None) -> Tensor:
+def frequencies_of(evidence: Form, n_classes: int, first: Any = None) -> Tensor:
     """The class frequencies (K,) that make the noisy labels likeliest, beside first predictions; of
     many rows, some are looked at."""
     some = slice(None, None, max(1, len(evidence) * n_classes // _COUNTED_CELLS))
@@ -551,7 +551,7 @@ def neighbour_votes(features: Any, evidence: Any, n_classes: int, count: int = 2
         )
     evidence = evidence.to(features.device)
     count = min(_validate.integer(count=count, low=1), len(features) - 1)
-    start = _frequencies(evidence, n_classes).to(features.device)
+    start = frequencies_of(evidence, n_classes).to(features.device)
     found = []
     for near in _nearest(features, count):
         for some in near.split(max(1, _CELLS // (count * n_classes))):
@@ -620,7 +620,7 @@ def group_votes(groups: Any, evidence: Any, n_classes: int) -> Tensor:
     _require_evidence(evidence, n_classes)
     where = _numbers(evidence, groups=groups).unique(return_inverse=True)[1]
     likelihood, size = _likelihood(evidence, n_classes), torch.bincount(where)[:, None]
-    mix = _frequencies(evidence, n_classes).to(likelihood).repeat(len(size), 1)
+    mix = frequencies_of(evidence, n_classes).to(likelihood).repeat(len(size), 1)
     for _ in range(_EM_STEPS):
         posterior = mix[where] * likelihood
         mix = (
@@ -851,6 +851,8 @@ def _require_evidence(evidence: Any, n_classes: int) -> None:
         raise InvalidInput(
             f"Expected the number of classes of the evidence, got n_classes={n_classes}."
         )
+    if looks(None, evidence.tensors[0]):
+        require_log_likelihood(evidence)
 
 
 def _tell_of_missing(missing: Tensor, what: str) -> None:

@@ -782,7 +782,7 @@ def with_evidence(
     noisy : NoisyLabels of n rows
     ids : (len(dataset),) array, optional
         Distinct ids of the items, as passed to `privatize`. By default an item's id is its
-        position.
+        position. Of noisy labels without ids of their own, there must be one for each item.
     features : function of an item, optional
         Returns an item's input x. By default the first part of a tuple or list, which leaves labels
         out, or the item itself.
@@ -803,10 +803,10 @@ def with_evidence(
     Raises
     ------
     InvalidInput
-        If ids repeat, are not as many as items, or lack a noisy row; if the dataset has no
-        positions; or if items are mappings and `features` is missing. Later, when reading, if an
-        item is not the one that was matched: a dataset whose order changes between epochs stops the
-        training.
+        If ids repeat, are not as many as items, or lack a noisy row; if noisy labels without ids
+        are not as many as items; if the dataset has no positions; or if items are mappings and
+        `features` is missing. Later, when reading, if an item is not the one that was matched: a
+        dataset whose order changes between epochs stops the training.
 
     See Also
     --------

@@ -34,7 +34,7 @@ from torch.optim import Optimizer
 
 from labeldp import _validate
 from labeldp._files import path_text, replace_file
-from labeldp.deep._consistency import Consistency, Targets, plain_numbers
+from labeldp.deep._consistency import Consistency, Targets, frequencies_of, plain_numbers
 from labeldp.deep._inputs import Inputs, as_inputs, inputs_digest, inputs_name
 from labeldp.deep._losses import (
     Combined,
@@ -47,6 +47,7 @@ from labeldp.deep._losses import (
     likelihood_loss,
     mixup_loss,
     posterior_loss,
+    require_log_likelihood,
 )
 from labeldp.deep.augment import Augmentation, mixup
 from labeldp.deep.models import Ensemble
@@ -56,11 +57,13 @@ from labeldp.errors import (
     InvalidInput,
     LabelDPError,
     LostClassWarning,
+    MisfitWarning,
     UntrainedWarning,
     warn,
 )
 from labeldp.protocol._matching import spread
-from labeldp.protocol.metrics import RARELY, lost_codes, rarely
+from labeldp.protocol._statistics import quantile
+from labeldp.protocol.metrics import LEARNED_NOISE, LEAST_ROWS, RARELY, lost_codes, rarely
 
 Precision = Literal["auto", "float32", "bf16"]
 
@@ -301,6 +304,7 @@ def train(
     first: Any = None,
     checkpoint: str | Path | None = None,
     win_back: bool = True,
+    judge: bool = True,
 ) -> nn.Module:
     """Train a net in place, on evidence alone: it takes no true label.
 
@@ -351,6 +355,10 @@ def train(
         the last epoch stays so. For `likelihood_loss` and `posterior_loss`, without consistency,
         whose targets would bring the class back down; not for laws on combinations of several label
         columns.
+    judge : bool, default=True
+        Whether a MisfitWarning says, after the training, where the held-out rows are likelier under
+        the class frequencies than under the net: half of them tell these, the others judge. Not for
+        laws on combinations of several label columns.
 
     Returns
     -------
@@ -376,6 +384,7 @@ def train(
     epoch, and of up to 20,000 rows after an epoch that hardly predicts some class. On a CPU, a
     training that goes on from a checkpoint gives the same net as one that was not stopped.
     """
+    place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
     if isinstance(module, Ensemble):
         shared: dict[str, Any] = {
             "device": device,
@@ -388,12 +397,12 @@ def train(
             None if checkpoint is None else f"{checkpoint}-{number}"
             for number in range(len(module.nets))
         ]
-        shared |= {"generator": generator, "first": first, "win_back": win_back}
+        shared |= {"generator": generator, "first": first, "win_back": win_back, "judge": False}
         done = [
             train(net, inputs, evidence, recipe, checkpoint=file, **shared)
             for net, file in zip(module.nets, files, strict=True)
         ]
-        return Ensemble(done, module.sizes).eval()
+        return _told_of(Ensemble(done, module.sizes).eval(), held_out if judge else None, place)
     _validate.boolean(win_back=win_back)
     require_generator(generator)
     if recipe.patience is not None and held_out is None:
@@ -402,7 +411,6 @@ def train(
             " leave out patience."
         )
     inputs = _paired(inputs, evidence)
-    place = Placement(device, recipe.precision) if fabric is None else FabricPlacement(fabric)
     # processes that drew their own labels would have paid for two draws, and learn from a mixture
     place.require_same(evidence)
     _tell_of_no_step(len(inputs), recipe)
@@ -413,6 +421,8 @@ def train(
         )
     training = _Training(module, inputs, evidence, recipe, place, generator, first, win_back)
     if held_out is not None:
+        if isinstance(held_out[1], Form) and held_out[1].tensors[0].device.type == "cpu":
+            require_log_likelihood(held_out[1])
         held_out = (training.placed(_paired(*held_out)), held_out[1].to(place.device))
     best = None if recipe.patience is None else _Best(recipe.patience)
     kept = _Checkpoint(checkpoint, training, best)
@@ -435,7 +445,7 @@ def train(
     training.tell()
     if best is not None:
         model.load_state_dict(best.weights)
-    return model.eval()
+    return _told_of(model.eval(), held_out if judge else None, place)
 
 
 @torch.no_grad()
@@ -527,6 +537,8 @@ class _Training:
         likely = plain(recipe.loss) in (likelihood_loss, posterior_loss) and isinstance(
             evidence, Form
         )
+        if likely and isinstance(evidence, Form) and evidence.tensors[0].device.type == "cpu":
+            require_log_likelihood(evidence)  # here, for a GPU: no loss looks there
         # not against the targets of consistency, which would bring the class back down, and others
         # with it
         self._wins_back = (
@@ -949,6 +961,48 @@ def _score(model: nn.Module, inputs: Inputs, evidence: Form, place: "Placement")
     for rows, logits in zip(mine, _logits(model, inputs, mine, place), strict=True):
         total -= likelihood_loss(logits, evidence[rows.to(place.device)], "sum")
     return float(place.total(total)) / len(inputs)
+
+
+@torch.no_grad()
+def _told_of(net: nn.Module, held_out: tuple[Any, Form] | None, place: "Placement") -> nn.Module:
+    """Return the net; warn if held-out rows are likelier under a constant. Of many, some are looked
+    at."""
+    if (
+        held_out is None
+        or place.rank
+        or isinstance(held_out[1], Combined | Tensor)
+        or len(held_out[1]) < 2 * LEAST_ROWS
+    ):
+        return net
+    inputs, form = as_inputs(held_out[0], watch=False), held_out[1]
+    k = next(_logits(net, inputs, [torch.arange(1)], place)).shape[1]
+    some = torch.from_numpy(spread(len(inputs), k, _ENOUGH_ROWS))
+    choosing, judging = (
+        form[rows.to(form.tensors[0].device)].to(place.device) for rows in (some[::2], some[1::2])
+    )
+    heads = (
+        zip(choosing.parts, choosing.sizes, strict=True)
+        if isinstance(choosing, Heads)
+        else [(choosing, k)]
+    )
+    constant = (
+        torch.cat([frequencies_of(part, size) for part, size in heads]).log().to(place.device)
+    )
+    logits = torch.cat(list(_logits(net, inputs, some[1::2].split(1024), place)))
+    own, others = (
+        likelihood_loss(each, judging, "none", check=False).double()
+        for each in (logits, constant.expand_as(logits))
+    )
+    more, error = float((own - others).mean()), float((own - others).std()) / math.sqrt(len(own))
+    if more > quantile(0.95) * error:
+        warn(
+            MisfitWarning(
+                f"The net is worse than a constant, the class frequencies: on {len(own)} held-out"
+                f" noisy rows its mean log-evidence is smaller by {more:.3g}, standard error"
+                f" {error:.2g}. {LEARNED_NOISE}"
+            )
+        )
+    return net
 
 
 def _logits(

@@ -24,14 +24,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from labeldp import _validate
@@ -61,10 +60,24 @@ class Form(ABC):
     """
 
     @property
-    @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """The stored tensors: the constructor's arguments in their order, each with the rows as its
-        first axis."""
+        """The stored tensors, in the order of the constructor's arguments, each with the rows as
+        its first axis."""
+        stored = [
+            each
+            for value in self.__dict__.values()
+            for each in (value if isinstance(value, tuple | list) else (value,))
+        ]
+        return tuple(
+            t
+            for each in stored
+            if isinstance(each, Tensor | Form)
+            for t in (each.tensors if isinstance(each, Form) else (each,))
+        )
+
+    def _map(self, change: Callable[[Any], Any]) -> Self:
+        """Return the same form of changed tensors and forms."""
+        return type(self)(*(_changed(value, change) for value in self.__dict__.values()))
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -73,11 +86,11 @@ class Form(ABC):
     def __getitem__(self, rows: Tensor | slice) -> Self:
         """Return the rows at these positions: a slice, or (m,) int64; in that order, repeats
         allowed."""
-        return type(self)(*(stored[rows] for stored in self.tensors))
+        return self._map(lambda part: part[rows])
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same table on this device."""
-        return type(self)(*(stored.to(device) for stored in self.tensors))
+        return self._map(lambda part: part.to(device))
 
     @abstractmethod
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -103,6 +116,12 @@ class Form(ABC):
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
 
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(_changed(each, change) for each in value)
+    return change(value) if isinstance(value, Tensor | Form) else value
+
+
 @dataclass(frozen=True, eq=False)
 class Dense(Form):
     """The table itself.
@@ -121,10 +140,6 @@ class Dense(Form):
             "(n, K)",
             self.values.ndim == 2 and self.values.is_floating_point(),
         )
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.values,)
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.values.to(dtype)
@@ -169,13 +184,9 @@ class Candidates(Form):
             self.rest, "rest", f"({len(self.indices)},)", self.rest.shape == self.indices.shape[:1]
         )
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.indices, self.values, self.rest)
-
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         table = self.rest.to(dtype)[:, None].repeat(1, n_classes)
-        return table.scatter_(1, self.indices.long(), self.values.to(dtype))
+        return _put(table, self.indices, self.values)
 
     def plus(self, logits: Tensor) -> Tensor:
         # one new table of the logits' size; adding the expanded table would make two
@@ -228,16 +239,11 @@ class PackedSets(Form):
             if value is not None:
                 _require(value, name, f"({len(self.bits)},)", value.shape == self.bits.shape[:1])
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        own = () if self.label is None or self.at_label is None else (self.label, self.at_label)
-        return (self.bits, self.inside, self.outside, *own)
-
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         table = self._by_row(dtype) if self.bits.shape[1] >= _WIDE else self._by_mask(dtype)
         table = table[:, :n_classes]  # the last byte may have bits beyond the last class
         if self.label is not None and self.at_label is not None:
-            table.scatter_(1, self.label.long()[:, None], self.at_label.to(dtype)[:, None])
+            table = _put(table, self.label[:, None], self.at_label[:, None])
         return table
 
     def _by_mask(self, dtype: torch.dtype) -> Tensor:
@@ -292,15 +298,6 @@ class Sum(Form):
                 " the same rows."
             )
 
-    def __len__(self) -> int:
-        return len(self.parts[0])
-
-    def __getitem__(self, rows: Tensor | slice) -> Self:
-        return type(self)(tuple(part[rows] for part in self.parts))
-
-    def to(self, device: torch.device | str) -> Self:
-        return type(self)(tuple(part.to(device) for part in self.parts))
-
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         total = self.parts[0].expand(n_classes, dtype)
         for part in self.parts[1:]:
@@ -313,10 +310,6 @@ class Sum(Form):
 
     def in_range(self, n_classes: int) -> bool:
         return all(part.in_range(n_classes) for part in self.parts)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(t for part in self.parts for t in part.tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,15 +332,6 @@ class Heads(Form):
     parts: tuple[Form, ...]
     sizes: tuple[int, ...]
 
-    def __len__(self) -> int:
-        return len(self.parts[0])
-
-    def __getitem__(self, rows: Tensor | slice) -> Self:
-        return type(self)(tuple(part[rows] for part in self.parts), self.sizes)
-
-    def to(self, device: torch.device | str) -> Self:
-        return type(self)(tuple(part.to(device) for part in self.parts), self.sizes)
-
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the columns' tables side by side: (n, K_1 + ... + K_L)."""
         return torch.cat(
@@ -357,10 +341,6 @@ class Heads(Form):
 
     def fits(self, n_classes: int) -> bool:
         return n_classes == sum(self.sizes)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(t for part in self.parts for t in part.tensors)
 
     def loss(self, kind: "Kind", logits: Tensor, check: bool | None) -> Tensor:
         """Compute the rows' losses, summed over the heads: (n,)."""
@@ -390,15 +370,6 @@ class Combined(Form):
     form: Form
     sizes: tuple[int, ...]
 
-    def __len__(self) -> int:
-        return len(self.form)
-
-    def __getitem__(self, rows: Tensor | slice) -> Self:
-        return type(self)(self.form[rows], self.sizes)
-
-    def to(self, device: torch.device | str) -> Self:
-        return type(self)(self.form.to(device), self.sizes)
-
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the table of the combinations: (n, K_1 x ... x K_L)."""
         return self.form.expand(math.prod(self.sizes), dtype)
@@ -406,16 +377,18 @@ class Combined(Form):
     def fits(self, n_classes: int) -> bool:
         return n_classes == sum(self.sizes)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.form.tensors
-
     def loss(self, kind: "Kind", logits: Tensor, check: bool | None) -> Tensor:
         """Compute the rows' losses over the combinations: (n,)."""
         first, *others = logits.split(self.sizes, dim=1)
         for head in others:
             first = (first[:, :, None] + head[:, None, :]).reshape(len(logits), -1)
         return _loss(kind, first, self.form, "none", check)
+
+
+def _put(table: Tensor, classes: Tensor, values: Tensor) -> Tensor:
+    """Write values (n, k) at classes (n, k) of a new table: in place, unless `torch.func` maps."""
+    write: Callable[..., Tensor] = table.scatter if _transformed() else table.scatter_
+    return write(1, classes.long(), values.to(table.dtype))
 
 
 def _all_in_range(classes: Tensor, n_classes: int) -> bool:
@@ -705,6 +678,7 @@ in each row (None for 1).
 # cells processed at a time: a few float32 tables of this size fit into the cache
 _CELLS_CPU = 1 << 17
 _CELLS_DEVICE = 1 << 25
+_TOP = 1e-3  # by which the largest log-likelihood of a row may miss 0, as in half precision
 
 
 def likelihood_loss(
@@ -722,30 +696,31 @@ def likelihood_loss(
     ----------
     logits : (n, K) float tensor, half precision allowed
     log_likelihood : (n, K) float tensor, or a form of n rows
-        ln P[output | y] up to a constant per row; -inf where an output is impossible. A form
+        ln P[output | y], minus its maximum in each row; -inf where an output is impossible. A form
         (`Candidates`, `PackedSets`, ...) needs no n x K memory.
     reduction : {"mean", "sum", "none"}, default="mean"
     check : bool, optional
-        Whether to refuse values that are not finite: n comparisons, for which the CPU waits for a
-        GPU. Default: only on the CPU.
+        Whether to look at values: log-likelihoods must be at most 0, and 0 at each row's likeliest
+        class, and losses finite. A GPU makes the CPU wait for that. Default: only on the CPU, and
+        not under `torch.func`.
 
     Returns
     -------
     Tensor
-        float32 (float64 for float64 logits): a number, or (n,) for "none". At least 0 if each row's
-        largest log-likelihood is 0.
+        float32 (float64 for float64 logits): a number, or (n,) for "none". At least 0.
 
     Raises
     ------
     InvalidInput
-        If shapes do not match; with `check`, if logits are NaN or infinite, or a row's likelihood
-        is zero for every class.
+        If shapes do not match; with `check`, if logits are NaN or infinite, a row's likelihood is
+        zero for every class, or the table is none of log-likelihoods.
 
     Notes
     -----
-    The gradient is softmax - posterior; there is no second derivative. Cost: O(n K) time, and
-    memory of one (n, K) table in the logits' type (float32 for float16). This is the forward
-    correction of Patrini et al. with each row's own law.
+    The gradient is softmax - posterior. Cost: O(n K) time, and memory of one (n, K) table in the
+    logits' type (float32 for float16), beside the logits. Derivatives of higher order
+    (`create_graph=True`) and the transforms of `torch.func` take several such tables. This is the
+    forward correction of Patrini et al. with each row's own law.
 
     References
     ----------
@@ -1009,7 +984,8 @@ def _softmax(values: Tensor) -> tuple[Tensor, Tensor]:
 
 class _Rows(torch.autograd.Function):
     """Losses (n,) of the rows; the gradient is computed in the forward pass, while the exponentials
-    are in memory."""
+    are in memory. Only a backward pass that is differentiated itself computes it anew, by
+    `_formula`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, form: Form, kind: Kind, needs_gradient: bool) -> Tensor:
@@ -1032,21 +1008,42 @@ class _Rows(torch.autograd.Function):
             if gradient is not None:
                 gradient[rows] = (p if mass is None else p.mul_(mass[:, None])).sub_(target)
         if gradient is not None:
-            ctx.save_for_backward(gradient)
-            ctx.step, ctx.dtype = step, logits.dtype
+            ctx.save_for_backward(logits, gradient)
+            ctx.step, ctx.formula = step, partial(_formula, kind, form=form)
         return losses
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        if ctx.dtype == upstream.dtype:
+        logits, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the saved gradient is a constant
+            alias = logits.view_as(logits)  # without the hooks of the user's tensor
+            found = torch.autograd.grad(ctx.formula(alias), alias, upstream, create_graph=True)
+            return *found, None, None, None
+        if logits.dtype == upstream.dtype:
             return gradient * upstream[:, None], None, None, None
-        scaled = torch.empty_like(gradient, dtype=ctx.dtype)
+        scaled = torch.empty_like(gradient, dtype=logits.dtype)
         for start in range(0, len(gradient), ctx.step):  # multiplied in float32, then rounded once
             rows = slice(start, start + ctx.step)
             scaled[rows] = gradient[rows] * upstream[rows, None]
         return scaled, None, None, None
+
+
+def _formula(kind: Kind, logits: Tensor, form: Form) -> Tensor:
+    """Compute the rows' losses (n,) by torch's own operations, for derivatives of any order and the
+    transforms of `torch.func`: several passes, and several tables of n x K."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    table = form.expand(logits.shape[1], wide.dtype)
+    total = torch.logsumexp(wide, dim=1)
+    if kind is _likelihood:
+        return total - torch.logsumexp(wide + table, dim=1)
+    _, target, mass = kind(wide.detach(), Dense(table))
+    return (total if mass is None else mass * total) - (target * wide).sum(dim=1)
+
+
+def _transformed() -> bool:
+    """Return whether `torch.func` is at work, which sees neither into a form nor through
+    `_Rows`."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 def _loss(
@@ -1061,7 +1058,15 @@ def _loss(
             f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give"
             " one output a class."
         )
-    rows: Tensor = _Rows.apply(logits, form, kind, logits.requires_grad and torch.is_grad_enabled())
+    for part in (
+        () if not look or kind is _weighted else form.parts if isinstance(form, Sum) else (form,)
+    ):
+        require_log_likelihood(part)
+    rows: Tensor = (
+        _formula(kind, logits, form)
+        if _transformed()
+        else _Rows.apply(logits, form, kind, logits.requires_grad and torch.is_grad_enabled())
+    )
     return _reduced(rows, reduction, logits, form, look)
 
 
@@ -1102,7 +1107,8 @@ def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
             "Expected a prior of finite weights, none negative and some above 0 in each row, got"
             " others. Give probabilities of the classes."
         )
-    return weights.log().expand(logits.shape)
+    log_prior = weights.log()
+    return (log_prior - log_prior.amax(dim=-1, keepdim=True)).expand(logits.shape)
 
 
 def _require_logits(logits: Tensor) -> None:
@@ -1162,8 +1168,26 @@ def _as_form(table: Tensor | Form, logits: Tensor) -> Form:
 
 def looks(check: bool | None, values: Tensor) -> bool:
     """Return whether values are checked: by default not on a GPU, where each check would wait for
-    the device."""
-    return values.device.type == "cpu" if check is None else check
+    the device, nor under `torch.func`, where values may be unknown."""
+    return values.device.type == "cpu" and not _transformed() if check is None else check
+
+
+def require_log_likelihood(form: Form) -> None:
+    """Refuse numbers that are no log-likelihoods: these are at most 0, and 0 at the likeliest
+    class.
+
+    What is not finite is left to `why_not_finite`, which knows the logits, too.
+    """
+    for stored in filter(Tensor.is_floating_point, form.tensors):
+        top = stored.amax(dim=1) if isinstance(form, Dense) else stored.clamp(min=0)
+        wrong = top.isfinite() & (top.abs() > _TOP)
+        if bool(wrong.any()):
+            raise InvalidInput(
+                "Expected log-likelihoods, the largest 0 in each row, got a row whose largest is "
+                f"{float(top[wrong][0]):g}. Take them as evidence_of(noisy) and with_evidence give "
+                "them: no likelihoods (evidence.exp()), probabilities or one-hot labels. Of "
+                "likelihoods of your own: log_l = l.log(); log_l - log_l.amax(1, keepdim=True)."
+            )
 
 
 def _require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:

@@ -328,6 +328,7 @@ class Trainer:
                 fabric=self.fabric,
                 first=self._first(model, rows) if recipe.consistency is not None else None,
                 win_back=win_back,
+                judge=False,  # the fit judges its last net by the labels' unbiased losses
             )
         for weight, first in zip(done.parameters(), self.template.parameters(), strict=True):
             weight.requires_grad_(first.requires_grad)  # an averaged net comes without gradients

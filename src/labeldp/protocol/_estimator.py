@@ -607,6 +607,10 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             self.estimated_rmse_ = metrics.root_mean_squared_error(found.noisy, means[0])
             self.estimated_r2_ = metrics.r2(found.noisy, means[0], mean=means[1])
             self.baseline_rmse_ = metrics.root_mean_squared_error(found.noisy, constant)
+            squares = [(each[:, None] - self.grid_) ** 2 for each in (means[0], constant)]
+            metrics.warn_of_worse_than_constant(
+                found.noisy, {"mean squared error": (squares[0], squares[1])}, "the mean"
+            )
 
 
 def quantiles_of(q: float | ArrayLike) -> Floats:

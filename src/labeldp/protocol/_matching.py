@@ -84,6 +84,8 @@ def positions_of(
             f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the"
             " order of the dataset."
         )
+    if not noisy.explicit_ids:  # they have positions for ids, in what was privatized
+        require_same_rows(n_items, noisy)
     names = id_keys(ids, noisy.ids)
     place = {value: position for position, value in enumerate(names)}
     if len(place) != n_items:
@@ -136,9 +138,17 @@ def require_same_rows(n_items: int, noisy: NoisyLabels, name: str = "X") -> None
     """Refuse numbers of noisy labels and items that differ, since no ids say which belong
     together."""
     if len(noisy) != n_items:
+        fix = (
+            f"Pass ids= with the ids of {name}'s rows: they are matched."
+            if noisy.explicit_ids
+            else (
+                f"They carry no ids to match by: pass just the rows of {name} that they are of, in"
+                " their order (of a Dataset a Subset)."
+            )
+        )
         raise InvalidInput(
             f"Expected noisy labels of {n_items} rows, as many as {name} has, got {len(noisy)}."
-            f" Pass ids= with the ids of {name}'s rows: they are matched."
+            f" {fix}"
         )
 
 

@@ -35,6 +35,7 @@ from labeldp.errors import (
     InvalidInput,
     LabelDPWarning,
     LostClassWarning,
+    MisfitWarning,
     RawLabelsWarning,
     SeenRowsWarning,
     UnmeasuredWarning,
@@ -336,6 +337,11 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
     proba : (n, K) array
     frequencies : (K,) array
         Class frequencies of the model's training rows, from `likeliest_frequencies`.
+
+    Warns
+    -----
+    MisfitWarning
+        If the constant is the better one, as in `warn_of_worse_than_constant`.
     """
     table = _probabilities(noisy, proba)
     constant = _probabilities(
@@ -349,6 +355,11 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
         for p in (table, constant)
         for each in (one_hot[p.argmax(axis=1)], -np.log(np.clip(p, _FLOOR, 1.0)))
     ]
+    warn_of_worse_than_constant(
+        noisy,
+        {"log-loss": (losses[1], losses[3]), "error rate": (-losses[0], -losses[2])},
+        "the class frequencies",
+    )
     values, ranges = (
         np.array([noisy.debias(each) for each in losses]),
         np.array([noisy.loss_range(each) for each in losses]),
@@ -363,6 +374,43 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
             for i in range(4)
         )
     )
+
+
+def warn_of_worse_than_constant(
+    noisy: NoisyLabels, losses: Mapping[str, tuple[Floats, Floats]], constant: str
+) -> None:
+    """Warn that a model is worse than a constant, where noisy rows that it has not seen say so.
+
+    Parameters
+    ----------
+    noisy : NoisyLabels of n rows
+    losses : mapping of names to the losses (n, K) of the model and of the constant
+        The first whose difference is not 0, by its 95 % interval, decides. Differences of the same
+        rows vary less than the two means.
+    constant : str
+        How the warning names the constant.
+    """
+    for name, (own, others) in losses.items():
+        more = own - others
+        value, low, high, _ = mean_interval(noisy.debias(more), noisy.loss_range(more), 0.95)
+        if low > 0:
+            warn(
+                MisfitWarning(
+                    f"The model is worse than a constant, {constant}: on {len(noisy)} held-out"
+                    f" noisy rows its {name} is larger by {number_text(float(value))}, 95 %"
+                    f" interval {number_text(float(low))} to {number_text(float(high))}."
+                    f" {LEARNED_NOISE}"
+                )
+            )
+        if low > 0 or high < 0:
+            return
+
+
+LEARNED_NOISE = (
+    "It has learned the noise, or has hardly learned yet. Against noise: fewer epochs of a net (or"
+    " patience and validation_fraction), a smaller or more regular model, more rows, a larger"
+    " epsilon. As it is, the constant is the better prediction."
+)
 
 
 def confusion_matrix(
