@@ -70,7 +70,7 @@ from labeldp.protocol._estimator import (
 from labeldp.protocol._fit import HELD_OUT, MIN_VALIDATION_ROWS, MOST_CELLS, FitPlan, FitSettings, HeldOut, Rows, plan_fit
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
 from labeldp.protocol._several import check_rows, is_several, rates_of
-from labeldp.protocol.metrics import checked_weights, class_rates, warn_of_lost_classes
+from labeldp.protocol.metrics import checked_weights, class_rates, warn_of_constant, warn_of_lost_classes
 
 FEW_ROWS = 2000
 _COUNTED = 1e9  # mean weight of rows, beyond which sums of squares lose what tells rows apart
@@ -204,6 +204,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
             usable = np.flatnonzero(noisy.evidenced)
             rows, kept = training.weighed(usable, noisy[usable])
             model = training.learner.refit(take(training.inputs, rows), kept, model, **training.given(rows))
+        warn_of_constant(lambda rows: training.proba(model, rows), len(noisy), noisy.classes)
         if training.encoder is not None:  # users predict from their own columns, but the model was fitted to encoded ones
             model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
         self.__dict__.pop("estimators_", None)  # of an earlier fit to several targets

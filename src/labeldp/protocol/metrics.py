@@ -25,7 +25,16 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import public_hash
 from labeldp.custody._encode import encode
-from labeldp.errors import InvalidInput, LabelDPWarning, LostClassWarning, RawLabelsWarning, SeenRowsWarning, UnmeasuredWarning, warn
+from labeldp.errors import (
+    InvalidInput,
+    LabelDPWarning,
+    LostClassWarning,
+    RawLabelsWarning,
+    SeenRowsWarning,
+    UnmeasuredWarning,
+    UntrainedWarning,
+    warn,
+)
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Grid
 from labeldp.protocol import _statistics
@@ -198,6 +207,39 @@ def warn_of_lost_classes(
                 f"{model} gives hardly any probability to {_validate.quoted(lost)}, though the noisy labels speak for it: {why}"
             )
         )
+
+
+def warn_of_constant(look: Callable[[NDArray[np.int64]], Floats], n_rows: int, classes: Sequence[object]) -> None:
+    """Warn that a fitted model predicts nearly the same for all rows.
+
+    Parameters
+    ----------
+    look : function of (m,) rows
+        Predicts probabilities, (m, K).
+    n_rows : int
+        What can be looked at: some rows first, and up to 100,000 where these are alike.
+    classes : sequence of K values
+        Of a `Grid` the mean number is compared, else the probability of each class.
+
+    Notes
+    -----
+    Predictions are alike if the largest and the smallest differ by less than a thousandth of the standard deviation that
+    the model sees around them: less than a millionth of the variance is explained.
+    """
+    points, proba = points_of(classes) if isinstance(classes, Grid) else None, np.empty((0, len(classes)))
+    for rows in (spread(n_rows, len(classes), _FEW), spread(n_rows, len(classes))):
+        proba = look(rows)
+        means, squares = (proba, proba) if points is None else (proba @ points, proba @ points**2)
+        if (np.ptp(means, axis=0) ** 2 > _ALIKE**2 * (squares.mean(axis=0) - means.mean(axis=0) ** 2)).any():
+            return
+    warn(
+        UntrainedWarning(
+            f"The model predicts nearly the same for each of {len(proba):,} training rows: it has learned nothing from the "
+            "features. Noise may leave too little to learn from, above all of a rare class, or no column may be of use. Try "
+            "another estimator, first a linear one, on what was released, at no further cost; else more rows or a larger "
+            "epsilon."
+        )
+    )
 
 
 def warn_of_score(found: Estimate, noisy: NoisyLabels, name: str = "score") -> None:
@@ -1414,6 +1456,7 @@ def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
 RARELY = 0.1
 """Times 1 / K: a class of a smaller mean probability may be lost."""
 _FEW = 1000  # rows that tell whether any may be
+_ALIKE = 1e-3  # standard deviations by which predictions of a constant model differ at most
 LEAST_ROWS = 30
 """`lost_classes` names no class from fewer rows: their standard errors say too little."""
 
