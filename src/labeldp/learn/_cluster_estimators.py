@@ -54,7 +54,7 @@ class CuratorEstimator(ClassifierEstimator):
 
     def _fit(self, X: Any, inputs: Any, *others: Any) -> Self:
         super()._fit(X, inputs, *others)
-        warn_of_constant(lambda rows: self.predict_proba(take(X, rows)), row_count(X), self._grid or self.classes_)
+        warn_of_constant(lambda rows: self.predict_proba(take(X, rows)), row_count(X), self._grid or self.classes_.tolist())
         return self
 
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
