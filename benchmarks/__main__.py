@@ -8,7 +8,11 @@ from importlib import import_module
 
 from benchmarks import BENCHMARKS
 
-MISSING = {"torch": "pip install 'labeldp[torch]'", "pyspark": "pip install 'labeldp[spark]'", "ray": "pip install 'labeldp[ray]'"}
+MISSING = {
+    "torch": "pip install 'labeldp[torch]'",
+    "pyspark": "pip install 'labeldp[spark]'",
+    "ray": "pip install 'labeldp[ray]'",
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -21,10 +25,15 @@ def main(arguments: list[str]) -> int:
     if name not in BENCHMARKS:
         close = difflib.get_close_matches(name, BENCHMARKS, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
-        print(f"Expected the name of a benchmark; got {arguments[0]!r}. {hint}`python -m benchmarks` lists them.", file=sys.stderr)
+        print(
+            f"Expected the name of a benchmark; got {arguments[0]!r}. {hint}`python -m benchmarks`"
+            " lists them.",
+            file=sys.stderr,
+        )
         return 2
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")  # before NumPy is imported: small fits on two threads are far slower than on one
+        # before NumPy is imported: small fits on two threads are far slower than on one
+        os.environ.setdefault(variable, "1")
     try:
         import_module(f"benchmarks.{BENCHMARKS[name][0]}").main(arguments[1:])
     except ModuleNotFoundError as error:

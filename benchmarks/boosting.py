@@ -1,34 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boosting on the exact likelihood: how accurate is it, and what does it cost against a plain fit?
 
-    python -m benchmarks boosting [--data adult,credit_default,made8,made26] [--seeds 10] [--curvature] [--columns] [--tiny] [--report]
+    python -m benchmarks boosting [--data adult,credit_default,made8,made26] [--seeds 10]
+    [--curvature] [--columns] [--tiny] [--report]
 
-Each run privatizes the training labels by the law that LabelDPClassifier chooses ("auto"), fits, and is measured on true test labels:
+Each run privatizes the training labels by the law that LabelDPClassifier chooses ("auto"), fits,
+and is measured on true test labels:
 
-* likelihood: `LabelDPClassifier` with its defaults, which boosts on the likelihood of the noisy labels;
-* likelihood, 2 stages: the same with n_stages=2, a fit each; with two classes a prior tells the law nothing, and there is one stage;
+* likelihood: `LabelDPClassifier` with its defaults, which boosts on the likelihood of the noisy
+  labels;
+* likelihood, 2 stages: the same with n_stages=2, a fit each; with two classes a prior tells the law
+  nothing, and there is one stage;
 * EM: with correction="em";
-* hard: the same library's own fit on the most likely classes, as if they were true (correction="none");
-* counts: `ProportionClassifier` with its defaults, a logistic regression from label counts of clusters, of a curator, for comparison;
-* as many true labels: the library's own fit on the true labels of as many rows, at random, as the noisy labels of all are worth (label
-  equivalents), a yardstick and no bound;
+* hard: the same library's own fit on the most likely classes, as if they were true
+  (correction="none");
+* counts: `ProportionClassifier` with its defaults, a logistic regression from label counts of
+  clusters, of a curator, for comparison;
+* as many true labels: the library's own fit on the true labels of as many rows, at random, as the
+  noisy labels of all are worth (label equivalents), a yardstick and no bound;
 * no privacy: the library's own fit on the true labels, the bound, and the floor of the time.
 
-`made8` and `made26`: 15,000 rows of 20 columns with 8 and 26 classes (`make_classification`). All estimators have their library's own
-settings and one thread, and scikit-learn's histogram boosting ("histogram") is told which columns are categories. Times are processor
-time of the whole `fit` (checks, noise, learning) over that of plain fits right before and after it. The constants of
-`learn/_boosting.py` were chosen in trials that looked at test labels of adult, credit_default and made8 (seeds 0 to 3; those of histogram
-boosting seeds 100 to 104, and of made26 at epsilon 1). Kept run by run in results/boosting.json; labels are public, the noise is seeded,
-and differences are paired over seeds.
+`made8` and `made26`: 15,000 rows of 20 columns with 8 and 26 classes (`make_classification`). All
+estimators have their library's own settings and one thread, and scikit-learn's histogram boosting
+("histogram") is told which columns are categories. Times are processor time of the whole `fit`
+(checks, noise, learning) over that of plain fits right before and after it. The constants of
+`learn/_boosting.py` were chosen in trials that looked at test labels of adult, credit_default and
+made8 (seeds 0 to 3; those of histogram boosting seeds 100 to 104, and of made26 at epsilon 1). Kept
+run by run in results/boosting.json; labels are public, the noise is seeded, and differences are
+paired over seeds.
 
-`--curvature` compares curvatures of Newton's step where `LikelihoodBoosting` adds a fixed number of rounds with LightGBM, once with the
-library's own settings and once with those that follow the noise: "information" is the product's, p (1 - p) that of
-expectation-maximisation, (p - q)^2 the square of the gradient, and "mixture" the mean of the latter two. Kept in
+`--curvature` compares curvatures of Newton's step where `LikelihoodBoosting` adds a fixed number of
+rounds with LightGBM, once with the library's own settings and once with those that follow the
+noise: "information" is the product's, p (1 - p) that of expectation-maximisation, (p - q)^2 the
+square of the gradient, and "mixture" the mean of the latter two. Kept in
 results/boosting-curvature.json.
 
-`--columns` compares the columns that trees see: half of them by tree, as the product sets it under noise, all of them, and 0.7 of them at
-each node, as users set these. Tables of 3,000 rows of 8 or 20 normal columns: "few", four classes by three of the columns, and "many", two
-classes of which every column tells a little; and adult and credit_default. Kept in results/boosting-columns.json.
+`--columns` compares the columns that trees see: half of them by tree, as the product sets it under
+noise, all of them, and 0.7 of them at each node, as users set these. Tables of 3,000 rows of 8 or
+20 normal columns: "few", four classes by three of the columns, and "many", two classes of which
+every column tells a little; and adult and credit_default. Kept in results/boosting-columns.json.
 """
 
 import time
@@ -49,7 +59,20 @@ from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
 from benchmarks import common
-from benchmarks.common import RESULTS, TRUE, Array, Run, equivalents, load_runs, machine, now, parser, parts, rows_worth, save_runs
+from benchmarks.common import (
+    RESULTS,
+    TRUE,
+    Array,
+    Run,
+    equivalents,
+    load_runs,
+    machine,
+    now,
+    parser,
+    parts,
+    rows_worth,
+    save_runs,
+)
 from labeldp.learn import ProportionClassifier, _boosting
 
 RESULT = RESULTS / "boosting.json"
@@ -79,7 +102,9 @@ def xgboost() -> Any:
 
 
 def histogram(data: str) -> Any:
-    return HistGradientBoostingClassifier(categorical_features=None if data in MADE else list(parts(data).dataset.categorical))
+    return HistGradientBoostingClassifier(
+        categorical_features=None if data in MADE else list(parts(data).dataset.categorical)
+    )
 
 
 LIBRARIES: dict[str, Callable[[str], Any]] = {
@@ -90,14 +115,20 @@ LIBRARIES: dict[str, Callable[[str], Any]] = {
 
 
 def normal_columns(name: str) -> tuple[Array, Array, Array, Array, int]:
-    """Make a table of normal columns: "few8" has four classes by three of them, "many8" two classes by all of them, at random."""
+    """Make a table of normal columns: "few8" has four classes by three of them, "many8" two classes
+    by all of them, at random."""
     columns = int(name.strip("abcdefghijklmnopqrstuvwxyz"))
     rng = np.random.default_rng(700 + columns)
     X = rng.normal(size=(13_000, columns))
     if name.startswith("few"):
         y, k = np.digitize(X[:, :3] @ [1, 0.5, -1], [-1, 0, 1]), 4
     else:
-        y, k = (rng.random(len(X)) < 1 / (1 + np.exp(-0.7 * X @ rng.normal(size=columns)))).astype(np.int64), 2
+        y, k = (
+            (rng.random(len(X)) < 1 / (1 + np.exp(-0.7 * X @ rng.normal(size=columns)))).astype(
+                np.int64
+            ),
+            2,
+        )
     return X[:3000], y[:3000], X[3000:], y[3000:], k
 
 
@@ -109,8 +140,16 @@ def rows_of(name: str) -> tuple[Array, Array, Array, Array, int]:
     if name not in MADE:
         X, y, X_test, y_test, dataset = parts(name)
         return X, y, X_test, y_test, dataset.n_classes
-    shape = {"n_samples": 25_000, "n_features": 20, "n_informative": 12, "n_redundant": 4, "n_classes": MADE[name]}
-    X, y = make_classification(**shape, n_clusters_per_class=2, class_sep=1.6, flip_y=0.02, random_state=3)
+    shape = {
+        "n_samples": 25_000,
+        "n_features": 20,
+        "n_informative": 12,
+        "n_redundant": 4,
+        "n_classes": MADE[name],
+    }
+    X, y = make_classification(
+        **shape, n_clusters_per_class=2, class_sep=1.6, flip_y=0.02, random_state=3
+    )
     return X[:15_000], y[:15_000], X[15_000:], y[15_000:], MADE[name]
 
 
@@ -150,18 +189,43 @@ def measure(run: Run, rows: int | None) -> Run:
         few = rows_worth(y, k, run["epsilon"], run["seed"])
         found = scores(LIBRARIES[run["library"]](run["data"]).fit(X[few], y[few]), X_test, y_test)
         return run | found | {"machine": machine(), "finished": now()}
-    told: dict[str, Any] = {"classes": range(k), "noise": ldp.SeededNoise(run["seed"]), "random_state": run["seed"]}
+    told: dict[str, Any] = {
+        "classes": range(k),
+        "noise": ldp.SeededNoise(run["seed"]),
+        "random_state": run["seed"],
+    }
     model: Any
     if run["method"] == "counts":
-        model = make_pipeline(StandardScaler(), ProportionClassifier(epsilon=run["epsilon"], **told))
+        model = make_pipeline(
+            StandardScaler(), ProportionClassifier(epsilon=run["epsilon"], **told)
+        )
     else:
-        model = ldp.LabelDPClassifier(LIBRARIES[run["library"]](run["data"]), epsilon=run["epsilon"], **ASKED[run["method"]], **told)
+        model = ldp.LabelDPClassifier(
+            LIBRARIES[run["library"]](run["data"]),
+            epsilon=run["epsilon"],
+            **ASKED[run["method"]],
+            **told,
+        )
     if run["method"] == "counts":  # whose time has no plain fit to be compared with
-        return run | scores(model.fit(X[:rows], y[:rows]), X_test, y_test) | {"machine": machine(), "finished": now()}
+        return (
+            run
+            | scores(model.fit(X[:rows], y[:rows]), X_test, y_test)
+            | {
+                "machine": machine(),
+                "finished": now(),
+            }
+        )
     bound = dict(plain(run["data"], run["library"]))
-    before, seconds, after = (seconds_of(fit) for fit in (partial(own, run), partial(model.fit, X[:rows], y[:rows]), partial(own, run)))
+    before, seconds, after = (
+        seconds_of(fit)
+        for fit in (partial(own, run), partial(model.fit, X[:rows], y[:rows]), partial(own, run))
+    )
     bound["seconds"] = (before + after) / 2  # other work slows all three alike
-    took = {"seconds": round(seconds, 3), "ratio": round(seconds / bound["seconds"], 3), "plain": bound}
+    took = {
+        "seconds": round(seconds, 3),
+        "ratio": round(seconds / bound["seconds"], 3),
+        "plain": bound,
+    }
     return run | scores(model, X_test, y_test) | took | {"machine": machine(), "finished": now()}
 
 
@@ -186,16 +250,28 @@ def wanted(names: Sequence[str], seeds: int) -> Iterator[Run]:
             for epsilon in EPSILONS:
                 for library, method in METHODS:
                     if seed < few(data, epsilon, library, method):
-                        yield {"data": data, "epsilon": epsilon, "library": library, "method": method, "seed": seed}
+                        yield {
+                            "data": data,
+                            "epsilon": epsilon,
+                            "library": library,
+                            "method": method,
+                            "seed": seed,
+                        }
 
 
 def key(run: Run) -> tuple[Any, ...]:
     return run["data"], run["epsilon"], run["library"], run["method"], run["seed"]
 
 
-def found(runs: Sequence[Run], data: str, epsilon: float, library: str, method: str) -> dict[int, Run]:
+def found(
+    runs: Sequence[Run], data: str, epsilon: float, library: str, method: str
+) -> dict[int, Run]:
     """Give a cell's runs by seed."""
-    return {run["seed"]: run for run in runs if key(run)[:4] == (data, epsilon, library, method) and "finished" in run}
+    return {
+        run["seed"]: run
+        for run in runs
+        if key(run)[:4] == (data, epsilon, library, method) and "finished" in run
+    }
 
 
 METHODS: tuple[tuple[str, str], ...] = (
@@ -217,18 +293,37 @@ def tables() -> str:
     """Tables of accuracy, log-loss and time over a plain fit."""
     runs = load_runs(RESULT)
     pages = []
-    for title, field, scale, digits in (("accuracy, %", "accuracy", 100, 1), ("log-loss", "log_loss", 1, 3), ("time", "ratio", 1, 1)):
+    for title, field, scale, digits in (
+        ("accuracy, %", "accuracy", 100, 1),
+        ("log-loss", "log_loss", 1, 3),
+        ("time", "ratio", 1, 1),
+    ):
         columns = METHODS[:-2] if field == "ratio" else METHODS
         bounds = () if field == "ratio" else ("LightGBM, no privacy",)
-        heads = [title, "eps", *(() if field == "ratio" else ("label equivalents",)), *(", ".join(column) for column in columns), *bounds]
+        heads = [
+            title,
+            "eps",
+            *(() if field == "ratio" else ("label equivalents",)),
+            *(", ".join(column) for column in columns),
+            *bounds,
+        ]
         lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
         for data in DATA:
             for epsilon in EPSILONS:
-                cells = [cell(found(runs, data, epsilon, *column), field, scale, digits) for column in columns]
+                cells = [
+                    cell(found(runs, data, epsilon, *column), field, scale, digits)
+                    for column in columns
+                ]
                 if any(cells):
                     mine = found(runs, data, epsilon, "LightGBM", "likelihood").values()
-                    cells += [f"{scale * next(iter(mine))['plain'][field]:.{digits}f}"] if bounds and mine else []
-                    told = [] if field == "ratio" else [f"{equivalents(*SIZES[data], epsilon):,.0f}"]
+                    cells += (
+                        [f"{scale * next(iter(mine))['plain'][field]:.{digits}f}"]
+                        if bounds and mine
+                        else []
+                    )
+                    told = (
+                        [] if field == "ratio" else [f"{equivalents(*SIZES[data], epsilon):,.0f}"]
+                    )
                     lines.append(f"| {data} | {epsilon:g} | " + " | ".join(told + cells) + " |")
         pages.append("\n".join(lines))
     return "\n\n".join(pages)
@@ -238,20 +333,31 @@ def cell(runs: dict[int, Run], field: str, scale: float, digits: int) -> str:
     values = scale * np.array([run[field] for run in runs.values() if field in run])
     if field == "ratio" and len(values) > 1:
         return f"{np.median(values):.{digits}f}"
-    return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f} ({len(values)})" if len(values) > 1 else ""
+    return (
+        f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f} ({len(values)})"
+        if len(values) > 1
+        else ""
+    )
 
 
 def verdicts() -> str:
-    """Compare the likelihood with EM and with hard labels of the same library, paired over seeds."""
+    """Compare the likelihood with EM and with hard labels of the same library, paired over
+    seeds."""
     runs = load_runs(RESULT)
     lines = []
     for data in DATA:
         for epsilon in EPSILONS:
             for library, method in METHODS:
-                ours, theirs = found(runs, data, epsilon, library, "likelihood"), found(runs, data, epsilon, library, method)
+                ours, theirs = (
+                    found(runs, data, epsilon, library, "likelihood"),
+                    found(runs, data, epsilon, library, method),
+                )
                 seeds = sorted(ours.keys() & theirs.keys())
                 if method != "likelihood" and len(seeds) > 1:
-                    lines.append(f"{data} eps {epsilon:g}, {library} against {method}: " + "; ".join(difference(ours, theirs, seeds)))
+                    lines.append(
+                        f"{data} eps {epsilon:g}, {library} against {method}: "
+                        + "; ".join(difference(ours, theirs, seeds))
+                    )
     return "\n".join(lines)
 
 
@@ -259,10 +365,14 @@ def difference(ours: dict[int, Run], theirs: dict[int, Run], seeds: Sequence[int
     for field in ("accuracy", "log_loss"):
         values = np.array([ours[seed][field] - theirs[seed][field] for seed in seeds])
         half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-        yield f"{field} {values.mean():+.4f} (95 % {values.mean() - half:+.4f} to {values.mean() + half:+.4f}, {len(values)} seeds)"
+        yield (
+            f"{field} {values.mean():+.4f} (95 % {values.mean() - half:+.4f} to"
+            f" {values.mean() + half:+.4f}, {len(values)} seeds)"
+        )
 
 
-# Curvatures ---------------------------------------------------------------------------------------------------------------------------
+# Curvatures
+# --------------------------------------------------------------------------------------------------
 
 CURVED = RESULTS / "boosting-curvature.json"
 CELLS = (("adult", 0.5), ("made8", 0.5), ("made26", 2.0))
@@ -317,40 +427,66 @@ def curvature_key(run: Run) -> tuple[Any, ...]:
 
 def wanted_curvatures() -> list[Run]:
     cells = product(SETTINGS, range(3), CELLS, ROUNDS, CURVATURES)
-    runs = [dict(zip(ASPECTS, (settings, seed, *cell, *others), strict=True)) for settings, seed, cell, *others in cells]
-    return [run for run in runs if run["settings"] == "noise" or run["data"] != "made26"]  # large trees of 26 classes take minutes
+    runs = [
+        dict(zip(ASPECTS, (settings, seed, *cell, *others), strict=True))
+        for settings, seed, cell, *others in cells
+    ]
+    # large trees of 26 classes take minutes
+    return [run for run in runs if run["settings"] == "noise" or run["data"] != "made26"]
 
 
 def mean_of(runs: Sequence[Run], asked: Run) -> tuple[str, int]:
-    """Give the mean accuracy, in brackets the mean log-loss, of the runs that have these settings, and their number."""
+    """Give the mean accuracy, in brackets the mean log-loss, of the runs that have these settings,
+    and their number."""
     mine = [run for run in runs if asked.items() <= run.items()]
-    told = [np.mean([run[field] for run in mine]) for field in ("accuracy", "log_loss")] if mine else []
+    told = (
+        [np.mean([run[field] for run in mine]) for field in ("accuracy", "log_loss")]
+        if mine
+        else []
+    )
     return (f"{100 * told[0]:.1f} ({told[1]:.3f})" if told else ""), len(mine)
 
 
 def curvature_table() -> str:
     """Table of the curvatures: accuracy, and log-loss in brackets, means over seeds."""
     runs = [run for run in load_runs(CURVED) if "finished" in run]
-    lines = ["| data | eps | rounds | settings | " + " | ".join(CURVATURES) + " | seeds |", "|" + "---|" * (5 + len(CURVATURES))]
+    lines = [
+        "| data | eps | rounds | settings | " + " | ".join(CURVATURES) + " | seeds |",
+        "|" + "---|" * (5 + len(CURVATURES)),
+    ]
     for (data, epsilon), settings, rounds in product(CELLS, SETTINGS, ROUNDS):
         cells, seeds = [], 0
         for curvature in CURVATURES:
-            asked = {"data": data, "epsilon": epsilon, "rounds": rounds, "settings": settings, "curvature": curvature}
+            asked = {
+                "data": data,
+                "epsilon": epsilon,
+                "rounds": rounds,
+                "settings": settings,
+                "curvature": curvature,
+            }
             cell, n = mean_of(runs, asked)
             cells.append(cell)
             seeds = max(seeds, n)
         if seeds:
-            lines.append(f"| {data} | {epsilon:g} | {rounds} | {settings} | " + " | ".join(cells) + f" | {seeds} |")
+            lines.append(
+                f"| {data} | {epsilon:g} | {rounds} | {settings} | "
+                + " | ".join(cells)
+                + f" | {seeds} |"
+            )
     return "\n".join(lines)
 
 
-# Columns that trees see -----------------------------------------------------------------------------------------------------------------
+# Columns that trees see
+# --------------------------------------------------------------------------------------------------
 
 SEEN = RESULTS / "boosting-columns.json"
 SHARES: dict[str, dict[str, dict[str, float]]] = {
     "half, by tree": {"LightGBM": {}, "XGBoost": {}},
     "all": {"LightGBM": {"feature_fraction": 1.0}, "XGBoost": {"colsample_bytree": 1.0}},
-    "0.7, by node": {"LightGBM": {"feature_fraction_bynode": 0.7}, "XGBoost": {"colsample_bynode": 0.7}},
+    "0.7, by node": {
+        "LightGBM": {"feature_fraction_bynode": 0.7},
+        "XGBoost": {"colsample_bynode": 0.7},
+    },
 }
 FACTS = ("seed", "data", "epsilon", "library", "share")
 
@@ -359,8 +495,14 @@ def measure_columns(run: Run, rows: int | None) -> Run:
     """Fit once, with a share of the columns as users set it."""
     warnings.simplefilter("ignore")
     X, y, X_test, y_test, k = rows_of(run["data"])
-    estimator = LIBRARIES[run["library"]](run["data"]).set_params(**SHARES[run["share"]][run["library"]])
-    told: dict[str, Any] = {"classes": range(k), "noise": ldp.SeededNoise(run["seed"]), "random_state": run["seed"]}
+    estimator = LIBRARIES[run["library"]](run["data"]).set_params(
+        **SHARES[run["share"]][run["library"]]
+    )
+    told: dict[str, Any] = {
+        "classes": range(k),
+        "noise": ldp.SeededNoise(run["seed"]),
+        "random_state": run["seed"],
+    }
     model = ldp.LabelDPClassifier(estimator, epsilon=run["epsilon"], **told).fit(X[:rows], y[:rows])
     return run | scores(model, X_test, y_test) | {"machine": machine(), "finished": now()}
 
@@ -370,7 +512,9 @@ def columns_key(run: Run) -> tuple[Any, ...]:
 
 
 def wanted_columns() -> list[Run]:
-    cells = product(range(3), (*NORMAL, "adult", "credit_default"), EPSILONS, ("LightGBM", "XGBoost"), SHARES)
+    cells = product(
+        range(3), (*NORMAL, "adult", "credit_default"), EPSILONS, ("LightGBM", "XGBoost"), SHARES
+    )
     return [dict(zip(FACTS, cell, strict=True)) for cell in cells]
 
 
@@ -396,9 +540,17 @@ def main(arguments: Sequence[str]) -> None:
     options = parser("boosting", __doc__)
     options.add_argument("--data", default=",".join(DATA))
     options.add_argument("--seeds", type=int, default=10)
-    options.add_argument("--curvature", action="store_true", help="compare curvatures instead, 3 seeds")
-    options.add_argument("--columns", action="store_true", help="compare shares of the columns instead, 3 seeds")
-    options.add_argument("--tiny", action="store_true", help="few rows, one seed, one data set, to see that it runs; keeps nothing")
+    options.add_argument(
+        "--curvature", action="store_true", help="compare curvatures instead, 3 seeds"
+    )
+    options.add_argument(
+        "--columns", action="store_true", help="compare shares of the columns instead, 3 seeds"
+    )
+    options.add_argument(
+        "--tiny",
+        action="store_true",
+        help="few rows, one seed, one data set, to see that it runs; keeps nothing",
+    )
     options.add_argument("--report", action="store_true", help="only print")
     args = options.parse_args(arguments)
     if args.tiny:
@@ -408,9 +560,19 @@ def main(arguments: Sequence[str]) -> None:
         print(measure_curvature(wanted_curvatures()[-1], 1000))
         print(measure_columns(wanted_columns()[0], 1000))
         return
-    path, wished, key_of, measured = (RESULT, list(wanted(args.data.split(","), args.seeds)), key, measure)
+    path, wished, key_of, measured = (
+        RESULT,
+        list(wanted(args.data.split(","), args.seeds)),
+        key,
+        measure,
+    )
     if args.curvature:
-        path, wished, key_of, measured = (CURVED, wanted_curvatures(), curvature_key, measure_curvature)
+        path, wished, key_of, measured = (
+            CURVED,
+            wanted_curvatures(),
+            curvature_key,
+            measure_curvature,
+        )
     if args.columns:
         path, wished, key_of, measured = (SEEN, wanted_columns(), columns_key, measure_columns)
     if not args.report:
@@ -422,6 +584,16 @@ def main(arguments: Sequence[str]) -> None:
                 save_runs(path, runs)
                 runs[-1] = measured(runs[-1], None)
                 save_runs(path, runs)
-                told = (round(runs[-1][field], 4) for field in ("accuracy", "log_loss", "ratio") if field in runs[-1])
+                told = (
+                    round(runs[-1][field], 4)
+                    for field in ("accuracy", "log_loss", "ratio")
+                    if field in runs[-1]
+                )
                 print(*key_of(run), *told, flush=True)
-    print(columns_table() if args.columns else curvature_table() if args.curvature else f"{tables()}\n\n{verdicts()}")
+    print(
+        columns_table()
+        if args.columns
+        else curvature_table()
+        if args.curvature
+        else f"{tables()}\n\n{verdicts()}"
+    )

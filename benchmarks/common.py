@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the benchmarks: conditions of a run, kept results, data sets as arrays, subprocesses, and plots."""
+"""Shared by the benchmarks: conditions of a run, kept results, data sets as arrays, subprocesses,
+and plots."""
 
 import argparse
 import json
@@ -29,13 +30,22 @@ Run = dict[str, Any]
 Array = NDArray[Any]
 
 
-# Conditions ---------------------------------------------------------------------------------------------------------------------------
+# Conditions
+# --------------------------------------------------------------------------------------------------
 
 
 def machine() -> dict[str, object]:
     """Processor, load, versions, commit and time: kept beside every result."""
     info = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    names = (
+        [
+            line.split(":")[1].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        if info.exists()
+        else []
+    )
     return {
         "processor": names[0] if names else platform.processor(),
         "cores": os.cpu_count(),
@@ -49,7 +59,8 @@ def machine() -> dict[str, object]:
 
 
 def commit() -> str:
-    """The commit of the working tree, with a plus if files have changed since; what BENCHMARK_COMMIT says in a copy without its history."""
+    """The commit of the working tree, with a plus if files have changed since; what
+    BENCHMARK_COMMIT says in a copy without its history."""
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
         return os.environ.get("BENCHMARK_COMMIT", "")
@@ -58,7 +69,9 @@ def commit() -> str:
 
 def _git(*words: str) -> str:
     try:
-        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False
+        ).stdout.strip()
     except FileNotFoundError:  # no git here
         return ""
 
@@ -68,7 +81,8 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# Kept results -------------------------------------------------------------------------------------------------------------------------
+# Kept results
+# --------------------------------------------------------------------------------------------------
 
 
 def load_runs(path: Path) -> list[Run]:
@@ -94,13 +108,17 @@ def save_json(path: Path, result: object) -> None:
     part.replace(path)
 
 
-# Commands -----------------------------------------------------------------------------------------------------------------------------
+# Commands
+# --------------------------------------------------------------------------------------------------
 
 
 def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     """The parser of a benchmark's options; `--help` shows its module's docstring."""
     return argparse.ArgumentParser(
-        prog=f"python -m benchmarks {name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=f"python -m benchmarks {name}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
 
 
@@ -110,14 +128,26 @@ def command(name: str, *arguments: str) -> list[str]:
 
 
 def environment(threads: int = 1) -> dict[str, str]:
-    """Return a subprocess's environment: its number of threads, and the path by which its workers find this package."""
+    """Return a subprocess's environment: its number of threads, and the path by which its workers
+    find this package."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return os.environ | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": path,
+    }
 
 
 def measured_apart(name: str, *arguments: str) -> Run:
     """Run a benchmark in a fresh process and return the JSON object that it prints last."""
-    done = subprocess.run(command(name, *arguments), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command(name, *arguments),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -128,7 +158,8 @@ def print_result(result: object, out: Path | None = None) -> None:
         save_json(out, result)
 
 
-# Data ---------------------------------------------------------------------------------------------------------------------------------
+# Data
+# --------------------------------------------------------------------------------------------------
 
 
 class Parts(NamedTuple):
@@ -142,7 +173,8 @@ class Parts(NamedTuple):
 
 
 def equivalents(n: int, k: int, epsilon: float) -> float:
-    """How many true labels of k classes say as much as n draws at this epsilon, each by subset selection without a prior."""
+    """How many true labels of k classes say as much as n draws at this epsilon, each by subset
+    selection without a prior."""
     return float(n * ldp.SubsetSelection(k, epsilon).information() / np.log(k))
 
 
@@ -151,8 +183,11 @@ TRUE = "as many true labels"
 
 
 def rows_worth(y: Array, k: int, epsilon: float, seed: int) -> Array:
-    """Choose random rows, as many as the noisy labels of all rows are worth true ones, and one more where all are of one class."""
-    rows = np.random.default_rng(seed).permutation(len(y))[: max(2, round(equivalents(len(y), k, epsilon)))]
+    """Choose random rows, as many as the noisy labels of all rows are worth true ones, and one more
+    where all are of one class."""
+    rows = np.random.default_rng(seed).permutation(len(y))[
+        : max(2, round(equivalents(len(y), k, epsilon)))
+    ]
     return rows if len(set(y[rows])) > 1 else np.append(rows, np.flatnonzero(y != y[rows[0]])[0])
 
 
@@ -175,7 +210,8 @@ def worth(name: str, epsilon: float) -> str:
 
 @cache
 def parts(name: str, rows: int | None = None) -> Parts:
-    """Train and test rows of a data set, images flat in [0, 1]; sets without an official split are split once, two thirds to one third.
+    """Train and test rows of a data set, images flat in [0, 1]; sets without an official split are
+    split once, two thirds to one third.
 
     Parameters
     ----------
@@ -200,7 +236,8 @@ def scaled(images: Array) -> Array:
     return np.asarray(np.true_divide(images.reshape(len(images), -1), np.float32(255)))
 
 
-# Plots --------------------------------------------------------------------------------------------------------------------------------
+# Plots
+# --------------------------------------------------------------------------------------------------
 
 Panel = Callable[[Any], object]
 """Draws on the matplotlib axes that it is given."""
@@ -237,14 +274,22 @@ def save_plot(
     from matplotlib import pyplot
 
     figsize = (size[0] * len(rows[0]), size[1] * len(rows))
-    figure, axes = pyplot.subplots(len(rows), len(rows[0]), figsize=figsize, layout="constrained", squeeze=False, sharey=sharey)
+    figure, axes = pyplot.subplots(
+        len(rows), len(rows[0]), figsize=figsize, layout="constrained", squeeze=False, sharey=sharey
+    )
     for place, draw in zip(axes.flat, [draw for row in rows for draw in row], strict=True):
         draw(place)
     if title:
         figure.suptitle(title)
     if legend:
-        known = {label: line for place in axes.flat for line, label in zip(*place.get_legend_handles_labels(), strict=True)}
-        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(rows[0]), fontsize=8)
+        known = {
+            label: line
+            for place in axes.flat
+            for line, label in zip(*place.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            known.values(), known.keys(), loc="outside lower center", ncols=len(rows[0]), fontsize=8
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -3,21 +3,26 @@
 
     python -m benchmarks convex [--data fashion_mnist,made-10,made-100] [--seeds 3] [--report]
 
-Linear models with the logistic loss. Every method sees the same rows, cut to norm 1, and has the same ball of coefficients:
+Linear models with the logistic loss. Every method sees the same rows, cut to norm 1, and has the
+same ball of coefficients:
 
-* LP-RR-SGD: one pass over labels by randomized response, the mean iterate, steps by the exact second moment (published ones are shorter);
-  subset selection, SGD: the same with that law; LP-Normal-SGD: the same with Gaussian label vectors, delta 1e-5;
-* "..., minimum": the same release, learned from to the minimum of the unbiased empirical loss, as nothing forbids;
+* LP-RR-SGD: one pass over labels by randomized response, the mean iterate, steps by the exact
+  second moment (published ones are shorter); subset selection, SGD: the same with that law;
+  LP-Normal-SGD: the same with Gaussian label vectors, delta 1e-5;
+* "..., minimum": the same release, learned from to the minimum of the unbiased empirical loss, as
+  nothing forbids;
 * X'Y: one release by `FeatureSums`, delta 1e-5, to the minimum; also of all images;
-* likelihood: `SoftmaxRegression` on the exact likelihood of subset selection, with the best of five penalties, as the radii are chosen;
-  "own penalty": it chooses among them on the noisy labels alone, as a user would;
+* likelihood: `SoftmaxRegression` on the exact likelihood of subset selection, with the best of five
+  penalties, as the radii are chosen; "own penalty": it chooses among them on the noisy labels
+  alone, as a user would;
 * nothing: all coefficients 0.
 
-`fashion_mnist`: 200 components of gradient histograms, scaled and cut as in `small-epsilon`, 15,000 rows; accuracy on true test labels. The
-methods may choose the radius, of 10, 40 and 160 (SGD: the first two), on true test labels, in their favour: the mean at the best one.
-`made-K`: 20,000 rows on the unit sphere in 20 dimensions, K classes by a softmax model of known coefficients, whose norm is the radius,
-epsilon 1; excess risk over these coefficients in expectation over the labels of 20,000 test rows, next to the bound of
-`labeldp.research.bounds`.
+`fashion_mnist`: 200 components of gradient histograms, scaled and cut as in `small-epsilon`, 15,000
+rows; accuracy on true test labels. The methods may choose the radius, of 10, 40 and 160 (SGD: the
+first two), on true test labels, in their favour: the mean at the best one. `made-K`: 20,000 rows on
+the unit sphere in 20 dimensions, K classes by a softmax model of known coefficients, whose norm is
+the radius, epsilon 1; excess risk over these coefficients in expectation over the labels of 20,000
+test rows, next to the bound of `labeldp.research.bounds`.
 
 Labels are public here, so the noise is seeded. Results are kept run by run in results/convex.json.
 """
@@ -33,7 +38,18 @@ from scipy.special import log_softmax
 from sklearn.decomposition import PCA
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, now, parser, parts, save_runs
+from benchmarks.common import (
+    RESULTS,
+    Array,
+    Run,
+    equivalents,
+    load_runs,
+    machine,
+    now,
+    parser,
+    parts,
+    save_runs,
+)
 from benchmarks.small_epsilon.methods import DELTA, features
 from labeldp.aggregates import FeatureSums, Histogram
 from labeldp.learn import SoftmaxRegression
@@ -49,11 +65,19 @@ PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 BY_LAW = ("LP-RR", "subset selection", "LP-Normal")
 LIKELIHOODS = ("likelihood", "likelihood, own penalty")
 EVERY_ROW = "X'Y, all 60,000 rows"
-METHODS = (*(f"{name}{how}" for name in BY_LAW for how in (", SGD", ", minimum")), "X'Y", EVERY_ROW, *LIKELIHOODS, "no privacy", "nothing")
+METHODS = (
+    *(f"{name}{how}" for name in BY_LAW for how in (", SGD", ", minimum")),
+    "X'Y",
+    EVERY_ROW,
+    *LIKELIHOODS,
+    "no privacy",
+    "nothing",
+)
 
 
 class Data(NamedTuple):
-    """Rows of norm at most 1, labels, test rows with the probabilities of their classes, and the radii of the ball."""
+    """Rows of norm at most 1, labels, test rows with the probabilities of their classes, and the
+    radii of the ball."""
 
     X: Array
     y: Array
@@ -76,9 +100,21 @@ def _images(rows: int | None) -> Data:
     X, X_test = features("fashion_mnist", "gradients", rows)
     pca = PCA(200, random_state=0).fit(X)
     spread = pca.explained_variance_
-    seen = [np.column_stack([pca.transform(part) / spread**0.25, np.full(len(part), np.mean(spread**0.5) ** 0.5)]) for part in (X, X_test)]
+    seen = [
+        np.column_stack(
+            [pca.transform(part) / spread**0.25, np.full(len(part), np.mean(spread**0.5) ** 0.5)]
+        )
+        for part in (X, X_test)
+    ]
     reach = np.median(np.linalg.norm(seen[0], axis=1))
-    return Data(Problem("logistic", radius=1.0).rows(seen[0] / reach), y, seen[1] / reach, np.eye(10)[y_test], RADII, None)
+    return Data(
+        Problem("logistic", radius=1.0).rows(seen[0] / reach),
+        y,
+        seen[1] / reach,
+        np.eye(10)[y_test],
+        RADII,
+        None,
+    )
 
 
 def _made(n_classes: int, n: int = 20_000, width: int = 20) -> Data:
@@ -124,29 +160,44 @@ def convex(run: Run) -> dict[str, Run]:
         vectors = label_vectors(released)
         moment = second_moment(law)
         found[f"{name}, SGD"] = timed(
-            lambda problem, v=vectors, m=moment: sgd(data.X[order], v[order], problem, m), data, data.radii[:2], bound=law
+            lambda problem, v=vectors, m=moment: sgd(data.X[order], v[order], problem, m),
+            data,
+            data.radii[:2],
+            bound=law,
         )
         sums = data.X.T @ vectors
         found[f"{name}, minimum"] = descended(data, sums)
     found["X'Y"] = by_sums(data, epsilon, noise)
     found["no privacy"] = descended(data, data.X.T @ np.eye(k)[data.y])
-    return found | {"nothing": {"scores": {"": score(data, np.zeros((data.X.shape[1], k)))}, "seconds": 0.0}}
+    return found | {
+        "nothing": {"scores": {"": score(data, np.zeros((data.X.shape[1], k)))}, "seconds": 0.0}
+    }
 
 
 def likelihoods(run: Run) -> dict[str, Run]:
     """The exact likelihood of the same release by subset selection."""
     data = data_of(run["data"])
     classes = range(data.truth.shape[1])
-    noisy = ldp.privatize(data.y, ldp.SubsetSelection(len(classes), run["epsilon"]), classes=classes, noise=ldp.SeededNoise(run["seed"]))
+    noisy = ldp.privatize(
+        data.y,
+        ldp.SubsetSelection(len(classes), run["epsilon"]),
+        classes=classes,
+        noise=ldp.SeededNoise(run["seed"]),
+    )
     table = noisy.log_likelihood()
 
     def fit(C: float | tuple[float, ...]) -> Run:
         start = time.perf_counter()
-        model = SoftmaxRegression(C=C, fit_intercept=False, max_iter=100).fit_likelihood(data.X, table)
+        model = SoftmaxRegression(C=C, fit_intercept=False, max_iter=100).fit_likelihood(
+            data.X, table
+        )
         return score(data, model.coef_.T) | {"seconds": round(time.perf_counter() - start, 2)}
 
     one = {f"{C:g}": fit(C) for C in PENALTIES}
-    return {"likelihood": {"scores": one}, "likelihood, own penalty": {"scores": {"": fit(PENALTIES)}}}
+    return {
+        "likelihood": {"scores": one},
+        "likelihood, own penalty": {"scores": {"": fit(PENALTIES)}},
+    }
 
 
 def by_sums(data: Data, epsilon: float, noise: ldp.SeededNoise) -> Run:
@@ -158,7 +209,11 @@ def by_sums(data: Data, epsilon: float, noise: ldp.SeededNoise) -> Run:
 
 def every_row(run: Run) -> dict[str, Run]:
     """X'Y of all images."""
-    return {EVERY_ROW: by_sums(_images(None), run["epsilon"], ldp.SeededNoise(run["seed"]))} if run["data"] == "fashion_mnist" else {}
+    return (
+        {EVERY_ROW: by_sums(_images(None), run["epsilon"], ldp.SeededNoise(run["seed"]))}
+        if run["data"] == "fashion_mnist"
+        else {}
+    )
 
 
 def descended(data: Data, sums: Array) -> Run:
@@ -167,7 +222,9 @@ def descended(data: Data, sums: Array) -> Run:
 
     def fit(problem: Problem) -> Array:
         nonlocal W
-        W = minimise(data.X, sums, problem, steps=STEPS if len(data.radii) > 1 else 4 * STEPS, start=W)
+        W = minimise(
+            data.X, sums, problem, steps=STEPS if len(data.radii) > 1 else 4 * STEPS, start=W
+        )
         return W
 
     return timed(fit, data, data.radii)
@@ -208,7 +265,11 @@ def run_all(seeds: int, names: Sequence[str]) -> None:
                 continue
             start = time.perf_counter()
             kept["methods"] |= part(run)
-            kept[part.__name__] = {"machine": machine(), "finished": now(), "seconds": round(time.perf_counter() - start, 1)}
+            kept[part.__name__] = {
+                "machine": machine(),
+                "finished": now(),
+                "seconds": round(time.perf_counter() - start, 1),
+            }
             save_runs(RESULT, list(runs.values()))
             print(f"{part.__name__} {key(run)} {kept[part.__name__]['seconds']} s", flush=True)
 
@@ -217,30 +278,47 @@ def at_best_radius(runs: Sequence[Run], method: str, field: str) -> tuple[Array,
     """The figures of a method over seeds at the radius with the best mean, and that radius."""
     scores = [run["methods"][method]["scores"] for run in runs]
     sign = 1 if field == "accuracy" else -1
-    best = max(scores[0], key=lambda radius: sign * float(np.mean([each[radius][field] for each in scores])))
+    best = max(
+        scores[0],
+        key=lambda radius: sign * float(np.mean([each[radius][field] for each in scores])),
+    )
     return np.array([each[best][field] for each in scores]), best
 
 
 def _shown(values: Array, scale: float, digits: int) -> str:
-    return f"{scale * values.mean():.{digits}f} ± {scale * values.std(ddof=1 if len(values) > 1 else 0):.{digits}f}"
+    return (
+        f"{scale * values.mean():.{digits}f} ±"
+        f" {scale * values.std(ddof=1 if len(values) > 1 else 0):.{digits}f}"
+    )
 
 
 def tables() -> str:
     """The tables of the kept runs."""
     runs = load_runs(RESULT)
-    return (
-        f"{accuracies([run for run in runs if run['data'] == 'fashion_mnist'])}\n\n{risks([run for run in runs if 'made' in run['data']])}"
-    )
+    fashion = accuracies([run for run in runs if run["data"] == "fashion_mnist"])
+    return f"{fashion}\n\n{risks([run for run in runs if 'made' in run['data']])}"
 
 
 def accuracies(runs: Sequence[Run]) -> str:
     """Accuracy by method and epsilon, mean and deviation over seeds."""
     epsilons = sorted({run["epsilon"] for run in runs})
-    lines = [f"| Fashion-MNIST, accuracy, % | {' | '.join(f'eps {e:g}' for e in epsilons)} |", "|---" * (len(epsilons) + 1) + "|"]
-    lines.append(f"| label equivalents | {' | '.join(f'{equivalents(ROWS, 10, e):,.0f}' for e in epsilons)} |")
+    lines = [
+        f"| Fashion-MNIST, accuracy, % | {' | '.join(f'eps {e:g}' for e in epsilons)} |",
+        "|---" * (len(epsilons) + 1) + "|",
+    ]
+    lines.append(
+        "| label equivalents |"
+        f" {' | '.join(f'{equivalents(ROWS, 10, e):,.0f}' for e in epsilons)} |"
+    )
     for method in METHODS:
-        measured = [[run for run in runs if run["epsilon"] == epsilon and method in run["methods"]] for epsilon in epsilons]
-        cells = [_shown(at_best_radius(same, method, "accuracy")[0], 100, 1) if same else "" for same in measured]
+        measured = [
+            [run for run in runs if run["epsilon"] == epsilon and method in run["methods"]]
+            for epsilon in epsilons
+        ]
+        cells = [
+            _shown(at_best_radius(same, method, "accuracy")[0], 100, 1) if same else ""
+            for same in measured
+        ]
         lines.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -248,7 +326,11 @@ def accuracies(runs: Sequence[Run]) -> str:
 def risks(runs: Sequence[Run]) -> str:
     """Excess risk by method and number of classes, next to its bound."""
     names = [name for name in DATA if any(run["data"] == name for run in runs)]
-    heads = [f"{name.removeprefix('made-')} classes, {what}" for name in names for what in ("excess risk", "bound")]
+    heads = [
+        f"{name.removeprefix('made-')} classes, {what}"
+        for name in names
+        for what in ("excess risk", "bound")
+    ]
     lines = [f"| made, eps 1 | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for method in [method for method in METHODS if method != EVERY_ROW]:
         cells = []

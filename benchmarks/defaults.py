@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are LabelDPClassifier's defaults a good choice? Judged without one true label: `python -m benchmarks defaults [--stages] [--report]`.
+"""Are LabelDPClassifier's defaults a good choice? Judged without one true label: `python -m
+benchmarks defaults [--stages] [--report]`.
 
-Each run learns from four fifths of some training rows and is scored on the noisy labels of the rest, which it never saw: the mean
-log-evidence (larger is better) and the unbiased accuracy. Every setting differs from the defaults in one thing. Trees are trained by
-expectation-maximisation throughout, the default of few rows and of most estimators. MNIST and the KMNIST test images had no part in
-setting the defaults. Test parts are not touched. Results are kept in results/defaults.json, run by run.
+Each run learns from four fifths of some training rows and is scored on the noisy labels of the
+rest, which it never saw: the mean log-evidence (larger is better) and the unbiased accuracy. Every
+setting differs from the defaults in one thing. Trees are trained by expectation-maximisation
+throughout, the default of few rows and of most estimators. MNIST and the KMNIST test images had no
+part in setting the defaults. Test parts are not touched. Results are kept in results/defaults.json,
+run by run.
 """
 
 import time
@@ -19,7 +22,19 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, equivalents, load_json, load_runs, machine, parser, save_json, save_runs, scaled
+from benchmarks.common import (
+    RESULTS,
+    Array,
+    Run,
+    equivalents,
+    load_json,
+    load_runs,
+    machine,
+    parser,
+    save_json,
+    save_runs,
+    scaled,
+)
 from benchmarks.tabular import linear, pixels, trees
 from labeldp.learn import LearnOptions
 
@@ -46,13 +61,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "validation 0.2": {"validation_fraction": 0.2},
     "no refit": {"options": LearnOptions(refit=False)},
 }
-# A setting that cannot differ from the defaults is not run: two classes have one law and one stage, linear models no EM rounds.
-SAME = {"trees": {"two stages", "three stages", "law rr", "law subset", "correction em"}, "linear": {"one EM round"}}
+# A setting that cannot differ from the defaults is not run: two classes have one law and one stage,
+# linear models no EM rounds.
+SAME = {
+    "trees": {"two stages", "three stages", "law rr", "law subset", "correction em"},
+    "linear": {"one EM round"},
+}
 
 
-# Stages: where there are more than two classes, since with two one stage is used. Trees are the classifier's own.
+# Stages: where there are more than two classes, since with two one stage is used. Trees are the
+# classifier's own.
 STAGES_RESULT = RESULTS / "stages.json"
-STAGES_DATA = {"digits": ("softmax", "trees"), "mnist": ("softmax",), "fashion_mnist": ("softmax", "trees"), "kmnist": ("softmax",)}
+STAGES_DATA = {
+    "digits": ("softmax", "trees"),
+    "mnist": ("softmax",),
+    "fashion_mnist": ("softmax", "trees"),
+    "kmnist": ("softmax",),
+}
 STAGES_ROWS = {"softmax": ROWS, "trees": 3750}
 STAGES_EPSILONS = {"softmax": (0.5, 1.0, 2.0, 4.0), "trees": (1.0, 2.0)}
 STAGES = (1, 2, 3)
@@ -68,10 +93,17 @@ def staged_estimator(dataset: ldp.datasets.DataSet, learner: str) -> Any:
     return None
 
 
-def rows_of(name: str, seed: int, rows: int = ROWS) -> tuple[ldp.datasets.DataSet, tuple[Array, Array], tuple[Array, Array]]:
-    """The data set, and (learned from, scored on): features and labels of training rows, in a random order of this seed."""
+def rows_of(
+    name: str, seed: int, rows: int = ROWS
+) -> tuple[ldp.datasets.DataSet, tuple[Array, Array], tuple[Array, Array]]:
+    """The data set, and (learned from, scored on): features and labels of training rows, in a
+    random order of this seed."""
     dataset = loaded(name)
-    X, y = (dataset.X_train, dataset.y_train) if len(dataset.y_train) else (dataset.X_test, dataset.y_test)
+    X, y = (
+        (dataset.X_train, dataset.y_train)
+        if len(dataset.y_train)
+        else (dataset.X_test, dataset.y_test)
+    )
     chosen = np.random.default_rng(seed).permutation(len(y))[:rows]
     X, y = X[chosen], y[chosen]
     if X.ndim > 2:
@@ -85,11 +117,18 @@ def measure(name: str, setting: str, epsilon: float, seed: int) -> Run:
     warnings.simplefilter("ignore")
     dataset, (X, y), (X_held, y_held) = rows_of(name, seed)
     k = dataset.n_classes
-    held_out = ldp.privatize(y_held, ldp.SubsetSelection(k, epsilon), noise=ldp.SeededNoise(seed + 1000))
+    held_out = ldp.privatize(
+        y_held, ldp.SubsetSelection(k, epsilon), noise=ldp.SeededNoise(seed + 1000)
+    )
     start = time.perf_counter()
     settings = (EM if DATA[name] is trees else {}) | SETTINGS[setting]
     model = ldp.LabelDPClassifier(
-        DATA[name](dataset), epsilon=epsilon, classes=range(k), noise=ldp.SeededNoise(seed), random_state=seed, **settings
+        DATA[name](dataset),
+        epsilon=epsilon,
+        classes=range(k),
+        noise=ldp.SeededNoise(seed),
+        random_state=seed,
+        **settings,
     ).fit(X, y)
     proba = model.predict_proba(X_held)
     return {
@@ -104,14 +143,20 @@ def measure(name: str, setting: str, epsilon: float, seed: int) -> Run:
 
 
 def measure_stages(name: str, learner: str, epsilon: float, seed: int, n_stages: int) -> Run:
-    """One run in so many stages; trees of pixels get 20 principal components, so that it takes seconds."""
+    """One run in so many stages; trees of pixels get 20 principal components, so that it takes
+    seconds."""
     warnings.simplefilter("ignore")
     dataset, (X, y), (X_held, y_held) = rows_of(name, seed, STAGES_ROWS[learner])
     k = dataset.n_classes
     if learner == "trees" and X.shape[1] > 64:
         reduce = make_pipeline(PCA(20, random_state=0), StandardScaler()).fit(X)
         X, X_held = reduce.transform(X), reduce.transform(X_held)
-    held_out = ldp.privatize(y_held, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed + 1000))
+    held_out = ldp.privatize(
+        y_held,
+        ldp.SubsetSelection(k, epsilon),
+        classes=range(k),
+        noise=ldp.SeededNoise(seed + 1000),
+    )
     start = time.process_time()
     model = ldp.LabelDPClassifier(
         staged_estimator(dataset, learner),
@@ -142,7 +187,9 @@ def wanted_stages(seeds: int) -> Iterator[tuple[str, str, float, int, int]]:
         for seed in range(seeds if learner == "softmax" else min(seeds, 2)):
             for name, learners in STAGES_DATA.items():
                 if learner in learners:
-                    yield from ((name, learner, epsilon, seed, n) for epsilon in epsilons for n in STAGES)
+                    yield from (
+                        (name, learner, epsilon, seed, n) for epsilon in epsilons for n in STAGES
+                    )
 
 
 def wanted(seeds: int) -> Iterator[tuple[str, str, float, int]]:
@@ -159,39 +206,63 @@ def _worth(name: str, rows: int, epsilon: float) -> str:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """Differences from the defaults, paired over seeds: evidence in thousandths of a nat a row, accuracy in points."""
+    """Differences from the defaults, paired over seeds: evidence in thousandths of a nat a row,
+    accuracy in points."""
     found = {(r["data"], r["setting"], r["seed"]): r for r in runs}
     blocks = []
     for name in DATA:
-        seeds = sorted({seed for data, setting, seed in found if data == name and setting == "defaults"})
+        seeds = sorted(
+            {seed for data, setting, seed in found if data == name and setting == "defaults"}
+        )
         base = {seed: found[name, "defaults", seed] for seed in seeds}
         if not base:
             continue
         accuracy = 100 * np.mean([r["accuracy"] for r in base.values()])
         worth = _worth(name, LEARNED.get(name, ROWS * 4 // 5), base[seeds[0]]["epsilon"])
-        lines = [f"{name}: defaults, estimated accuracy {accuracy:.1f} %, {len(seeds)} seeds, label equivalents {worth}"]
+        lines = [
+            (
+                f"{name}: defaults, estimated accuracy {accuracy:.1f} %, {len(seeds)} seeds, label"
+                f" equivalents {worth}"
+            )
+        ]
         for setting in list(SETTINGS)[1:]:
-            pairs = [(found[name, setting, seed], base[seed]) for seed in seeds if (name, setting, seed) in found]
+            pairs = [
+                (found[name, setting, seed], base[seed])
+                for seed in seeds
+                if (name, setting, seed) in found
+            ]
             if pairs:
                 gain = np.array([1000 * (a["evidence"] - b["evidence"]) for a, b in pairs])
                 points = np.array([100 * (a["accuracy"] - b["accuracy"]) for a, b in pairs])
                 error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
-                lines.append(f"  {setting:26} evidence {gain.mean():+7.2f} +- {error:5.2f}   estimated accuracy {points.mean():+6.2f}")
+                lines.append(
+                    f"  {setting:26} evidence {gain.mean():+7.2f} +- {error:5.2f}   estimated"
+                    f" accuracy {points.mean():+6.2f}"
+                )
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
 def report_stages(runs: Sequence[Run]) -> str:
-    """Gains over one stage, paired over seeds: evidence in thousandths of a nat a row, accuracy in points; and what they cost."""
+    """Gains over one stage, paired over seeds: evidence in thousandths of a nat a row, accuracy in
+    points; and what they cost."""
     found = {(r["data"], r["learner"], r["epsilon"], r["seed"], r["stages"]): r for r in runs}
     lines = [
-        "| data, learner | eps | label equivalents | 1 stage: accuracy, core s | 2 stages: evidence, accuracy, core s | 3 stages | seeds |",
+        (
+            "| data, learner | eps | label equivalents | 1 stage: accuracy, core s | 2 stages:"
+            " evidence, accuracy, core s | 3 stages | seeds |"
+        ),
         "|---" * 7 + "|",
     ]
     for name, learner, epsilon in dict.fromkeys(key[:3] for key in found):
         seeds = [key[3] for key in found if key[:3] == (name, learner, epsilon) and key[4] == 1]
         one = [found[name, learner, epsilon, seed, 1] for seed in seeds]
-        cells = [f"{100 * np.mean([r['accuracy'] for r in one]):.1f}, {np.mean([r['core_seconds'] for r in one]):.1f} s"]
+        cells = [
+            (
+                f"{100 * np.mean([r['accuracy'] for r in one]):.1f},"
+                f" {np.mean([r['core_seconds'] for r in one]):.1f} s"
+            )
+        ]
         for n in STAGES[1:]:
             more = [found.get((name, learner, epsilon, seed, n)) for seed in seeds]
             pairs = [(a, b) for a, b in zip(more, one, strict=True) if a]
@@ -200,17 +271,35 @@ def report_stages(runs: Sequence[Run]) -> str:
                 continue
             gains = np.array([1000 * (a["evidence"] - b["evidence"]) for a, b in pairs])
             points = np.mean([100 * (a["accuracy"] - b["accuracy"]) for a, b in pairs])
-            cells.append(f"{gains.mean():+.1f}, {points:+.1f}, {np.mean([a['core_seconds'] for a, _ in pairs]):.1f} s")
+            cells.append(
+                f"{gains.mean():+.1f}, {points:+.1f},"
+                f" {np.mean([a['core_seconds'] for a, _ in pairs]):.1f} s"
+            )
         worth = _worth(name, one[0]["rows"], epsilon)
-        lines.append(f"| {name}, {learner} | {epsilon:g} | {worth} | {' | '.join(cells)} | {len(seeds)} |")
-    softmax = [(run, [found.get((*key[:4], n)) for n in STAGES[1:]]) for key, run in found.items() if key[1] == "softmax" and key[4] == 1]
+        lines.append(
+            f"| {name}, {learner} | {epsilon:g} | {worth} | {' | '.join(cells)} | {len(seeds)} |"
+        )
+    softmax = [
+        (run, [found.get((*key[:4], n)) for n in STAGES[1:]])
+        for key, run in found.items()
+        if key[1] == "softmax" and key[4] == 1
+    ]
     told = []
     for at, n in enumerate(STAGES[1:]):
         pairs = [(again, run) for run, more in softmax if (again := more[at])]
         gains = np.array([1000 * (a["evidence"] - b["evidence"]) for a, b in pairs])
         times = sum(a["core_seconds"] for a, _ in pairs) / sum(b["core_seconds"] for _, b in pairs)
-        told.append(f"{n} stages {gains.mean():+.1f} ± {gains.std(ddof=1) / np.sqrt(len(gains)):.1f}, {times:.1f} times the time")
-    return "\n".join([*lines, "", f"All {len(softmax)} softmax runs, mean and standard error: {'; '.join(told)}."])
+        told.append(
+            f"{n} stages {gains.mean():+.1f} ± {gains.std(ddof=1) / np.sqrt(len(gains)):.1f},"
+            f" {times:.1f} times the time"
+        )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"All {len(softmax)} softmax runs, mean and standard error: {'; '.join(told)}.",
+        ]
+    )
 
 
 def run_settings(seeds: int, names: Sequence[str]) -> None:
@@ -248,8 +337,14 @@ def main(arguments: Sequence[str]) -> None:
     options = parser("defaults", __doc__)
     options.add_argument("--data", default=",".join(dict.fromkeys([*DATA, *STAGES_DATA])))
     options.add_argument("--seeds", type=int, default=4)
-    options.add_argument("--stages", action="store_true", help="one, two and three stages, instead of the other settings")
-    options.add_argument("--learner", choices=list(STAGES_EPSILONS), default="", help="with --stages: this one alone")
+    options.add_argument(
+        "--stages",
+        action="store_true",
+        help="one, two and three stages, instead of the other settings",
+    )
+    options.add_argument(
+        "--learner", choices=list(STAGES_EPSILONS), default="", help="with --stages: this one alone"
+    )
     options.add_argument("--report", action="store_true", help="only print what is kept")
     args = options.parse_args(arguments)
     if args.stages:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 at random moments of a release: `python -m benchmarks faults [--engine local|spark|ray] [--kills N]`.
+"""kill -9 at random moments of a release: `python -m benchmarks faults [--engine local|spark|ray]
+[--kills N]`.
 
-Local: the driver is killed. Spark and Ray: one of the workers is. The same release is then asked for again until it is done, and must be
-as if nothing had happened: equal to an undisturbed run under the same secret, charged once, every row drawn under one key, nothing left
-behind after `labeldp ledger repair`. Each kill is kept in results/faults.json; a run that is broken off goes on from there.
+Local: the driver is killed. Spark and Ray: one of the workers is. The same release is then asked
+for again until it is done, and must be as if nothing had happened: equal to an undisturbed run
+under the same secret, charged once, every row drawn under one key, nothing left behind after
+`labeldp ledger repair`. Each kill is kept in results/faults.json; a run that is broken off goes on
+from there.
 """
 
 import argparse
@@ -38,10 +41,20 @@ K, FILES, TRIES = 10, 8, 5
 def make_input(folder: Path, rows: int) -> None:
     """Several Parquet files with ids, labels and a feature, from a fixed seed."""
     rng = np.random.default_rng(0)
-    table = pa.table({"row": rng.permutation(rows), "label": rng.integers(0, K, rows, np.int32), "x": rng.random(rows, np.float32)})
+    table = pa.table(
+        {
+            "row": rng.permutation(rows),
+            "label": rng.integers(0, K, rows, np.int32),
+            "x": rng.random(rows, np.float32),
+        }
+    )
     folder.mkdir(parents=True)
     for i in range(FILES):
-        pq.write_table(table.slice(i * rows // FILES, rows // FILES), folder / f"rows-{i}.parquet", row_group_size=1 << 15)
+        pq.write_table(
+            table.slice(i * rows // FILES, rows // FILES),
+            folder / f"rows-{i}.parquet",
+            row_group_size=1 << 15,
+        )
 
 
 def release(engine: str, table: Any, source: Path, place: Path) -> None:
@@ -94,39 +107,75 @@ def problems(source: Path, place: Path, record: Path, rows: int) -> list[str]:
     ledger = labeldp.Ledger(place / "ledger.db")
     notes = [json.loads(line) for line in record.read_text().splitlines()]
     runs = ledger.runs()
-    found = [] if [run.state for run in runs] == ["settled"] else [f"runs: {[run.state for run in runs]}"]
+    found = (
+        []
+        if [run.state for run in runs] == ["settled"]
+        else [f"runs: {[run.state for run in runs]}"]
+    )
     found += [] if ledger.spent("faults", "label") == 1.0 else ["charged more than once"]
     found += [f"ledger: {problem}" for problem in ledger.verify()]
     keys = {(note["run"], note["key"]) for note in notes if "key" in note}
     found += [] if len(keys) == 1 else [f"{len(keys)} keys drew"]
     out = pq.read_table(place / "out")
-    secrets = {note["secret"] for note in notes if note.get("secret") and note["run"] == runs[0].run_id}
-    expected = undisturbed(source, place / "undisturbed", runs[0].run_id, bytes.fromhex(secrets.pop()))
-    found += [] if out.num_rows == rows and out.equals(expected) else ["not the rows of an undisturbed run"]
+    secrets = {
+        note["secret"] for note in notes if note.get("secret") and note["run"] == runs[0].run_id
+    }
+    expected = undisturbed(
+        source, place / "undisturbed", runs[0].run_id, bytes.fromhex(secrets.pop())
+    )
+    found += (
+        []
+        if out.num_rows == rows and out.equals(expected)
+        else ["not the rows of an undisturbed run"]
+    )
     repair(ledger)
     found += [f"left behind: {orphan}" for orphan in orphans(ledger, minutes=1e-6)]
-    strange = {path.name for path in place.iterdir()} - {"out", "out.manifest.json", "undisturbed", "record"}
+    strange = {path.name for path in place.iterdir()} - {
+        "out",
+        "out.manifest.json",
+        "undisturbed",
+        "record",
+    }
     found += [f"left behind: {name}" for name in strange if not name.startswith("ledger.db")]
     return found
 
 
 def repair(ledger: Any) -> None:
     """`labeldp ledger repair --yes`, of everything however new."""
-    words = [sys.executable, "-m", "labeldp", "ledger", "repair", "--yes", "--older-than", "1e-6", "--ledger", str(ledger.location)]
+    words = [
+        sys.executable,
+        "-m",
+        "labeldp",
+        "ledger",
+        "repair",
+        "--yes",
+        "--older-than",
+        "1e-6",
+        "--ledger",
+        str(ledger.location),
+    ]
     subprocess.run(words, check=True, capture_output=True)
 
 
 def environment(record: Path) -> dict[str, str]:
-    """Return the environment of recorded processes, in which Python imports recording/sitecustomize.py at the start."""
+    """Return the environment of recorded processes, in which Python imports
+    recording/sitecustomize.py at the start."""
     found = common.environment() | {"LABELDP_RECORD": str(record)}
-    return found | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks" / "recording"), str(ROOT / "src"), found["PYTHONPATH"]])}
+    return found | {
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT / "benchmarks" / "recording"), str(ROOT / "src"), found["PYTHONPATH"]]
+        )
+    }
 
 
 def kill_a_driver(source: Path, place: Path, moment: float | None) -> dict[str, object]:
-    """Kill the process of a local release `moment` seconds after its start; None: let it be, and take the time."""
+    """Kill the process of a local release `moment` seconds after its start; None: let it be, and
+    take the time."""
     release_alone = command("faults", "--release", str(source), str(place))
     env = environment(place / "record")
-    with subprocess.Popen(release_alone, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+    with subprocess.Popen(
+        release_alone, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
         assert child.stdout is not None
         if child.stdout.readline().strip() != b"ready":
             raise RuntimeError("The release did not start; run it by hand.")
@@ -141,8 +190,11 @@ def kill_a_driver(source: Path, place: Path, moment: float | None) -> dict[str, 
     return {"killed": code == -signal.SIGKILL, "published": (place / "out").exists()}
 
 
-def kill_a_worker(run: Callable[[], None], workers: Callable[[], list[int]], moment: float, rng: random.Random) -> dict[str, object]:
-    """Run a release and kill one of the engine's workers after `moment` seconds, or as soon as there is one."""
+def kill_a_worker(
+    run: Callable[[], None], workers: Callable[[], list[int]], moment: float, rng: random.Random
+) -> dict[str, object]:
+    """Run a release and kill one of the engine's workers after `moment` seconds, or as soon as
+    there is one."""
     killed: list[int] = []
     done = threading.Event()
 
@@ -175,7 +227,9 @@ def processes(*marks: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                line = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
             except OSError:
                 continue
             if any(mark in line for mark in marks):
@@ -211,7 +265,13 @@ class Cluster:
             from labeldp.tables import spark
 
             session = spark.start()
-            self.table, self.marks = spark.read(session, Place.of(source)).repartition(6), ("pyspark.daemon", "pyspark/daemon")
+            self.table, self.marks = (
+                spark.read(session, Place.of(source)).repartition(6),
+                (
+                    "pyspark.daemon",
+                    "pyspark/daemon",
+                ),
+            )
         else:
             from labeldp.tables import ray
 
@@ -220,21 +280,31 @@ class Cluster:
         self.source, self.record = source, record
 
     def workers(self) -> list[int]:
-        """Processes that run our code now; of Spark the children of its daemon, of Ray those that have a task.
+        """Processes that run our code now; of Spark the children of its daemon, of Ray those that
+        have a task.
 
-        Ray's agents are left alone: a node does not outlive them, and the only one here is the driver's.
+        Ray's agents are left alone: a node does not outlive them, and the only one here is the
+        driver's.
         """
         found = processes(*self.marks)
         if self.engine == "ray":
-            return [pid for pid in found if not any(name in _command(pid) for name in (b"IDLE", b"_Keeper", b"Agent"))]
+            return [
+                pid
+                for pid in found
+                if not any(name in _command(pid) for name in (b"IDLE", b"_Keeper", b"Agent"))
+            ]
         return [pid for pid in found if _parent(pid) in found] or []
 
     def disturb(self, place: Path, moment: float, rng: random.Random) -> dict[str, object]:
         """Kill a worker; where the engine gave up, ask again."""
         self.record.write_text("")
-        said = kill_a_worker(lambda: release(self.engine, self.table, self.source, place), self.workers, moment, rng)
+        said = kill_a_worker(
+            lambda: release(self.engine, self.table, self.source, place), self.workers, moment, rng
+        )
         attempts = 1
-        while said["driver_saw"] and attempts < TRIES and not (place / "out.manifest.json").exists():
+        while (
+            said["driver_saw"] and attempts < TRIES and not (place / "out.manifest.json").exists()
+        ):
             attempts += 1
             try:
                 release(self.engine, self.table, self.source, place)
@@ -259,8 +329,11 @@ def _parent(pid: int) -> int:
         return -1
 
 
-def take(engine: str, kills: int, folder: Path, keep: Callable[[dict[str, object]], None], seed: int = 0) -> None:
-    """Make so many kills of running processes on an engine and keep what came of each attempt at one."""
+def take(
+    engine: str, kills: int, folder: Path, keep: Callable[[dict[str, object]], None], seed: int = 0
+) -> None:
+    """Make so many kills of running processes on an engine and keep what came of each attempt at
+    one."""
     source, rows = folder / "in", ROWS[engine]
     make_input(source, rows)
     subject = Local(source) if engine == "local" else Cluster(engine, source, folder / "record")
@@ -273,7 +346,12 @@ def take(engine: str, kills: int, folder: Path, keep: Callable[[dict[str, object
         place.mkdir()
         moment = rng.uniform(0, 1.02 * whole)
         said = subject.disturb(place, moment, rng)
-        facts = {"moment": round(moment, 3), "of": round(whole, 3), **said, "problems": problems(source, place, place / "record", rows)}
+        facts = {
+            "moment": round(moment, 3),
+            "of": round(whole, 3),
+            **said,
+            "problems": problems(source, place, place / "record", rows),
+        }
         keep(facts)
         kills -= bool(said["killed"])
         shutil.rmtree(place)
@@ -300,7 +378,10 @@ def table(kept: dict[str, Any]) -> str:
         runs = each["kills"]
         killed = [run for run in runs if run["killed"]]
         bad = sum(bool(run["problems"]) for run in runs)
-        lines.append(f"| {engine} | {len(runs)} | {len(killed)} | {sum(run['attempts'] for run in runs)} | {bad} |")
+        lines.append(
+            f"| {engine} | {len(runs)} | {len(killed)} | {sum(run['attempts'] for run in runs)} |"
+            f" {bad} |"
+        )
     return "\n".join(lines)
 
 
@@ -312,8 +393,14 @@ def tables() -> str:
 def main(arguments: Sequence[str]) -> None:
     """Make the kills that are still missing, keep each, print the table."""
     options = parser("faults", __doc__)
-    options.add_argument("--engine", choices=FULL, action="append", help="only this one; repeat it for several")
-    options.add_argument("--kills", type=int, help="of each engine, while running; default: 200 locally, 20 on Spark and on Ray")
+    options.add_argument(
+        "--engine", choices=FULL, action="append", help="only this one; repeat it for several"
+    )
+    options.add_argument(
+        "--kills",
+        type=int,
+        help="of each engine, while running; default: 200 locally, 20 on Spark and on Ray",
+    )
     options.add_argument("--afresh", action="store_true", help="forget the kills that are kept")
     options.add_argument("--report", action="store_true", help="only print the table")
     options.add_argument("--release", nargs=2, type=Path, help=argparse.SUPPRESS)
@@ -323,7 +410,9 @@ def main(arguments: Sequence[str]) -> None:
         return
     kept = load_json(RESULT) if RESULT.exists() and not args.afresh else {}
     for engine in () if args.report else args.engine or FULL:
-        mine = kept.setdefault(engine, {"conditions": {"rows": ROWS[engine], "machine": machine()}, "kills": []})
+        mine = kept.setdefault(
+            engine, {"conditions": {"rows": ROWS[engine], "machine": machine()}, "kills": []}
+        )
         wanted = args.kills or FULL[engine]
 
         def keep(facts: dict[str, object], mine: dict[str, Any] = mine) -> None:

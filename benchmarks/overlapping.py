@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are ten overlapping tables of counts better than counts of one clustering, or noisy labels, at the same epsilon?
+"""Are ten overlapping tables of counts better than counts of one clustering, or noisy labels, at
+the same epsilon?
 
-    python -m benchmarks overlapping [--epsilon 0.1,0.25,0.5,1,2] [--seeds 3] [--report] [--independence]
+    python -m benchmarks overlapping [--epsilon 0.1,0.25,0.5,1,2] [--seeds 3] [--report]
+    [--independence]
 
-Adult: every method gets the same epsilon for the same rows, and is scored by accuracy, log-loss and AUC on true test labels.
+Adult: every method gets the same epsilon for the same rows, and is scored by accuracy, log-loss and
+AUC on true test labels.
 
-* ten tables: ten two-way tables of label counts in one request (`Marginals`), then `CountsClassifier`;
+* ten tables: ten two-way tables of label counts in one request (`Marginals`), then
+  `CountsClassifier`;
 * ten tables, then trees: gradient boosting on what the tables say of each row (`student=`);
 * one-way tables: one for each of the same ten columns;
 * one clustering: `ProportionClassifier`, counts of clusters, with all of epsilon;
-* RR: randomized response of each label, learned by its exact likelihood (`LabelDPClassifier`), by the same regression and by trees.
+* RR: randomized response of each label, learned by its exact likelihood (`LabelDPClassifier`), by
+  the same regression and by trees.
 
-The columns are rounded for all linear methods by round numbers that were fixed before any run; the ten tables are neighbours in the
-data set's order of columns, in a ring, so that no label chose them. The regression is one on indicators of these columns, C = 1 for all;
-the trees are those of `small-epsilon`, on the columns as they are. In trials before this one other columns were paired by hand, at C =
-0.01, 0.1 and 1, and scored on test labels: C = 1, the default of scikit-learn, was the best of these at epsilon 1. Labels are public, the
-noise is seeded; the results are kept run by run in results/overlapping.json.
+The columns are rounded for all linear methods by round numbers that were fixed before any run; the
+ten tables are neighbours in the data set's order of columns, in a ring, so that no label chose
+them. The regression is one on indicators of these columns, C = 1 for all; the trees are those of
+`small-epsilon`, on the columns as they are. In trials before this one other columns were paired by
+hand, at C = 0.01, 0.1 and 1, and scored on test labels: C = 1, the default of scikit-learn, was the
+best of these at epsilon 1. Labels are public, the noise is seeded; the results are kept run by run
+in results/overlapping.json.
 
-`--independence` prints what the likelihood loses by taking the counts of overlapping tables as independent: the standard deviation of
-the log-odds of a row, against that of the best weights of the same counts, from the exact covariance of all counts at the model without
-privacy.
+`--independence` prints what the likelihood loses by taking the counts of overlapping tables as
+independent: the standard deviation of the log-odds of a row, against that of the best weights of
+the same counts, from the exact covariance of all counts at the model without privacy.
 """
 
 import time
@@ -44,7 +51,12 @@ from labeldp.learn import CountsClassifier, Groupings, ProportionClassifier
 RESULT = RESULTS / "overlapping.json"
 EPSILONS, SEEDS = (0.1, 0.25, 0.5, 1.0, 2.0), 3
 SCORES = {"accuracy": "accuracy, %", "log_loss": "log-loss", "auc": "AUC"}
-BINS = {"age": (25, 35, 45, 55, 65), "hours-per-week": (35, 41, 50), "capital-gain": (1, 5000), "capital-loss": (1,)}
+BINS = {
+    "age": (25, 35, 45, 55, 65),
+    "hours-per-week": (35, 41, 50),
+    "capital-gain": (1, 5000),
+    "capital-loss": (1,),
+}
 COLUMNS = (
     "age",
     "workclass",
@@ -72,7 +84,9 @@ def _levels(X: Array, data: Any) -> Any:
     frame = pd.DataFrame(X, columns=list(data.columns))
     found = {}
     for name in ("age", "hours-per-week", "capital-gain", "capital-loss"):
-        found[name] = np.array([f"{name} {i}" for i in range(len(BINS[name]) + 1)])[np.digitize(frame[name], BINS[name])]
+        found[name] = np.array([f"{name} {i}" for i in range(len(BINS[name]) + 1)])[
+            np.digitize(frame[name], BINS[name])
+        ]
     for name in COLUMNS:
         if name in data.categories:
             names = np.array([*data.categories[name], "?"])
@@ -86,41 +100,63 @@ def _regression() -> Any:
 
 
 def _trees() -> Any:
-    return HistGradientBoostingClassifier(categorical_features=list(_adult()[0].categorical), max_leaf_nodes=15, l2_regularization=1.0)
+    return HistGradientBoostingClassifier(
+        categorical_features=list(_adult()[0].categorical), max_leaf_nodes=15, l2_regularization=1.0
+    )
 
 
 def _tables(by: Sequence[Any], epsilon: float, seed: int, *, trees: bool = False) -> Array:
     data, rows, test = _adult()
     asked = Groupings(rows, by)
-    answer = ldp.aggregate(data.y_train, asked.query(2, epsilon), asked.groups, noise=ldp.SeededNoise(seed))
+    answer = ldp.aggregate(
+        data.y_train, asked.query(2, epsilon), asked.groups, noise=ldp.SeededNoise(seed)
+    )
     model = CountsClassifier(_regression()).fit(rows, asked.tables(answer))
     if not trees:
         return model.predict_proba(test)
     student = _trees().set_params(random_state=seed)
     n = len(rows)
-    student.fit(np.tile(data.X_train, (2, 1)), np.repeat([0, 1], n), sample_weight=model.posterior_.T.reshape(-1))
+    student.fit(
+        np.tile(data.X_train, (2, 1)),
+        np.repeat([0, 1], n),
+        sample_weight=model.posterior_.T.reshape(-1),
+    )
     return np.asarray(student.predict_proba(data.X_test))
 
 
 def _clustering(epsilon: float, seed: int) -> Array:
     data, rows, test = _adult()
     encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-    model = ProportionClassifier(_regression(), epsilon=epsilon, classes=range(2), embedder=encoder, noise=ldp.SeededNoise(seed))
+    model = ProportionClassifier(
+        _regression(),
+        epsilon=epsilon,
+        classes=range(2),
+        embedder=encoder,
+        noise=ldp.SeededNoise(seed),
+    )
     return np.asarray(model.fit(rows, data.y_train).predict_proba(test))
 
 
 def _response(epsilon: float, seed: int, *, trees: bool = False) -> Array:
     data, rows, test = _adult()
-    estimator, X, X_test = (_trees(), data.X_train, data.X_test) if trees else (_regression(), rows, test)
+    estimator, X, X_test = (
+        (_trees(), data.X_train, data.X_test) if trees else (_regression(), rows, test)
+    )
     law = ldp.RandomizedResponse(2, epsilon)
     noisy = ldp.privatize(data.y_train, law, noise=ldp.SeededNoise(seed))
-    model = ldp.LabelDPClassifier(estimator, correction="likelihood", random_state=seed).fit(X, noisy)
+    model = ldp.LabelDPClassifier(estimator, correction="likelihood", random_state=seed).fit(
+        X, noisy
+    )
     return np.asarray(model.predict_proba(X_test))
 
 
 def _no_privacy(seed: int, *, trees: bool = False) -> Array:
     data, rows, test = _adult()
-    estimator, X, X_test = (_trees().set_params(random_state=seed), data.X_train, data.X_test) if trees else (_regression(), rows, test)
+    estimator, X, X_test = (
+        (_trees().set_params(random_state=seed), data.X_train, data.X_test)
+        if trees
+        else (_regression(), rows, test)
+    )
     return np.asarray(estimator.fit(X, data.y_train).predict_proba(X_test))
 
 
@@ -161,8 +197,13 @@ def measure(run: Run) -> Run:
     p = METHODS[run["method"]](run["epsilon"], run["seed"])
     seconds = time.perf_counter() - start
     p = np.clip(p, 1e-6, 1 - 1e-6)
-    scores = {"accuracy": 100 * float((p.argmax(axis=1) == truth).mean()), "log_loss": float(log_loss(truth, p))}
-    return run | scores | {"auc": float(roc_auc_score(truth, p[:, 1])), "seconds": round(seconds, 1)}
+    scores = {
+        "accuracy": 100 * float((p.argmax(axis=1) == truth).mean()),
+        "log_loss": float(log_loss(truth, p)),
+    }
+    return (
+        run | scores | {"auc": float(roc_auc_score(truth, p[:, 1])), "seconds": round(seconds, 1)}
+    )
 
 
 def run_all(epsilons: Sequence[float], seeds: int) -> None:
@@ -192,14 +233,31 @@ def markdown(runs: Sequence[Run]) -> str:
         found = cells(runs, score)
         digits = 1 if score == "accuracy" else 4
 
-        def shown(epsilon: float, method: str, found: dict[tuple[Any, ...], Array] = found, digits: int = digits) -> str:
+        def shown(
+            epsilon: float,
+            method: str,
+            found: dict[tuple[Any, ...], Array] = found,
+            digits: int = digits,
+        ) -> str:
             values = found.get((None if method.startswith("no privacy") else epsilon, method))
-            return "" if values is None else f"{values.mean():.{digits}f} ± {values.std(ddof=min(1, len(values) - 1)):.{digits}f}"
+            return (
+                ""
+                if values is None
+                else (
+                    f"{values.mean():.{digits}f} ±"
+                    f" {values.std(ddof=min(1, len(values) - 1)):.{digits}f}"
+                )
+            )
 
-        lines = [f"| adult: {name} | label equivalents | " + " | ".join(METHODS) + " |", "|" + "---|" * (len(METHODS) + 2)]
+        lines = [
+            f"| adult: {name} | label equivalents | " + " | ".join(METHODS) + " |",
+            "|" + "---|" * (len(METHODS) + 2),
+        ]
         for epsilon in sorted({at for at, _ in found if at is not None}):
             lines.append(
-                f"| eps {epsilon:g} | {worth('adult', epsilon)} | " + " | ".join(shown(epsilon, method) for method in METHODS) + " |"
+                f"| eps {epsilon:g} | {worth('adult', epsilon)} | "
+                + " | ".join(shown(epsilon, method) for method in METHODS)
+                + " |"
             )
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
@@ -211,7 +269,8 @@ def tables() -> str:
 
 
 def independence() -> str:
-    """Compare the weights that take all counts as independent with the best ones, which know their covariance."""
+    """Compare the weights that take all counts as independent with the best ones, which know their
+    covariance."""
     data, rows, _ = _adult()
     asked = Groupings(rows, PAIRS)
     n = len(rows)
@@ -222,13 +281,20 @@ def independence() -> str:
     cells = [sparse.csr_matrix((np.ones(n), (np.arange(n), groups))) for groups in asked.groups.T]
     members = sparse.hstack(cells).tocsr()
     slope, chance = (members.T @ spread @ X).toarray(), (members.T @ spread @ members).toarray()
-    slope, chance = np.vstack([slope, -slope]), np.block([[chance, -chance], [-chance, chance]])  # of both classes' counts
+    # of both classes' counts
+    slope, chance = np.vstack([slope, -slope]), np.block([[chance, -chance], [-chance, chance]])
     penalty, own = np.eye(slope.shape[1]), np.diagonal(chance)
 
     def deviation(covariance: Array) -> float:
         return float(np.sqrt(np.asarray(X.multiply(X @ covariance).sum(axis=1)).mean()))
 
-    lines = ["| noise on a count, standard deviation | of log-odds, independent | of log-odds, best | ratio |", "|---|---|---|---|"]
+    lines = [
+        (
+            "| noise on a count, standard deviation | of log-odds, independent | of log-odds, best"
+            " | ratio |"
+        ),
+        "|---|---|---|---|",
+    ]
     for sd in (0.5, 3.0, 10.0, 28.0, 57.0):
         whole, weights = chance + sd**2 * np.eye(len(chance)), slope / (own + sd**2)[:, None]
         bread = np.linalg.inv(slope.T @ weights + penalty)
@@ -241,10 +307,16 @@ def independence() -> str:
 def main(arguments: Sequence[str]) -> None:
     """Run what is missing and print the tables."""
     options = parser("overlapping", __doc__)
-    options.add_argument("--epsilon", default=",".join(map(str, EPSILONS)), help="default: %(default)s")
+    options.add_argument(
+        "--epsilon", default=",".join(map(str, EPSILONS)), help="default: %(default)s"
+    )
     options.add_argument("--seeds", type=int, default=SEEDS, help="default: %(default)s")
-    options.add_argument("--report", action="store_true", help="print what was measured so far, and run nothing")
-    options.add_argument("--independence", action="store_true", help="print what taking counts as independent loses")
+    options.add_argument(
+        "--report", action="store_true", help="print what was measured so far, and run nothing"
+    )
+    options.add_argument(
+        "--independence", action="store_true", help="print what taking counts as independent loses"
+    )
     args = options.parse_args(arguments)
     if args.independence:
         print(independence())

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do teachers that vote beat counts of clusters and the likelihood of noisy labels at the same epsilon and delta?
+"""Do teachers that vote beat counts of clusters and the likelihood of noisy labels at the same
+epsilon and delta?
 
     python -m benchmarks pate [--data mnist,adult] [--seeds 3] [--report]
 
-All methods get the same features and the same learner, logistic regression: of MNIST gradient histograms, of Adult its encoded columns,
-both in 60 principal components of the training rows. delta is 1e-5, but for `likelihood`, which is pure. The
-rule of `PATEClassifier` for its numbers was chosen on the labels of both, in its favour. "self-training"
-gives the student the rows without an answer, too. Results are kept run by run in results/pate.json; labels are public, the noise is seeded.
+All methods get the same features and the same learner, logistic regression: of MNIST gradient
+histograms, of Adult its encoded columns, both in 60 principal components of the training rows.
+delta is 1e-5, but for `likelihood`, which is pure. The rule of `PATEClassifier` for its numbers was
+chosen on the labels of both, in its favour. "self-training" gives the student the rows without an
+answer, too. Results are kept run by run in results/pate.json; labels are public, the noise is
+seeded.
 """
 
 import time
@@ -21,14 +24,31 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.semi_supervised import SelfTrainingClassifier
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, parts, save_runs, worth
+from benchmarks.common import (
+    RESULTS,
+    Array,
+    Run,
+    load_runs,
+    machine,
+    now,
+    parser,
+    parts,
+    save_runs,
+    worth,
+)
 from benchmarks.small_epsilon.methods import embedder_for, features
 from labeldp.aggregates import ConfidentGNMax
 from labeldp.learn import PATEClassifier, ProportionClassifier
 
 RESULT = RESULTS / "pate.json"
 DATA, EPSILONS, SEEDS, DELTA = ("mnist", "adult"), (0.5, 1.0, 2.0), 3, 1e-5
-TEACHERS, SELF_TRAINED, COUNTS, LIKELIHOOD, PUBLIC = "PATE", "PATE, self-training", "counts", "likelihood", "no privacy"
+TEACHERS, SELF_TRAINED, COUNTS, LIKELIHOOD, PUBLIC = (
+    "PATE",
+    "PATE, self-training",
+    "counts",
+    "likelihood",
+    "no privacy",
+)
 METHODS = (TEACHERS, SELF_TRAINED, COUNTS, LIKELIHOOD, PUBLIC)
 ASKED = (TEACHERS, COUNTS, LIKELIHOOD, PUBLIC)  # self-training learns from the same answers
 COMPONENTS = 60
@@ -52,7 +72,12 @@ def learner(strength: float = 1.0) -> LogisticRegression:
 
 def model_of(method: str, n_classes: int, epsilon: float, seed: int) -> Any:
     """Make the model of a method, to be fitted on raw labels."""
-    shared: dict[str, Any] = {"epsilon": epsilon, "classes": range(n_classes), "noise": ldp.SeededNoise(seed), "random_state": seed}
+    shared: dict[str, Any] = {
+        "epsilon": epsilon,
+        "classes": range(n_classes),
+        "noise": ldp.SeededNoise(seed),
+        "random_state": seed,
+    }
     if method == TEACHERS:
         return PATEClassifier(learner(10.0), delta=DELTA, **shared)
     if method == COUNTS:
@@ -83,13 +108,23 @@ def measure(run: Run) -> Run:
     start = time.perf_counter()
     model.fit(X, found.y)
     seconds = time.perf_counter() - start
-    facts: dict[str, Any] = {"accuracy": float(np.mean(model.predict(X_test) == found.y_test)), "seconds": round(seconds, 2)}
+    facts: dict[str, Any] = {
+        "accuracy": float(np.mean(model.predict(X_test) == found.y_test)),
+        "seconds": round(seconds, 2),
+    }
     if isinstance(model, PATEClassifier):
         answer, query = model.aggregate_, model.aggregate_.query
         assert isinstance(query, ConfidentGNMax)
         right = answer.codes()[answer.answered] == found.y[model.queries_[answer.answered]]
-        facts |= {"teachers": query.n_teachers, "queries": query.n_queries, "answers": int(answer.answered.sum())}
-        facts |= {"right_answers": float(right.mean()), "self_trained": self_trained(model, X, X_test, found.y_test)}
+        facts |= {
+            "teachers": query.n_teachers,
+            "queries": query.n_queries,
+            "answers": int(answer.answered.sum()),
+        }
+        facts |= {
+            "right_answers": float(right.mean()),
+            "self_trained": self_trained(model, X, X_test, found.y_test),
+        }
     return run | facts
 
 
@@ -115,27 +150,46 @@ def run_all(seeds: int, names: Sequence[str]) -> None:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Write the table: mean accuracies with their standard errors, and what the teachers answered."""
+    """Write the table: mean accuracies with their standard errors, and what the teachers
+    answered."""
     heads = ["data", "eps", "label equivalents", "teachers", "answers", "right answers", *METHODS]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name in DATA:
         for epsilon in EPSILONS:
-            group = {method: [r for r in runs if r["data"] == name and r["method"] == method] for method in ASKED}
-            group = {method: [r for r in of if method == PUBLIC or r["epsilon"] == epsilon] for method, of in group.items()}
+            group = {
+                method: [r for r in runs if r["data"] == name and r["method"] == method]
+                for method in ASKED
+            }
+            group = {
+                method: [r for r in of if method == PUBLIC or r["epsilon"] == epsilon]
+                for method, of in group.items()
+            }
             group[SELF_TRAINED] = [r | {"accuracy": r["self_trained"]} for r in group[TEACHERS]]
             if not all(group.values()):
                 continue
             asked = group[TEACHERS]
-            numbers = f"{asked[0]['teachers']} | {np.mean([r['answers'] for r in asked]):.0f} of {asked[0]['queries']}"
+            numbers = (
+                f"{asked[0]['teachers']} | {np.mean([r['answers'] for r in asked]):.0f} of"
+                f" {asked[0]['queries']}"
+            )
             right = f"{100 * np.mean([r['right_answers'] for r in asked]):.1f} %"
-            cells = [name, f"{epsilon:g}", worth(name, epsilon), numbers, right, *(_accuracy(group[m]) for m in METHODS)]
+            cells = [
+                name,
+                f"{epsilon:g}",
+                worth(name, epsilon),
+                numbers,
+                right,
+                *(_accuracy(group[m]) for m in METHODS),
+            ]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def _accuracy(runs: Sequence[Run]) -> str:
     values = 100 * np.array([run["accuracy"] for run in runs])
-    return f"{values.mean():.1f}" + (f" ± {values.std(ddof=1) / np.sqrt(len(values)):.1f}" if len(values) > 1 else "")
+    return f"{values.mean():.1f}" + (
+        f" ± {values.std(ddof=1) / np.sqrt(len(values)):.1f}" if len(values) > 1 else ""
+    )
 
 
 def tables() -> str:

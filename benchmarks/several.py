@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several label columns at one epsilon: which rule learns best, and does a prior of the combinations tell more?
+"""Several label columns at one epsilon: which rule learns best, and does a prior of the
+combinations tell more?
 
     python -m benchmarks several [--epsilon 1,2,4] [--seeds 2] [--report]
 
-Made rows: 10 normal features, 2,000 rows and 5,000 test rows, columns by softmax models of known coefficients; "apart" are columns that are
-independent given the features, "tied" ones share a hidden normal number besides. Every method has the same epsilon for all columns of a
-row and the same LogisticRegression in `LabelDPClassifier`; the scores are means over the columns on true test labels, and over seeds.
+Made rows: 10 normal features, 2,000 rows and 5,000 test rows, columns by softmax models of known
+coefficients; "apart" are columns that are independent given the features, "tied" ones share a
+hidden normal number besides. Every method has the same epsilon for all columns of a row and the
+same LogisticRegression in `LabelDPClassifier`; the scores are means over the columns on true test
+labels, and over seeds.
 
 * equal, one column: the rules of `LabelColumns.law`;
 * joint, counted: sets of combinations, of which each column counts its classes;
 * joint: the same draws, read for all columns together;
-* "..., 2 stages": the second half of the rows is drawn by the product of the columns' probabilities by the first model, with the law
-  "auto"; "the likeliest, 2 stages" with "rr-with-prior", randomized response on each row's likeliest combinations.
+* "..., 2 stages": the second half of the rows is drawn by the product of the columns' probabilities
+  by the first model, with the law "auto"; "the likeliest, 2 stages" with "rr-with-prior",
+  randomized response on each row's likeliest combinations.
 
 The noise is seeded; the runs are kept in results/several.json.
 """
@@ -43,18 +47,29 @@ def rows(sizes: Sequence[int], tie: float, n: int, seed: int) -> tuple[Array, Ar
     X, hidden = rng.standard_normal((n, FEATURES)), tie * rng.standard_normal((n, 1))
     made = []
     for size in sizes:
-        score = X @ fixed.standard_normal((FEATURES, size)) * 0.7 + hidden * fixed.standard_normal(size)
+        score = X @ fixed.standard_normal((FEATURES, size)) * 0.7 + hidden * fixed.standard_normal(
+            size
+        )
         made.append((score + rng.gumbel(size=(n, size))).argmax(axis=1))
     return X, np.stack(made, axis=1)
 
 
-def _fitted(columns: ldp.LabelColumns, X: Array, Y: Any, epsilon: float, seed: int, **settings: Any) -> ldp.LabelDPClassifier:
-    given: dict[str, Any] = {"epsilon": epsilon, "classes": columns, "noise": ldp.SeededNoise(seed), "random_state": seed}
+def _fitted(
+    columns: ldp.LabelColumns, X: Array, Y: Any, epsilon: float, seed: int, **settings: Any
+) -> ldp.LabelDPClassifier:
+    given: dict[str, Any] = {
+        "epsilon": epsilon,
+        "classes": columns,
+        "noise": ldp.SeededNoise(seed),
+        "random_state": seed,
+    }
     return ldp.LabelDPClassifier(LogisticRegression(), **given | settings).fit(X, Y)
 
 
 def _stages(split: str, law: str, n_stages: int = 2) -> Callable[..., list[Any]]:
-    def method(columns: ldp.LabelColumns, X: Array, Y: Array, epsilon: float, seed: int) -> list[Any]:
+    def method(
+        columns: ldp.LabelColumns, X: Array, Y: Array, epsilon: float, seed: int
+    ) -> list[Any]:
         used = columns.law(epsilon, split, law) if law else columns.law(epsilon, split)
         return list(_fitted(columns, X, Y, epsilon, seed, law=used, n_stages=n_stages).estimators_)
 
@@ -63,7 +78,10 @@ def _stages(split: str, law: str, n_stages: int = 2) -> Callable[..., list[Any]]
 
 def _counted(columns: ldp.LabelColumns, X: Array, Y: Array, epsilon: float, seed: int) -> list[Any]:
     noisy = _fitted(columns, X, Y, epsilon, seed, law=columns.law(epsilon, "joint")).noisy_labels_
-    return [ldp.LabelDPClassifier(LogisticRegression(), random_state=seed).fit(X, noisy[name]) for name in columns.names]
+    return [
+        ldp.LabelDPClassifier(LogisticRegression(), random_state=seed).fit(X, noisy[name])
+        for name in columns.names
+    ]
 
 
 METHODS: dict[str, Callable[..., list[Any]]] = {
@@ -81,14 +99,24 @@ def measured(data: str, method: str, epsilon: float, seed: int) -> Run:
     """Draw, learn and score once."""
     sizes, tie = DATA[data]
     columns = ldp.LabelColumns({f"column {i}": range(size) for i, size in enumerate(sizes)})
-    (X, Y), (X_test, Y_test) = rows(sizes, tie, ROWS, seed), rows(sizes, tie, TEST_ROWS, 1000 + seed)
+    (X, Y), (X_test, Y_test) = (
+        rows(sizes, tie, ROWS, seed),
+        rows(sizes, tie, TEST_ROWS, 1000 + seed),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [model.predict_proba(X_test) for model in METHODS[method](columns, X, Y, epsilon, seed)]
+        found = [
+            model.predict_proba(X_test) for model in METHODS[method](columns, X, Y, epsilon, seed)
+        ]
     true = [proba[np.arange(TEST_ROWS), Y_test[:, i]] for i, proba in enumerate(found)]
-    accuracy = np.mean([(proba.argmax(axis=1) == Y_test[:, i]).mean() for i, proba in enumerate(found)])
+    accuracy = np.mean(
+        [(proba.argmax(axis=1) == Y_test[:, i]).mean() for i, proba in enumerate(found)]
+    )
     asked = {"data": data, "method": method, "epsilon": epsilon, "seed": seed}
-    return asked | {"accuracy": float(accuracy), "log_loss": float(-np.log(np.maximum(true, 1e-12)).mean())}
+    return asked | {
+        "accuracy": float(accuracy),
+        "log_loss": float(-np.log(np.maximum(true, 1e-12)).mean()),
+    }
 
 
 def tables() -> str:
@@ -105,7 +133,11 @@ def tables() -> str:
 
 
 def _cell(runs: Sequence[Run], score: str, data: str, epsilon: float, method: str) -> str:
-    values = [run[score] for run in runs if (run["data"], run["epsilon"], run["method"]) == (data, epsilon, method)]
+    values = [
+        run[score]
+        for run in runs
+        if (run["data"], run["epsilon"], run["method"]) == (data, epsilon, method)
+    ]
     if not values:
         return ""
     scale, digits = (100, 1) if score == "accuracy" else (1, 3)
@@ -118,7 +150,9 @@ def main(arguments: list[str]) -> None:
     options = parser("several", __doc__)
     options.add_argument("--epsilon", default=",".join(f"{each:g}" for each in EPSILONS))
     options.add_argument("--seeds", type=int, default=SEEDS)
-    options.add_argument("--report", action="store_true", help="print the tables of the kept runs alone")
+    options.add_argument(
+        "--report", action="store_true", help="print the tables of the kept runs alone"
+    )
     given = options.parse_args(arguments)
     if not given.report:
         runs = load_runs(RESULT)
@@ -128,6 +162,12 @@ def main(arguments: list[str]) -> None:
                 for data in DATA:
                     for method in METHODS:
                         if (data, method, epsilon, seed) not in done:
-                            runs.append(measured(data, method, epsilon, seed) | {"at": now(), "machine": machine()})
+                            runs.append(
+                                measured(data, method, epsilon, seed)
+                                | {
+                                    "at": now(),
+                                    "machine": machine(),
+                                }
+                            )
                     save_runs(RESULT, runs)
     print(tables())

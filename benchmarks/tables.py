@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the pages, made from the kept runs: `python -m benchmarks tables [NAME ...] [--write]` prints them, or puts them there.
+"""The tables of the pages, made from the kept runs: `python -m benchmarks tables [NAME ...]
+[--write]` prints them, or puts them there.
 
-In a page a table stands between `<!-- table NAME -->` and `<!-- end NAME -->`. Those of nets need torch; without it they stay as they are.
+In a page a table stands between `<!-- table NAME -->` and `<!-- end NAME -->`. Those of nets need
+torch; without it they stay as they are.
 """
 
 import re
@@ -25,7 +27,10 @@ def _call(module: str, function: str, arguments: Sequence[str]) -> str:
 
 def commands() -> str:
     """The benchmarks and their questions."""
-    rows = [f"| `python -m benchmarks {name}` | {question} |" for name, (_, question) in BENCHMARKS.items()]
+    rows = [
+        f"| `python -m benchmarks {name}` | {question} |"
+        for name, (_, question) in BENCHMARKS.items()
+    ]
     return "\n".join(["| command | question |", "|---|---|", *rows])
 
 
@@ -57,11 +62,18 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/aggregates.md": {"overlapping": _of("overlapping")},
     "docs/convex.md": {"convex": _of("convex")},
     "docs/numbers.md": {"numbers": _of("numbers")},
-    "docs/rare_events.md": {"rare-known": _of("rare", "known_tables"), "rare-events": _of("rare_events")},
+    "docs/rare_events.md": {
+        "rare-known": _of("rare", "known_tables"),
+        "rare-events": _of("rare_events"),
+    },
     "docs/small_epsilon.md": {"pretrained": _of("pretrained")},
     "docs/deep.md": {"deep-share": _of("deep.share")},
     "docs/several.md": {"several": _of("several")},
-    "docs/scale.md": {"scale": _of("scale"), "faults": _of("faults"), "plan": _of("scale", "planned")},
+    "docs/scale.md": {
+        "scale": _of("scale"),
+        "faults": _of("faults"),
+        "plan": _of("scale", "planned"),
+    },
 }
 """The tables of each page, by name, and what makes them."""
 
@@ -88,7 +100,9 @@ def put(text: str, name: str, table: str) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Print the tables, or put them into the pages."""
     options = parser("tables", __doc__)
-    options.add_argument("name", nargs="*", help=", ".join(dict.fromkeys(name for _, name in every())))
+    options.add_argument(
+        "name", nargs="*", help=", ".join(dict.fromkeys(name for _, name in every()))
+    )
     options.add_argument("--write", action="store_true", help="put them into the pages")
     args = options.parse_args(arguments)
     if unknown := set(args.name) - {name for _, name in every()}:

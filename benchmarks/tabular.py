@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy on tables and pixels: labeldp's defaults against what people do today, the published recipes and no privacy.
+"""Accuracy on tables and pixels: labeldp's defaults against what people do today, the published
+recipes and no privacy.
 
-    python -m benchmarks tabular [--data adult,credit_default,digits,fashion_mnist] [--epsilon 0.5,1,2,4] [--seeds 10] [--jobs 2] [--report]
+    python -m benchmarks tabular [--data adult,credit_default,digits,fashion_mnist] [--epsilon
+    0.5,1,2,4] [--seeds 10] [--jobs 2] [--report]
 
-Every run that is started is kept in results/tabular.json; a run that is there and finished is not repeated, so the command can be stopped
-and started again. `--report` only prints the numbers and the tests. Labels are public here, so the noise is seeded, paired over seeds.
+Every run that is started is kept in results/tabular.json; a run that is there and finished is not
+repeated, so the command can be stopped and started again. `--report` only prints the numbers and
+the tests. Labels are public here, so the noise is seeded, paired over seeds.
 
-The recipes below are frozen: estimators are scikit-learn's with its own settings, the same for every method, and nothing is tuned per cell.
-What labeldp chooses in a run it chooses on noisy held-out rows of that run. Its defaults were first set in experiments that looked at test
-accuracy on some of these data sets; `defaults` then compares them with their alternatives on noisy held-out rows alone, also on data that
-had no part in setting them. "tuned C" is randomized response whose penalty is cross-validated on its noisy labels, as a careful person
-would, so that the gain from regularisation can be told from the rest. LP-1ST and LP-2ST are the recipes of Ghazi et al. 2021: the second
-stage draws its rows around the first one's probabilities, sharpened by a temperature, and rows of the first whose noisy label is not among
-the model's likely classes are left out; shares and temperatures are those of the authors' code. "as many true labels" is the estimator
-on the true labels of as many rows, at random, as the noisy labels of all are worth (label equivalents), a yardstick and no bound; logistic
-regression chooses penalty and scale as in "labeldp", and its transformers have seen all rows.
+The recipes below are frozen: estimators are scikit-learn's with its own settings, the same for
+every method, and nothing is tuned per cell. What labeldp chooses in a run it chooses on noisy
+held-out rows of that run. Its defaults were first set in experiments that looked at test accuracy
+on some of these data sets; `defaults` then compares them with their alternatives on noisy held-out
+rows alone, also on data that had no part in setting them. "tuned C" is randomized response whose
+penalty is cross-validated on its noisy labels, as a careful person would, so that the gain from
+regularisation can be told from the rest. LP-1ST and LP-2ST are the recipes of Ghazi et al. 2021:
+the second stage draws its rows around the first one's probabilities, sharpened by a temperature,
+and rows of the first whose noisy label is not among the model's likely classes are left out; shares
+and temperatures are those of the authors' code. "as many true labels" is the estimator on the true
+labels of as many rows, at random, as the noisy labels of all are worth (label equivalents), a
+yardstick and no bound; logistic regression chooses penalty and scale as in "labeldp", and its
+transformers have seen all rows.
 """
 
 import time
@@ -33,14 +40,28 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, TRUE, Array, Run, load_runs, machine, now, parser, parts, rows_worth, save_runs, worth
+from benchmarks.common import (
+    RESULTS,
+    TRUE,
+    Array,
+    Run,
+    load_runs,
+    machine,
+    now,
+    parser,
+    parts,
+    rows_worth,
+    save_runs,
+    worth,
+)
 from labeldp.learn._corrections import exact_learner
 
 RESULT = RESULTS / "tabular.json"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 NON_PRIVATE_SEEDS = 3
 
-# Recipes ------------------------------------------------------------------------------------------------------------------------------
+# Recipes
+# --------------------------------------------------------------------------------------------------
 
 
 def trees(dataset: ldp.datasets.DataSet) -> Any:
@@ -73,7 +94,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "non-private": {},
 }
 PAPER_STAGES = {0.0: (0.8, 0.6), 2.0: (0.7, 0.5), 4.0: (0.6, 0.5)}
-"""Of LP-2ST, by the least epsilon: share of the rows in the first stage, temperature of the prior (the authors' code, for CIFAR-10)."""
+"""Of LP-2ST, by the least epsilon: share of the rows in the first stage, temperature of the prior
+(the authors' code, for CIFAR-10)."""
 
 
 def settings_of(method: str, epsilon: float) -> dict[str, Any]:
@@ -90,7 +112,13 @@ TUNED = ("digits",)  # where few rows make the penalty decisive, and trying seve
 
 def tuned(estimator: Any) -> Any:
     """The pipeline with a penalty chosen by cross-validation."""
-    search = LogisticRegressionCV(Cs=np.logspace(-5, 0, 11), cv=5, scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False)
+    search = LogisticRegressionCV(
+        Cs=np.logspace(-5, 0, 11),
+        cv=5,
+        scoring="neg_log_loss",
+        l1_ratios=(0.0,),
+        use_legacy_attributes=False,
+    )
     return Pipeline([*estimator.steps[:-1], ("logisticregressioncv", search)])
 
 
@@ -100,7 +128,11 @@ def fitted(name: str, method: str, epsilon: float, seed: int) -> Any:
     estimator = ESTIMATORS[name](dataset)
     if method == "non-private":
         params = estimator.get_params()
-        names = [p for p, value in params.items() if f"__{p}".endswith("__random_state") and value is None]
+        names = [
+            p
+            for p, value in params.items()
+            if f"__{p}".endswith("__random_state") and value is None
+        ]
         return clone(estimator).set_params(**dict.fromkeys(names, seed)).fit(X, y)
     if method == TRUE:
         few = rows_worth(y, dataset.n_classes, epsilon, seed)
@@ -108,7 +140,9 @@ def fitted(name: str, method: str, epsilon: float, seed: int) -> Any:
             return estimator.fit(X[few], y[few])
         features, last = estimator[:-1].fit(X), exact_learner(estimator[-1])  # as labeldp has them
         assert last is not None
-        return make_pipeline(features, last.set_params(random_state=seed).fit(features.transform(X[few]), y[few]))
+        return make_pipeline(
+            features, last.set_params(random_state=seed).fit(features.transform(X[few]), y[few])
+        )
     if method == "RR, tuned C":
         estimator = tuned(estimator)
     model = ldp.LabelDPClassifier(
@@ -139,11 +173,14 @@ def measure(run: Run) -> Run:
     }
     if run["method"] == "labeldp":
         estimate = model.estimated_accuracy_
-        found["estimated_accuracy"] = None if estimate is None else [estimate.value, estimate.low, estimate.high]
+        found["estimated_accuracy"] = (
+            None if estimate is None else [estimate.value, estimate.low, estimate.high]
+        )
     return run | found
 
 
-# Runs -----------------------------------------------------------------------------------------------------------------------------------
+# Runs
+# --------------------------------------------------------------------------------------------------
 
 
 def key(run: Run) -> tuple[Any, ...]:
@@ -169,7 +206,12 @@ def wanted(names: Iterable[str], epsilons: Sequence[float], seeds: int) -> Itera
 def settings(run: Run) -> Run:
     """Return the facts of a run that are known before it starts."""
     dataset = parts(run["data"]).dataset
-    return {"estimator": str(ESTIMATORS[run["data"]](dataset)), "settings": described(run), "started": now(), "machine": machine()}
+    return {
+        "estimator": str(ESTIMATORS[run["data"]](dataset)),
+        "settings": described(run),
+        "started": now(),
+        "machine": machine(),
+    }
 
 
 def described(run: Run) -> Run:
@@ -209,12 +251,19 @@ def collect(pending: dict[Future[Run], int], runs: list[Run], everything: bool) 
             return
 
 
-# Report ---------------------------------------------------------------------------------------------------------------------------------
+# Report
+# --------------------------------------------------------------------------------------------------
 
 
-def values(runs: Sequence[Run], name: str, method: str, epsilon: float | None, field: str) -> dict[int, float]:
+def values(
+    runs: Sequence[Run], name: str, method: str, epsilon: float | None, field: str
+) -> dict[int, float]:
     """A field of a cell's finished runs, by seed."""
-    return {run["seed"]: run[field] for run in runs if key(run)[:3] == (name, method, epsilon) and "finished" in run}
+    return {
+        run["seed"]: run[field]
+        for run in runs
+        if key(run)[:3] == (name, method, epsilon) and "finished" in run
+    }
 
 
 def paired(runs: Sequence[Run], name: str, epsilon: float, method: str, field: str) -> Array:
@@ -226,18 +275,35 @@ def paired(runs: Sequence[Run], name: str, epsilon: float, method: str, field: s
 def verdict(runs: Sequence[Run], name: str, epsilon: float, n_classes: int) -> str:
     """The two tests of a cell against randomized response."""
     bound = np.mean(list(values(runs, name, "non-private", None, "accuracy").values()) or [np.nan])
-    trails = bound - np.mean(list(values(runs, name, "randomized response", epsilon, "accuracy").values())) > 0.01
-    accuracy, loss = (paired(runs, name, epsilon, "randomized response", field) for field in ("accuracy", "log_loss"))
+    trails = (
+        bound
+        - np.mean(list(values(runs, name, "randomized response", epsilon, "accuracy").values()))
+        > 0.01
+    )
+    accuracy, loss = (
+        paired(runs, name, epsilon, "randomized response", field)
+        for field in ("accuracy", "log_loss")
+    )
     if len(accuracy) < 2:
         return "too few seeds"
     if n_classes > 2 and trails:
         p = stats.ttest_1samp(accuracy, 0, alternative="greater").pvalue
-        first = f"accuracy {100 * accuracy.mean():+.2f} points, p = {p:.1e}: {'better' if p < 0.01 else 'NOT SHOWN'}"
+        first = (
+            f"accuracy {100 * accuracy.mean():+.2f} points, p = {p:.1e}:"
+            f" {'better' if p < 0.01 else 'NOT SHOWN'}"
+        )
     else:
-        low = accuracy.mean() - stats.t.ppf(0.975, len(accuracy) - 1) * accuracy.std(ddof=1) / np.sqrt(len(accuracy))
-        first = f"accuracy {100 * accuracy.mean():+.2f} points, 95 % interval from {100 * low:+.2f}: {'fine' if low > -0.005 else 'WORSE'}"
+        low = accuracy.mean() - stats.t.ppf(0.975, len(accuracy) - 1) * accuracy.std(
+            ddof=1
+        ) / np.sqrt(len(accuracy))
+        first = (
+            f"accuracy {100 * accuracy.mean():+.2f} points, 95 % interval from {100 * low:+.2f}:"
+            f" {'fine' if low > -0.005 else 'WORSE'}"
+        )
     p = stats.ttest_1samp(loss, 0, alternative="less").pvalue
-    second = f"log-loss {loss.mean():+.3f}, p = {p:.1e}" + (f": {'better' if p < 0.01 else 'NOT SHOWN'}" if trails else "")
+    second = f"log-loss {loss.mean():+.3f}, p = {p:.1e}" + (
+        f": {'better' if p < 0.01 else 'NOT SHOWN'}" if trails else ""
+    )
     return f"{first}; {second}"
 
 
@@ -246,36 +312,63 @@ def report(names: Sequence[str], epsilons: Sequence[float]) -> None:
     runs = load_runs(RESULT)
     for name in names:
         n_classes = ldp.datasets.load(name).n_classes
-        print(f"\n{name} ({n_classes} classes): accuracy in % and log-loss on true test labels, mean +- standard deviation over seeds")
+        print(
+            f"\n{name} ({n_classes} classes): accuracy in % and log-loss on true test labels, mean"
+            " +- standard deviation over seeds"
+        )
         for epsilon in epsilons:
             for method in METHODS:
                 at = None if method == "non-private" else epsilon
                 acc, loss, seconds = (
-                    np.array(list(values(runs, name, method, at, f).values())) for f in ("accuracy", "log_loss", "seconds")
+                    np.array(list(values(runs, name, method, at, f).values()))
+                    for f in ("accuracy", "log_loss", "seconds")
                 )
                 if len(acc):
                     spread = [each.std(ddof=1) if len(each) > 1 else 0.0 for each in (acc, loss)]
-                    numbers = f"{100 * acc.mean():6.2f} +- {100 * spread[0]:4.2f}   {loss.mean():6.3f} +- {spread[1]:5.3f}"
-                    print(f"  eps {epsilon:<4} {method:20} {numbers}   {len(acc):3} runs, {np.median(seconds):5.1f} s each")
+                    numbers = (
+                        f"{100 * acc.mean():6.2f} +- {100 * spread[0]:4.2f}   {loss.mean():6.3f} +-"
+                        f" {spread[1]:5.3f}"
+                    )
+                    print(
+                        f"  eps {epsilon:<4} {method:20} {numbers}   {len(acc):3} runs,"
+                        f" {np.median(seconds):5.1f} s each"
+                    )
             print(f"    labeldp - randomized response: {verdict(runs, name, epsilon, n_classes)}")
 
 
 def cell(runs: Sequence[Run], name: str, method: str, epsilon: float, field: str) -> str:
     """Mean and standard deviation over the seeds; empty below two."""
     scale, digits = (100, 1) if field == "accuracy" else (1, 3)
-    found = np.array(list(values(runs, name, method, None if method == "non-private" else epsilon, field).values()))
-    return f"{scale * found.mean():.{digits}f} ± {scale * found.std(ddof=1):.{digits}f}" if len(found) > 1 else ""
+    found = np.array(
+        list(
+            values(runs, name, method, None if method == "non-private" else epsilon, field).values()
+        )
+    )
+    return (
+        f"{scale * found.mean():.{digits}f} ± {scale * found.std(ddof=1):.{digits}f}"
+        if len(found) > 1
+        else ""
+    )
 
 
 def markdown(
-    runs: Sequence[Run], epsilons: Sequence[float] = EPSILONS, methods: Sequence[str] = tuple(METHODS), field: str = "accuracy"
+    runs: Sequence[Run],
+    epsilons: Sequence[float] = EPSILONS,
+    methods: Sequence[str] = tuple(METHODS),
+    field: str = "accuracy",
 ) -> str:
     """The table of a field as Markdown: mean and standard deviation over the seeds."""
     title = "accuracy, %" if field == "accuracy" else "log-loss"
-    lines = [f"| {title} | eps | label equivalents | " + " | ".join(methods) + " |", "|---|---|---|" + "---|" * len(methods)]
+    lines = [
+        f"| {title} | eps | label equivalents | " + " | ".join(methods) + " |",
+        "|---|---|---|" + "---|" * len(methods),
+    ]
     for name in ESTIMATORS:
         for epsilon in epsilons:
-            cells = [worth(name, epsilon), *(cell(runs, name, method, epsilon, field) for method in methods)]
+            cells = [
+                worth(name, epsilon),
+                *(cell(runs, name, method, epsilon, field) for method in methods),
+            ]
             lines.append(f"| {name} | {epsilon:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -283,12 +376,16 @@ def markdown(
 def tables(epsilons: Sequence[float] = EPSILONS, methods: Sequence[str] = tuple(METHODS)) -> str:
     """Accuracy and log-loss of the kept runs."""
     runs = load_runs(RESULT)
-    return "\n\n".join(markdown(runs, epsilons, methods, field) for field in ("accuracy", "log_loss"))
+    return "\n\n".join(
+        markdown(runs, epsilons, methods, field) for field in ("accuracy", "log_loss")
+    )
 
 
 def summary() -> str:
     """README's tables: epsilon = 1."""
-    return tables((1.0,), ("randomized response", "RR, tuned C", "LP-2ST", "labeldp", TRUE, "non-private"))
+    return tables(
+        (1.0,), ("randomized response", "RR, tuned C", "LP-2ST", "labeldp", TRUE, "non-private")
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -298,7 +395,9 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--jobs", type=int, default=2)
-    options.add_argument("--report", action="store_true", help="only print the numbers and the tests")
+    options.add_argument(
+        "--report", action="store_true", help="only print the numbers and the tests"
+    )
     args = options.parse_args(arguments)
     names, epsilons = args.data.split(","), tuple(float(e) for e in args.epsilon.split(","))
     if unknown := set(names) - set(ESTIMATORS):

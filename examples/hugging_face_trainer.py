@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noisy labels in Hugging Face's Trainer: a `compute_loss` of three lines, and evidence in place of labels.
+"""Noisy labels in Hugging Face's Trainer: a `compute_loss` of three lines, and evidence in place of
+labels.
 
     pip install 'labeldp[torch]' transformers accelerate
     python examples/hugging_face_trainer.py [FOLDER]
 
-The model is small and starts from random weights, and the texts are made up, so that nothing is downloaded. With a pretrained model only
-`make_model` changes.
+The model is small and starts from random weights, and the texts are made up, so that nothing is
+downloaded. With a pretrained model only `make_model` changes.
 """
 
 import sys
@@ -16,7 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import default_collate
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 import labeldp as ldp
 
@@ -26,7 +33,9 @@ TOPICS, WORDS, LENGTH, EPSILON, EPOCHS = 4, 80, 16, 2.0, 4
 class NoisyTrainer(Trainer):
     """A Trainer that learns from the likelihood of noisy labels."""
 
-    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> Any:
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **_: Any
+    ) -> Any:
         """The loss of a batch."""
         log_likelihood = inputs.pop("log_likelihood")
         outputs = model(**inputs)
@@ -41,11 +50,14 @@ def collate(items: list[tuple[Any, ...]]) -> dict[str, torch.Tensor]:
 
 
 def make_texts(n: int, seed: int) -> tuple[list[dict[str, torch.Tensor]], np.ndarray]:
-    """Texts of made-up words, half of which belong to the text's topic; and the topics, which are the secret."""
+    """Texts of made-up words, half of which belong to the text's topic; and the topics, which are
+    the secret."""
     rng = np.random.default_rng(seed)
     topics = rng.integers(TOPICS, size=n)
     own = rng.integers(WORDS // TOPICS, size=(n, LENGTH)) * TOPICS + topics[:, None]
-    words = torch.from_numpy(np.where(rng.random((n, LENGTH)) < 0.5, own, rng.integers(WORDS, size=(n, LENGTH))))
+    words = torch.from_numpy(
+        np.where(rng.random((n, LENGTH)) < 0.5, own, rng.integers(WORDS, size=(n, LENGTH)))
+    )
     return [{"input_ids": text, "attention_mask": torch.ones_like(text)} for text in words], topics
 
 
@@ -71,14 +83,16 @@ def main(folder: Path) -> None:
     law = ldp.RandomizedResponse(TOPICS, EPSILON)
     noisy = ldp.privatize(topics, law, dataset="texts", ids=range(len(texts)), ledger=ledger)
 
-    data = ldp.deep.with_evidence(texts, noisy, features=lambda item: item)  # texts and evidence of the same rows, matched by id
+    # texts and evidence of the same rows, matched by id
+    data = ldp.deep.with_evidence(texts, noisy, features=lambda item: item)
     set_seed(0)
     options = TrainingArguments(
         output_dir=str(folder / "out"),
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=64,
         learning_rate=3e-3,
-        remove_unused_columns=False,  # or the Trainer would drop the evidence, which the model does not take
+        # or the Trainer would drop the evidence, which the model does not take
+        remove_unused_columns=False,
         dataloader_pin_memory=False,
         save_strategy="no",
         report_to="none",

@@ -4,8 +4,9 @@
     pip install 'labeldp[torch]' pytorch-lightning
     python examples/lightning_loop.py [FOLDER]
 
-The labels are released once, to a file. The training reads that file, could run anywhere else, and costs nothing more. With the package
-`lightning` in place of `pytorch-lightning`, import `lightning as L`.
+The labels are released once, to a file. The training reads that file, could run anywhere else, and
+costs nothing more. With the package `lightning` in place of `pytorch-lightning`, import `lightning
+as L`.
 """
 
 import sys
@@ -32,14 +33,19 @@ class Digits(L.LightningModule):
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         """The loss of a batch."""
         x, _row, log_likelihood = batch  # changed: was x, y = batch
-        loss = ldp.deep.likelihood_loss(self.net(x), log_likelihood)  # changed: was cross_entropy(self.net(x), y)
+        # changed: was cross_entropy(self.net(x), y)
+        loss = ldp.deep.likelihood_loss(self.net(x), log_likelihood)
         self.log("noisy_loss", loss)
         return loss
 
     def validation_step(self, batch: list[torch.Tensor], _: int) -> None:
         """How well noisy labels of other rows are foretold: what to choose models and stop by."""
         x, _row, log_likelihood = batch
-        self.log("noisy_held_out", -ldp.deep.likelihood_loss(self.net(x), log_likelihood), batch_size=len(x))
+        self.log(
+            "noisy_held_out",
+            -ldp.deep.likelihood_loss(self.net(x), log_likelihood),
+            batch_size=len(x),
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """As ever."""
@@ -50,7 +56,9 @@ def release(folder: Path, labels: torch.Tensor) -> Path:
     """Noisy labels as a file: the only step that sees true ones."""
     ledger = ldp.Ledger(folder / "ledger.db")
     law = ldp.SubsetSelection(n_classes=10, epsilon=EPSILON)
-    noisy = ldp.privatize(labels.numpy(), law, dataset="digits", ids=range(len(labels)), ledger=ledger)
+    noisy = ldp.privatize(
+        labels.numpy(), law, dataset="digits", ids=range(len(labels)), ledger=ledger
+    )
     noisy.save(folder / "noisy.parquet")
     return folder / "noisy.parquet"
 
@@ -58,11 +66,17 @@ def release(folder: Path, labels: torch.Tensor) -> Path:
 def main(folder: Path) -> None:
     """Release, train, and measure on true labels of other rows, which are public here."""
     X, y = ldp.datasets.load("digits").all_rows()
-    X, X_test, y, y_test = (torch.from_numpy(part) for part in train_test_split(X.astype("float32") / 16, y, random_state=0))
+    X, X_test, y, y_test = (
+        torch.from_numpy(part)
+        for part in train_test_split(X.astype("float32") / 16, y, random_state=0)
+    )
     noisy = ldp.NoisyLabels.load(release(folder, y))
 
     data = ldp.deep.with_evidence(TensorDataset(X), noisy)  # changed: was TensorDataset(X, y)
-    train, held_out = (torch.utils.data.Subset(data, rows) for rows in (range(HELD_OUT, len(data)), range(HELD_OUT)))
+    train, held_out = (
+        torch.utils.data.Subset(data, rows)
+        for rows in (range(HELD_OUT, len(data)), range(HELD_OUT))
+    )
     L.seed_everything(0, verbose=False)
     trainer = L.Trainer(
         max_epochs=EPOCHS,
@@ -73,8 +87,15 @@ def main(folder: Path) -> None:
         enable_model_summary=False,
     )
     model = Digits()
-    trainer.fit(model, DataLoader(train, batch_size=64, shuffle=True), DataLoader(held_out, batch_size=HELD_OUT))
-    print(f"mean log-evidence of held-out noisy labels {float(trainer.callback_metrics['noisy_held_out']):.3f}")
+    trainer.fit(
+        model,
+        DataLoader(train, batch_size=64, shuffle=True),
+        DataLoader(held_out, batch_size=HELD_OUT),
+    )
+    print(
+        "mean log-evidence of held-out noisy labels"
+        f" {float(trainer.callback_metrics['noisy_held_out']):.3f}"
+    )
     accuracy = (ldp.deep.predict(model.net, X_test).argmax(1) == y_test).float().mean()
     print(f"{noisy.privacy.epsilon:g}-label-DP, accuracy {float(accuracy):.3f}")
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two stages of a release on Spark with scikit-learn between them (LP-MST): one charge of epsilon, every row's label drawn once.
+"""Two stages of a release on Spark with scikit-learn between them (LP-MST): one charge of epsilon,
+every row's label drawn once.
 
     python examples/two_stages_on_spark.py [FOLDER]
 
-Half of the rows are released first. What a model learns from them is the prior for the other half, whose noisy labels then tell more.
+Half of the rows are released first. What a model learns from them is the prior for the other half,
+whose noisy labels then tell more.
 """
 
 import sys
@@ -26,12 +28,25 @@ PRIOR = [f"p{k}" for k in range(CLASSES)]
 
 
 def make_table(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Write the private table in four files; returns features and labels to test on, which no release has seen."""
+    """Write the private table in four files; returns features and labels to test on, which no
+    release has seen."""
     X, y = make_classification(
-        ROWS + TEST_ROWS, len(FEATURES), n_informative=12, n_classes=CLASSES, n_clusters_per_class=1, class_sep=1.6, random_state=0
+        ROWS + TEST_ROWS,
+        len(FEATURES),
+        n_informative=12,
+        n_classes=CLASSES,
+        n_clusters_per_class=1,
+        class_sep=1.6,
+        random_state=0,
     )
     folder.mkdir(parents=True)
-    table = pa.table({"id": np.arange(ROWS), **{name: X[:ROWS, i] for i, name in enumerate(FEATURES)}, "label": y[:ROWS]})
+    table = pa.table(
+        {
+            "id": np.arange(ROWS),
+            **{name: X[:ROWS, i] for i, name in enumerate(FEATURES)},
+            "label": y[:ROWS],
+        }
+    )
     for part in range(4):
         pq.write_table(table.slice(part * ROWS // 4, ROWS // 4), folder / f"rows-{part}.parquet")
     return X[ROWS:], y[ROWS:]
@@ -39,11 +54,14 @@ def make_table(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def columns(names: list[str], *paths: Path) -> np.ndarray:
     """(n, columns) of the rows of all tables."""
-    return np.vstack([np.column_stack(pq.read_table(path, columns=names).columns) for path in paths])
+    return np.vstack(
+        [np.column_stack(pq.read_table(path, columns=names).columns) for path in paths]
+    )
 
 
 def learn(*released: Path) -> ldp.LabelDPClassifier:
-    """Any learner would do; this one makes use of all that the noisy labels tell. It costs nothing: the labels are released."""
+    """Any learner would do; this one makes use of all that the noisy labels tell. It costs nothing:
+    the labels are released."""
     noisy = ldp.concat([ldp.read_noisy(path) for path in released])
     print(f"  learning from {len(noisy):,} rows, {noisy.privacy.epsilon:g}-label-DP in total")
     model = ldp.LabelDPClassifier(LogisticRegression(max_iter=200), random_state=0)
@@ -68,7 +86,9 @@ def main(folder: Path) -> None:
     print("stage 2: the model says what is likely")
     table = pq.read_table(folder / "private", columns=["id", *FEATURES])
     probabilities = model.predict_proba(np.column_stack(table.columns[1:]))
-    prior = pa.table({"id": table["id"], **{name: probabilities[:, k] for k, name in enumerate(PRIOR)}})
+    prior = pa.table(
+        {"id": table["id"], **{name: probabilities[:, k] for k, name in enumerate(PRIOR)}}
+    )
     pq.write_table(prior, folder / "prior.parquet")
     with_prior = rows.join(session.read.parquet(str(folder / "prior.parquet")), "id")
     spark.release(with_prior, folder / "stage-2", plan.spec(2, PRIOR), plan.ledger)

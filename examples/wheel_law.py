@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A law of your own: the label, or a class near it on a circle, as days of the week are. The command line and Python know it by its name.
+"""A law of your own: the label, or a class near it on a circle, as days of the week are. The
+command line and Python know it by its name.
 
-export PYTHONPATH=examples
-labeldp release visits.csv --label day --classes mo,tu,we,th,fr,sa,su --epsilon 2 --law wheel_law:Wheel --out noisy.csv
-python examples/wheel_law.py
+export PYTHONPATH=examples labeldp release visits.csv --label day --classes mo,tu,we,th,fr,sa,su
+--epsilon 2 --law wheel_law:Wheel --out noisy.csv python examples/wheel_law.py
 """
 
 import math
@@ -23,7 +23,8 @@ from labeldp.testing import check_law
 @ldp.register_law
 @dataclass(frozen=True)
 class Wheel(ldp.Law):
-    """Release a class of a circle: the label e^epsilon times as often as one further away, its two neighbours e^(epsilon / 2) times.
+    """Release a class of a circle: the label e^epsilon times as often as one further away, its two
+    neighbours e^(epsilon / 2) times.
 
     Notes
     -----
@@ -41,7 +42,8 @@ class Wheel(ldp.Law):
         away = [min(i, k - i) for i in range(k)]
         wanted = [Fraction(math.exp(-self.epsilon * min(steps / 2, 1.0))) for steps in away]
         words = [math.floor(WORD * share / sum(wanted)) for share in wanted]
-        words[0] = min(words[0], math.floor(exp_floor(self.epsilon) * min(words)))  # whole numbers, so that no ratio is above e^epsilon
+        # whole numbers, so that no ratio is above e^epsilon
+        words[0] = min(words[0], math.floor(exp_floor(self.epsilon) * min(words)))
         words[k // 2] += WORD - sum(words)  # what rounding left goes to the rarest
         return words
 
@@ -60,13 +62,18 @@ class Wheel(ldp.Law):
     def inclusion(self, outputs: Any, side: Side) -> tuple[Any, Any]:
         own, *others = self._words
         known = len(set(others)) == 1  # else how often a class is released depends on its place
-        return np.full(len(outputs), own / WORD if known else np.nan), np.full(len(outputs), others[0] / WORD if known else np.nan)
+        return np.full(len(outputs), own / WORD if known else np.nan), np.full(
+            len(outputs), others[0] / WORD if known else np.nan
+        )
 
     def weights(self, outputs: Any, side: Side) -> Any:
         return np.linalg.inv(self.matrix())[outputs]
 
     def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        return tuple(Cell("class", "class", f"{i} places behind", Fraction(words, WORD), 1) for i, words in enumerate(self._words))
+        return tuple(
+            Cell("class", "class", f"{i} places behind", Fraction(words, WORD), 1)
+            for i, words in enumerate(self._words)
+        )
 
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         return {"output": (np.dtype(np.int32), ())}
@@ -83,9 +90,14 @@ class Wheel(ldp.Law):
 if __name__ == "__main__":
     check_law(Wheel(n_classes=7, epsilon=2.0))
     wheel, response = Wheel(7, 2.0), ldp.RandomizedResponse(7, 2.0)
-    print(f"epsilon 2, 7 days: wheel tells {wheel.information():.3f} nats, randomized response {response.information():.3f}")
+    print(
+        f"epsilon 2, 7 days: wheel tells {wheel.information():.3f} nats, randomized response"
+        f" {response.information():.3f}"
+    )
     days = np.random.default_rng(0).integers(7, size=1000)
     for law in (wheel, response):
         noisy = ldp.privatize(days, law, noise=ldp.SeededNoise(0)).hard_codes()
         off = np.minimum((noisy - days) % 7, (days - noisy) % 7)
-        print(f"{law.name}: {np.mean(off == 0):.1%} right, {np.mean(off <= 1):.1%} at most a day off")
+        print(
+            f"{law.name}: {np.mean(off == 0):.1%} right, {np.mean(off <= 1):.1%} at most a day off"
+        )

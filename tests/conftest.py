@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test shares: one thread per process, a ledger of its own, and Hypothesis without deadlines."""
+"""What every test shares: one thread per process, a ledger of its own, and Hypothesis without
+deadlines."""
 
 import os
 
@@ -12,15 +13,24 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.entropy import seeded
 
-settings.register_profile("labeldp", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "labeldp",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("labeldp")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Names must not hold addresses: parallel runs compare the names that each process collected."""
+    """Names must not hold addresses: parallel runs compare the names that each process
+    collected."""
     unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unstable:
-        raise pytest.UsageError(f"Expected names of tests that are the same in every process, got {unstable}. Give the parameters ids.")
+        raise pytest.UsageError(
+            f"Expected names of tests that are the same in every process, got {unstable}. Give the"
+            " parameters ids."
+        )
 
 
 @pytest.fixture
@@ -31,7 +41,8 @@ def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def own_ledger(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A default ledger in a folder of this test, so that no test spends from, or writes to, the user's own."""
+    """A default ledger in a folder of this test, so that no test spends from, or writes to, the
+    user's own."""
     path = tmp_path_factory.mktemp("ledger") / "ledger.db"
     monkeypatch.setenv("LABELDP_LEDGER", str(path))
     return path

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets from a seed, so that a model is judged the same every time; of a script: `python tests/entropy.py SCRIPT ARGUMENT...`."""
+"""Secrets from a seed, so that a model is judged the same every time; of a script: `python
+tests/entropy.py SCRIPT ARGUMENT...`."""
 
 import os
 import runpy

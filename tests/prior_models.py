@@ -26,9 +26,9 @@ class Jittery(ClassifierMixin, BaseEstimator):
         if self.log:
             with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as file:
                 file.write(f"{len(x)}\n")
-        score = x[:, :1] * np.arange(len(self.classes_)) + self.jitter * np.random.default_rng().standard_normal(
-            (len(x), len(self.classes_))
-        )
+        score = x[:, :1] * np.arange(
+            len(self.classes_)
+        ) + self.jitter * np.random.default_rng().standard_normal((len(x), len(self.classes_)))
         chance = np.exp(score - score.max(axis=1, keepdims=True))
         chance /= chance.sum(axis=1, keepdims=True)
         if self.fault == "nan":

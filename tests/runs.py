@@ -15,11 +15,19 @@ from labeldp.receipt import Receipt
 
 
 def open_run(
-    labels: Any, *, classes: Sequence[object], epsilon: float, laws: dict[str, object], rows: RowIds | None = None, **facts: Any
+    labels: Any,
+    *,
+    classes: Sequence[object],
+    epsilon: float,
+    laws: dict[str, object],
+    rows: RowIds | None = None,
+    **facts: Any,
 ) -> Run:
     """`labeldp.custody._run.open_run`; further facts are the account's, or digests."""
     digests = {name: facts.pop(name) for name in ("prior_digest", "public_digest") if name in facts}
-    return door.open_run(labels, classes, Account(**facts), rows, epsilon=epsilon, laws=laws, **digests)
+    return door.open_run(
+        labels, classes, Account(**facts), rows, epsilon=epsilon, laws=laws, **digests
+    )
 
 
 def charge(ledger: Ledger, **facts: Any) -> Receipt:
@@ -30,5 +38,9 @@ def charge(ledger: Ledger, **facts: Any) -> Receipt:
 
 def table_pin(law: Law, *, classes: Sequence[object], **facts: Any) -> TablePin:
     """`TablePin`; what is not its own is the account's."""
-    own = {name: facts.pop(name) for name in ("unit_name", "id_name", "stage", "prior", "facts") if name in facts}
+    own = {
+        name: facts.pop(name)
+        for name in ("unit_name", "id_name", "stage", "prior", "facts")
+        if name in facts
+    }
     return TablePin(law, classes, Account(**facts), **own)

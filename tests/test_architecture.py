@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of the code, read from its syntax trees: layers, bans, licences, annotations."""
+"""The shape of the code, read from its syntax trees: layers, budgets, bans, licences."""
 
 import ast
+import importlib
+import pkgutil
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from tests import house
+
+import labeldp
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "labeldp"
 FILES = sorted(path for path in SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in FILES}
 
-# A module may import from lower numbers and from its own group; groups of one number are siblings and do not import each other.
+# A module may import from lower numbers and from its own group; groups of one number are siblings
+# and do not import each other.
 LAYERS = {
     "errors": 0,
     "_validate": 1,
@@ -39,6 +48,49 @@ LAYERS = {
     "cli": 12,
     "__main__": 13,
 }
+ROOMS = {
+    "aggregates": 841,
+    "app": 2769,
+    "cli": 893,
+    "custody": 2204,
+    "datasets": 350,
+    "deep": 3277,
+    "evidence": 557,
+    "inputs": 358,
+    "laws": 3046,
+    "learn": 3600,
+    "ledger": 1895,
+    "noise": 639,
+    "protocol": 1696,
+    "research": 995,
+    "root": 973,
+    "stats": 1264,
+    "tables": 3970,
+}
+"""The most statements that each package may have. A number is raised with its reason beside it."""
+FIGURES = {
+    "statements in src": 29327,
+    "statements in tests": 31173,
+    "statements in benchmarks": 5871,
+    "functions": 4162,
+    "raise statements": 1341,
+    "numbers at module level": 707,
+    "public callables with many parameters": 18,
+    "private functions with many parameters": 0,
+    "public functions with **": 39,
+    "readers of stack frames": 12,
+    "exec or eval": 0,
+    "private names of other libraries": 2,
+    "test files that import private names": 148,
+    "lines that are too long": 49,
+}
+"""The most of what else makes a house hard to live in (`tests/house.py` says what is counted)."""
+OFFERED = {
+    "names at the top": 48,
+    "names": 200,
+    "options": 211,
+}
+"""The most names and options that users may have to choose from."""
 HELPERS = {"_validate", "_files", "_hash"}  # one group: small helpers that may use each other
 MINIMUM_TESTS = 1200
 
@@ -57,7 +109,8 @@ def group_of(module: str) -> str:
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Every absolute module that a file imports, anywhere in it, with the line; `from package import submodule` is the submodule."""
+    """Every absolute module that a file imports, anywhere in it, with the line; `from package
+    import submodule` is the submodule."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -70,11 +123,16 @@ def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def edges() -> dict[str, set[str]]:
-    """Which module imports which, lazy imports counted. The package's own __init__ only names what others hold."""
+    """Which module imports which, lazy imports counted. The package's own __init__ only names what
+    others hold."""
     graph: dict[str, set[str]] = {}
     for name, path in MODULES.items():
         if name != "labeldp":
-            graph[name] = {target for target, _ in imported(TREES[path]) if target in MODULES and target not in (name, "labeldp")}
+            graph[name] = {
+                target
+                for target, _ in imported(TREES[path])
+                if target in MODULES and target not in (name, "labeldp")
+            }
     return graph
 
 
@@ -100,11 +158,17 @@ def test_no_module_imports_the_package_itself() -> None:
     wrong = []
     for name, path in MODULES.items():
         for node in ast.walk(TREES[path]) if name != "labeldp" else ():
-            if isinstance(node, ast.Import) and any(alias.name == "labeldp" for alias in node.names):
+            if isinstance(node, ast.Import) and any(
+                alias.name == "labeldp" for alias in node.names
+            ):
                 wrong.append(f"{name}:{node.lineno}")
             if isinstance(node, ast.ImportFrom) and node.module == "labeldp":
                 names = {alias.name for alias in node.names}
-                wrong += [f"{name}:{node.lineno} {n}" for n in names if f"labeldp.{n}" not in MODULES and n != "__version__"]
+                wrong += [
+                    f"{name}:{node.lineno} {n}"
+                    for n in names
+                    if f"labeldp.{n}" not in MODULES and n != "__version__"
+                ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -128,14 +192,22 @@ def test_no_import_cycles() -> None:
 
 def uses(path: Path, *modules: str) -> list[str]:
     """The lines of a file that import one of these modules or a part of it."""
-    found = [(name, line) for name, line in imported(TREES[path]) if any(name == m or name.startswith(f"{m}.") for m in modules)]
+    found = [
+        (name, line)
+        for name, line in imported(TREES[path])
+        if any(name == m or name.startswith(f"{m}.") for m in modules)
+    ]
     return [f"{path.relative_to(ROOT)}:{line} {name}" for name, line in found]
 
 
 def attribute_uses(path: Path, pattern: str) -> list[str]:
     """The lines of a file where a dotted name like np.random.normal matches."""
     nodes = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Attribute)]
-    return [f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}" for node in nodes if re.fullmatch(pattern, ast.unparse(node))]
+    return [
+        f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
+        for node in nodes
+        if re.fullmatch(pattern, ast.unparse(node))
+    ]
 
 
 def inside(path: Path, *folders: str) -> bool:
@@ -143,16 +215,116 @@ def inside(path: Path, *folders: str) -> bool:
     return any(relative.parts[0] == folder or relative.as_posix() == folder for folder in folders)
 
 
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_rooms_keep_their_budgets(room: str) -> None:
+    """Growth is paid by a cut."""
+    assert house.rooms(TREES, SOURCE).get(room, 0) <= ROOMS[room]
+
+
+def test_every_room_has_a_budget() -> None:
+    assert set(house.rooms(TREES, SOURCE)) == set(ROOMS)
+
+
+def test_the_house_keeps_its_budgets() -> None:
+    found = house.figures(ROOT)
+    over = {name: (found[name], most) for name, most in FIGURES.items() if found[name] > most}
+    assert set(found) == set(FIGURES)
+    assert not over, f"(found, at most): {over}"
+
+
+def _public_names() -> set[str]:
+    """The public names, each counted once; modules with an underscore are private."""
+    found: set[str] = set()
+    for each in pkgutil.walk_packages(labeldp.__path__, "labeldp."):
+        if not re.search(r"\._", each.name):
+            try:
+                module = importlib.import_module(each.name)
+            except ImportError:  # an extra that is not installed here
+                continue
+            found |= {f"{each.name}.{name}" for name in getattr(module, "__all__", ())}
+    return {name for name in found if not hasattr(labeldp, name.rsplit(".", 1)[1])}
+
+
+def _options(command: Any) -> Iterator[tuple[str, str]]:
+    """The options of a command and of the commands below it, each with its command."""
+    for child in getattr(command, "commands", {}).values():
+        yield from _options(child)
+    if not hasattr(command, "commands"):
+        for each in command.params:
+            if each.param_type_name == "option" and each.name != "help":
+                yield command.name, each.name
+
+
+def test_users_choose_from_few_names_and_options() -> None:
+    from labeldp.cli import app
+
+    options = list(_options(typer.main.get_command(app)))
+    assert len(labeldp.__all__) <= OFFERED["names at the top"]
+    assert len(labeldp.__all__) + len(_public_names()) <= OFFERED["names"]
+    assert len(options) <= OFFERED["options"]
+
+
+CHEATS = {
+    "statements in src": "",
+    "functions": "def f() -> None: ...",
+    "raise statements": "raise KeyError",
+    "numbers at module level": "A = ((0.1, 0.2), {'a': 3}, dict(b=4))",
+    "public callables with many parameters": (
+        "@dataclass\nclass Forty:\n" + "\n".join(f"    f{i}: int" for i in range(40))
+    ),
+    "private functions with many parameters": f"def _f({', '.join('abcdefghi')}): ...",
+    "public functions with **": "def f(**kw): ...",
+    "readers of stack frames": "import inspect\ninspect.currentframe()",
+    "exec or eval": "exec('x = 1')",
+    "private names of other libraries": "import sklearn._loss\nfrom torch import _C",
+    "lines that are too long": f"A = '{'a' * 100}'",
+}
+
+
+@pytest.mark.parametrize("figure", CHEATS)
+def test_a_planted_cheat_is_counted(figure: str, tmp_path: Path) -> None:
+    """A copy of one room, with one cheat more: the figure rises."""
+    shutil.copytree(SOURCE / "evidence", tmp_path / "src" / "labeldp" / "evidence")
+    before = house.figures(tmp_path)[figure]
+    file = tmp_path / "src" / "labeldp" / "evidence" / "_cheat.py"
+    file.write_text(CHEATS[figure] + "\nA = 1; B = 2  # joined statements are two\n")
+    assert house.figures(tmp_path)[figure] > before
+
+
+def test_a_planted_private_import_of_a_test_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    lines = (
+        "from labeldp.laws._base import Law",
+        "from labeldp.laws import (\n    Law,\n    _x,\n)",
+    )
+    for number, line in enumerate(lines, 1):
+        (tmp_path / "tests" / f"test_{number}.py").write_text(line)
+        assert house.figures(tmp_path)["test files that import private names"] == number
+
+
 def test_statistical_randomness_stays_out_of_noise() -> None:
     """numpy.random trains models; it never touches laws, custody, evidence or tables."""
-    paths = [path for path in FILES if not inside(path, "learn", "deep", "protocol", "app", "datasets", "report")]
-    wrong = [use for path in paths for use in uses(path, "random", "numpy.random") + attribute_uses(path, r"(np|numpy)\.random(\..*)?")]
+    paths = [
+        path
+        for path in FILES
+        if not inside(path, "learn", "deep", "protocol", "app", "datasets", "report")
+    ]
+    wrong = [
+        use
+        for path in paths
+        for use in uses(path, "random", "numpy.random")
+        + attribute_uses(path, r"(np|numpy)\.random(\..*)?")
+    ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_secret_randomness_is_drawn_in_custody_only() -> None:
     paths = [path for path in FILES if not inside(path, "noise", "ledger", "custody")]
-    wrong = [use for path in paths for use in uses(path, "secrets", "uuid") + attribute_uses(path, r"os\.(urandom|getrandom)")]
+    wrong = [
+        use
+        for path in paths
+        for use in uses(path, "secrets", "uuid") + attribute_uses(path, r"os\.(urandom|getrandom)")
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -162,15 +334,27 @@ ONE_DOOR = {
     r"encode": ("custody/_run.py", "custody/_aggregation.py", "protocol/metrics.py", "datasets"),
     r"derive_key": ("custody/_request.py", "custody/_draw.py", "ledger/_rowset.py"),
 }
-"""Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are public), and makes keys."""
+"""Who alone samples laws and queries, reads raw labels (metrics score by them, data sets are
+public), and makes keys."""
 
 
 @pytest.mark.parametrize("pattern", ONE_DOOR)
 def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
-    calls = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    found = [(path, call.lineno) for path, call in calls if re.fullmatch(pattern, ast.unparse(call.func))]
+    calls = [
+        (path, node)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
+    found = [
+        (path, call.lineno) for path, call in calls if re.fullmatch(pattern, ast.unparse(call.func))
+    ]
     assert found, "it guards something that is there"
-    wrong = [f"{path.relative_to(ROOT)}:{line}" for path, line in found if not inside(path, *ONE_DOOR[pattern])]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path, line in found
+        if not inside(path, *ONE_DOOR[pattern])
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -191,7 +375,9 @@ def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
         (("labeldp.research",), ("research", "app/_aggregate.py")),  # `labeldp peer`
     ],
 )
-def test_libraries_stay_where_they_belong(modules: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+def test_libraries_stay_where_they_belong(
+    modules: tuple[str, ...], allowed: tuple[str, ...]
+) -> None:
     wrong = [use for path in FILES if not inside(path, *allowed) for use in uses(path, *modules)]
     assert not wrong, "\n".join(wrong)
 
@@ -202,7 +388,9 @@ def test_only_commands_print() -> None:
         for path, tree in TREES.items()
         if not inside(path, "cli")
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -210,7 +398,11 @@ def test_only_commands_print() -> None:
 @pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "examples"])
 def test_every_file_names_its_licence(folder: str) -> None:
     first = "# SPDX-License-Identifier: Apache-2.0"
-    wrong = [str(path) for path in (ROOT / folder).rglob("*.py") if path.read_text(encoding="utf-8").split("\n", 1)[0] != first]
+    wrong = [
+        str(path)
+        for path in (ROOT / folder).rglob("*.py")
+        if path.read_text(encoding="utf-8").split("\n", 1)[0] != first
+    ]
     assert not wrong, f"the first line of each must be: {first}\n" + "\n".join(wrong)
 
 
@@ -219,7 +411,9 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def test_functions_are_annotated() -> None:
@@ -227,7 +421,9 @@ def test_functions_are_annotated() -> None:
     for path, tree in TREES.items():
         for function in functions(tree):
             arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-            bare = [a.arg for a in arguments if a.annotation is None and a.arg not in ("self", "cls")]
+            bare = [
+                a.arg for a in arguments if a.annotation is None and a.arg not in ("self", "cls")
+            ]
             if bare or (function.returns is None and function.name != "__init__"):
                 wrong.append(f"{path.relative_to(ROOT)}:{function.lineno} {function.name} {bare}")
     assert not wrong, "\n".join(wrong)
@@ -248,10 +444,13 @@ RAW = {"labels", "raw", "raw_labels", "y", "codes"}  # what raw labels are calle
 
 
 def test_no_message_shows_raw_labels() -> None:
-    """In messages and logs, an array of labels may be described (its length, shape, type), never shown, whole or by element."""
+    """In messages and logs, an array of labels may be described (its length, shape, type), never
+    shown, whole or by element."""
     wrong = []
     for path, tree in TREES.items():
-        if not inside(path, "noise", "ledger", "custody", "tables", "learn", "protocol", "inputs", "app"):
+        if not inside(
+            path, "noise", "ledger", "custody", "tables", "learn", "protocol", "inputs", "app"
+        ):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FormattedValue):
@@ -267,16 +466,27 @@ def test_nothing_is_a_stub() -> None:
     wrong = []
     for path, tree in TREES.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Raise) and node.exc is not None and "NotImplementedError" in ast.unparse(node.exc):
+            if (
+                isinstance(node, ast.Raise)
+                and node.exc is not None
+                and "NotImplementedError" in ast.unparse(node.exc)
+            ):
                 wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-        wrong += [f"{path.relative_to(ROOT)}: {word}" for word in re.findall(r"\b(TODO|FIXME|XXX)\b", path.read_text(encoding="utf-8"))]
+        wrong += [
+            f"{path.relative_to(ROOT)}: {word}"
+            for word in re.findall(r"\b(TODO|FIXME|XXX)\b", path.read_text(encoding="utf-8"))
+        ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_the_whole_suite_was_collected(request: pytest.FixtureRequest) -> None:
     """Lost tests are seen: this many are known to exist."""
     config = request.config
-    asked = [argument.split("::")[0] for argument in config.invocation_params.args if not argument.startswith("-")]
+    asked = [
+        argument.split("::")[0]
+        for argument in config.invocation_params.args
+        if not argument.startswith("-")
+    ]
     chosen = [argument for argument in asked if (ROOT / argument).exists()]
     if chosen or config.option.keyword or config.option.markexpr:
         pytest.skip("only part of the suite was asked for")
@@ -284,5 +494,9 @@ def test_the_whole_suite_was_collected(request: pytest.FixtureRequest) -> None:
 
 
 def test_the_package_holds_nothing_but_source() -> None:
-    strangers = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != "py.typed"]
+    strangers = [
+        path
+        for path in SOURCE.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != "py.typed"
+    ]
     assert not strangers, strangers

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks: one runner, pages that show the kept results, results that meet their targets, and cells that are known again."""
+"""The benchmarks: one runner, pages that show the kept results, results that meet their targets,
+and cells that are known again."""
 
 import ast
 import dataclasses
@@ -16,7 +17,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import BENCHMARKS, __main__, common, coverage, faults, numbers, overlapping, pretrained, rare, tables, tabular
+from benchmarks import (
+    BENCHMARKS,
+    __main__,
+    common,
+    coverage,
+    faults,
+    numbers,
+    overlapping,
+    pretrained,
+    rare,
+    tables,
+    tabular,
+)
 from benchmarks.common import Run, load_json, load_runs, save_runs
 from benchmarks.small_epsilon import command as small_epsilon
 from benchmarks.small_epsilon import plots, report
@@ -33,10 +46,17 @@ from labeldp.errors import ReleaseError
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS_FOLDER = ROOT / "benchmarks"
 RESULTS = BENCHMARKS_FOLDER / "results"
-FOUND = {"lambda": 0.9, "error_of_mean_loss": -0.01, "spread_of_one_loss": 0.5, "purity": 0.9, "accuracy": 0.8}
+FOUND = {
+    "lambda": 0.9,
+    "error_of_mean_loss": -0.01,
+    "spread_of_one_loss": 0.5,
+    "purity": 0.9,
+    "accuracy": 0.8,
+}
 
 
-# The runner ---------------------------------------------------------------------------------------------------------------------------
+# The runner
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_runner_lists_every_benchmark_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,8 +65,12 @@ def test_the_runner_lists_every_benchmark_on_a_line(capsys: pytest.CaptureFixtur
     assert [line.split()[0] for line in lines[2:]] == list(BENCHMARKS)
 
 
-@pytest.mark.parametrize(("name", "meant"), [("rares", "rare"), ("small-epsilom", "small-epsilon"), ("depe", "deep")])
-def test_a_name_that_there_is_not_gets_a_suggestion(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"), [("rares", "rare"), ("small-epsilom", "small-epsilon"), ("depe", "deep")]
+)
+def test_a_name_that_there_is_not_gets_a_suggestion(
+    name: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert __main__.main([name]) == 2
     said = capsys.readouterr().err
     assert f"got '{name}'. Did you mean {meant}" in said
@@ -55,7 +79,11 @@ def test_a_name_that_there_is_not_gets_a_suggestion(name: str, meant: str, capsy
 def test_a_module_that_is_not_installed_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "torch" or name.startswith("benchmarks.deep")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.split(".")[0] == "torch" or name.startswith("benchmarks.deep")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     assert __main__.main(["deep"]) == 2
@@ -72,8 +100,26 @@ def test_options_are_shown_by_a_process_of_its_own() -> None:
 def test_another_folder_for_results_is_taken(tmp_path: Path) -> None:
     """As somebody tries a benchmark out; the second time nothing is left to do."""
     environment = os.environ | {"BENCHMARK_RESULTS": str(tmp_path / "results")}
-    command = [sys.executable, "-m", "benchmarks", "tabular", "--data", "digits", "--epsilon", "4", "--seeds", "1", "--jobs", "1"]
-    said = [subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "tabular",
+        "--data",
+        "digits",
+        "--epsilon",
+        "4",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+    ]
+    said = [
+        subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
     assert "7/7 runs started" in said[0]
     assert "runs started" not in said[1]
     runs = load_runs(tmp_path / "results" / "tabular.json")
@@ -94,18 +140,29 @@ def imports(path: Path, modules: set[str]) -> Iterator[str]:
 
 def test_modules_do_not_import_each_other_in_a_circle_nor_change_the_path() -> None:
     files = {path for path in BENCHMARKS_FOLDER.rglob("*.py") if path.parent.name != "recording"}
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
-    graph = {name: {found for found in imports(path, set(names)) if found in names} - {name} for name, path in names.items()}
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in files
+    }
+    graph = {
+        name: {found for found in imports(path, set(names)) if found in names} - {name}
+        for name, path in names.items()
+    }
     assert len(graph) > 25
     list(TopologicalSorter(graph).static_order())  # raises where there is a circle
-    assert not [name for name, path in names.items() if "sys.path" in path.read_text(encoding="utf-8")]
+    assert not [
+        name for name, path in names.items() if "sys.path" in path.read_text(encoding="utf-8")
+    ]
     assert {f"benchmarks.{module}" for module, _ in BENCHMARKS.values()} <= set(graph)
 
 
-# Pages --------------------------------------------------------------------------------------------------------------------------------
+# Pages
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("page", "name"), [pair for pair in tables.every() if not tables.needs_torch(pair[1])])
+@pytest.mark.parametrize(
+    ("page", "name"), [pair for pair in tables.every() if not tables.needs_torch(pair[1])]
+)
 def test_pages_are_what_the_command_would_write(page: str, name: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert tables.put(text, name, tables.PAGES[page][name]()) == text
@@ -121,7 +178,11 @@ def test_a_table_is_put_in_its_place_and_nowhere_else() -> None:
 
 
 def test_every_place_for_a_table_is_filled_by_the_command() -> None:
-    for page in [ROOT / "README.md", BENCHMARKS_FOLDER / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [
+        ROOT / "README.md",
+        BENCHMARKS_FOLDER / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]:
         text = page.read_text(encoding="utf-8")
         places = [line.split()[2] for line in text.splitlines() if line.startswith("<!-- table ")]
         assert places == list(tables.PAGES.get(page.relative_to(ROOT).as_posix(), {})), page
@@ -130,17 +191,28 @@ def test_every_place_for_a_table_is_filled_by_the_command() -> None:
 def test_prose_on_speed_says_what_was_measured() -> None:
     kept = load_json(RESULTS / "speed.json")
     page = " ".join((BENCHMARKS_FOLDER / "README.md").read_text(encoding="utf-8").split())
-    assert f"{kept['aggregates']['mb_beyond']} MB beyond what Python and pyarrow have loaded" in page
+    assert (
+        f"{kept['aggregates']['mb_beyond']} MB beyond what Python and pyarrow have loaded" in page
+    )
 
 
-# Results ------------------------------------------------------------------------------------------------------------------------------
+# Results
+# --------------------------------------------------------------------------------------------------
 
 
 def test_every_run_that_was_started_is_finished_and_says_how() -> None:
     runs = load_runs(RESULTS / "tabular.json")
-    assert {tabular.key(run) for run in runs} == {tabular.key(run) for run in tabular.wanted(tabular.ESTIMATORS, tabular.EPSILONS, 10)}
-    assert all("finished" in run and "error" not in run and run["machine"]["versions"] and run["estimator"] for run in runs)
-    assert all("finished" in run and "error" not in run and run["machine"]["versions"] for run in report.load_runs())
+    assert {tabular.key(run) for run in runs} == {
+        tabular.key(run) for run in tabular.wanted(tabular.ESTIMATORS, tabular.EPSILONS, 10)
+    }
+    assert all(
+        "finished" in run and "error" not in run and run["machine"]["versions"] and run["estimator"]
+        for run in runs
+    )
+    assert all(
+        "finished" in run and "error" not in run and run["machine"]["versions"]
+        for run in report.load_runs()
+    )
 
 
 def test_private_numbers_are_learned_better_than_from_noisy_numbers_and_than_without_them() -> None:
@@ -148,17 +220,26 @@ def test_private_numbers_are_learned_better_than_from_noisy_numbers_and_than_wit
     assert all("finished" in run and run["machine"]["versions"] for run in runs)
     for data in numbers.DATA:
         for epsilon in numbers.EPSILONS:
-            by = {method: list(numbers.found(runs, data, method, epsilon).values()) for method in numbers.METHODS}
+            by = {
+                method: list(numbers.found(runs, data, method, epsilon).values())
+                for method in numbers.METHODS
+            }
             if by["one stage"]:
                 rivals = [np.mean(by[method]) for method in numbers.BASELINES if by[method]]
-                assert np.mean(by["one stage"]) < (1.005 if data == "movielens" else 1) * min(rivals), (data, epsilon)
+                assert np.mean(by["one stage"]) < (1.005 if data == "movielens" else 1) * min(
+                    rivals
+                ), (data, epsilon)
 
 
 @pytest.mark.parametrize("method", [*numbers.METHODS, *numbers.BOUNDS])
 def test_a_run_of_private_numbers_is_measured(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "MOST_ROUNDS", 5)
     small = numbers.Task(
-        *(part[:300] for part in (lambda t: (t.X, t.y.round(), t.X_test, t.y_test))(numbers.friedman(300))), ldp.Grid(0, 30, points=6)
+        *(
+            part[:300]
+            for part in (lambda t: (t.X, t.y.round(), t.X_test, t.y_test))(numbers.friedman(300))
+        ),
+        ldp.Grid(0, 30, points=6),
     )
     monkeypatch.setattr(numbers, "task", lambda name: small)
     run = numbers.measure({"data": "friedman-2k", "method": method, "epsilon": 4.0, "seed": 0})
@@ -167,7 +248,11 @@ def test_a_run_of_private_numbers_is_measured(method: str, monkeypatch: pytest.M
 
 
 def test_rare_classes_are_nowhere_worse_than_a_constant_or_what_is_done_by_hand() -> None:
-    whole = {at: group for at, group in rare.cells(load_runs(RESULTS / "rare.json")).items() if len(group) == rare.SEEDS}
+    whole = {
+        at: group
+        for at, group in rare.cells(load_runs(RESULTS / "rare.json")).items()
+        if len(group) == rare.SEEDS
+    }
     assert len(whole) >= 15
     for at, group in whole.items():
         assert min(rare.worse(group, method) for method in rare.METHODS[1:]) > 0.01 / len(whole), at
@@ -181,8 +266,11 @@ def test_no_kill_lost_or_doubled_anything() -> None:
     assert not [run for each in kept.values() for run in each["kills"] if run["problems"]]
 
 
-def test_a_release_that_is_killed_ends_as_if_nothing_had_happened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the benchmark does for each kill, on few rows; its recording must still see keys and secrets."""
+def test_a_release_that_is_killed_ends_as_if_nothing_had_happened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the benchmark does for each kill, on few rows; its recording must still see keys and
+    secrets."""
     monkeypatch.setitem(faults.ROWS, "local", 4000)
     kept: list[Run] = []
     faults.take("local", 1, tmp_path, kept.append)
@@ -199,7 +287,9 @@ def test_what_a_kill_must_not_do_to_a_release_would_be_seen(tmp_path: Path) -> N
     record = place / "record"
     lines = record.read_text().splitlines()
     drawn = next(line for line in lines if "key" in json.loads(line))
-    record.write_text("\n".join([*lines, json.dumps(json.loads(drawn) | {"key": "another"})]) + "\n")
+    record.write_text(
+        "\n".join([*lines, json.dumps(json.loads(drawn) | {"key": "another"})]) + "\n"
+    )
     (place / "half").touch()
     assert faults.problems(source, place, record, 4000) == ["2 keys drew", "left behind: half"]
 
@@ -228,12 +318,17 @@ def test_results_are_replaced_whole(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["runs.json"]
 
 
-# Small epsilon, on results that are not complete --------------------------------------------------------------------------------------
+# Small epsilon, on results that are not complete
+# --------------------------------------------------------------------------------------
 
 
 def cells(rows: int | None = None) -> list[Run]:
     names = ("mnist", "fashion_mnist", "adult", "digits", "cifar10")
-    return [cell for table in ("main", *smaller.TABLES) for cell in small_epsilon.wanted(table, names, (0.1, 1.0), 2, rows)]
+    return [
+        cell
+        for table in ("main", *smaller.TABLES)
+        for cell in small_epsilon.wanted(table, names, (0.1, 1.0), 2, rows)
+    ]
 
 
 def finished(cell: Run) -> Run:
@@ -272,10 +367,13 @@ def test_a_trial_has_plots_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     runs = [finished(cell) for cell in cells(rows=500)[:5]]
     assert plots.write(runs, tmp_path) == []
-    assert [path.name for path in plots.write(runs, tmp_path, 500)] == ["small-epsilon-main-500-rows.png"]
+    assert [path.name for path in plots.write(runs, tmp_path, 500)] == [
+        "small-epsilon-main-500-rows.png"
+    ]
 
 
-# Features of public pre-training ------------------------------------------------------------------------------------------------------
+# Features of public pre-training
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -283,31 +381,55 @@ def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Pixels of digits in place of the features, and results of their own."""
     X, y = load_digits(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std()
-    monkeypatch.setattr(pretrained, "components", lambda name, rows: (X[:1500], y[:1500], X[1500:], y[1500:], 10))
+    monkeypatch.setattr(
+        pretrained, "components", lambda name, rows: (X[:1500], y[:1500], X[1500:], y[1500:], 10)
+    )
     monkeypatch.setattr(pretrained, "RESULT", tmp_path / "pretrained.json")
 
 
 @pytest.mark.usefixtures("digits")
-def test_every_method_on_pretrained_features_runs_once_and_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_method_on_pretrained_features_runs_once_and_is_in_the_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for _ in range(2):
         pretrained.main(["--data", "cifar10", "--epsilon", "4", "--seeds", "1"])
     runs = {run["method"]: run for run in load_runs(pretrained.RESULT)}
-    assert set(runs) == set(pretrained.METHODS) and len(load_runs(pretrained.RESULT)) == len(runs)  # the second time all was there
-    assert min(run["accuracy"] for run in runs.values()) > 0.7 and runs["chosen"]["chose"] in ("votes", "counts", "likelihood", "both")
+    # the second time all was there
+    assert set(runs) == set(pretrained.METHODS) and len(load_runs(pretrained.RESULT)) == len(runs)
+    assert min(run["accuracy"] for run in runs.values()) > 0.7 and runs["chosen"]["chose"] in (
+        "votes",
+        "counts",
+        "likelihood",
+        "both",
+    )
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("| eps 4 | ") and last.count("|") == 4 + len(pretrained.METHODS) and last.endswith("| 1 |")
+    assert (
+        last.startswith("| eps 4 | ")
+        and last.count("|") == 4 + len(pretrained.METHODS)
+        and last.endswith("| 1 |")
+    )
 
 
-def test_overlapping_tables_are_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On 800 rows and 1,000 test rows, by some methods with quick learners, at an epsilon at which they beat the constant."""
+def test_overlapping_tables_are_measured_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On 800 rows and 1,000 test rows, by some methods with quick learners, at an epsilon at which
+    they beat the constant."""
     try:
         data, rows, test = overlapping._adult()
     except ReleaseError:
         pytest.skip("needs the data set adult: set LABELDP_DATA")
-    few = {name: getattr(data, name)[:n] for name, n in (("X_train", 800), ("y_train", 800), ("X_test", 1000), ("y_test", 1000))}
-    monkeypatch.setattr(overlapping, "_adult", lambda: (dataclasses.replace(data, **few), rows[:800], test[:1000]))
+    few = {
+        name: getattr(data, name)[:n]
+        for name, n in (("X_train", 800), ("y_train", 800), ("X_test", 1000), ("y_test", 1000))
+    }
+    monkeypatch.setattr(
+        overlapping, "_adult", lambda: (dataclasses.replace(data, **few), rows[:800], test[:1000])
+    )
     monkeypatch.setattr(overlapping, "RESULT", tmp_path / "overlapping.json")
-    quick = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression(C=0.03, max_iter=20))
+    quick = make_pipeline(
+        OneHotEncoder(handle_unknown="ignore"), LogisticRegression(C=0.03, max_iter=20)
+    )
     monkeypatch.setattr(overlapping, "_regression", lambda: quick)
     monkeypatch.setattr(overlapping, "_trees", lambda: HistGradientBoostingClassifier(max_iter=10))
     some = ("ten tables, then trees", "one clustering", "no privacy")
@@ -315,52 +437,83 @@ def test_overlapping_tables_are_measured_once(monkeypatch: pytest.MonkeyPatch, t
     for _ in range(2):
         overlapping.main(["--epsilon", "8", "--seeds", "1"])
     runs = load_runs(overlapping.RESULT)
-    assert {run["method"] for run in runs} == set(overlapping.METHODS) and len(runs) == len(overlapping.METHODS)
+    assert {run["method"] for run in runs} == set(overlapping.METHODS) and len(runs) == len(
+        overlapping.METHODS
+    )
     assert min(run["auc"] for run in runs) > 0.8, runs
     assert "| eps 8 | " in overlapping.tables()
 
 
 def test_label_equivalents_are_those_of_the_most_informative_law() -> None:
-    assert [round(pretrained.equivalents(60_000, 10, epsilon), -1) for epsilon in (0.5, 1.0, 2.0)] == [810, 3190, 12360]
+    assert [
+        round(pretrained.equivalents(60_000, 10, epsilon), -1) for epsilon in (0.5, 1.0, 2.0)
+    ] == [810, 3190, 12360]
     assert pretrained.equivalents(1000, 10, 40.0) == pytest.approx(1000, rel=1e-6)
     digits = common.parts("digits")
     assert common.SIZES["digits"] == (len(digits.y), digits.dataset.n_classes)
-    assert common.worth("digits", 1.0) == f"{1198 * ldp.SubsetSelection(10, 1.0).information() / math.log(10):.0f}" == "64"
+    assert (
+        common.worth("digits", 1.0)
+        == f"{1198 * ldp.SubsetSelection(10, 1.0).information() / math.log(10):.0f}"
+        == "64"
+    )
 
 
 def test_every_benchmark_without_torch_has_a_command() -> None:
-    modules = [import_module(f"benchmarks.{module}") for name, (module, _) in BENCHMARKS.items() if not tables.needs_torch(name)]
+    modules = [
+        import_module(f"benchmarks.{module}")
+        for name, (module, _) in BENCHMARKS.items()
+        if not tables.needs_torch(name)
+    ]
     assert all(callable(module.main) and module.__doc__ for module in modules)
 
 
 def test_intervals_cover_as_they_say() -> None:
-    """Kept cells are within four binomial standard errors of 95 % (6e-5 a cell), or above where an interval may cover more."""
+    """Kept cells are within four binomial standard errors of 95 % (6e-5 a cell), or above where an
+    interval may cover more."""
     kept = load_json(coverage.RESULT)
     assert {cell["part"] for cell in kept["cells"]} == set(coverage.PARTS)
     for cell in kept["cells"]:
         assert cell["releases"] == coverage.RELEASES
         far = coverage.distance(cell)
         assert far > -4, cell
-        assert far < 4 or coverage.may_cover_more(cell["interval"], cell["law"]) or not coverage.defined(cell), cell
+        assert (
+            far < 4
+            or coverage.may_cover_more(cell["interval"], cell["law"])
+            or not coverage.defined(cell)
+        ), cell
 
 
 def test_every_law_has_cells() -> None:
     """Every law of labeldp is among the kept cells, with a figure that it has."""
-    built_in = {law.name for law in vars(ldp.laws).values() if isinstance(law, type) and issubclass(law, ldp.Law) and law is not ldp.Law}
-    assert built_in <= {cell["law"] for cell in load_json(coverage.RESULT)["cells"] if coverage.defined(cell)}
+    built_in = {
+        law.name
+        for law in vars(ldp.laws).values()
+        if isinstance(law, type) and issubclass(law, ldp.Law) and law is not ldp.Law
+    }
+    assert built_in <= {
+        cell["law"] for cell in load_json(coverage.RESULT)["cells"] if coverage.defined(cell)
+    }
 
 
 def test_coverage_is_counted_anew() -> None:
     """Four releases of the regressions: every law and both standard errors have a cell."""
     cells = [{"part": "regressions"} | cell for cell in coverage.regression_cells(4, "poisson")]
     assert {(cell["law"], cell["interval"]) for cell in cells} == {
-        (law, f"poisson, {kind}") for law in ("subset", "threshold", "channel") for kind in ("observed", "sandwich")
+        (law, f"poisson, {kind}")
+        for law in ("subset", "threshold", "channel")
+        for kind in ("observed", "sandwich")
     }
     assert coverage.markdown(cells).count("\n") == 3
 
 
 def test_a_figure_that_a_law_does_not_have_is_no_coverage() -> None:
     """Combinations are not told by a draw that asks about one column; the others are."""
-    cells = [cell for cell in coverage.column_cells(2) if cell["interval"] == "share of a combination"]
-    assert {cell["law"]: coverage.defined(cell) for cell in cells} == {"independent": True, "one-column": False, "column-counts": True}
+    cells = [
+        cell for cell in coverage.column_cells(2) if cell["interval"] == "share of a combination"
+    ]
+    assert {cell["law"]: coverage.defined(cell) for cell in cells} == {
+        "independent": True,
+        "one-column": False,
+        "column-counts": True,
+    }
     assert "| none |" in coverage.markdown([{"part": "columns"} | cell for cell in cells])

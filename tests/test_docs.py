@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README, docs and docstrings tell the truth: their examples and commands run, in order, and their links lead somewhere."""
+"""README, docs and docstrings tell the truth: their examples and commands run, in order, and their
+links lead somewhere."""
 
 import doctest
 import re
@@ -13,14 +14,30 @@ from tests.cli.commands import run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-DEEP = {"deep.md": ("torch", "lightning_fabric"), "numbers.md": ("torch",), "preferences.md": ("torch",), "several.md": ("torch",)}
+DEEP = {
+    "deep.md": ("torch", "lightning_fabric"),
+    "numbers.md": ("torch",),
+    "preferences.md": ("torch",),
+    "several.md": ("torch",),
+}
 """Pages of nets, and what their examples need."""
 RUN = [pytest.param(page, marks=pytest.mark.deep) if page.name in DEEP else page for page in PAGES]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-EXAMPLES = [path.relative_to(ROOT / "src") for path in sorted((ROOT / "src").rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
-EXAMPLE = [pytest.param(path, marks=pytest.mark.deep) if "deep" in path.parts or path.stem == "embed" else path for path in EXAMPLES]
+EXAMPLES = [
+    path.relative_to(ROOT / "src")
+    for path in sorted((ROOT / "src").rglob("*.py"))
+    if ">>>" in path.read_text(encoding="utf-8")
+]
+EXAMPLE = [
+    (
+        pytest.param(path, marks=pytest.mark.deep)
+        if "deep" in path.parts or path.stem == "embed"
+        else path
+    )
+    for path in EXAMPLES
+]
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -35,7 +52,8 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 @pytest.mark.usefixtures("same_noise")  # of the Python blocks, whose figures are compared
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python blocks share one namespace a page and run in an empty folder; so do the page's `labeldp` commands, after them."""
+    """Python blocks share one namespace a page and run in an empty folder; so do the page's
+    `labeldp` commands, after them."""
     if not all(map(find_spec, DEEP.get(page.name, ()))):
         pytest.skip("needs labeldp[torch,fabric]: run `make test-deep`")
     monkeypatch.chdir(tmp_path)
@@ -79,22 +97,42 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_errata_name_tests_that_exist() -> None:
     """Every test that a page names is there."""
-    named = {match for page in PAGES for match in re.findall(r"`(tests/[\w/]+\.py)(?:::\w+)?`", page.read_text(encoding="utf-8"))}
+    named = {
+        match
+        for page in PAGES
+        for match in re.findall(r"`(tests/[\w/]+\.py)(?:::\w+)?`", page.read_text(encoding="utf-8"))
+    }
     assert not [path for path in named if not (ROOT / path).exists()]
     for page in PAGES:
-        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
-            assert re.search(rf"def {name}\b", (ROOT / path).read_text(encoding="utf-8")), f"{page.name} names {path}::{name}"
+        for path, name in re.findall(
+            r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")
+        ):
+            assert re.search(rf"def {name}\b", (ROOT / path).read_text(encoding="utf-8")), (
+                f"{page.name} names {path}::{name}"
+            )
 
 
-@pytest.mark.parametrize("page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.stem
+)
 def test_documents_import_public_names_only(page: Path) -> None:
-    """A module of its own, or a name in its package's `__all__`; a name with an underscore is nobody's but ours."""
-    for module, names in re.findall(r"(?m)^(?:>>> |\.\.\. )?from (labeldp[\w.]*) import ([\w, ]+)", page.read_text(encoding="utf-8")):
+    """A module of its own, or a name in its package's `__all__`; a name with an underscore is
+    nobody's but ours."""
+    for module, names in re.findall(
+        r"(?m)^(?:>>> |\.\.\. )?from (labeldp[\w.]*) import ([\w, ]+)",
+        page.read_text(encoding="utf-8"),
+    ):
         assert "._" not in module, f"{module} is private"
         for name in names.replace(" ", "").split(","):
             path = ROOT / "src" / Path(*module.split(".")) / "__init__.py"
-            public = f'"{name}"' in path.read_text(encoding="utf-8") if path.exists() else not name.startswith("_")
-            assert public or (path.parent / f"{name}.py").exists(), f"{module} does not offer {name}"
+            public = (
+                f'"{name}"' in path.read_text(encoding="utf-8")
+                if path.exists()
+                else not name.startswith("_")
+            )
+            assert public or (path.parent / f"{name}.py").exists(), (
+                f"{module} does not offer {name}"
+            )
 
 
 OPTIONS = [page for page in PAGES if "LearnOptions(" in page.read_text(encoding="utf-8")]
@@ -102,16 +140,27 @@ OPTIONS = [page for page in PAGES if "LearnOptions(" in page.read_text(encoding=
 
 @pytest.mark.parametrize("page", OPTIONS, ids=lambda page: page.stem)
 def test_documents_import_the_options_that_they_name(page: Path) -> None:
-    assert re.search(r"from labeldp\.learn import [\w, ]*\bLearnOptions\b", page.read_text(encoding="utf-8"))
+    assert re.search(
+        r"from labeldp\.learn import [\w, ]*\bLearnOptions\b", page.read_text(encoding="utf-8")
+    )
 
 
 def test_the_map_of_the_code_names_files_that_are_there() -> None:
-    """Every file that the page names exists, and every private module of the package is named on it."""
+    """Every file that the page names exists, and every private module of the package is named on
+    it."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     package = ROOT / "src" / "labeldp"
-    named = {name for name in re.findall(r"`([\w/]+(?:\.py|/))`", page) if not name.startswith("tests/")}
-    assert not [name for name in named if not (package / name).exists() and not (ROOT / name).exists()]
-    private = {path.relative_to(package).as_posix() for path in package.rglob("_*.py") if not path.stem.startswith("__")}
+    named = {
+        name for name in re.findall(r"`([\w/]+(?:\.py|/))`", page) if not name.startswith("tests/")
+    }
+    assert not [
+        name for name in named if not (package / name).exists() and not (ROOT / name).exists()
+    ]
+    private = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("_*.py")
+        if not path.stem.startswith("__")
+    }
     folders = tuple(name for name in named if name.endswith("/"))
     helpers = {"_files.py", "_hash.py", "_validate.py"}
     assert not [name for name in sorted(private - named - helpers) if not name.startswith(folders)]

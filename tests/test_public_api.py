@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users see: the names, their documentation, how fast the package imports, and what is in the wheel."""
+"""What users see: the names, their documentation, how fast the package imports, and what is in the
+wheel."""
 
 import inspect
 import subprocess
@@ -14,8 +15,24 @@ import pytest
 import labeldp
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = [name for name in labeldp.__all__ if name not in ("aggregates", "datasets", "deep", "errors", "laws", "learn", "metrics", "stats")]
-HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "cryptography", "typer", "rich", "skops", "pooch", "pandas", "torch")
+NAMES = [
+    name
+    for name in labeldp.__all__
+    if name not in ("aggregates", "datasets", "deep", "errors", "laws", "learn", "metrics", "stats")
+]
+HEAVY = (
+    "numpy",
+    "scipy",
+    "sklearn",
+    "pyarrow",
+    "cryptography",
+    "typer",
+    "rich",
+    "skops",
+    "pooch",
+    "pandas",
+    "torch",
+)
 ARRAYS = ("NDArray", "ArrayLike", "ndarray")
 
 
@@ -28,26 +45,35 @@ def test_names_are_sorted_few_and_all_there() -> None:
 
 
 def documented(thing: Any) -> list[tuple[str, Any]]:
-    """A public object and, for a class, the public methods and properties that it defines itself."""
+    """A public object and, for a class, the public methods and properties that it defines
+    itself."""
     found = [(thing.__name__, thing)]
     if inspect.isclass(thing) and not issubclass(thing, BaseException):
         for name, member in vars(thing).items():
-            target = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            target = (
+                member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            )
             if not name.startswith("_") and inspect.isfunction(target):
                 found.append((f"{thing.__name__}.{name}", target))
     return found
 
 
 def own_doc(thing: Any) -> str:
-    """A class's or function's docstring; what a dataclass makes up from its fields does not count."""
+    """A class's or function's docstring; what a dataclass makes up from its fields does not
+    count."""
     text = inspect.getdoc(thing) or ""
     made_up = inspect.isclass(thing) and text.startswith(f"{thing.__name__}(")
     return "" if made_up else text
 
 
 def takes_arrays(function: Any) -> list[str]:
-    """The arguments of a function that its annotations call arrays; mappings of arrays are described where they are made."""
-    annotations = {name: str(note) for name, note in getattr(function, "__annotations__", {}).items() if name != "return"}
+    """The arguments of a function that its annotations call arrays; mappings of arrays are
+    described where they are made."""
+    annotations = {
+        name: str(note)
+        for name, note in getattr(function, "__annotations__", {}).items()
+        if name != "return"
+    }
     return [
         name
         for name, note in annotations.items()
@@ -63,12 +89,17 @@ def test_public_names_are_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments_are_described(name: str) -> None:
-    """What a public function or class takes stands in a numpydoc section, and arrays are given with their shapes."""
+    """What a public function or class takes stands in a numpydoc section, and arrays are given with
+    their shapes."""
     thing = getattr(labeldp, name)
-    if inspect.isclass(thing) and (issubclass(thing, BaseException) or not inspect.signature(thing).parameters):
+    if inspect.isclass(thing) and (
+        issubclass(thing, BaseException) or not inspect.signature(thing).parameters
+    ):
         return
     text = own_doc(thing)
-    sections = any(f"{section}\n{'-' * len(section)}" in text for section in ("Parameters", "Attributes"))
+    sections = any(
+        f"{section}\n{'-' * len(section)}" in text for section in ("Parameters", "Attributes")
+    )
     assert sections, f"{name}: no numpydoc section Parameters or Attributes"
     for label, member in documented(thing):
         arrays = takes_arrays(member)
@@ -78,8 +109,13 @@ def test_arguments_are_described(name: str) -> None:
 
 def test_importing_is_light() -> None:
     """`import labeldp` and listing its names load none of the libraries it stands on."""
-    program = "import sys, labeldp; dir(labeldp); print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    program = (
+        "import sys, labeldp; dir(labeldp); print(*sorted({name.split('.')[0] for name in"
+        " sys.modules}))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "labeldp" in loaded
     assert not set(HEAVY) & set(loaded)
 
@@ -98,7 +134,10 @@ def test_the_wheel_holds_the_package_and_its_types(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
-    sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "labeldp").rglob("*.py")}
+    sources = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src" / "labeldp").rglob("*.py")
+    }
     packed = {name for name in names if name.endswith(".py")}
     assert packed == sources
     assert "labeldp/py.typed" in names
@@ -113,9 +152,16 @@ def test_the_source_distribution_holds_what_its_tests_read(tmp_path: Path) -> No
     (path,) = tmp_path.glob("labeldp-*.tar.gz")
     with tarfile.open(path) as archive:
         packed = {name.split("/", 1)[1] for name in archive.getnames()}
-    wanted = {ROOT / name for name in ("Makefile", "constraints.txt", "README.md", "CHANGELOG.md", "pyproject.toml")}
+    wanted = {
+        ROOT / name
+        for name in ("Makefile", "constraints.txt", "README.md", "CHANGELOG.md", "pyproject.toml")
+    }
     for folder in ("src", "tests", "docs", "benchmarks", "examples"):
-        wanted |= {path for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".md", ".json", ".jsonl", ".png")}
+        wanted |= {
+            path
+            for path in (ROOT / folder).rglob("*.*")
+            if path.suffix in (".py", ".md", ".json", ".jsonl", ".png")
+        }
     names = {path.relative_to(ROOT).as_posix() for path in wanted if ".cache" not in path.parts}
     assert len(names) > 300
     assert not names - packed

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deep learning with labeldp: accuracy, cost of a step, defaults, and fits that are killed. Needs torch."""
+"""Deep learning with labeldp: accuracy, cost of a step, defaults, and fits that are killed. Needs
+torch."""

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How recipes of the deep benchmarks are chosen: on noisy labels of held-out training rows, no true label looked at.
+"""How recipes of the deep benchmarks are chosen: on noisy labels of held-out training rows, no true
+label looked at.
 
-    python -m benchmarks deep-choose --table movielens --method ours-2 --epsilon 1 --vary rate=0.5 --vary "epochs=(4, 8); sizes=(0.1, 0.9)"
+    python -m benchmarks deep-choose --table movielens --method ours-2 --epsilon 1 --vary rate=0.5
+    --vary "epochs=(4, 8); sizes=(0.1, 0.9)"
 
-A sixth of the training rows is held out and its labels are drawn by subset selection at the same epsilon. The frozen recipe and each
-variation learn from the rest; each is scored by the mean log-probability of what was drawn for the held-out rows, in nats a row, and by
-its error (squared error of ratings, else share of mistakes), unbiased through the law, both compared with the frozen recipe row by row.
-Everything that was tried is kept in results/deep_choose.jsonl; `--report` prints it.
-Seeds are 0, 1, ...: those of the reported runs are others.
+A sixth of the training rows is held out and its labels are drawn by subset selection at the same
+epsilon. The frozen recipe and each variation learn from the rest; each is scored by the mean
+log-probability of what was drawn for the held-out rows, in nats a row, and by its error (squared
+error of ratings, else share of mistakes), unbiased through the law, both compared with the frozen
+recipe row by row. Everything that was tried is kept in results/deep_choose.jsonl; `--report` prints
+it. Seeds are 0, 1, ...: those of the reported runs are others.
 """
 
 import ast
@@ -39,7 +42,8 @@ _OF_STAGES = {field.name for field in fields(Training)}
 
 
 def varied(recipe: Method, change: str) -> Method:
-    """A recipe with fields replaced: "name=value; ...". A field of stages takes one value for all, or a tuple of one each."""
+    """A recipe with fields replaced: "name=value; ...". A field of stages takes one value for all,
+    or a tuple of one each."""
     for part in filter(None, (part.strip() for part in change.split(";"))):
         name, _, text = part.partition("=")
         value = ast.literal_eval(text)
@@ -48,30 +52,43 @@ def varied(recipe: Method, change: str) -> Method:
             recipe = replace(recipe, stages=(recipe.stages + (last,) * value)[:value])
         elif name in _OF_STAGES:
             each = value if isinstance(value, tuple) else (value,) * len(recipe.stages)
-            recipe = replace(recipe, stages=tuple(replace(stage, **{name: v}) for stage, v in zip(recipe.stages, each, strict=True)))
+            recipe = replace(
+                recipe,
+                stages=tuple(
+                    replace(stage, **{name: v})
+                    for stage, v in zip(recipe.stages, each, strict=True)
+                ),
+            )
         else:
             recipe = replace(recipe, **{name: value})
     return recipe
 
 
 def divided(data: Data, epsilon: float, seed: int) -> tuple[Data, torch.Tensor, NoisyLabels]:
-    """Divide the training rows: the part to learn from, and the held-out inputs with their noisy labels."""
+    """Divide the training rows: the part to learn from, and the held-out inputs with their noisy
+    labels."""
     order = np.random.default_rng(seed).permutation(len(data.y))
     held, rest = np.split(order, [int(len(order) * HELD_OUT)])
     law = ldp.SubsetSelection(data.n_classes, epsilon)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
-        noisy = ldp.privatize(data.y[held], law, classes=range(data.n_classes), noise=ldp.SeededNoise(10_000 + seed))
+        noisy = ldp.privatize(
+            data.y[held], law, classes=range(data.n_classes), noise=ldp.SeededNoise(10_000 + seed)
+        )
     return data.part(rest), data.X[torch.from_numpy(held)], noisy
 
 
 def halved(data: Data) -> Data:
-    """Images of half the height and width: a quarter of the work, to compare recipes when time is short."""
+    """Images of half the height and width: a quarter of the work, to compare recipes when time is
+    short."""
     return replace(data, X=functional.avg_pool2d(data.X.float(), 2).round().to(torch.uint8))
 
 
-def scores(recipe: Method, data: Data, epsilon: float, seed: int, rows: int | None, device: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Log-probability of each held-out row's draw, its unbiased error, and the seconds of training."""
+def scores(
+    recipe: Method, data: Data, epsilon: float, seed: int, rows: int | None, device: str
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Log-probability of each held-out row's draw, its unbiased error, and the seconds of
+    training."""
     data, inputs, noisy = divided(data, epsilon, seed)
     data = data.part(np.arange(len(data.y))[:rows])
     start = time.perf_counter()
@@ -89,8 +106,14 @@ def kept_scores(
     recipe: Method, data: Data, epsilon: float, seed: int, rows: int | None, device: str
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """`scores`, or what they were when the same recipe was last tried on this machine."""
-    what = json.dumps([data.name, list(data.X.shape), recipe.described(), epsilon, seed, rows, device])
-    path = Path(tempfile.gettempdir(), "labeldp-deep-choose", hashlib.sha256(what.encode()).hexdigest()[:16] + ".npz")
+    what = json.dumps(
+        [data.name, list(data.X.shape), recipe.described(), epsilon, seed, rows, device]
+    )
+    path = Path(
+        tempfile.gettempdir(),
+        "labeldp-deep-choose",
+        hashlib.sha256(what.encode()).hexdigest()[:16] + ".npz",
+    )
     if not path.exists():
         evidence, error, seconds = scores(recipe, data, epsilon, seed, rows, device)
         path.parent.mkdir(exist_ok=True)
@@ -109,7 +132,12 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--seed", type=int, nargs="+", default=[0])
     options.add_argument("--vary", action="append", default=[], metavar="CHANGES")
     options.add_argument("--rows", type=int, help="learn from so many rows only")
-    options.add_argument("--always", default="", metavar="CHANGES", help="made to the frozen recipe first, as for --rows a smaller batch")
+    options.add_argument(
+        "--always",
+        default="",
+        metavar="CHANGES",
+        help="made to the frozen recipe first, as for --rows a smaller batch",
+    )
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--device", default="cpu", help="cpu or cuda")
     options.add_argument("--half", action="store_true", help="images of half the height and width")
@@ -125,7 +153,9 @@ def main(arguments: Sequence[str]) -> None:
         base = None
         for change in ["", *args.vary]:
             recipe = varied(frozen, change)
-            found, error, seconds = kept_scores(recipe, data, args.epsilon, seed, args.rows, args.device)
+            found, error, seconds = kept_scores(
+                recipe, data, args.epsilon, seed, args.rows, args.device
+            )
             base = (found, error) if base is None else base
             gain, change_of_error = found - base[0], error - base[1]
             record = {
@@ -170,12 +200,20 @@ def line(record: Run) -> str:
         gain = f"{1000 * record['gain']:+7.2f} +- {1000 * record['standard_error']:4.2f}"
     if "error" in record:
         error = f"error {1000 * record['error']:7.1f}"
-        error += f" {1000 * record['error_change']:+6.1f} +- {1000 * record['error_standard_error']:4.1f}" if record["change"] else " " * 15
+        error += (
+            f" {1000 * record['error_change']:+6.1f} +-"
+            f" {1000 * record['error_standard_error']:4.1f}"
+            if record["change"]
+            else " " * 15
+        )
     half = "half size, " if record.get("half") else ""
     half += f"{record['learned_from']} rows, " if record.get("learned_from") else ""
     where = f"{record['table']} {record['method']} eps {record['epsilon']:g} seed {record['seed']}"
     what = f"{half}{record['change'] or 'frozen'}"
-    return f"{where}: {1000 * record['held_out']:9.2f} {gain}  {error} {record['training_seconds']:6.0f} s  {what}"
+    return (
+        f"{where}: {1000 * record['held_out']:9.2f} {gain}  {error}"
+        f" {record['training_seconds']:6.0f} s  {what}"
+    )
 
 
 def report() -> str:

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deep-learning tables: ours against the published recipes, DP-SGD and no privacy, one command a table.
+"""The deep-learning tables: ours against the published recipes, DP-SGD and no privacy, one command
+a table.
 
-    python -m benchmarks deep --table fashion-mnist --size cpu [--epsilon 1 2] [--method ours-2 paper-2st] [--seeds 3] [--report]
-    python -m benchmarks deep --table why [--epsilon 1]       # also ratings, splits, mixups, nets, precision
-    python -m benchmarks deep --summary                       # of what was run: ours in two stages beside the published numbers
-    python -m benchmarks deep --table mnist --tiny            # try a command out: 600 rows, one epoch a stage, recorded elsewhere
+    python -m benchmarks deep --table fashion-mnist --size cpu [--epsilon 1 2] [--method ours-2
+    paper-2st] [--seeds 3] [--report]
+    # also ratings, splits, mixups, nets, precision
+    python -m benchmarks deep --table why [--epsilon 1]
+    # of what was run: ours in two stages beside the published numbers
+    python -m benchmarks deep --summary
+    # try a command out: 600 rows, one epoch a stage, recorded elsewhere
+    python -m benchmarks deep --table mnist --tiny
 
-Each run is a process of its own and is recorded in results/deep.json before it starts and after it ends, with its seed, recipe, law of
-each stage, epochs, wall time, device and commit. A finished run is not repeated, so the command can be stopped and started again. Recipes
-are frozen (recipes.py) and were chosen on noisy held-out labels (`deep-choose`); seeds are others than those used there; noise comes
-from a seed, on public data, and protects nothing; true test labels are looked at after training only.
+Each run is a process of its own and is recorded in results/deep.json before it starts and after it
+ends, with its seed, recipe, law of each stage, epochs, wall time, device and commit. A finished run
+is not repeated, so the command can be stopped and started again. Recipes are frozen (recipes.py)
+and were chosen on noisy held-out labels (`deep-choose`); seeds are others than those used there;
+noise comes from a seed, on public data, and protects nothing; true test labels are looked at after
+training only.
 """
 
 import argparse
@@ -28,10 +35,15 @@ from benchmarks.deep.train import WATCHED_ROWS
 
 
 def chosen(method: Sequence[str] | None, table: str) -> list[str]:
-    """The methods to run: all by default, DP-SGD where Opacus is installed and the input is an image; "ours" and "paper" name families."""
+    """The methods to run: all by default, DP-SGD where Opacus is installed and the input is an
+    image; "ours" and "paper" name families."""
     known = list(GRIDS[table](1.0)) if table in GRIDS else list(METHODS)
     if table == "movielens":
-        of_images = [name for name in known if name.startswith("counts") or name.endswith(("-resnet9", "dp-sgd"))]
+        of_images = [
+            name
+            for name in known
+            if name.startswith("counts") or name.endswith(("-resnet9", "dp-sgd"))
+        ]
         known = [name for name in known if name not in of_images]
     if method is None:
         return [name for name in known if name != "dp-sgd" or available()]
@@ -48,15 +60,27 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--table", choices=[*TABLES, *GRIDS], default="fashion-mnist")
     options.add_argument("--size", choices=SIZES, default="cpu")
     options.add_argument("--epsilon", type=float, nargs="+", help="as published, by default")
-    options.add_argument("--method", nargs="+", help=f"{', '.join(METHODS)}; 'ours' and 'paper' name all of theirs")
+    options.add_argument(
+        "--method", nargs="+", help=f"{', '.join(METHODS)}; 'ours' and 'paper' name all of theirs"
+    )
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--at-once", type=int, default=1, help="runs side by side: a GPU that one small net leaves idle takes several")
+    options.add_argument(
+        "--at-once",
+        type=int,
+        default=1,
+        help="runs side by side: a GPU that one small net leaves idle takes several",
+    )
     options.add_argument("--device", default="cpu", help="cpu or cuda")
-    options.add_argument("--tiny", action="store_true", help="few rows, one epoch a stage; not kept with the results")
-    options.add_argument("--report", action="store_true", help="only print the table and draw the plot")
+    options.add_argument(
+        "--tiny", action="store_true", help="few rows, one epoch a stage; not kept with the results"
+    )
+    options.add_argument(
+        "--report", action="store_true", help="only print the table and draw the plot"
+    )
     options.add_argument("--summary", action="store_true", help="only print the README's table")
-    options.add_argument("--one-run", action="store_true", help=argparse.SUPPRESS)  # what `run_all` starts: JSON in, JSON out
+    # what `run_all` starts: JSON in, JSON out
+    options.add_argument("--one-run", action="store_true", help=argparse.SUPPRESS)
     args = options.parse_args(arguments)
     if args.one_run:
         print(json.dumps(measure(json.load(sys.stdin))))
@@ -68,21 +92,41 @@ def main(arguments: Sequence[str]) -> None:
         options.error(f"--table {args.table} has the size cpu only")
     epsilons = args.epsilon or (EPSILONS[args.table] if args.table not in GRIDS else (1.0,))
     if not args.report:
-        todo = list(wanted(args.table, args.size, chosen(args.method, args.table), epsilons, args.seeds, args.tiny))
-        run_all(todo, tiny=args.tiny, threads=args.threads, device=args.device, at_once=args.at_once)
+        todo = list(
+            wanted(
+                args.table,
+                args.size,
+                chosen(args.method, args.table),
+                epsilons,
+                args.seeds,
+                args.tiny,
+            )
+        )
+        run_all(
+            todo, tiny=args.tiny, threads=args.threads, device=args.device, at_once=args.at_once
+        )
     print(markdown(args.table, args.size, epsilons, tiny=args.tiny))
     if args.report:
         draw(args.table, args.size, epsilons, tiny=args.tiny)
 
 
 def draw(table: str, size: str, epsilons: Sequence[float], *, tiny: bool) -> None:
-    """The table as a plot, and the learning curves of the first seed in two stages, theirs beside ours."""
+    """The table as a plot, and the learning curves of the first seed in two stages, theirs beside
+    ours."""
     path = results_file(tiny).parent / f"deep-{table}-{size}.png"
-    print(f"\nPlot: {path}" if plot(table, size, epsilons, path, tiny=tiny) else "\nNo plot: pip install matplotlib.")
+    print(
+        f"\nPlot: {path}"
+        if plot(table, size, epsilons, path, tiny=tiny)
+        else "\nNo plot: pip install matplotlib."
+    )
     found = cells(table, size, tiny=tiny)
     names = ("paper-2st", "tuned-2st", "ours-2")
-    first = next((float(e) for e in epsilons if any((name, float(e)) in found for name in names)), None)
+    first = next(
+        (float(e) for e in epsilons if any((name, float(e)) in found for name in names)), None
+    )
     runs = [found[name, first][0] for name in names if (name, first) in found]
     path = path.with_name(f"deep-{table}-{size}-epochs.png")
-    if plot_curves(runs, f"{table}, {size}: the first {WATCHED_ROWS} test rows after each epoch", path):
+    if plot_curves(
+        runs, f"{table}, {size}: the first {WATCHED_ROWS} test rows after each epoch", path
+    ):
         print(f"Learning curves: {path}")

@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A net taught by private counts: all of epsilon goes into label counts of clusters of the images, and no label of a single row is drawn.
-Or half of the rows, at random, are counted, and the labels of the others are drawn: each row is asked once, at the whole epsilon.
+"""A net taught by private counts: all of epsilon goes into label counts of clusters of the images,
+and no label of a single row is drawn. Or half of the rows, at random, are counted, and the labels
+of the others are drawn: each row is asked once, at the whole epsilon.
 
-1. Gradient histograms of the images, 200 principal components of them, and clusters of those. No label is looked at.
-2. `ProportionClassifier` asks how many rows of each cluster have each label, and fits a linear model to the noisy counts.
-3. The net learns the linear model's probabilities of the training rows, as first predictions of `Consistency`, by cross-entropy.
-4. Each later stage moves the net's probabilities, cluster by cluster, towards the noisy counts, and the net learns these.
-5. If labels are drawn, the law is the most informative one of each row with the net's probabilities as its prior. The last stage learns
-   from these outputs by their likelihood, and beside them from step 4's probabilities of all rows.
+1. Gradient histograms of the images, 200 principal components of them, and clusters of those. No
+   label is looked at.
+2. `ProportionClassifier` asks how many rows of each cluster have each label, and fits a linear
+   model to the noisy counts.
+3. The net learns the linear model's probabilities of the training rows, as first predictions of
+   `Consistency`, by cross-entropy.
+4. Each later stage moves the net's probabilities, cluster by cluster, towards the noisy counts, and
+   the net learns these.
+5. If labels are drawn, the law is the most informative one of each row with the net's probabilities
+   as its prior. The last stage learns from these outputs by their likelihood, and beside them from
+   step 4's probabilities of all rows.
 
-Steps 3 and 4 are post-processing. How the budget is divided (all of it to counts, instead of half of it, or of the rows, to single labels)
-and how the net is taught were chosen on true labels of the 10,000 images of KMNIST's test part, 8,000 of them to learn from, at epsilon 1;
-so a run on KMNIST would be no fair one. The trials are in results/deep_counts_trials.jsonl, as they were printed. Five stages in place of
-two (6 and 4 x 4 epochs) were tried once, on Fashion-MNIST at epsilon 1, and were no better on test images: a run in results/deep.json has
-89.71 %. Gradient
-histograms and the rule for the number of clusters were once chosen on true labels of 10,000 rows each of MNIST and Fashion-MNIST (see
-`benchmarks.small_epsilon.command`).
+Steps 3 and 4 are post-processing. How the budget is divided (all of it to counts, instead of half
+of it, or of the rows, to single labels) and how the net is taught were chosen on true labels of the
+10,000 images of KMNIST's test part, 8,000 of them to learn from, at epsilon 1; so a run on KMNIST
+would be no fair one. The trials are in results/deep_counts_trials.jsonl, as they were printed. Five
+stages in place of two (6 and 4 x 4 epochs) were tried once, on Fashion-MNIST at epsilon 1, and were
+no better on test images: a run in results/deep.json has 89.71 %. Gradient histograms and the rule
+for the number of clusters were once chosen on true labels of 10,000 rows each of MNIST and
+Fashion-MNIST (see `benchmarks.small_epsilon.command`).
 """
 
 import warnings
@@ -46,13 +53,24 @@ SHARING = Consistency(strong=None, temperature=1.0, memory=0.97)
 _LEAST = 0.02  # of a cluster's expected count that remains where the noisy one is lower
 
 
-def fit(data: Data, method: Method, epsilon: float, seed: int, *, device: str = "cpu", progress: Callable[[str], object] = str) -> Fitted:
-    """Count, fit the linear model, and teach the net stage by stage. Two sizes: the rows of the second one are drawn for the last stage."""
+def fit(
+    data: Data,
+    method: Method,
+    epsilon: float,
+    seed: int,
+    *,
+    device: str = "cpu",
+    progress: Callable[[str], object] = str,
+) -> Fitted:
+    """Count, fit the linear model, and teach the net stage by stage. Two sizes: the rows of the
+    second one are drawn for the last stage."""
     Z = embedded(data)
     draws = len(method.sizes) > 1
     order = np.random.default_rng(seed).permutation(len(Z)) if draws else np.arange(len(Z))
     counted, drawn = np.split(order, [round(len(Z) * method.sizes[0] / sum(method.sizes))])
-    linear = ProportionClassifier(choosing(), epsilon=epsilon, classes=range(data.n_classes), noise=ldp.SeededNoise(seed))
+    linear = ProportionClassifier(
+        choosing(), epsilon=epsilon, classes=range(data.n_classes), noise=ldp.SeededNoise(seed)
+    )
     proba = linear.fit(Z[counted], data.y[counted]).predict_proba(Z)
     groups, asked = linear.clusters_.assign(Z[counted]), linear.aggregate_
     assert isinstance(asked.query, Histogram)
@@ -61,8 +79,13 @@ def fit(data: Data, method: Method, epsilon: float, seed: int, *, device: str = 
     generator = torch.Generator().manual_seed(seed)
     found = Fitted(build(method.net, data))
     for number, training in enumerate(method.stages):
-        known = torch.zeros(len(data.y), data.n_classes)  # of single rows nothing: all classes are as likely
-        told: dict[str, object] = {"law": "histogram", "counted": len(counted), "clusters": len(counts)}
+        # of single rows nothing: all classes are as likely
+        known = torch.zeros(len(data.y), data.n_classes)
+        told: dict[str, object] = {
+            "law": "histogram",
+            "counted": len(counted),
+            "clusters": len(counts),
+        }
         if number:
             proba = probabilities(found.net, data.X, method.views if draws else "one")
             if draws and number == len(method.stages) - 1:
@@ -74,8 +97,11 @@ def fit(data: Data, method: Method, epsilon: float, seed: int, *, device: str = 
     return found
 
 
-def evidence_of_some(y: Array, drawn: Array, proba: Array, epsilon: float, seed: int) -> torch.Tensor:
-    """Log-likelihoods (n, K) of these rows' labels, drawn by the best law with these predictions (n, K) as prior; of others nothing."""
+def evidence_of_some(
+    y: Array, drawn: Array, proba: Array, epsilon: float, seed: int
+) -> torch.Tensor:
+    """Log-likelihoods (n, K) of these rows' labels, drawn by the best law with these predictions
+    (n, K) as prior; of others nothing."""
     k = proba.shape[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
@@ -95,14 +121,18 @@ def embedded(data: Data) -> Array:
 
 
 def towards(proba: Array, groups: Array, counts: Array, variance: float) -> Array:
-    """Probabilities (n, K) whose sums in each group are moved from what they are towards the noisy counts.
+    """Probabilities (n, K) whose sums in each group are moved from what they are towards the noisy
+    counts.
 
-    Sums and counts are weighed by their variances: that of labels drawn by the probabilities, and that of the noise.
+    Sums and counts are weighed by their variances: that of labels drawn by the probabilities, and
+    that of the noise.
     """
     expected, spread = np.zeros_like(counts), np.zeros_like(counts)
     np.add.at(expected, groups, proba)
     np.add.at(spread, groups, proba * (1 - proba))
-    wanted = np.maximum(expected + spread / (spread + variance) * (counts - expected), _LEAST * expected + 1e-6)
+    wanted = np.maximum(
+        expected + spread / (spread + variance) * (counts - expected), _LEAST * expected + 1e-6
+    )
     moved = proba * (wanted / np.maximum(expected, 1e-9))[groups]
     return np.asarray(moved / moved.sum(axis=1, keepdims=True))
 
@@ -126,4 +156,13 @@ def _taught(
 
     recipe = replace(training.recipe(), consistency=SHARING)
     net = found.net.requires_grad_(True)
-    return train(net, data.X, evidence, recipe, generator=generator, device=device, progress=tell, first=proba)
+    return train(
+        net,
+        data.X,
+        evidence,
+        recipe,
+        generator=generator,
+        device=device,
+        progress=tell,
+        first=proba,
+    )

@@ -33,8 +33,8 @@ class Data:
     X, X_test : Tensor
         Images (n, channels, height, width) uint8; MovieLens: (n, 2) int64, user and movie.
     y, y_test : (n,) int64 array
-        True labels. Training sees those of `X` through a law only (except where it is not private); those of `X_test` are looked at when
-        training is over.
+        True labels. Training sees those of `X` through a law only (except where it is not private);
+        those of `X_test` are looked at when training is over.
     n_classes : int
     people : (users, columns) float32 array
         MovieLens: what is known of each user besides ratings, one-hot; else empty.
@@ -70,9 +70,20 @@ def load(table: str) -> Data:
     if table == "movielens":
         return _ratings(found)
     if not len(found.y_train):
-        raise SystemExit(f"{table}: no train images in LABELDP_DATA. Put the files that labeldp.datasets names there.")
+        raise SystemExit(
+            f"{table}: no train images in LABELDP_DATA. Put the files that labeldp.datasets names"
+            " there."
+        )
     nobody = np.empty((0, 0), np.float32)
-    return Data(table, _images(found.X_train), found.y_train, _images(found.X_test), found.y_test, found.n_classes, nobody)
+    return Data(
+        table,
+        _images(found.X_train),
+        found.y_train,
+        _images(found.X_test),
+        found.y_test,
+        found.n_classes,
+        nobody,
+    )
 
 
 def _images(X: NDArray[np.generic]) -> Tensor:
@@ -81,13 +92,25 @@ def _images(X: NDArray[np.generic]) -> Tensor:
 
 
 def _ratings(found: datasets.DataSet) -> Data:
-    """MovieLens-1M: 80 % of the ratings at random to learn from and 20 % to test, one split for all runs, as Ghazi et al. 2021."""
+    """MovieLens-1M: 80 % of the ratings at random to learn from and 20 % to test, one split for all
+    runs, as Ghazi et al. 2021."""
     pairs, y = found.X_train[:, :2].astype(np.int64), found.y_train
     order = np.random.default_rng(zlib.crc32(b"movielens 80/20")).permutation(len(y))
     test, train = np.split(order, [len(y) // 5])
-    levels = [np.unique(column, return_inverse=True)[1] for column in found.X_train[:, 2:].T]  # gender, age group, occupation
-    one_hot = np.concatenate([np.eye(level.max() + 1, dtype=np.float32)[level] for level in levels], axis=1)
+    # gender, age group, occupation
+    levels = [np.unique(column, return_inverse=True)[1] for column in found.X_train[:, 2:].T]
+    one_hot = np.concatenate(
+        [np.eye(level.max() + 1, dtype=np.float32)[level] for level in levels], axis=1
+    )
     people = np.zeros((int(pairs[:, 0].max()) + 1, one_hot.shape[1]), np.float32)
     people[pairs[:, 0]] = one_hot
     X = torch.from_numpy(pairs)
-    return Data("movielens", X[torch.from_numpy(train)], y[train], X[torch.from_numpy(test)], y[test], found.n_classes, people)
+    return Data(
+        "movielens",
+        X[torch.from_numpy(train)],
+        y[train],
+        X[torch.from_numpy(test)],
+        y[test],
+        found.n_classes,
+        people,
+    )

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are the defaults of TorchClassifier safe? Chosen without one true label: `python -m benchmarks deep-defaults choose|judge [--report]`.
+"""Are the defaults of TorchClassifier safe? Chosen without one true label: `python -m benchmarks
+deep-defaults choose|judge [--report]`.
 
-"choose" compares recipes, "stages" one, two and three stages: each run learns from some rows and is scored on the noisy labels of 2,000
-others (digits: 300), by their mean log-evidence and by the classes that the net has lost. "judge" then prints true test accuracy, once, of
-the defaults beside randomized response with hard labels in the same loop, the likelihood in a loop by hand (AdamW, eight epochs), and no
-privacy. Images are halved to 14 x 14 where the name says so, so that a run takes seconds. Results: results/deep_defaults.json.
+"choose" compares recipes, "stages" one, two and three stages: each run learns from some rows and is
+scored on the noisy labels of 2,000 others (digits: 300), by their mean log-evidence and by the
+classes that the net has lost. "judge" then prints true test accuracy, once, of the defaults beside
+randomized response with hard labels in the same loop, the likelihood in a loop by hand (AdamW,
+eight epochs), and no privacy. Images are halved to 14 x 14 where the name says so, so that a run
+takes seconds. Results: results/deep_defaults.json.
 """
 
 import fcntl
@@ -22,19 +25,38 @@ import torch
 from torch import Tensor, nn
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, parser, save_runs
-from labeldp.deep import TorchClassifier, cross_entropy, evidence_of, likelihood_loss, models, predict, schedules
+from benchmarks.common import (
+    RESULTS,
+    Array,
+    Run,
+    equivalents,
+    load_runs,
+    machine,
+    parser,
+    save_runs,
+)
+from labeldp.deep import (
+    TorchClassifier,
+    cross_entropy,
+    evidence_of,
+    likelihood_loss,
+    models,
+    predict,
+    schedules,
+)
 from labeldp.deep._loop import Placement, default_recipe
 from labeldp.deep.models import PreActivationBlock
 
 RESULT = RESULTS / "deep_defaults.json"
 HELD_OUT, TESTED = 2000, 5000
 
-# Data and nets ----------------------------------------------------------------------------------------------------------------------------
+# Data and nets
+# --------------------------------------------------------------------------------------------------
 
 
 class SmallResNet(nn.Module):
-    """A 3x3 convolution of 16 channels, two pre-activation blocks of 16 and 32, mean over places, linear."""
+    """A 3x3 convolution of 16 channels, two pre-activation blocks of 16 and 32, mean over places,
+    linear."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -43,18 +65,29 @@ class SmallResNet(nn.Module):
         self.norm, self.head = nn.BatchNorm2d(32), nn.Linear(32, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(torch.relu(self.norm(self.blocks(self.stem(x)))).mean(dim=(2, 3)))
+        logits: Tensor = self.head(
+            torch.relu(self.norm(self.blocks(self.stem(x)))).mean(dim=(2, 3))
+        )
         return logits
 
 
 def plain_mlp(n_features: int, n_classes: int) -> nn.Module:
     """Without batch normalisation."""
-    return nn.Sequential(nn.Linear(n_features, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, n_classes))
+    return nn.Sequential(
+        nn.Linear(n_features, 128),
+        nn.ReLU(),
+        nn.Linear(128, 64),
+        nn.ReLU(),
+        nn.Linear(64, n_classes),
+    )
 
 
 def net_of(net: str, width: int) -> Callable[[int], nn.Module]:
     """A function of the number of classes, as TorchClassifier takes it."""
-    makers: dict[str, Callable[[int], nn.Module]] = {"convnet": models.SmallConvNet, "resnet": SmallResNet}
+    makers: dict[str, Callable[[int], nn.Module]] = {
+        "convnet": models.SmallConvNet,
+        "resnet": SmallResNet,
+    }
     return makers.get(net) or partial(models.Mlp if net == "mlp, batch norm" else plain_mlp, width)
 
 
@@ -78,12 +111,16 @@ CELLS = {  # data, net: rows learned from
     ("fashion_mnist", "convnet"): 7000,
 }
 TABLES = ("adult", "credit_default")  # of two classes
-FULL_SIZE = [cell for cell in CELLS if cell[1] == "convnet" and cell[0] in ("mnist", "fashion_mnist")]  # judged, too slow to choose by
+# judged, too slow to choose by
+FULL_SIZE = [
+    cell for cell in CELLS if cell[1] == "convnet" and cell[0] in ("mnist", "fashion_mnist")
+]
 
 
 @cache
 def loaded(name: str) -> tuple[Array, Array, int]:
-    """(X, y, K): images of one channel 0..1, tables one-hot and standardised, by public features alone. Official parts are put together.
+    """(X, y, K): images of one channel 0..1, tables one-hot and standardised, by public features
+    alone. Official parts are put together.
 
     A name with ":2" has two classes: the label is odd or even.
     """
@@ -100,7 +137,11 @@ def loaded(name: str) -> tuple[Array, Array, int]:
         return np.true_divide(X.reshape(-1, 8, 8), 16).astype(np.float32), y, dataset.n_classes
     columns = []
     for i, column in enumerate(np.nan_to_num(X, nan=-1.0).T):
-        columns.append(np.eye(int(column.max()) + 2)[column.astype(int) + 1] if i in dataset.categorical else column[:, None])
+        columns.append(
+            np.eye(int(column.max()) + 2)[column.astype(int) + 1]
+            if i in dataset.categorical
+            else column[:, None]
+        )
     X = np.concatenate(columns, axis=1)
     return ((X - X.mean(0)) / np.maximum(X.std(0), 1e-9)).astype(np.float32), y, dataset.n_classes
 
@@ -116,9 +157,16 @@ def rows_of(data: str, net: str, n: int, seed: int) -> tuple[list[tuple[Tensor, 
     return [(inputs[part], y[part]) for part in parts], k
 
 
-# What is compared -------------------------------------------------------------------------------------------------------------------------
+# What is compared
+# --------------------------------------------------------------------------------------------------
 
-BEFORE: dict[str, Any] = {"rate": 0.1, "schedule": schedules.cosine(), "clip": math.inf, "batch_size": 256, "optimizer": "sgd"}
+BEFORE: dict[str, Any] = {
+    "rate": 0.1,
+    "schedule": schedules.cosine(),
+    "clip": math.inf,
+    "batch_size": 256,
+    "optimizer": "sgd",
+}
 SGD: dict[str, Any] = {"rate": 0.03, "optimizer": "sgd"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -151,7 +199,8 @@ Proba = Callable[[Tensor], Array]
 def fitted(
     data: str, net: str, setting: str, epsilon: float, seed: int
 ) -> tuple[Proba, tuple[Tensor, Array], tuple[Tensor, Array], int, float]:
-    """(a function of X that gives probabilities, held out, tested on, K) and the training's core seconds."""
+    """(a function of X that gives probabilities, held out, tested on, K) and the training's core
+    seconds."""
     (learned, held, tested), k = rows_of(data, net, CELLS[data, net], seed)
     X, y = learned
     start = time.process_time()
@@ -159,11 +208,15 @@ def fitted(
         proba = by_hand(
             net_of(net, X.shape[1]),
             X,
-            ldp.privatize(y, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed)),
+            ldp.privatize(
+                y, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed)
+            ),
             seed,
         )
     else:
-        fields = SETTINGS.get(setting, {}) | ({"loss": cross_entropy} if setting in (HARD, PUBLIC) else {})
+        fields = SETTINGS.get(setting, {}) | (
+            {"loss": cross_entropy} if setting in (HARD, PUBLIC) else {}
+        )
         model = TorchClassifier(
             net_of(net, X.shape[1]),
             epsilon=epsilon,
@@ -174,7 +227,11 @@ def fitted(
             noise=ldp.SeededNoise(seed),
             random_state=seed,
         )
-        given = ldp.NoisyLabels.from_labels(y, ldp.RandomizedResponse(k, 50.0), classes=range(k)) if setting == PUBLIC else y
+        given = (
+            ldp.NoisyLabels.from_labels(y, ldp.RandomizedResponse(k, 50.0), classes=range(k))
+            if setting == PUBLIC
+            else y
+        )
         proba = model.fit(X, given).predict_proba
     return proba, held, tested, k, round(time.process_time() - start, 2)
 
@@ -182,8 +239,11 @@ def fitted(
 STAGES = {"two stages": 2, "three stages": 3}
 
 
-def by_hand(make: Callable[[int], nn.Module], X: Tensor, noisy: ldp.NoisyLabels, seed: int) -> Proba:
-    """Train as a user would write it: eight epochs of AdamW on likelihoods, in batches of 128, rate 0.002."""
+def by_hand(
+    make: Callable[[int], nn.Module], X: Tensor, noisy: ldp.NoisyLabels, seed: int
+) -> Proba:
+    """Train as a user would write it: eight epochs of AdamW on likelihoods, in batches of 128, rate
+    0.002."""
     torch.manual_seed(seed)
     net, evidence = make(noisy.n_classes), evidence_of(noisy)
     optimizer = torch.optim.AdamW(net.parameters(), 2e-3)
@@ -201,7 +261,9 @@ def by_hand(make: Callable[[int], nn.Module], X: Tensor, noisy: ldp.NoisyLabels,
 def choose(data: str, net: str, setting: str, epsilon: float, seed: int) -> Run:
     """One run, scored on noisy held-out rows."""
     proba, (X, y), _, k, seconds = fitted(data, net, setting, epsilon, seed)
-    noisy = ldp.privatize(y, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed + 1000))
+    noisy = ldp.privatize(
+        y, ldp.SubsetSelection(k, epsilon), classes=range(k), noise=ldp.SeededNoise(seed + 1000)
+    )
     p = proba(X)
     return {
         "evidence": ldp.metrics.mean_log_evidence(noisy, p),
@@ -212,7 +274,8 @@ def choose(data: str, net: str, setting: str, epsilon: float, seed: int) -> Run:
 
 
 def judge(data: str, net: str, setting: str, epsilon: float, seed: int) -> Run:
-    """One run, on true test labels; a class is lost where fewer than one in a hundred of its rows is found."""
+    """One run, on true test labels; a class is lost where fewer than one in a hundred of its rows
+    is found."""
     proba, _, (X, y), k, seconds = fitted(data, net, setting, epsilon, seed)
     found = proba(X).argmax(axis=1)
     lost = sum(np.mean(found[y == c] == c) < 0.01 for c in range(k))
@@ -224,7 +287,11 @@ KEYS = ("mode", "data", "net", "setting", "epsilon", "seed")
 
 
 def wanted(
-    mode: str, seeds: int, cells: Iterable[tuple[str, str]], epsilons: Sequence[float], settings: Iterable[str]
+    mode: str,
+    seeds: int,
+    cells: Iterable[tuple[str, str]],
+    epsilons: Sequence[float],
+    settings: Iterable[str],
 ) -> Iterator[tuple[str, str, str, str, float, int]]:
     """Mode, data, net, setting, epsilon and seed of each run: the defaults' first, seed by seed."""
     for seed in range(seeds):
@@ -235,20 +302,34 @@ def wanted(
 
 
 def report(runs: Sequence[Run], mode: str) -> str:
-    """A table of means: evidence (choose) or test accuracy (judge), and in brackets how many classes were lost in all."""
+    """A table of means: evidence (choose) or test accuracy (judge), and in brackets how many
+    classes were lost in all."""
     value, scale, digits = ("evidence", 1, 3) if mode == "choose" else ("test_accuracy", 100, 1)
     mine = [run for run in runs if run["mode"] == mode]
     settings = list(dict.fromkeys(run["setting"] for run in mine))
-    lines = [f"| {mode}: data, net | eps | label equivalents | {' | '.join(settings)} |", "|---" * (3 + len(settings)) + "|"]
-    for data, net, epsilon in dict.fromkeys((run["data"], run["net"], run["epsilon"]) for run in mine):
+    lines = [
+        f"| {mode}: data, net | eps | label equivalents | {' | '.join(settings)} |",
+        "|---" * (3 + len(settings)) + "|",
+    ]
+    for data, net, epsilon in dict.fromkeys(
+        (run["data"], run["net"], run["epsilon"]) for run in mine
+    ):
         cells = []
         for setting in settings:
-            some = [r for r in mine if (r["data"], r["net"], r["epsilon"], r["setting"]) == (data, net, epsilon, setting)]
+            some = [
+                r
+                for r in mine
+                if (r["data"], r["net"], r["epsilon"], r["setting"])
+                == (data, net, epsilon, setting)
+            ]
             lost = sum(r["lost"] for r in some)
             mean = f"{scale * np.mean([r[value] for r in some]):.{digits}f}" if some else ""
             cells.append(mean + (f" ({lost} lost)" if lost else ""))
         k = 2 if data.endswith(":2") or data in TABLES else 10
-        lines.append(f"| {data}, {net} | {epsilon:g} | {equivalents(CELLS[data, net], k, epsilon):,.0f} | {' | '.join(cells)} |")
+        lines.append(
+            f"| {data}, {net} | {epsilon:g} | {equivalents(CELLS[data, net], k, epsilon):,.0f} |"
+            f" {' | '.join(cells)} |"
+        )
     return "\n".join(lines)
 
 
@@ -273,18 +354,41 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--seeds", type=int, default=2)
     options.add_argument("--data", default="", help="only cells with this in their name")
     options.add_argument("--net", default="", help="only nets with this in their name")
-    options.add_argument("--full-size", action="store_true", help="28 x 28 pixels, minutes a run, instead of all others")
+    options.add_argument(
+        "--full-size",
+        action="store_true",
+        help="28 x 28 pixels, minutes a run, instead of all others",
+    )
     options.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
     options.add_argument("--settings", default="", help="separated by semicolons")
     options.add_argument("--report", action="store_true", help="only print what is kept")
     args = options.parse_args(arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    conditions = machine() | {"torch": torch.__version__, "bf16": torch.cpu._is_avx512_bf16_supported()}
-    cells = [cell for cell in CELLS if (cell in FULL_SIZE) == args.full_size and args.data in cell[0] and args.net in cell[1]]
-    settings = args.settings.split(";") if args.settings else (JUDGED if args.mode == "judge" else SETTINGS)
+    conditions = machine() | {
+        "torch": torch.__version__,
+        "bf16": torch.cpu._is_avx512_bf16_supported(),
+    }
+    cells = [
+        cell
+        for cell in CELLS
+        if (cell in FULL_SIZE) == args.full_size and args.data in cell[0] and args.net in cell[1]
+    ]
+    settings = (
+        args.settings.split(";")
+        if args.settings
+        else (JUDGED if args.mode == "judge" else SETTINGS)
+    )
     epsilons = [float(each) for each in args.epsilon.split(",")]
     for run in () if args.report else wanted(args.mode, args.seeds, cells, epsilons, settings):
         if run not in {tuple(each[key] for key in KEYS) for each in load_runs(RESULT)}:
-            add(dict(zip(KEYS, run, strict=True)) | MODES[args.mode](*run[1:]) | {"conditions": conditions})
-    print("\n\n".join(tables(mode) for mode in dict.fromkeys(run["mode"] for run in load_runs(RESULT))))
+            add(
+                dict(zip(KEYS, run, strict=True))
+                | MODES[args.mode](*run[1:])
+                | {"conditions": conditions}
+            )
+    print(
+        "\n\n".join(
+            tables(mode) for mode in dict.fromkeys(run["mode"] for run in load_runs(RESULT))
+        )
+    )

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DP-SGD with Opacus (pip install opacus): protects images as well as labels, at (epsilon, 1e-5), for one row more or less.
+"""DP-SGD with Opacus (pip install opacus): protects images as well as labels, at (epsilon, 1e-5),
+for one row more or less.
 
-A changed label is a row removed and another added, so for labels this is up to (2 epsilon, (1 + e^epsilon) 1e-5): another promise than that
-of label DP at the same epsilon, neither stronger nor weaker (docs/errata.md).
+A changed label is a row removed and another added, so for labels this is up to (2 epsilon, (1 +
+e^epsilon) 1e-5): another promise than that of label DP at the same epsilon, neither stronger nor
+weaker (docs/errata.md).
 
-Batch normalisation mixes rows, so Opacus's own replacement, group normalisation, stands in for it. Rate and clipping are common choices,
-not tuned; the published numbers beside it are the literature's own.
+Batch normalisation mixes rows, so Opacus's own replacement, group normalisation, stands in for it.
+Rate and clipping are common choices, not tuned; the published numbers beside it are the
+literature's own.
 """
 
 from collections.abc import Callable
@@ -37,11 +40,33 @@ def available() -> bool:
     return True
 
 
-def fit(data: Data, method: Method, epsilon: float, seed: int, *, device: str = "cpu", progress: Callable[[str], object] = str) -> Fitted:
+def fit(
+    data: Data,
+    method: Method,
+    epsilon: float,
+    seed: int,
+    *,
+    device: str = "cpu",
+    progress: Callable[[str], object] = str,
+) -> Fitted:
     """Train a recipe's net for its epochs."""
     torch.manual_seed(seed)
-    net, losses = train(build(method.net, data), data.X, data.y, epsilon, epochs=method.stages[0].epochs, device=device, progress=progress)
-    return Fitted(net, epochs=[{"stage": 1, "epoch": number, "loss": round(loss, 5)} for number, loss in enumerate(losses, 1)])
+    net, losses = train(
+        build(method.net, data),
+        data.X,
+        data.y,
+        epsilon,
+        epochs=method.stages[0].epochs,
+        device=device,
+        progress=progress,
+    )
+    return Fitted(
+        net,
+        epochs=[
+            {"stage": 1, "epoch": number, "loss": round(loss, 5)}
+            for number, loss in enumerate(losses, 1)
+        ],
+    )
 
 
 def train(
@@ -57,7 +82,8 @@ def train(
     device: str = "cpu",
     progress: Callable[[str], object] = str,
 ) -> tuple[nn.Module, list[float]]:
-    """Train any net under DP-SGD: Poisson batches, noise for exactly this epsilon at delta 1e-5. Noise is torch's global generator's.
+    """Train any net under DP-SGD: Poisson batches, noise for exactly this epsilon at delta 1e-5.
+    Noise is torch's global generator's.
 
     Parameters
     ----------
@@ -88,12 +114,20 @@ def train(
     optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.9)
     loader = DataLoader(TensorDataset(X, torch.from_numpy(y)), batch_size=min(batch, len(y)))
     net, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
-        module=net, optimizer=optimizer, data_loader=loader, target_epsilon=epsilon, target_delta=DELTA, epochs=epochs, max_grad_norm=clip
+        module=net,
+        optimizer=optimizer,
+        data_loader=loader,
+        target_epsilon=epsilon,
+        target_delta=DELTA,
+        epochs=epochs,
+        max_grad_norm=clip,
     )
     losses: list[float] = []
     for epoch in range(epochs):
         total, steps = 0.0, 0
-        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=256, optimizer=optimizer) as batches:
+        with BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=256, optimizer=optimizer
+        ) as batches:
             for x, labels in batches:
                 if not len(labels):
                     continue

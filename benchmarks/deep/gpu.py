@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU is needed for, the most important first, in pieces that fit a machine which is lent by the minute.
+"""What a GPU is needed for, the most important first, in pieces that fit a machine which is lent by
+the minute.
 
-1. "sharing": CIFAR-10, then CIFAR-100, at small epsilon. A net whose first weights were learned from the training images alone
-   (`labeldp.research.ssl.simclr`, once for all runs of a data set) is trained with `Consistency`: neighbours' votes, then posterior
-   targets. No other data, pure epsilon, one stage of the best law without a prior, the last epoch; the test labels are looked at when a
-   run is over. "Half counted" begins with other first predictions: half of the rows, at random, are counted at the whole epsilon, on the
-   features that were learned without labels; the linear model of these counts predicts all rows, and by it as prior the labels of the
-   other half are drawn, at the whole epsilon, too.
-2. "paper": the paper's net on Fashion-MNIST, by its recipes and ours: runs of `python -m benchmarks deep --table fashion-mnist --size gpu`,
-   kept with those.
-3. "small-epsilon": the features that 1. learned without labels, of CIFAR-10 and Fashion-MNIST, and on them the methods of
-   `python -m benchmarks pretrained`: a linear model from noisy labels, counts or votes of clusters, or both.
+1. "sharing": CIFAR-10, then CIFAR-100, at small epsilon. A net whose first weights were learned
+   from the training images alone (`labeldp.research.ssl.simclr`, once for all runs of a data set)
+   is trained with `Consistency`: neighbours' votes, then posterior targets. No other data, pure
+   epsilon, one stage of the best law without a prior, the last epoch; the test labels are looked at
+   when a run is over. "Half counted" begins with other first predictions: half of the rows, at
+   random, are counted at the whole epsilon, on the features that were learned without labels; the
+   linear model of these counts predicts all rows, and by it as prior the labels of the other half
+   are drawn, at the whole epsilon, too.
+2. "paper": the paper's net on Fashion-MNIST, by its recipes and ours: runs of `python -m benchmarks
+   deep --table fashion-mnist --size gpu`, kept with those.
+3. "small-epsilon": the features that 1. learned without labels, of CIFAR-10 and Fashion-MNIST, and
+   on them the methods of `python -m benchmarks pretrained`: a linear model from noisy labels,
+   counts or votes of clusters, or both.
 
     python -m benchmarks gpu                      all that has not finished, until it is done
-    python -m benchmarks gpu --seconds 540        stops in time, and goes on from there when it is started again
-    python -m benchmarks gpu --part sharing --table cifar10 --epsilon 1 --seeds 3 [--method "half counted"]
-    python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, an epoch or two; not kept with the results
+    python -m benchmarks gpu --seconds 540        stops in time, and goes on from there when it is
+                                                  started again
+    python -m benchmarks gpu --part sharing --table cifar10 --epsilon 1 --seeds 3 [--method "half
+    counted"]
+    python -m benchmarks gpu --tiny               the smallest setting, on a CPU: 600 images, an
+                                                  epoch or two; not kept with the results
 
-Runs of 1. and 3. are kept in results/gpu.json; features, and trainings that are not over, in benchmarks/.cache (or the folder that
-SMALL_EPSILON_CACHE names). A training of 1. goes on behind its last saved epoch, also if it was killed; a run of 2. or a cell of 3. is
-begun if there is time for the longest one like it so far. Recipes of 1. were chosen by the noisy labels of 10,000 training images that were
-not learned from, at epsilon 1.
+Runs of 1. and 3. are kept in results/gpu.json; features, and trainings that are not over, in
+benchmarks/.cache (or the folder that SMALL_EPSILON_CACHE names). A training of 1. goes on behind
+its last saved epoch, also if it was killed; a run of 2. or a cell of 3. is begun if there is time
+for the longest one like it so far. Recipes of 1. were chosen by the noisy labels of 10,000 training
+images that were not learned from, at epsilon 1.
 """
 
 import hashlib
@@ -64,11 +72,16 @@ GOALS = {
 }
 """Epsilons of each table, with the accuracy in percent that we aim at."""
 PAPER, PAPER_METHODS = "fashion-mnist", ("ours-1", "paper-2st", "ours-2", "paper-1st")
-SMALL_DATA, SMALL_EPSILONS, SMALL_METHODS = ("cifar10", "fashion-mnist"), (0.1, 0.5, 1.0), pretrained.METHODS
+SMALL_DATA, SMALL_EPSILONS, SMALL_METHODS = (
+    ("cifar10", "fashion-mnist"),
+    (0.1, 0.5, 1.0),
+    pretrained.METHODS,
+)
 LAW, COUNTED = SubsetSelection, "half counted"
 PARTS = ("sharing", "paper", "small-epsilon")
 ORDER: list[tuple[str, float | None]] = [("cifar10", epsilon) for epsilon in (1.0, 2.0, 4.0, 0.75)]
-ORDER += [("cifar100", epsilon) for epsilon in GOALS["cifar100"]] + [(name, None) for name in GOALS]  # None: without privacy
+# None: without privacy
+ORDER += [("cifar100", epsilon) for epsilon in GOALS["cifar100"]] + [(name, None) for name in GOALS]
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,9 @@ class Settings:
 
     def features(self) -> Recipe:
         """The training on images alone."""
-        return replace(ssl.SIMCLR, epochs=self.feature_epochs, batch_size=self.batch_size, rate=0.3, clip=5.0)
+        return replace(
+            ssl.SIMCLR, epochs=self.feature_epochs, batch_size=self.batch_size, rate=0.3, clip=5.0
+        )
 
     def recipe(self) -> Recipe:
         """The training on noisy labels."""
@@ -102,11 +117,15 @@ class Settings:
             average=0.999,
             optimizer="sgd",
             momentum=0.9,
-            consistency=Consistency(neighbours=self.neighbours, temperature=self.temperature, memory=self.memory),
+            consistency=Consistency(
+                neighbours=self.neighbours, temperature=self.temperature, memory=self.memory
+            ),
         )
 
 
-TINY = Settings(feature_epochs=1, epochs=2, net="fast-resnet:8", batch_size=64, neighbours=20, rows=600)
+TINY = Settings(
+    feature_epochs=1, epochs=2, net="fast-resnet:8", batch_size=64, neighbours=20, rows=600
+)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -115,17 +134,33 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--part", choices=PARTS, help="one part")
     options.add_argument("--table", choices=(*GOALS, PAPER), help="one data set")
     options.add_argument("--epsilon", type=float, nargs="*", help="these only; 0: without privacy")
-    options.add_argument("--method", help=f"of a part that has several, one: '{COUNTED}', or a name of its table")
+    options.add_argument(
+        "--method", help=f"of a part that has several, one: '{COUNTED}', or a name of its table"
+    )
     options.add_argument("--seeds", type=int, default=1, help="from 100 on (default 1)")
-    options.add_argument("--seconds", type=float, default=math.inf, help="stop before so much time is over")
+    options.add_argument(
+        "--seconds", type=float, default=math.inf, help="stop before so much time is over"
+    )
     options.add_argument("--feature-epochs", type=int, default=Settings.feature_epochs)
     options.add_argument("--epochs", type=int, default=Settings.epochs)
-    options.add_argument("--net", default=Settings.net, help=f"of the first and the third part (default {Settings.net}; cifar-resnet18)")
-    options.add_argument("--tiny", action="store_true", help="the smallest setting, to try the command out")
-    options.add_argument("--report", action="store_true", help="print the tables of kept runs and stop")
+    options.add_argument(
+        "--net",
+        default=Settings.net,
+        help=f"of the first and the third part (default {Settings.net}; cifar-resnet18)",
+    )
+    options.add_argument(
+        "--tiny", action="store_true", help="the smallest setting, to try the command out"
+    )
+    options.add_argument(
+        "--report", action="store_true", help="print the tables of kept runs and stop"
+    )
     args = options.parse_args(arguments)
     if not args.report:
-        settings = TINY if args.tiny else Settings(feature_epochs=args.feature_epochs, epochs=args.epochs, net=args.net)
+        settings = (
+            TINY
+            if args.tiny
+            else Settings(feature_epochs=args.feature_epochs, epochs=args.epochs, net=args.net)
+        )
         pieces = [
             piece
             for seed in range(FIRST_SEED, FIRST_SEED + args.seeds)
@@ -135,7 +170,11 @@ def main(arguments: Sequence[str]) -> None:
             if args.method in (None, piece.method)
         ]
         if not pieces:
-            there = {f"{piece.part} {piece.table} {piece.epsilon:g}": None for piece in wanted(FIRST_SEED) if piece.epsilon is not None}
+            there = {
+                f"{piece.part} {piece.table} {piece.epsilon:g}": None
+                for piece in wanted(FIRST_SEED)
+                if piece.epsilon is not None
+            }
             options.error(f"no run of that kind; there are {', '.join(there)}")
         run_all(pieces, settings, args.seconds)
     print(tables())
@@ -155,8 +194,14 @@ class Piece:
 def wanted(seed: int) -> list[Piece]:
     """All runs of a seed, the most important first."""
     sharing = [Piece("sharing", name, epsilon, seed) for name, epsilon in ORDER]
-    sharing += [Piece("sharing", name, epsilon, seed, COUNTED) for name, epsilon in ORDER if epsilon is not None]
-    cells = [(float(epsilon), method) for epsilon in EPSILONS[PAPER] for method in PAPER_METHODS] + [(None, "non-private")]
+    sharing += [
+        Piece("sharing", name, epsilon, seed, COUNTED)
+        for name, epsilon in ORDER
+        if epsilon is not None
+    ]
+    cells = [
+        (float(epsilon), method) for epsilon in EPSILONS[PAPER] for method in PAPER_METHODS
+    ] + [(None, "non-private")]
     paper = [Piece("paper", PAPER, epsilon, seed, method) for epsilon, method in cells]
     small = [
         Piece("small-epsilon", name, None if method == "no privacy" else epsilon, seed, method)
@@ -194,7 +239,8 @@ class Clock:
 
 
 class Training:
-    """A training in several pieces: the checkpoint that it goes on from, and the seconds of all pieces."""
+    """A training in several pieces: the checkpoint that it goes on from, and the seconds of all
+    pieces."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         clock.require()
@@ -222,7 +268,10 @@ def forget(path: Path) -> None:
 
 def run_all(pieces: Sequence[Piece], settings: Settings, seconds: float) -> None:
     """Run each piece that has not finished, as long as there is time."""
-    clock, device = Clock(time.perf_counter() + seconds), "cuda" if torch.cuda.is_available() else "cpu"
+    clock, device = (
+        Clock(time.perf_counter() + seconds),
+        ("cuda" if torch.cuda.is_available() else "cpu"),
+    )
     for piece in pieces:
         try:
             if piece.part == "paper":
@@ -230,7 +279,10 @@ def run_all(pieces: Sequence[Piece], settings: Settings, seconds: float) -> None
             else:
                 _run(piece, settings, clock, device)
         except OutOfTime:
-            print(f"{piece.table} at {piece.epsilon} would not end in time: start the command again", flush=True)
+            print(
+                f"{piece.table} at {piece.epsilon} would not end in time: start the command again",
+                flush=True,
+            )
             return
 
 
@@ -238,19 +290,36 @@ def _of_the_paper(piece: Piece, settings: Settings, clock: Clock, device: str) -
     """Run a cell of `deep`, unless that is done."""
     tiny = settings.rows is not None
     epsilons = (0.0 if piece.epsilon is None else piece.epsilon,)
-    seeds = runs.wanted(PAPER, "gpu", [str(piece.method)], epsilons, piece.seed - FIRST_SEED + 1, tiny)
+    seeds = runs.wanted(
+        PAPER, "gpu", [str(piece.method)], epsilons, piece.seed - FIRST_SEED + 1, tiny
+    )
     cells = [run for run in seeds if run["seed"] == piece.seed]
     for cell in runs.unfinished(cells, tiny):
-        clock.whole("paper", partial(runs.run_all, [cell], tiny=tiny, threads=torch.get_num_threads(), device=device))
+        clock.whole(
+            "paper",
+            partial(
+                runs.run_all, [cell], tiny=tiny, threads=torch.get_num_threads(), device=device
+            ),
+        )
 
 
 def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
     """Run a piece, unless that is done; each start and each end is on disk."""
     path = results_file(settings)
-    asked = {"table": piece.table, "epsilon": piece.epsilon, "seed": piece.seed, "settings": asdict(settings)}
+    asked = {
+        "table": piece.table,
+        "epsilon": piece.epsilon,
+        "seed": piece.seed,
+        "settings": asdict(settings),
+    }
     asked |= {} if piece.method is None else {"method": piece.method}
     kept = load_runs(path)
-    mine = [run for run in kept if run.get("method") == piece.method and all(run[key] == value for key, value in asked.items())]
+    mine = [
+        run
+        for run in kept
+        if run.get("method") == piece.method
+        and all(run[key] == value for key, value in asked.items())
+    ]
     if any(run["status"] == "finished" for run in mine):
         return
     clock.require()
@@ -259,23 +328,46 @@ def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
     asked |= {"status": "started", "started": stopped[0]["started"] if stopped else now()}
     save_runs(path, [*kept, asked | {"machine": machine()}])
     try:
-        found = fit(piece, settings, clock, device) if piece.part == "sharing" else linear(piece, settings, clock, device)
+        found = (
+            fit(piece, settings, clock, device)
+            if piece.part == "sharing"
+            else linear(piece, settings, clock, device)
+        )
     except OutOfTime:
         raise
     except Exception as error:
-        save_runs(path, [*kept, asked | {"status": "failed", "finished": now(), "error": str(error), "machine": machine()}])
+        save_runs(
+            path,
+            [
+                *kept,
+                asked
+                | {
+                    "status": "failed",
+                    "finished": now(),
+                    "error": str(error),
+                    "machine": machine(),
+                },
+            ],
+        )
         raise
     asked |= {"status": "finished", "finished": now(), "device": _name(device)}
     save_runs(path, [*kept, asked | found | {"machine": machine()}])
     if piece.part == "sharing":
         forget(_checkpoint(piece, settings))
-    what = f"{piece.table} at {piece.epsilon}{f', {piece.method}' if piece.method else ''}, seed {piece.seed}"
+    what = (
+        f"{piece.table} at {piece.epsilon}{f', {piece.method}' if piece.method else ''}, seed"
+        f" {piece.seed}"
+    )
     print(f"{what}: {100 * found['accuracy']:.2f} % in {found['seconds']:.0f} s", flush=True)
 
 
 def results_file(settings: Settings) -> Path:
     """The file of the recorded runs; trials of the command have a file of their own."""
-    return RESULTS / "gpu.json" if settings.rows is None else Path(tempfile.gettempdir(), "labeldp-gpu-tiny.json")
+    return (
+        RESULTS / "gpu.json"
+        if settings.rows is None
+        else Path(tempfile.gettempdir(), "labeldp-gpu-tiny.json")
+    )
 
 
 def _data(table: str, settings: Settings) -> Data:
@@ -284,7 +376,8 @@ def _data(table: str, settings: Settings) -> Data:
 
 
 def _trunk_file(data: Data, settings: Settings) -> Path:
-    return CACHE / f"gpu-{data.name}-{len(data.X)}-{settings.feature_epochs}-{settings.net.replace(':', '-')}.pt"
+    net = settings.net.replace(":", "-")
+    return CACHE / f"gpu-{data.name}-{len(data.X)}-{settings.feature_epochs}-{net}.pt"
 
 
 def _checkpoint(piece: Piece, settings: Settings) -> Path:
@@ -300,7 +393,11 @@ def features(data: Data, settings: Settings, clock: Clock, device: str) -> dict[
         torch.manual_seed(0)
         trunk = ssl.without_head(build(settings.net, data))
         generator = torch.Generator().manual_seed(0)
-        more: dict[str, Any] = {"device": device, "progress": work.progress, "checkpoint": work.path}
+        more: dict[str, Any] = {
+            "device": device,
+            "progress": work.progress,
+            "checkpoint": work.path,
+        }
         ssl.simclr(trunk, data.X, settings.features(), generator=generator, temperature=0.2, **more)
         print(f"{data.name}: features in {work.seconds:.0f} s", flush=True)
         weights = {name: values.cpu() for name, values in trunk.state_dict().items()}
@@ -327,9 +424,21 @@ def fit(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     net = build(settings.net, data)
     net.load_state_dict(trunk["weights"], strict=False)  # all but the head
     generator = torch.Generator().manual_seed(piece.seed)
-    more: dict[str, Any] = {"device": device, "progress": work.progress, "checkpoint": work.path, "first": first}
-    proba = probabilities(train(net, data.X, labels, settings.recipe(), generator=generator, **more), data.X_test, "flip")
-    taken = {"seconds": round(work.seconds, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
+    more: dict[str, Any] = {
+        "device": device,
+        "progress": work.progress,
+        "checkpoint": work.path,
+        "first": first,
+    }
+    proba = probabilities(
+        train(net, data.X, labels, settings.recipe(), generator=generator, **more),
+        data.X_test,
+        "flip",
+    )
+    taken = {
+        "seconds": round(work.seconds, 1),
+        "feature_seconds": round(float(trunk["seconds"]), 1),
+    }
     return {"law": law} | taken | scores(proba, data.y_test)
 
 
@@ -343,17 +452,28 @@ def linear(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
     def work() -> tuple[Any, Run]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return pretrained.predicted(columns, str(piece.method), 0.0 if piece.epsilon is None else piece.epsilon, piece.seed)
+            return pretrained.predicted(
+                columns,
+                str(piece.method),
+                0.0 if piece.epsilon is None else piece.epsilon,
+                piece.seed,
+            )
 
     begun = time.perf_counter()
     found, more = clock.whole(piece.part, work)
-    taken: Run = {"seconds": round(time.perf_counter() - begun, 1), "feature_seconds": round(float(trunk["seconds"]), 1)}
+    taken: Run = {
+        "seconds": round(time.perf_counter() - begun, 1),
+        "feature_seconds": round(float(trunk["seconds"]), 1),
+    }
     taken |= more | {"accuracy": float(np.mean(found == data.y_test))}
     return taken
 
 
-def _components(data: Data, settings: Settings, trunk: dict[str, Any], clock: Clock, device: str) -> dict[str, Array]:
-    """Components of the features that the net has learned without labels, of training and test images; computed once, then kept."""
+def _components(
+    data: Data, settings: Settings, trunk: dict[str, Any], clock: Clock, device: str
+) -> dict[str, Array]:
+    """Components of the features that the net has learned without labels, of training and test
+    images; computed once, then kept."""
     path = _trunk_file(data, settings).with_suffix(".npz")
     if not path.exists():
         clock.whole("components", partial(_keep_components, data, settings, trunk, device, path))
@@ -361,11 +481,15 @@ def _components(data: Data, settings: Settings, trunk: dict[str, Any], clock: Cl
         return dict(kept)
 
 
-def _keep_components(data: Data, settings: Settings, trunk: dict[str, Any], device: str, path: Path) -> None:
+def _keep_components(
+    data: Data, settings: Settings, trunk: dict[str, Any], device: str, path: Path
+) -> None:
     net = ssl.without_head(build(settings.net, data))
     net.load_state_dict(trunk["weights"])
     seen = Embedder(net.eval(), device=device)
-    X, X_test = pretrained.scaled_components(*(seen.transform(part) for part in (data.X, data.X_test)))
+    X, X_test = pretrained.scaled_components(
+        *(seen.transform(part) for part in (data.X, data.X_test))
+    )
     part = path.with_suffix(".part.npz")
     np.savez(part, train=X, test=X_test)
     part.replace(path)
@@ -377,14 +501,24 @@ def labels_of(data: Data, epsilon: float | None, seed: int) -> Form:
         return labels_of_some(torch.from_numpy(data.y), torch.ones(len(data.y), dtype=torch.bool))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededNoiseWarning)
-        return evidence_of(ldp.privatize(data.y, LAW(data.n_classes, epsilon), noise=ldp.SeededNoise(seed)))
+        return evidence_of(
+            ldp.privatize(data.y, LAW(data.n_classes, epsilon), noise=ldp.SeededNoise(seed))
+        )
 
 
-def half_counted(X: Array, y: Array, n_classes: int, epsilon: float, seed: int) -> tuple[Form, Array]:
-    """Count half of the rows, and draw the labels of the others by the counts' model as prior: evidence of all rows, and the model's
-    predictions (n, K). Each row is asked once, at the whole epsilon."""
+def half_counted(
+    X: Array, y: Array, n_classes: int, epsilon: float, seed: int
+) -> tuple[Form, Array]:
+    """Count half of the rows, and draw the labels of the others by the counts' model as prior:
+    evidence of all rows, and the model's predictions (n, K). Each row is asked once, at the whole
+    epsilon."""
     counted, drawn = np.array_split(np.random.default_rng(seed).permutation(len(y)), 2)
-    model = ProportionClassifier(pretrained.choosing(), epsilon=epsilon, classes=range(n_classes), noise=ldp.SeededNoise(seed))
+    model = ProportionClassifier(
+        pretrained.choosing(),
+        epsilon=epsilon,
+        classes=range(n_classes),
+        noise=ldp.SeededNoise(seed),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         proba = model.fit(X[counted], y[counted]).predict_proba(X)
@@ -392,35 +526,79 @@ def half_counted(X: Array, y: Array, n_classes: int, epsilon: float, seed: int) 
 
 
 def tables() -> str:
-    """Kept runs by data set and epsilon: targets that rows share, and below them the methods on features, if any was run."""
-    kept = [run for run in load_runs(RESULTS / "gpu.json") if run["status"] == "finished" and run["settings"]["rows"] is None]
+    """Kept runs by data set and epsilon: targets that rows share, and below them the methods on
+    features, if any was run."""
+    kept = [
+        run
+        for run in load_runs(RESULTS / "gpu.json")
+        if run["status"] == "finished" and run["settings"]["rows"] is None
+    ]
     linear = [run for run in kept if run.get("method") not in (None, COUNTED)]
-    return _sharing([run for run in kept if run.get("method") in (None, COUNTED)]) + (f"\n\n{_linear(linear)}" if linear else "")
+    return _sharing([run for run in kept if run.get("method") in (None, COUNTED)]) + (
+        f"\n\n{_linear(linear)}" if linear else ""
+    )
 
 
 def _linear(kept: Sequence[Run]) -> str:
-    rows = [["accuracy on own features, %", "eps", *SMALL_METHODS], ["---"] * (2 + len(SMALL_METHODS))]
+    rows = [
+        ["accuracy on own features, %", "eps", *SMALL_METHODS],
+        ["---"] * (2 + len(SMALL_METHODS)),
+    ]
     for name in sorted({run["table"] for run in kept}):
-        for epsilon in sorted({run["epsilon"] for run in kept if run["table"] == name and run["epsilon"] is not None}):
-            same = [run for run in kept if run["table"] == name and run["epsilon"] in (None, epsilon)]
-            rows.append([name, f"{epsilon:g}", *(mean_of([run for run in same if run["method"] == method]) for method in SMALL_METHODS)])
+        for epsilon in sorted(
+            {run["epsilon"] for run in kept if run["table"] == name and run["epsilon"] is not None}
+        ):
+            same = [
+                run for run in kept if run["table"] == name and run["epsilon"] in (None, epsilon)
+            ]
+            rows.append(
+                [
+                    name,
+                    f"{epsilon:g}",
+                    *(
+                        mean_of([run for run in same if run["method"] == method])
+                        for method in SMALL_METHODS
+                    ),
+                ]
+            )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
 def _sharing(kept: Sequence[Run]) -> str:
-    heads = ["data", "net", "eps", "label equivalents", "accuracy, %", "goal", "worst class, %", "log-loss", "calibration error, %"]
+    heads = [
+        "data",
+        "net",
+        "eps",
+        "label equivalents",
+        "accuracy, %",
+        "goal",
+        "worst class, %",
+        "log-loss",
+        "calibration error, %",
+    ]
     heads += ["seeds", "minutes a run"]
     rows = [heads, ["---"] * len(heads)]
     # without privacy last
-    for name, net, method, at in sorted({(*_where(run), run["epsilon"] or math.inf) for run in kept}):
+    for name, net, method, at in sorted(
+        {(*_where(run), run["epsilon"] or math.inf) for run in kept}
+    ):
         epsilon = None if at == math.inf else at
-        found = [run for run in kept if (*_where(run), run["epsilon"]) == (name, net, method, epsilon)]
+        found = [
+            run for run in kept if (*_where(run), run["epsilon"]) == (name, net, method, epsilon)
+        ]
         mean = {
-            key: np.mean([run[key] for run in found]) for key in ("accuracy", "worst_class", "log_loss", "calibration_error", "seconds")
+            key: np.mean([run[key] for run in found])
+            for key in ("accuracy", "worst_class", "log_loss", "calibration_error", "seconds")
         }
-        spread = f" ± {100 * np.std([run['accuracy'] for run in found], ddof=1):.2f}" if len(found) > 1 else ""
+        spread = (
+            f" ± {100 * np.std([run['accuracy'] for run in found], ddof=1):.2f}"
+            if len(found) > 1
+            else ""
+        )
         noise, told, goal = (
-            ("no privacy", "", "") if epsilon is None else (f"{epsilon:g}", worth(name, epsilon), f"{GOALS[name][epsilon]:g}")
+            ("no privacy", "", "")
+            if epsilon is None
+            else (f"{epsilon:g}", worth(name, epsilon), f"{GOALS[name][epsilon]:g}")
         )
         cells = [
             name,
@@ -431,7 +609,12 @@ def _sharing(kept: Sequence[Run]) -> str:
             goal,
             f"{100 * mean['worst_class']:.1f}",
         ]
-        cells += [f"{mean['log_loss']:.3f}", f"{100 * mean['calibration_error']:.1f}", str(len(found)), f"{mean['seconds'] / 60:.1f}"]
+        cells += [
+            f"{mean['log_loss']:.3f}",
+            f"{100 * mean['calibration_error']:.1f}",
+            str(len(found)),
+            f"{mean['seconds'] / 60:.1f}",
+        ]
         rows.append(cells)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nets of the deep benchmarks, by name. Each returns logits (n, K).
 
-The net of ratings knows their order and who rated what: under label privacy that is public, only how well is not. It is given each user's
-and movie's place in the table of who rated what, from the training rows alone.
+The net of ratings knows their order and who rated what: under label privacy that is public, only
+how well is not. It is given each user's and movie's place in the table of who rated what, from the
+training rows alone.
 """
 
 from collections.abc import Callable
@@ -36,12 +37,22 @@ class QuickNet(nn.Module):
         Channels at 28, 14 and 7 pixels.
     """
 
-    def __init__(self, n_classes: int = 10, in_channels: int = 1, widths: tuple[int, int, int] = (24, 48, 128)) -> None:
+    def __init__(
+        self,
+        n_classes: int = 10,
+        in_channels: int = 1,
+        widths: tuple[int, int, int] = (24, 48, 128),
+    ) -> None:
         super().__init__()
         first, second, third = widths
         pool = nn.MaxPool2d(2)
         self.features = nn.Sequential(
-            *_layer(in_channels, first), pool, *_layer(first, second), *_layer(second, second), pool, *_layer(second, third)
+            *_layer(in_channels, first),
+            pool,
+            *_layer(first, second),
+            *_layer(second, second),
+            pool,
+            *_layer(second, third),
         )
         self.head = nn.Linear(third, n_classes)
 
@@ -51,11 +62,16 @@ class QuickNet(nn.Module):
 
 
 def _layer(n_in: int, n_out: int) -> list[nn.Module]:
-    return [nn.Conv2d(n_in, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU(inplace=True)]
+    return [
+        nn.Conv2d(n_in, n_out, 3, padding=1, bias=False),
+        nn.BatchNorm2d(n_out),
+        nn.ReLU(inplace=True),
+    ]
 
 
 class FastResNet(nn.Module):
-    """ResNet-9: four wide convolutions with pooling and two residual blocks, which trains CIFAR-10 in about a minute on one GPU.
+    """ResNet-9: four wide convolutions with pooling and two residual blocks, which trains CIFAR-10
+    in about a minute on one GPU.
 
     Parameters
     ----------
@@ -67,7 +83,8 @@ class FastResNet(nn.Module):
 
     Notes
     -----
-    Source: Page, "How to train your ResNet" (2018), the DAWNBench entry. Logits are scaled by 1/8, as there.
+    Source: Page, "How to train your ResNet" (2018), the DAWNBench entry. Logits are scaled by 1/8,
+    as there.
     """
 
     def __init__(self, n_classes: int = 10, in_channels: int = 3, width: int = 64) -> None:
@@ -75,7 +92,9 @@ class FastResNet(nn.Module):
         w = width
         self.prepare = nn.Sequential(*_layer(in_channels, w), *_layer(w, 2 * w), nn.MaxPool2d(2))
         self.block1 = nn.Sequential(*_layer(2 * w, 2 * w), *_layer(2 * w, 2 * w))
-        self.middle = nn.Sequential(*_layer(2 * w, 4 * w), nn.MaxPool2d(2), *_layer(4 * w, 8 * w), nn.MaxPool2d(2))
+        self.middle = nn.Sequential(
+            *_layer(2 * w, 4 * w), nn.MaxPool2d(2), *_layer(4 * w, 8 * w), nn.MaxPool2d(2)
+        )
         self.block2 = nn.Sequential(*_layer(8 * w, 8 * w), *_layer(8 * w, 8 * w))
         self.head = nn.Linear(8 * w, n_classes, bias=False)
 
@@ -88,7 +107,8 @@ class FastResNet(nn.Module):
 
 
 class RatingNet(nn.Module):
-    """Logits of ordered classes: where the rating lies and how spread it is, each a user's part plus a movie's, with products of factors.
+    """Logits of ordered classes: where the rating lies and how spread it is, each a user's part
+    plus a movie's, with products of factors.
 
     Parameters
     ----------
@@ -98,13 +118,14 @@ class RatingNet(nn.Module):
         K.
     factors : int
     reach : (float, float)
-        Free vectors are stored divided by this, their first two columns and their factors: steps and penalties of plain SGD then suit
-        vectors that a few rows move.
+        Free vectors are stored divided by this, their first two columns and their factors: steps
+        and penalties of plain SGD then suit vectors that a few rows move.
 
     Notes
     -----
-    Input (n, 2) int64: user and movie. logits_k = base_k + place t_k + spread (t_k^2 - mean), t from -1 to 1: ordinal, with two numbers a
-    row; place = a_u + b_i + p_u q_i. Source: biased matrix factorisation, Koren et al. 2009, under a categorical likelihood.
+    Input (n, 2) int64: user and movie. logits_k = base_k + place t_k + spread (t_k^2 - mean), t
+    from -1 to 1: ordinal, with two numbers a row; place = a_u + b_i + p_u q_i. Source: biased
+    matrix factorisation, Koren et al. 2009, under a categorical likelihood.
     """
 
     t: Tensor
@@ -113,7 +134,14 @@ class RatingNet(nn.Module):
     items: Tensor
     reach: Tensor
 
-    def __init__(self, users: Floats, items: Floats, n_classes: int, factors: int = 12, reach: tuple[float, float] = (20.0, 10.0)) -> None:
+    def __init__(
+        self,
+        users: Floats,
+        items: Floats,
+        n_classes: int,
+        factors: int = 12,
+        reach: tuple[float, float] = (20.0, 10.0),
+    ) -> None:
         super().__init__()
         self.register_buffer("users", torch.from_numpy(users))
         self.register_buffer("items", torch.from_numpy(items))
@@ -123,7 +151,10 @@ class RatingNet(nn.Module):
         self.register_buffer("reach", torch.tensor([reach[0]] * 2 + [reach[1]] * factors))
         width = 2 + factors
         self.base = nn.Parameter(torch.zeros(n_classes))
-        self.of_user, self.of_item = nn.Linear(users.shape[1], width), nn.Linear(items.shape[1], width)
+        self.of_user, self.of_item = (
+            nn.Linear(users.shape[1], width),
+            nn.Linear(items.shape[1], width),
+        )
         self.user, self.item = nn.Embedding(len(users), width), nn.Embedding(len(items), width)
         for layer in (self.of_user, self.of_item):
             nn.init.normal_(layer.weight, std=0.02)
@@ -133,7 +164,8 @@ class RatingNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         user, item = x.unbind(dim=1)
-        # whole tables first: a batch is about as long as they are, and narrow rows are picked faster than wide ones
+        # whole tables first: a batch is about as long as they are, and narrow rows are picked
+        # faster than wide ones
         u = functional.embedding(user, self.of_user(self.users) + self.reach * self.user.weight)
         i = functional.embedding(item, self.of_item(self.items) + self.reach * self.item.weight)
         place = u[:, 0] + i[:, 0] + (u[:, 2:] * i[:, 2:]).sum(dim=1)
@@ -141,22 +173,32 @@ class RatingNet(nn.Module):
         return self.base + place[:, None] * self.t + spread[:, None] * self.t2
 
 
-def rating_net(data: Data, reach: float = 20.0, factor_reach: float = 10.0, factors: float = 12) -> RatingNet:
+def rating_net(
+    data: Data, reach: float = 20.0, factor_reach: float = 10.0, factors: float = 12
+) -> RatingNet:
     """A fresh net with the public columns of this data set."""
     users, items = _public_columns(data)
     return RatingNet(users, items, data.n_classes, int(factors), (reach, factor_reach))
 
 
 def _public_columns(data: Data) -> tuple[Floats, Floats]:
-    """Standardised columns of users and movies: how many rows each has, its leading directions in who rated what, and who users are."""
+    """Standardised columns of users and movies: how many rows each has, its leading directions in
+    who rated what, and who users are."""
     user, item = data.X.numpy().T
     seen = sparse.csr_matrix((np.ones(len(user)), (user, item)), shape=(len(data.people), 3953))
     n_user, n_item = (np.asarray(seen.sum(axis=axis)).ravel() for axis in (1, 0))
     scaled = sparse.diags(1 / np.sqrt(n_user + 10)) @ seen @ sparse.diags(1 / np.sqrt(n_item + 10))
     left, strength, right = svds(scaled, k=DIRECTIONS, rng=np.random.default_rng(0))
-    left, right = left * strength / np.sqrt(n_user + 10)[:, None], right.T * strength / np.sqrt(n_item + 10)[:, None]
-    users = np.column_stack([_standard(np.column_stack([np.log1p(n_user), left]), n_user), data.people])
-    return users.astype(np.float32), _standard(np.column_stack([np.log1p(n_item), right]), n_item).astype(np.float32)
+    left, right = (
+        left * strength / np.sqrt(n_user + 10)[:, None],
+        right.T * strength / np.sqrt(n_item + 10)[:, None],
+    )
+    users = np.column_stack(
+        [_standard(np.column_stack([np.log1p(n_user), left]), n_user), data.people]
+    )
+    return users.astype(np.float32), _standard(
+        np.column_stack([np.log1p(n_item), right]), n_item
+    ).astype(np.float32)
 
 
 def _standard(columns: Floats, weights: Floats) -> Floats:
@@ -175,7 +217,8 @@ _IMAGE_NETS: dict[str, Callable[..., nn.Module]] = {
     "wide-resnet": models.WideResNet,
     "vgg16": models.Vgg16,
 }
-_NUMBERS = {"fast-resnet": ("width",), "wide-resnet": ("depth", "widen"), "vgg16": ("width",)}  # what stands after the colon; else widths
+# what stands after the colon; else widths
+_NUMBERS = {"fast-resnet": ("width",), "wide-resnet": ("depth", "widen"), "vgg16": ("width",)}
 
 
 def build(name: str, data: Data) -> nn.Module:
@@ -184,7 +227,8 @@ def build(name: str, data: Data) -> nn.Module:
     Parameters
     ----------
     name : str
-        A net's name, with widths after a colon where it takes them: "quick:24,48,96", "wide-resnet:16,1".
+        A net's name, with widths after a colon where it takes them: "quick:24,48,96",
+        "wide-resnet:16,1".
     data : Data
     """
     kind, _, text = name.partition(":")
@@ -193,10 +237,17 @@ def build(name: str, data: Data) -> nn.Module:
         return NeuralCollaborativeFiltering(n_classes=data.n_classes)
     if kind == "ratings":
         return rating_net(data, *numbers)
-    named = dict(zip(_NUMBERS.get(kind, ()), map(int, numbers), strict=True)) if kind in _NUMBERS and numbers else {}
+    named = (
+        dict(zip(_NUMBERS.get(kind, ()), map(int, numbers), strict=True))
+        if kind in _NUMBERS and numbers
+        else {}
+    )
     widths: dict[str, Any] = named if named or not numbers else {"widths": tuple(map(int, numbers))}
     net = _IMAGE_NETS[kind](n_classes=data.n_classes, in_channels=data.X.shape[1], **widths)
-    return nn.Sequential(nn.ZeroPad2d(2), net) if kind == "vgg16" and data.X.shape[-1] == 28 else net  # it halves images five times
+    # it halves images five times
+    return (
+        nn.Sequential(nn.ZeroPad2d(2), net) if kind == "vgg16" and data.X.shape[-1] == 28 else net
+    )
 
 
 def n_parameters(net: nn.Module) -> int:

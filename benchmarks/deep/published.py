@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published numbers that stand beside ours: test accuracy in %, and RMSE for MovieLens. Keys are epsilon; None is no privacy."""
+"""Published numbers that stand beside ours: test accuracy in %, and RMSE for MovieLens. Keys are
+epsilon; None is no privacy."""
 
 from dataclasses import dataclass
 
@@ -24,16 +25,25 @@ class Published:
     others: dict[str, Cells]
 
     def beside(self, method: str, epsilon: float | None) -> float | None:
-        """The method's own number; beside ours, and theirs trained as ours, LP-1ST's or LP-2ST's: pure, from the labelled images alone."""
+        """The method's own number; beside ours, and theirs trained as ours, LP-1ST's or LP-2ST's:
+        pure, from the labelled images alone."""
         name = method.removesuffix("-resnet9")
-        row = "paper-1st" if name == "tuned-1st" else "paper-2st" if name.startswith(("ours", "tuned")) else name
+        row = (
+            "paper-1st"
+            if name == "tuned-1st"
+            else "paper-2st"
+            if name.startswith(("ours", "tuned"))
+            else name
+        )
         return self.rows.get(row, {}).get(epsilon)
 
 
 GHAZI = "Ghazi et al. 2021, table {}"
 
 
-def _paper(table: int, first: Cells, second: Cells, clean: float, others: dict[str, Cells] | None = None) -> Published:
+def _paper(
+    table: int, first: Cells, second: Cells, clean: float, others: dict[str, Cells] | None = None
+) -> Published:
     rows: dict[str, Cells] = {"paper-1st": first, "paper-2st": second, "non-private": {None: clean}}
     return Published(rows, dict.fromkeys(rows, GHAZI.format(table)), others or {})
 
@@ -64,23 +74,75 @@ PUBLISHED: dict[str, Published] = {
             "LabelDP-Pro, delta > 0 (Ghazi et al. 2024)": {0.1: 91.1, 0.2: 92.9, 0.5: 94.1},
         },
     ),
-    "kmnist": _paper(5, {1: 76.56, 2: 92.04, 3: 95.86, 4: 96.86}, {1: 81.26, 2: 93.72, 3: 97.19, 4: 97.83}, 98.33),
+    "kmnist": _paper(
+        5, {1: 76.56, 2: 92.04, 3: 95.86, 4: 96.86}, {1: 81.26, 2: 93.72, 3: 97.19, 4: 97.83}, 98.33
+    ),
     "cifar10": _paper(
         1,
         {1: 59.96, 2: 82.38, 3: 89.89, 4: 92.58, 6: 93.58, 8: 94.70},
         {1: 63.67, 2: 86.05, 3: 92.19, 4: 93.37, 6: 94.26, 8: 94.52},
         94.96,
         {
-            "RR + Aug-Descent, semi-supervised, pure epsilon (Tang et al. 2022)": {0.5: 37.7, 1: 94.1, 2: 95.2, 3: 96.2, 4: 96.5},
-            "RR + LDP-SSL (FixMatch), pure epsilon (Tang et al. 2022)": {0.5: 36.2, 1: 61.9, 2: 84.6, 4: 92.7},
-            "RR + DenoiseSSL (SCAN, FixMatch), pure epsilon (Tang et al. 2022)": {0.5: 90.7, 1: 90.8, 2: 91.2, 4: 93.6},
-            "LP-1ST, pure epsilon (rerun by Tang et al. 2022)": {0.5: 38.4, 1: 61.4, 2: 83.2, 3: 89.5, 4: 92.0},
-            "ALIBI, pure epsilon (rerun by Tang et al. 2022)": {0.5: 33.8, 1: 70.0, 2: 81.9, 3: 87.2, 4: 89.6},
-            "PATE-FM + Aug-Descent, delta 1e-5, epsilon from the votes (Tang et al. 2022)": {0.5: 94.6, 1: 95.0, 2: 95.1, 4: 95.1},
-            "PATE-FM + SSL (FixMatch), delta 1e-5, epsilon from the votes (Tang et al. 2022)": {0.5: 94.1, 1: 94.5, 2: 95.1, 4: 95.1},
+            "RR + Aug-Descent, semi-supervised, pure epsilon (Tang et al. 2022)": {
+                0.5: 37.7,
+                1: 94.1,
+                2: 95.2,
+                3: 96.2,
+                4: 96.5,
+            },
+            "RR + LDP-SSL (FixMatch), pure epsilon (Tang et al. 2022)": {
+                0.5: 36.2,
+                1: 61.9,
+                2: 84.6,
+                4: 92.7,
+            },
+            "RR + DenoiseSSL (SCAN, FixMatch), pure epsilon (Tang et al. 2022)": {
+                0.5: 90.7,
+                1: 90.8,
+                2: 91.2,
+                4: 93.6,
+            },
+            "LP-1ST, pure epsilon (rerun by Tang et al. 2022)": {
+                0.5: 38.4,
+                1: 61.4,
+                2: 83.2,
+                3: 89.5,
+                4: 92.0,
+            },
+            "ALIBI, pure epsilon (rerun by Tang et al. 2022)": {
+                0.5: 33.8,
+                1: 70.0,
+                2: 81.9,
+                3: 87.2,
+                4: 89.6,
+            },
+            "PATE-FM + Aug-Descent, delta 1e-5, epsilon from the votes (Tang et al. 2022)": {
+                0.5: 94.6,
+                1: 95.0,
+                2: 95.1,
+                4: 95.1,
+            },
+            "PATE-FM + SSL (FixMatch), delta 1e-5, epsilon from the votes (Tang et al. 2022)": {
+                0.5: 94.1,
+                1: 94.5,
+                2: 95.1,
+                4: 95.1,
+            },
             "NoiseCluster (SCAN), delta 1e-5 (Tang et al. 2022)": {0.003: 88.3},
-            "LP-2ST, the authors' code (its README, 5 runs)": {1: 62.89, 2: 88.11, 4: 94.18, 8: 95.18},
-            "LP-2ST, CIFAR-100 pre-training (table 1)": {1: 70.16, 2: 87.22, 3: 92.12, 4: 93.53, 6: 94.41, 8: 94.59},
+            "LP-2ST, the authors' code (its README, 5 runs)": {
+                1: 62.89,
+                2: 88.11,
+                4: 94.18,
+                8: 95.18,
+            },
+            "LP-2ST, CIFAR-100 pre-training (table 1)": {
+                1: 70.16,
+                2: 87.22,
+                3: 92.12,
+                4: 93.53,
+                6: 94.41,
+                8: 94.59,
+            },
             "DP-SGD, delta 1e-5 (Yu et al. in table 1)": {6.78: 44.3},
             "Tempered sigmoid, delta 1e-5 (table 1)": {7.53: 66.2},
         },
@@ -91,13 +153,38 @@ PUBLISHED: dict[str, Published] = {
         {3: 28.74, 4: 50.15, 5: 63.51, 6: 70.58, 8: 74.14},
         76.38,
         {
-            "RR + Aug-Descent, semi-supervised, pure epsilon (Tang et al. 2022)": {1: 2.6, 2: 10.8, 4: 75.3, 6: 79.5},
-            "RR + LDP-SSL (FixMatch), pure epsilon (Tang et al. 2022)": {1: 1.8, 2: 3.5, 4: 51.4, 6: 70.5},
-            "RR + DenoiseSSL (SCAN, FixMatch), pure epsilon (Tang et al. 2022)": {1: 8.3, 2: 25.5, 4: 43.3, 6: 50.2},
+            "RR + Aug-Descent, semi-supervised, pure epsilon (Tang et al. 2022)": {
+                1: 2.6,
+                2: 10.8,
+                4: 75.3,
+                6: 79.5,
+            },
+            "RR + LDP-SSL (FixMatch), pure epsilon (Tang et al. 2022)": {
+                1: 1.8,
+                2: 3.5,
+                4: 51.4,
+                6: 70.5,
+            },
+            "RR + DenoiseSSL (SCAN, FixMatch), pure epsilon (Tang et al. 2022)": {
+                1: 8.3,
+                2: 25.5,
+                4: 43.3,
+                6: 50.2,
+            },
             "LP-1ST, pure epsilon (rerun by Tang et al. 2022)": {1: 2.6, 2: 7.6, 4: 52.6},
             "ALIBI, pure epsilon (rerun by Tang et al. 2022)": {1: 4.7, 2: 20.4, 4: 60.8},
-            "PATE-FM + Aug-Descent, delta 1e-5, epsilon from the votes (Tang et al. 2022)": {1: 46.0, 2: 55.0, 4: 60.1, 6: 65.3},
-            "PATE-FM + SSL (FixMatch), delta 1e-5, epsilon from the votes (Tang et al. 2022)": {1: 31.9, 2: 55.1, 4: 59.0, 6: 68.1},
+            "PATE-FM + Aug-Descent, delta 1e-5, epsilon from the votes (Tang et al. 2022)": {
+                1: 46.0,
+                2: 55.0,
+                4: 60.1,
+                6: 65.3,
+            },
+            "PATE-FM + SSL (FixMatch), delta 1e-5, epsilon from the votes (Tang et al. 2022)": {
+                1: 31.9,
+                2: 55.1,
+                4: 59.0,
+                6: 68.1,
+            },
             "NoiseCluster (SCAN), delta 1e-5 (Tang et al. 2022)": {0.4: 34.5},
         },
     ),
@@ -118,5 +205,14 @@ EPSILONS: dict[str, tuple[float, ...]] = {
     "movielens": (0.5, 1, 2, 3, 4, 8),
 }
 
-HOURS = {"LP-1ST": 2.3, "ALIBI": 2.9, "Aug-Descent": 10.0, "NoiseCluster": 21.3, "LDP-SSL": 26.9, "DenoiseSSL": 47.6, "PATE-FM": 6000.0}
-"""Hours of a P100 for one model of CIFAR-10 (Tang et al. 2022, tables 7 and 8); those of PATE-FM are of all its teachers."""
+HOURS = {
+    "LP-1ST": 2.3,
+    "ALIBI": 2.9,
+    "Aug-Descent": 10.0,
+    "NoiseCluster": 21.3,
+    "LDP-SSL": 26.9,
+    "DenoiseSSL": 47.6,
+    "PATE-FM": 6000.0,
+}
+"""Hours of a P100 for one model of CIFAR-10 (Tang et al. 2022, tables 7 and 8); those of PATE-FM
+are of all its teachers."""

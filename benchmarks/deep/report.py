@@ -45,11 +45,18 @@ NAMES = {
 }
 
 
-def cells(table: str, size: str, *, tiny: bool = False) -> dict[tuple[str, float | None], list[Run]]:
+def cells(
+    table: str, size: str, *, tiny: bool = False
+) -> dict[tuple[str, float | None], list[Run]]:
     """Finished runs of the present recipes, by method and epsilon; with fresh seeds only."""
     found: dict[tuple[str, float | None], list[Run]] = {}
     for run in load_runs(results_file(tiny)):
-        if (run["table"], run["size"]) != (table, size) or run["status"] != "finished" or run["seed"] < FIRST_SEED or not counts(run):
+        if (
+            (run["table"], run["size"]) != (table, size)
+            or run["status"] != "finished"
+            or run["seed"] < FIRST_SEED
+            or not counts(run)
+        ):
             continue
         present = recipe_of(table, size, run["method"], run["epsilon"])
         if tiny or (present is not None and run["recipe"] == present.described()):
@@ -82,27 +89,53 @@ def markdown(table: str, size: str, epsilons: Sequence[float], *, tiny: bool = F
     found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
     digits = 3 if rates(table) else 2
     title = "test RMSE" if rates(table) else "test accuracy, %"
-    lines = [f"| {table}, {size}: {title} | " + " | ".join(f"eps = {e:g}" for e in epsilons) + " | seeds | minutes a run |"]
+    lines = [
+        f"| {table}, {size}: {title} | "
+        + " | ".join(f"eps = {e:g}" for e in epsilons)
+        + " | seeds | minutes a run |"
+    ]
     lines.append("|---" * (len(epsilons) + 3) + "|")
-    lines.append("| label equivalents | " + " | ".join(_worth(table, found, e) for e in epsilons) + " | | |")
+    lines.append(
+        "| label equivalents | " + " | ".join(_worth(table, found, e) for e in epsilons) + " | | |"
+    )
     for name in METHODS:
         if name.startswith("non-private"):
             continue
-        row = [_cell(table, found.get((name, float(e)), []), published.beside(name, e), digits) for e in epsilons]
+        row = [
+            _cell(table, found.get((name, float(e)), []), published.beside(name, e), digits)
+            for e in epsilons
+        ]
         runs = [run for e in epsilons for run in found.get((name, float(e)), [])]
-        if not runs and ("-of-" in name or "-shared-" in name or name.endswith("-resnet9") or name == "true-labels"):
+        if not runs and (
+            "-of-" in name
+            or "-shared-" in name
+            or name.endswith("-resnet9")
+            or name == "true-labels"
+        ):
             continue  # some data sets have it
-        lines.append(f"| {NAMES[name]} | " + " | ".join(row) + f" | {_seeds(runs)} | {_minutes(runs)} |")
+        lines.append(
+            f"| {NAMES[name]} | " + " | ".join(row) + f" | {_seeds(runs)} | {_minutes(runs)} |"
+        )
     for name in METHODS:
         if name == "non-private" or (name, None) in found:
             runs = found.get((name, None), [])
             bound = _cell(table, runs, published.beside(name, None), digits)
-            lines.append(f"| {NAMES[name]} | {bound}" + " |" * len(epsilons) + f" {_seeds(runs)} | {_minutes(runs)} |")
+            lines.append(
+                f"| {NAMES[name]} | {bound}"
+                + " |" * len(epsilons)
+                + f" {_seeds(runs)} | {_minutes(runs)} |"
+            )
     for label, numbers in published.others.items():
-        text = ", ".join(f"{value:g} at " + ("no privacy" if e is None else f"eps {e:g}") for e, value in numbers.items())
+        text = ", ".join(
+            f"{value:g} at " + ("no privacy" if e is None else f"eps {e:g}")
+            for e, value in numbers.items()
+        )
         lines.append(f"\nPublished: {label}: {text}.")
     sources = ", ".join(sorted(set(published.source.values())))
-    note = "Mean ± standard deviation over seeds of true test labels, looked at after training; in brackets the published number"
+    note = (
+        "Mean ± standard deviation over seeds of true test labels, looked at after training; in"
+        " brackets the published number"
+    )
     said = "\n".join(lines) + f"\n\n{note} ({sources}; beside labeldp: LP-2ST's)."
     more = "" if rates(table) else quality(found)
     return f"{said}\n\n{more}" if more else said
@@ -112,15 +145,30 @@ CLASSES = {"movielens": 5, "cifar100": 100}  # ten in all others
 
 
 def _worth(table: str, found: dict[tuple[str, float | None], list[Run]], epsilon: float) -> str:
-    """Number of true labels that say as much as one noisy label of each row, which is the most that any learner has."""
-    runs = [run for (name, e), some in found.items() if e and not name.startswith(("counts", "true")) for run in some]
+    """Number of true labels that say as much as one noisy label of each row, which is the most that
+    any learner has."""
+    runs = [
+        run
+        for (name, e), some in found.items()
+        if e and not name.startswith(("counts", "true"))
+        for run in some
+    ]
     rows = max((sum(stage["drawn"] for stage in run["stages"]) for run in runs), default=0)
     return f"{equivalents(rows, CLASSES.get(data_of(table), 10), epsilon):,.0f}" if rows else ""
 
 
 def quality(found: dict[tuple[str, float | None], list[Run]]) -> str:
-    """What the mean accuracy does not show: the worst class, calibration, and the epoch that noisy labels would have chosen."""
-    heads = ("method", "eps", "last epoch, %", "worst class, %", "ECE, %", "of half the test rows: last epoch, %", "epoch by noisy rows, %")
+    """What the mean accuracy does not show: the worst class, calibration, and the epoch that noisy
+    labels would have chosen."""
+    heads = (
+        "method",
+        "eps",
+        "last epoch, %",
+        "worst class, %",
+        "ECE, %",
+        "of half the test rows: last epoch, %",
+        "epoch by noisy rows, %",
+    )
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for name in METHODS:
         for epsilon in sorted({e for method, e in found if method == name}, key=lambda e: e or 0.0):
@@ -128,9 +176,15 @@ def quality(found: dict[tuple[str, float | None], list[Run]]) -> str:
             chosen = [run["validation"] for run in runs if run.get("validation")]
             if not runs:
                 continue
-            row = [_percent(runs, what) for what in ("accuracy", "worst_class", "calibration_error")]
+            row = [
+                _percent(runs, what) for what in ("accuracy", "worst_class", "calibration_error")
+            ]
             row += [_percent(chosen, what) for what in ("last_accuracy", "accuracy")]
-            lines.append(f"| {NAMES[name]} | {'' if epsilon is None else f'{epsilon:g}'} | " + " | ".join(row) + " |")
+            lines.append(
+                f"| {NAMES[name]} | {'' if epsilon is None else f'{epsilon:g}'} | "
+                + " | ".join(row)
+                + " |"
+            )
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
@@ -142,25 +196,46 @@ def _percent(runs: Sequence[Run], what: str) -> str:
 def times() -> str:
     """Minutes of one run by method and data set, and what Tang et al. (2022) needed."""
     kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
-    columns = {(table, size): cells(table, size) for table in TABLES for size in SIZES if (table, size) in kept}
-    lines = ["| minutes a run | " + " | ".join(f"{table}, {size}" for table, size in columns) + " |", "|---" * (1 + len(columns)) + "|"]
+    columns = {
+        (table, size): cells(table, size)
+        for table in TABLES
+        for size in SIZES
+        if (table, size) in kept
+    }
+    lines = [
+        "| minutes a run | " + " | ".join(f"{table}, {size}" for table, size in columns) + " |",
+        "|---" * (1 + len(columns)) + "|",
+    ]
     for name in METHODS:
-        row = [_minutes([run for (method, _), runs in found.items() if method == name for run in runs]) for found in columns.values()]
+        row = [
+            _minutes([run for (method, _), runs in found.items() if method == name for run in runs])
+            for found in columns.values()
+        ]
         if any(row):
             lines.append(f"| {NAMES[name]} | " + " | ".join(row) + " |")
     hours = ", ".join(f"{name} {value:,.1f}" for name, value in HOURS.items())
-    return "\n".join(lines) + f"\n\nPublished, hours of a P100 on CIFAR-10 (Tang et al. 2022, tables 7 and 8): {hours}."
+    return (
+        "\n".join(lines)
+        + f"\n\nPublished, hours of a P100 on CIFAR-10 (Tang et al. 2022, tables 7 and 8): {hours}."
+    )
 
 
 def epsilons_of(table: str, size: str) -> list[float]:
     """The columns of a data set's table: what was published, and what was run besides."""
-    return sorted({*EPSILONS[table], *(epsilon for _, epsilon in cells(table, size) if epsilon is not None)})
+    return sorted(
+        {*EPSILONS[table], *(epsilon for _, epsilon in cells(table, size) if epsilon is not None)}
+    )
 
 
 def tables() -> str:
     """Every table of which something was run: data sets, their times, then grids."""
     kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
-    blocks = [markdown(table, size, epsilons_of(table, size)) for table in TABLES for size in SIZES if (table, size) in kept]
+    blocks = [
+        markdown(table, size, epsilons_of(table, size))
+        for table in TABLES
+        for size in SIZES
+        if (table, size) in kept
+    ]
     blocks.append(times())
     for table, grid in GRIDS.items():
         if (table, "cpu") in kept:
@@ -175,22 +250,48 @@ SUMMED_UP = (1.0, 2.0)
 
 
 def summary() -> str:
-    """One line for each table, size and net at which ours was run with an epsilon of SUMMED_UP: the README's. Seeds in brackets."""
-    columns = {NAMES[name]: (name,) for name in OURS} | {"labeldp, several nets": SEVERAL, NAMES["true-labels"]: ("true-labels",)}
-    titles = ("data, net, weights, precision", "eps", "label equivalents", "LP-2ST, published", BEST, *columns, NAMES["non-private"])
+    """One line for each table, size and net at which ours was run with an epsilon of SUMMED_UP: the
+    README's. Seeds in brackets."""
+    columns = {NAMES[name]: (name,) for name in OURS} | {
+        "labeldp, several nets": SEVERAL,
+        NAMES["true-labels"]: ("true-labels",),
+    }
+    titles = (
+        "data, net, weights, precision",
+        "eps",
+        "label equivalents",
+        "LP-2ST, published",
+        BEST,
+        *columns,
+        NAMES["non-private"],
+    )
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     kept = {(run["table"], run["size"]) for run in load_runs(results_file(False))}
     for table, size, net in sorted((*place, net) for place in kept for net in ("", "-resnet9")):
         if table in GRIDS:
             continue
         found, digits = cells(table, size), 3 if rates(table) else 2
-        for epsilon in sorted({e for name, e in found if e in SUMMED_UP and name in [each + net for each in OURS]}):
+        for epsilon in sorted(
+            {e for name, e in found if e in SUMMED_UP and name in [each + net for each in OURS]}
+        ):
             ours = [run for name in OURS for run in found.get((name + net, epsilon), [])]
             cited = PUBLISHED[table].beside("paper-2st", epsilon)
-            row = [_what(table, size, ours), f"{epsilon:g}", _worth(table, found, epsilon), "" if cited is None else f"{cited:.{digits}f}"]
-            shown_runs = [[run for name in names for run in found.get((name + net, epsilon), [])] for names in columns.values()]
+            row = [
+                _what(table, size, ours),
+                f"{epsilon:g}",
+                _worth(table, found, epsilon),
+                "" if cited is None else f"{cited:.{digits}f}",
+            ]
+            shown_runs = [
+                [run for name in names for run in found.get((name + net, epsilon), [])]
+                for names in columns.values()
+            ]
             shown_runs.append(found.get(("non-private" + net, None), []))
-            row += [_best(table, {name: found.get((name + net, epsilon), []) for name in THEIRS}, digits)]
+            row += [
+                _best(
+                    table, {name: found.get((name + net, epsilon), []) for name in THEIRS}, digits
+                )
+            ]
             row += [_counted(table, runs, digits) for runs in shown_runs]
             lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
@@ -211,11 +312,14 @@ def _best(table: str, found: dict[str, list[Run]], digits: int) -> str:
 
 
 def _what(table: str, size: str, runs: Sequence[Run]) -> str:
-    """Data set, size, net with its number of weights, and precision where the run has recorded it."""
+    """Data set, size, net with its number of weights, and precision where the run has recorded
+    it."""
     net = runs[0]["recipe"]["net"].partition(":")[0]
     number = "RMSE" if rates(table) else "accuracy, %"
     precision = sorted({run["precision"] for run in runs if run.get("precision")})
-    return ", ".join([f"{table} {size}: {number}", net, f"{runs[0]['parameters'] / 1000:,.0f} k", *precision])
+    return ", ".join(
+        [f"{table} {size}: {number}", net, f"{runs[0]['parameters'] / 1000:,.0f} k", *precision]
+    )
 
 
 def _cell(table: str, runs: list[Run], published: float | None, digits: int) -> str:
@@ -232,7 +336,8 @@ def _seeds(runs: list[Run]) -> str:
 
 
 def _minutes(runs: Sequence[Run]) -> str:
-    """Median of runs that had a core of their own, in its time, if there are any; else of runs on a GPU or side by side, by the clock."""
+    """Median of runs that had a core of their own, in its time, if there are any; else of runs on a
+    GPU or side by side, by the clock."""
     alone = [run["core_seconds"] for run in runs if run["device"] == "cpu" and run["at_once"] == 1]
     seconds = alone or [run["training_seconds"] for run in runs]
     beside = " (side by side)" if seconds and not alone and runs[0]["size"] == "cpu" else ""
@@ -240,12 +345,18 @@ def _minutes(runs: Sequence[Run]) -> str:
 
 
 def grid_markdown(table: str, *, tiny: bool = False) -> str:
-    """A recipe a row: accuracy, bits a label of each stage, and of the last: how many candidates a row had, how often the label was one."""
+    """A recipe a row: accuracy, bits a label of each stage, and of the last: how many candidates a
+    row had, how often the label was one."""
     found = cells(table, "cpu", tiny=tiny)
     epsilons = sorted({epsilon for _, epsilon in found if epsilon is not None})
     number, digits = ("RMSE", 3) if rates(table) else ("accuracy, %", 2)
     lines = [
-        "| what | " + " | ".join(f"eps = {e:g}: {number} | bits a label, by stage | mean k | label among k, %" for e in epsilons) + " |"
+        "| what | "
+        + " | ".join(
+            f"eps = {e:g}: {number} | bits a label, by stage | mean k | label among k, %"
+            for e in epsilons
+        )
+        + " |"
     ]
     lines.append("|---" * (1 + 4 * len(epsilons)) + "|")
     worth = [[_worth(table, found, epsilon), "", "", ""] for epsilon in epsilons]
@@ -261,22 +372,31 @@ def grid_markdown(table: str, *, tiny: bool = False) -> str:
 
 
 def _mean(runs: Sequence[Run], name: str, factor: float) -> str:
-    known = [factor * run["stages"][-1][name] for run in runs if run["stages"][-1].get(name) is not None]
+    known = [
+        factor * run["stages"][-1][name] for run in runs if run["stages"][-1].get(name) is not None
+    ]
     return f"{np.mean(known):.2f}" if known else ""
 
 
 def _bits(runs: Sequence[Run]) -> str:
-    """Mean bits that a label's output tells, a number for each stage, "?" where it was not measured.
+    """Mean bits that a label's output tells, a number for each stage, "?" where it was not
+    measured.
 
-    Each is under its stage's prior, uniform in the first and the model's in later ones, which leaves less to tell; so a mean over stages
-    would compare priors, not laws.
+    Each is under its stage's prior, uniform in the first and the model's in later ones, which
+    leaves less to tell; so a mean over stages would compare priors, not laws.
     """
-    known = [[run["stages"][i]["bits"] for run in runs] for i in range(min((len(run["stages"]) for run in runs), default=0))]
+    known = [
+        [run["stages"][i]["bits"] for run in runs]
+        for i in range(min((len(run["stages"]) for run in runs), default=0))
+    ]
     return ", ".join(f"{np.mean(bits):.3f}" if None not in bits else "?" for bits in known)
 
 
-def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False) -> bool:
-    """Accuracy, or RMSE, against epsilon; of a grid against the share of labels among the candidates. False without matplotlib."""
+def plot(
+    table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False
+) -> bool:
+    """Accuracy, or RMSE, against epsilon; of a grid against the share of labels among the
+    candidates. False without matplotlib."""
 
     def draw(axes: Any) -> None:
         (_plot_grid if table in GRIDS else _plot_table)(axes, table, size, epsilons, tiny)
@@ -286,7 +406,8 @@ def plot(table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: 
 
 
 def _plot_grid(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
-    """Every run a point: the model before the last stage against the end result (Ghazi et al. 2021, figure 5)."""
+    """Every run a point: the model before the last stage against the end result (Ghazi et al. 2021,
+    figure 5)."""
     for (name, epsilon), runs in cells(table, size, tiny=tiny).items():
         known = [run for run in runs if run["stages"][-1].get("label_in_candidates") is not None]
         if known:
@@ -303,41 +424,81 @@ def _plot_table(axes: Any, table: str, size: str, epsilons: Sequence[float], tin
     """Of one net, theirs, ours and DP-SGD: measured as lines with spread, published as crosses."""
     found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
     for number, name in enumerate(("paper-1st", "paper-2st", *THEIRS, *OURS, "ours-3", "dp-sgd")):
-        points = [(e, measured(table, found[name, float(e)])) for e in epsilons if (name, float(e)) in found]
+        points = [
+            (e, measured(table, found[name, float(e)]))
+            for e in epsilons
+            if (name, float(e)) in found
+        ]
         colour = f"C{number}"
         if points:
-            x, means, spreads = zip(*((e, v.mean(), v.std(ddof=1) if len(v) > 1 else 0.0) for e, v in points), strict=True)
+            x, means, spreads = zip(
+                *((e, v.mean(), v.std(ddof=1) if len(v) > 1 else 0.0) for e, v in points),
+                strict=True,
+            )
             axes.errorbar(x, means, spreads, marker="o", capsize=3, label=NAMES[name], color=colour)
         known = {e: v for e, v in published.rows.get(name, {}).items() if e is not None}
         if known:
-            axes.plot(list(known), list(known.values()), "x:", color=colour, label=f"{NAMES[name]}, published")
+            axes.plot(
+                list(known),
+                list(known.values()),
+                "x:",
+                color=colour,
+                label=f"{NAMES[name]}, published",
+            )
     clean = found.get(("non-private", None))
     if clean:
-        axes.axhline(measured(table, clean).mean(), color="black", linestyle="--", linewidth=1, label=NAMES["non-private"])
-    axes.set(xlabel="epsilon", ylabel="test RMSE" if rates(table) else "test accuracy, %", title=f"{table} ({size})")
+        axes.axhline(
+            measured(table, clean).mean(),
+            color="black",
+            linestyle="--",
+            linewidth=1,
+            label=NAMES["non-private"],
+        )
+    axes.set(
+        xlabel="epsilon",
+        ylabel="test RMSE" if rates(table) else "test accuracy, %",
+        title=f"{table} ({size})",
+    )
 
 
-# Learning curves ----------------------------------------------------------------------------------------------------------------------
+# Learning curves
+# --------------------------------------------------------------------------------------------------
 
 
 def plot_curves(runs: Sequence[Run], title: str, path: Path) -> bool:
-    """Curves of runs over their epochs (Ghazi et al. 2021, figure 3). False without matplotlib or a run that was watched."""
+    """Curves of runs over their epochs (Ghazi et al. 2021, figure 3). False without matplotlib or a
+    run that was watched."""
     watched = [run for run in runs if run["epochs"] and "mean_k" in run["epochs"][-1]]
     if not watched:
         return False
-    return save_plot(path, [[partial(_draw_curve, run=run) for run in watched]], size=(5.2, 4.2), title=title, sharey=True)
+    return save_plot(
+        path,
+        [[partial(_draw_curve, run=run) for run in watched]],
+        size=(5.2, 4.2),
+        title=title,
+        sharey=True,
+    )
 
 
 def _draw_curve(axes: Any, run: Run) -> None:
     at = np.arange(1, len(run["epochs"]) + 1)
-    for name, label, style in (("accuracy", "accuracy", "o-"), ("top_k_accuracy", "label among the k that RRWithPrior keeps", "s--")):
-        axes.plot(at, [100 * epoch[name] for epoch in run["epochs"]], style, markersize=3, label=label)
+    for name, label, style in (
+        ("accuracy", "accuracy", "o-"),
+        ("top_k_accuracy", "label among the k that RRWithPrior keeps", "s--"),
+    ):
+        axes.plot(
+            at, [100 * epoch[name] for epoch in run["epochs"]], style, markersize=3, label=label
+        )
     right = axes.twinx()
     right.plot(at, [epoch["mean_k"] for epoch in run["epochs"]], "C2:", label="mean k (right)")
     right.set_ylim(1, 10)
     for place, epoch in enumerate(run["epochs"]):
         if epoch["epoch"] == 1 and place:
             axes.axvline(place + 0.5, color="grey", linewidth=0.8)
-    axes.set(xlabel="epoch (a line where a stage begins)", ylabel="% of test rows", title=f"{run['method']}, eps {run['epsilon']:g}")
+    axes.set(
+        xlabel="epoch (a line where a stage begins)",
+        ylabel="% of test rows",
+        title=f"{run['method']}, eps {run['epsilon']:g}",
+    )
     lines = [*axes.get_lines()[:2], *right.get_lines()]
     axes.legend(lines, [line.get_label() for line in lines], fontsize=8, loc="center right")

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 at random moments of a fit in three stages: `python -m benchmarks deep-resume [--kills N]`.
+"""kill -9 at random moments of a fit in three stages: `python -m benchmarks deep-resume [--kills
+N]`.
 
-A moment is a count of what the fit does (batches, draws, files written), so that a seed says where each kill falls. The fit is then called
-again, and perhaps killed again, until it is done, and must be as if nothing had happened: labels, model and history equal to those of an
-undisturbed run under the same secret, charged once, each row drawn under one key, no finished stage trained again, nothing left behind
-after `labeldp ledger repair`. Each kill is kept in benchmarks/results/deep_resume.json; a run that is broken off goes on from there.
+A moment is a count of what the fit does (batches, draws, files written), so that a seed says where
+each kill falls. The fit is then called again, and perhaps killed again, until it is done, and must
+be as if nothing had happened: labels, model and history equal to those of an undisturbed run under
+the same secret, charged once, each row drawn under one key, no finished stage trained again,
+nothing left behind after `labeldp ledger repair`. Each kill is kept in
+benchmarks/results/deep_resume.json; a run that is broken off goes on from there.
 """
 
 import functools
@@ -51,7 +54,15 @@ def fit(place: Path) -> TorchClassifier:
     X = (3 * np.eye(K)[y] + rng.normal(size=(ROWS, K))).astype(np.float32)
     net = TorchClassifier(
         lambda k: models.Mlp(K, k, (8,)),
-        recipe=loop.Recipe(epochs=2, batch_size=64, rate=0.05, precision="float32", schedule=cosine(), clip=math.inf, optimizer="sgd"),
+        recipe=loop.Recipe(
+            epochs=2,
+            batch_size=64,
+            rate=0.05,
+            precision="float32",
+            schedule=cosine(),
+            clip=math.inf,
+            optimizer="sgd",
+        ),
         n_stages=STAGES,
         classes=range(K),
         validation_fraction=0.1,
@@ -63,11 +74,13 @@ def fit(place: Path) -> TorchClassifier:
     return net.fit(X, y)
 
 
-# A process of its own, which notes what it does and is killed at a moment -----------------------------------------------------------
+# A process of its own, which notes what it does and is killed at a moment
+# -----------------------------------------------------------
 
 
 def attempt(place: Path, moment: int | None = None, secret: dict[str, str] | None = None) -> int:
-    """Fit in a forked process; its exit status, negative for the signal that ended it. What it did is added to `place / "notes"`.
+    """Fit in a forked process; its exit status, negative for the signal that ended it. What it did
+    is added to `place / "notes"`.
 
     The parent must not have computed anything: threads do not survive a fork.
     """
@@ -83,8 +96,13 @@ def attempt(place: Path, moment: int | None = None, secret: dict[str, str] | Non
             model = fit(place)
             note_models(place)
             model.noisy_labels_.save(place / "noisy.parquet")
-            history = [[[epoch.number, epoch.loss, epoch.held_out] for epoch in each] for each in model.history_]
-            torch.save({"weights": model.module_.state_dict(), "history": history}, place / "model.pt")
+            history = [
+                [[epoch.number, epoch.loss, epoch.held_out] for epoch in each]
+                for each in model.history_
+            ]
+            torch.save(
+                {"weights": model.module_.state_dict(), "history": history}, place / "model.pt"
+            )
             code = 0
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -106,21 +124,33 @@ def watch(file: Path, moment: int | None, secret: dict[str, str] | None) -> None
             os.kill(os.getpid(), signal.SIGKILL)
         note(moment=what)
 
-    for home, name in ((os, "fsync"), (os, "replace"), (os, "link"), (torch.optim.SGD, "step"), (worker, "draw")):
+    for home, name in (
+        (os, "fsync"),
+        (os, "replace"),
+        (os, "link"),
+        (torch.optim.SGD, "step"),
+        (worker, "draw"),
+    ):
         setattr(home, name, _ticking(getattr(home, name), name, tick))
     _note_draws(note)
     _note_trainings(note)
     fresh = charge.fresh_secret
 
     def kept(ledger: Any) -> Any:
-        halves = fresh(ledger) if secret is None else run_secret_halves(Secret(bytes.fromhex(secret["secret"])), None, secret["run"])
+        halves = (
+            fresh(ledger)
+            if secret is None
+            else run_secret_halves(Secret(bytes.fromhex(secret["secret"])), None, secret["run"])
+        )
         note(run=halves.run_id, secret=bytes(halves.secret).hex())
         return halves
 
     charge.fresh_secret = kept
 
 
-def _ticking(function: Callable[..., Any], name: str, tick: Callable[[str], None]) -> Callable[..., Any]:
+def _ticking(
+    function: Callable[..., Any], name: str, tick: Callable[[str], None]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def ticking(*args: Any, **named: Any) -> Any:
         tick(f"before {name}")
@@ -175,21 +205,30 @@ def notes_of(place: Path) -> Notes:
     return [json.loads(line) for line in (place / "notes").read_text().splitlines()]
 
 
-# What must not have happened ----------------------------------------------------------------------------------------------------------
+# What must not have happened
+# --------------------------------------------------------------------------------------------------
 
 
 def problems(place: Path) -> list[str]:
     """List the differences from a run without kills."""
     found, notes, ledger = [], notes_of(place), labeldp.Ledger(place / "ledger.db")
     runs = ledger.runs()
-    found += [] if [each.state for each in runs] == ["settled"] else [f"runs: {[each.state for each in runs]}"]
+    found += (
+        []
+        if [each.state for each in runs] == ["settled"]
+        else [f"runs: {[each.state for each in runs]}"]
+    )
     found += [] if ledger.spent("resume", "label") == 1.0 else ["charged more than once"]
     found += [f"ledger: {problem}" for problem in ledger.verify()]
     keys: dict[int, set[str]] = {row: set() for row in range(ROWS)}
     for each in notes:
         for row in each.get("rows", ()):
             keys[row].add(each["key"])
-    found += [] if {len(each) for each in keys.values()} == {1} else ["a row was drawn under no key, or under several"]
+    found += (
+        []
+        if {len(each) for each in keys.values()} == {1}
+        else ["a row was drawn under no key, or under several"]
+    )
     done: set[int] = set()
     for each in notes:
         found += [f"stage {each['train']} was trained again"] if each.get("train") in done else []
@@ -204,19 +243,37 @@ def _differences(place: Path, run_id: str) -> list[str]:
     if attempt(other, secret={"run": run_id, "secret": secret}):
         return ["the undisturbed run failed"]
     # without the proof of each row, which names the charge and its time
-    mine, theirs = (labeldp.NoisyLabels.load(folder / "noisy.parquet").to_table().drop_columns(["proof"]) for folder in (place, other))
+    mine, theirs = (
+        labeldp.NoisyLabels.load(folder / "noisy.parquet").to_table().drop_columns(["proof"])
+        for folder in (place, other)
+    )
     found = [] if mine.equals(theirs) else ["other labels than those of an undisturbed run"]
     kept, expected = (torch.load(folder / "model.pt") for folder in (place, other))
     same = all(torch.equal(w, expected["weights"][name]) for name, w in kept["weights"].items())
-    return found + ([] if same and kept["history"] == expected["history"] else ["another model than that of an undisturbed run"])
+    return found + (
+        []
+        if same and kept["history"] == expected["history"]
+        else ["another model than that of an undisturbed run"]
+    )
 
 
 def _left_behind(place: Path, ledger: labeldp.Ledger) -> list[str]:
     ledger_repair.repair(ledger, ledger_repair.orphans(ledger, minutes=1e-9))
     left = [str(orphan) for orphan in ledger_repair.orphans(ledger, minutes=1e-9)]
-    expected = {"plan.json", "initial.pt", "receipt.json", *(f"model-{n}.pt" for n in range(1, STAGES + 1))}
-    expected |= {f"drawn-{name}.json" for name in ("validation", *(f"stage-{n}" for n in range(1, STAGES + 1)))}
-    return [f"left behind: {name}" for name in (*left, *sorted({path.name for path in (place / "fit").iterdir()} ^ expected))]
+    expected = {
+        "plan.json",
+        "initial.pt",
+        "receipt.json",
+        *(f"model-{n}.pt" for n in range(1, STAGES + 1)),
+    }
+    expected |= {
+        f"drawn-{name}.json"
+        for name in ("validation", *(f"stage-{n}" for n in range(1, STAGES + 1)))
+    }
+    return [
+        f"left behind: {name}"
+        for name in (*left, *sorted({path.name for path in (place / "fit").iterdir()} ^ expected))
+    ]
 
 
 def in_a_process(function: Callable[..., Any], *args: Any) -> Any:
@@ -243,7 +300,9 @@ def trial(place: Path, rng: random.Random, whole: int) -> dict[str, Any]:
         codes.append(attempt(place, rng.randint(1, whole)))
     while codes[-1] and len(codes) < TRIES:
         codes.append(attempt(place))
-    said = [{"at": each["at"], "what": each["killed"]} for each in notes_of(place) if "killed" in each]
+    said = [
+        {"at": each["at"], "what": each["killed"]} for each in notes_of(place) if "killed" in each
+    ]
     facts = {"kills": said, "attempts": len(codes)}
     return facts | {"problems": in_a_process(problems, place) if codes[-1] == 0 else ["never done"]}
 
@@ -258,9 +317,19 @@ def moments(place: Path) -> int:
 def table(kept: dict[str, Any]) -> str:
     """The kept kills, counted by what was going on."""
     kills = [kill["what"] for each in kept["trials"] for kill in each["kills"]]
-    lines = ["| killed | times |", "|---|---|", *(f"| {what} | {kills.count(what)} |" for what in sorted(set(kills)))]
+    lines = [
+        "| killed | times |",
+        "|---|---|",
+        *(f"| {what} | {kills.count(what)} |" for what in sorted(set(kills))),
+    ]
     bad = sum(bool(each["problems"]) for each in kept["trials"])
-    return "\n".join([*lines, f"| all, of {len(kept['trials'])} fits | {len(kills)} |", f"| fits with problems | {bad} |"])
+    return "\n".join(
+        [
+            *lines,
+            f"| all, of {len(kept['trials'])} fits | {len(kills)} |",
+            f"| fits with problems | {bad} |",
+        ]
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -270,7 +339,15 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--report", action="store_true", help="only print the table")
     args = options.parse_args(arguments)
-    fresh: Run = {"conditions": {"rows": ROWS, "stages": STAGES, "torch": torch.__version__, "machine": machine()}, "trials": []}
+    fresh: Run = {
+        "conditions": {
+            "rows": ROWS,
+            "stages": STAGES,
+            "torch": torch.__version__,
+            "machine": machine(),
+        },
+        "trials": [],
+    }
     kept = load_json(RESULT) if RESULT.exists() else fresh
     with tempfile.TemporaryDirectory() as folder:
         whole = 0 if args.report else moments(Path(folder) / "whole")

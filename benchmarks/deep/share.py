@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rows share, one factor at a time: neighbours, strong views, selection, private counts as a prior; and the papers' methods by name.
+"""What rows share, one factor at a time: neighbours, strong views, selection, private counts as a
+prior; and the papers' methods by name.
 
-On the 1,797 digits of scikit-learn, in seconds a run: 1,400 to learn from, of which 140 are held out, the others to test. Every method
-has the same net, noise and number of epochs. The table shows the last epoch, and beside it the epoch that the noisy labels of the held-out
-rows chose.
+On the 1,797 digits of scikit-learn, in seconds a run: 1,400 to learn from, of which 140 are held
+out, the others to test. Every method has the same net, noise and number of epochs. The table shows
+the last epoch, and beside it the epoch that the noisy labels of the held-out rows chose.
 
     python -m benchmarks deep-share                       all that has not finished
     python -m benchmarks deep-share --epsilon 0.5 --seeds 1 --methods evidence neighbours
     python -m benchmarks deep-share --report              the table of kept runs
 
-Settings were chosen on the true labels of the same test rows with seeds 0 to 2, so that the table compares methods on a small example; it
-is no estimate of what they reach elsewhere. Runs are kept in results/deep_share.json.
+Settings were chosen on the true labels of the same test rows with seeds 0 to 2, so that the table
+compares methods on a small example; it is no estimate of what they reach elsewhere. Runs are kept
+in results/deep_share.json.
 """
 
 import time
@@ -26,9 +28,29 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, equivalents, load_runs, machine, now, parser, save_runs
+from benchmarks.common import (
+    RESULTS,
+    Array,
+    Run,
+    equivalents,
+    load_runs,
+    machine,
+    now,
+    parser,
+    save_runs,
+)
 from benchmarks.deep.train import probabilities, scores
-from labeldp.deep import Consistency, Form, Recipe, consensus, denoise, evidence_of, models, predict, train
+from labeldp.deep import (
+    Consistency,
+    Form,
+    Recipe,
+    consensus,
+    denoise,
+    evidence_of,
+    models,
+    predict,
+    train,
+)
 from labeldp.errors import LabelDPWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import AutoLaw, RandomizedResponse, SubsetSelection
@@ -50,8 +72,9 @@ class Method:
     title : str
     consistency : Consistency or None
     kind : str
-        "": all noisy labels. "counts": a linear model of private counts is the prior. "denoise", "retrain": the labels that agree with the
-        votes of clusters, or with a first net, and no others.
+        "": all noisy labels. "counts": a linear model of private counts is the prior. "denoise",
+        "retrain": the labels that agree with the votes of clusters, or with a first net, and no
+        others.
     """
 
     title: str
@@ -63,9 +86,15 @@ METHODS = {
     "evidence": Method("likelihood of each row's noisy label alone"),
     "consistency": Method("+ posterior targets of strong views", Consistency(warm_up=4)),
     "neighbours": Method("+ neighbours' votes, once", Consistency(neighbours=40)),
-    "revote": Method("+ votes each epoch, balanced targets", Consistency(neighbours=100, revote=1, balance=True)),
+    "revote": Method(
+        "+ votes each epoch, balanced targets", Consistency(neighbours=100, revote=1, balance=True)
+    ),
     "selection": Method("+ selection of sure rows (SSR)", Consistency.posterior_selection()),
-    "counts": Method("votes as above + prior from private counts", Consistency(neighbours=100, revote=1, balance=True), "counts"),
+    "counts": Method(
+        "votes as above + prior from private counts",
+        Consistency(neighbours=100, revote=1, balance=True),
+        "counts",
+    ),
     "fixmatch": Method("FixMatch (LDP-SSL)", Consistency.fixmatch(warm_up=4)),
     "adamatch": Method("AdaMatch", Consistency.adamatch(warm_up=4)),
     "dividemix": Method("DivideMix, AugDescent", Consistency.dividemix(warm_up=4)),
@@ -76,7 +105,8 @@ METHODS = {
 
 @dataclass
 class Watched:
-    """The test predictions of each epoch, and its score by held-out noisy labels; true labels are looked at after training.
+    """The test predictions of each epoch, and its score by held-out noisy labels; true labels are
+    looked at after training.
 
     Attributes
     ----------
@@ -103,7 +133,9 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--methods", nargs="*", choices=tuple(METHODS), default=tuple(METHODS))
     options.add_argument("--seeds", type=int, default=3, help="from 100 on (default 3)")
     options.add_argument("--epochs", type=int, default=EPOCHS)
-    options.add_argument("--report", action="store_true", help="print the table of kept runs and stop")
+    options.add_argument(
+        "--report", action="store_true", help="print the table of kept runs and stop"
+    )
     args = options.parse_args(arguments)
     for seed in range(FIRST_SEED, FIRST_SEED + args.seeds if not args.report else 0):
         for epsilon in args.epsilon:
@@ -115,7 +147,13 @@ def main(arguments: Sequence[str]) -> None:
 def run_once(asked: Run) -> None:
     """Run a method, unless that is done; each start and each end is on disk."""
     shared = METHODS[asked["method"]].consistency
-    asked |= {"settings": None if shared is None else {name: value for name, value in vars(shared).items() if name != "strong"}}
+    asked |= {
+        "settings": (
+            None
+            if shared is None
+            else {name: value for name, value in vars(shared).items() if name != "strong"}
+        )
+    }
     kept = load_runs(PATH)
     mine = [run for run in kept if all(run[key] == value for key, value in asked.items())]
     if any(run["status"] == "finished" for run in mine):
@@ -126,34 +164,76 @@ def run_once(asked: Run) -> None:
     try:
         found = fit(METHODS[asked["method"]], asked["epsilon"], asked["seed"], asked["epochs"])
     except Exception as error:
-        save_runs(PATH, [*others, asked | {"status": "failed", "error": str(error), "machine": machine()}])
+        save_runs(
+            PATH, [*others, asked | {"status": "failed", "error": str(error), "machine": machine()}]
+        )
         raise
     seconds = round(time.process_time() - busy, 2)
-    save_runs(PATH, [*others, asked | {"status": "finished", "core_seconds": seconds} | found | {"machine": machine()}])
-    print(f"{asked['method']} at {asked['epsilon']:g}, seed {asked['seed']}: {100 * found['last']['accuracy']:.1f} %", flush=True)
+    save_runs(
+        PATH,
+        [
+            *others,
+            asked
+            | {"status": "finished", "core_seconds": seconds}
+            | found
+            | {"machine": machine()},
+        ],
+    )
+    print(
+        f"{asked['method']} at {asked['epsilon']:g}, seed {asked['seed']}:"
+        f" {100 * found['last']['accuracy']:.1f} %",
+        flush=True,
+    )
 
 
 def fit(method: Method, epsilon: float, seed: int, epochs: int) -> Run:
     """Draw the labels from seeded noise, train, then look at the test labels."""
     found = load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
-    images, labels = torch.from_numpy(found.images[order]).float()[:, None] / 16, found.target[order]
+    images, labels = (
+        torch.from_numpy(found.images[order]).float()[:, None] / 16,
+        found.target[order],
+    )
     X, y, seen = images[:ROWS], labels[:ROWS], Watched(images[ROWS:])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LabelDPWarning)  # of seeded noise, and of classes that a method loses, which the table shows
+        # of seeded noise, and of classes that a method loses, which the table shows
+        warnings.simplefilter("ignore", LabelDPWarning)
         noisy, first = drawn(method, X, y, epsilon, seed)
-        learned, held_out = slice(HELD_OUT, None), (X[:HELD_OUT], evidence_of(noisy[np.arange(HELD_OUT)]))
+        learned, held_out = (
+            slice(HELD_OUT, None),
+            (
+                X[:HELD_OUT],
+                evidence_of(noisy[np.arange(HELD_OUT)]),
+            ),
+        )
         evidence = evidence_of(noisy[np.arange(HELD_OUT, ROWS)])
         recipe = Recipe(epochs=epochs, average=0.98, consistency=method.consistency)
-        given: dict[str, Any] = {"generator": torch.Generator().manual_seed(seed), "held_out": held_out}
+        given: dict[str, Any] = {
+            "generator": torch.Generator().manual_seed(seed),
+            "held_out": held_out,
+        }
         if method.kind == "retrain":
-            net = train(made(seed), X[learned], evidence, recipe, generator=torch.Generator().manual_seed(seed))
+            net = train(
+                made(seed),
+                X[learned],
+                evidence,
+                recipe,
+                generator=torch.Generator().manual_seed(seed),
+            )
             evidence = consensus(evidence, predict(net, X[learned]).argmax(1), 10)
         if method.kind == "denoise":
             evidence = denoised(X[learned], evidence)
         if first is not None:
             given["first"] = first[learned]
-        train(made(seed), X[learned], evidence, recipe, watch=seen.watch, progress=seen.progress, **given)
+        train(
+            made(seed),
+            X[learned],
+            evidence,
+            recipe,
+            watch=seen.watch,
+            progress=seen.progress,
+            **given,
+        )
     best = int(np.argmax(seen.held_out))
     tested = labels[ROWS:]
     return {
@@ -169,14 +249,35 @@ def made(seed: int) -> nn.Module:
     return models.SmallConvNet()
 
 
-def drawn(method: Method, X: Tensor, y: Array, epsilon: float, seed: int) -> tuple[NoisyLabels, Array | None]:
-    """Noisy labels of all rows, and first predictions where private counts have taught some, at the same epsilon together."""
+def drawn(
+    method: Method, X: Tensor, y: Array, epsilon: float, seed: int
+) -> tuple[NoisyLabels, Array | None]:
+    """Noisy labels of all rows, and first predictions where private counts have taught some, at the
+    same epsilon together."""
     noise = ldp.SeededNoise(seed)
     if method.kind == "counts":
         flat, share = X.flatten(1).numpy(), COUNTS_SHARE * epsilon
-        first = ProportionClassifier(epsilon=share, classes=range(10), noise=noise).fit(flat, y).predict_proba(flat)
-        return ldp.privatize(y, AutoLaw(10, epsilon - share), prior=first, classes=range(10), noise=ldp.SeededNoise(1000 + seed)), first
-    law = RandomizedResponse(10, epsilon) if method.kind == "denoise" else SubsetSelection(10, epsilon)  # a set agrees with half of all
+        first = (
+            ProportionClassifier(epsilon=share, classes=range(10), noise=noise)
+            .fit(flat, y)
+            .predict_proba(flat)
+        )
+        return (
+            ldp.privatize(
+                y,
+                AutoLaw(10, epsilon - share),
+                prior=first,
+                classes=range(10),
+                noise=ldp.SeededNoise(1000 + seed),
+            ),
+            first,
+        )
+    # a set agrees with half of all
+    law = (
+        RandomizedResponse(10, epsilon)
+        if method.kind == "denoise"
+        else SubsetSelection(10, epsilon)
+    )
     return ldp.privatize(y, law, classes=range(10), noise=noise), None
 
 
@@ -188,19 +289,35 @@ def denoised(X: Tensor, evidence: Form) -> Form:
 
 def tables() -> str:
     """Kept runs by method: last epoch, and the one that noisy held-out rows chose."""
-    runs = [run for run in load_runs(PATH) if run["status"] == "finished" and run["epochs"] == EPOCHS]
+    runs = [
+        run for run in load_runs(PATH) if run["status"] == "finished" and run["epochs"] == EPOCHS
+    ]
     epsilons = sorted({run["epsilon"] for run in runs})
-    heads = [f"eps = {e:g}: {what}" for e in epsilons for what in ("last epoch, %", "best by noisy rows, %", "worst class, %", "ECE, %")]
+    heads = [
+        f"eps = {e:g}: {what}"
+        for e in epsilons
+        for what in ("last epoch, %", "best by noisy rows, %", "worst class, %", "ECE, %")
+    ]
     worth = [[f"{equivalents(ROWS - HELD_OUT, 10, e):,.0f}", "", "", ""] for e in epsilons]
-    rows = [["method", *heads, "seeds", "core seconds"], ["label equivalents", *chain(*worth), "", ""]]
+    rows = [
+        ["method", *heads, "seeds", "core seconds"],
+        ["label equivalents", *chain(*worth), "", ""],
+    ]
     for name, method in METHODS.items():
         cells, mine = [method.title], [run for run in runs if run["method"] == name]
         for epsilon in epsilons:
             found = [run for run in mine if run["epsilon"] == epsilon]
             last = [100 * run["last"]["accuracy"] for run in found]
-            cells.append(f"{np.mean(last):.1f} ± {np.std(last, ddof=1):.1f}" if len(last) > 1 else "".join(f"{each:.1f}" for each in last))
+            cells.append(
+                f"{np.mean(last):.1f} ± {np.std(last, ddof=1):.1f}"
+                if len(last) > 1
+                else "".join(f"{each:.1f}" for each in last)
+            )
             numbers = [("best", "accuracy"), ("last", "worst_class"), ("last", "calibration_error")]
-            cells += [f"{100 * np.mean([run[at][what] for run in found]):.1f}" if found else "" for at, what in numbers]
+            cells += [
+                f"{100 * np.mean([run[at][what] for run in found]):.1f}" if found else ""
+                for at, what in numbers
+            ]
         if mine:
             seconds = np.median([run["core_seconds"] for run in mine])
             rows.append([*cells, str(len({run["seed"] for run in mine})), f"{seconds:.0f}"])

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put on PYTHONPATH: every process that draws notes under which key it drew which rows, in the file that LABELDP_RECORD names.
+"""Put on PYTHONPATH: every process that draws notes under which key it drew which rows, in the file
+that LABELDP_RECORD names.
 
-Python imports this module by itself at its start, so that the workers of Spark and Ray record too. The file also gets the run's secret, so
-that an undisturbed run under the same one can be made: for public test data only.
+Python imports this module by itself at its start, so that the workers of Spark and Ray record too.
+The file also gets the run's secret, so that an undisturbed run under the same one can be made: for
+public test data only.
 """
 
 import hashlib
@@ -21,7 +23,9 @@ MODULE = "labeldp.custody._draw"
 class _Watch(importlib.abc.MetaPathFinder):
     """Finds the one module that draws, and changes it once it is loaded."""
 
-    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != MODULE:
             return None
         sys.meta_path.remove(self)
@@ -47,7 +51,14 @@ def _record(module: ModuleType) -> None:
         _note({"run": secret.run_id, "secret": bytes(secret._RunSecret__secret).hex()})
 
     def drawn(self: Any, codes: Any, ids: Any, *args: Any, **named: Any) -> Any:
-        _note({"run": self.receipt.run_id, "key": self._recorded, "rows": len(codes), "first": str(ids[0]) if ids is not None else None})
+        _note(
+            {
+                "run": self.receipt.run_id,
+                "key": self._recorded,
+                "rows": len(codes),
+                "first": str(ids[0]) if ids is not None else None,
+            }
+        )
         return draw(self, codes, ids, *args, **named)
 
     module.SecondPass.__init__, module.SecondPass.draw = begun, drawn

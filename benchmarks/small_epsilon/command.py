@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy at small epsilon: clusters of public features against randomized response and the best published numbers.
+"""Accuracy at small epsilon: clusters of public features against randomized response and the best
+published numbers.
 
-    python -m benchmarks small-epsilon [--table main,figure,beta,histogram,clusters] [--data mnist,fashion_mnist,adult,digits,cifar10]
-        [--epsilon 0.05,0.1,0.5,1] [--method "NoiseCluster;ClusterRR"] [--seeds 3] [--jobs 1] [--rows N] [--report] [--summary]
+    python -m benchmarks small-epsilon [--table main,figure,beta,histogram,clusters] [--data
+    mnist,fashion_mnist,adult,digits,cifar10]
+        [--epsilon 0.05,0.1,0.5,1] [--method "NoiseCluster;ClusterRR"] [--seeds 3] [--jobs 1]
+        [--rows N] [--report] [--summary]
 
-Every cell that finished is kept in results/small_epsilon.json with its conditions and not repeated, so the command can be stopped and
-started again; one that failed is kept with its error until it is tried again, one that was cut off is not. Labels are public here, so the
-noise is seeded, paired over seeds. `--rows` takes the first N training rows, for a trial: such cells are kept apart. `--report` prints the
-tables and, with matplotlib, draws them beside the JSON; `--summary` prints the README's table.
+Every cell that finished is kept in results/small_epsilon.json with its conditions and not repeated,
+so the command can be stopped and started again; one that failed is kept with its error until it is
+tried again, one that was cut off is not. Labels are public here, so the noise is seeded, paired
+over seeds. `--rows` takes the first N training rows, for a trial: such cells are kept apart.
+`--report` prints the tables and, with matplotlib, draws them beside the JSON; `--summary` prints
+the README's table.
 
-All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Five choices were made by looking at true labels: of
-the first 10,000 MNIST and Fashion-MNIST training rows and 2,000 test rows, the factor 3 in the rule for the number of clusters
-(labeldp.learn._clusters.clusters_for), gradient histograms as features, and learning that starts from the histograms; on digits, that noisy
-histograms are projected to the clusters' public sizes; on the test rows of Fashion-MNIST and Adult, with other noise, that counts are taken
-by their normal likelihood instead of rounds of posteriors, and the default penalty of ProportionClassifier, which Adult has.
+All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Five choices
+were made by looking at true labels: of the first 10,000 MNIST and Fashion-MNIST training rows and
+2,000 test rows, the factor 3 in the rule for the number of clusters
+(labeldp.learn._clusters.clusters_for), gradient histograms as features, and learning that starts
+from the histograms; on digits, that noisy histograms are projected to the clusters' public sizes;
+on the test rows of Fashion-MNIST and Adult, with other noise, that counts are taken by their normal
+likelihood instead of rounds of posteriors, and the default penalty of ProportionClassifier, which
+Adult has.
 """
 
 import time
@@ -28,7 +36,15 @@ from benchmarks.common import RESULTS, Run, machine, now, parser, parts, save_ru
 from benchmarks.small_epsilon import plots
 from benchmarks.small_epsilon import tables as smaller
 from benchmarks.small_epsilon.features import KINDS, RECIPES
-from benchmarks.small_epsilon.methods import DP_SGD, METHODS, SUMS, classifier, facts_of, features, kind_of
+from benchmarks.small_epsilon.methods import (
+    DP_SGD,
+    METHODS,
+    SUMS,
+    classifier,
+    facts_of,
+    features,
+    kind_of,
+)
 from benchmarks.small_epsilon.report import RESULT, key, load_runs, summary, tables
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0)
@@ -43,8 +59,13 @@ def main_cell(run: Run) -> Run:
     model = classifier(run["data"], run["method"], run["epsilon"], run["seed"])
     start = time.perf_counter()
     model.fit(X, y)
-    found: Run = {"accuracy": float(np.mean(model.predict(X_test) == y_test)), "fit_seconds": round(time.perf_counter() - start, 2)}
-    answer = getattr(model, "aggregate_", None) or getattr(getattr(model, "prior_", None), "answer", None)
+    found: Run = {
+        "accuracy": float(np.mean(model.predict(X_test) == y_test)),
+        "fit_seconds": round(time.perf_counter() - start, 2),
+    }
+    answer = getattr(model, "aggregate_", None) or getattr(
+        getattr(model, "prior_", None), "answer", None
+    )
     if answer is not None:
         found |= {"clusters": answer.n_groups, "aggregate_epsilon": answer.receipt.epsilon}
     return found | facts_of(run["data"], kind_of(run["data"], run["method"]), rows)
@@ -62,7 +83,12 @@ def measure(run: Run) -> Run:
 
 
 def wanted(
-    table: str, names: Sequence[str], epsilons: Sequence[float], seeds: int, rows: int | None, methods: Sequence[str] = METHODS
+    table: str,
+    names: Sequence[str],
+    epsilons: Sequence[float],
+    seeds: int,
+    rows: int | None,
+    methods: Sequence[str] = METHODS,
 ) -> list[Run]:
     """The cells that are asked for."""
     if table != "main":
@@ -98,7 +124,10 @@ def run_all(cells: Sequence[Run], jobs: int) -> None:
     done = {key(run) for run in runs}
     todo = [cell for cell in cells if key(cell) not in done]
     if left := [cell for cell in todo if lacking(cell)]:
-        print(f"{len(left)} cells are left out: pip install {' '.join(sorted({lacking(cell) for cell in left}))}")
+        print(
+            f"{len(left)} cells are left out: pip install"
+            f" {' '.join(sorted({lacking(cell) for cell in left}))}"
+        )
         todo = [cell for cell in todo if not lacking(cell)]
     with ProcessPoolExecutor(jobs) as pool:
         started = [cell | {"started": now(), "machine": machine()} for cell in todo]
@@ -106,7 +135,9 @@ def run_all(cells: Sequence[Run], jobs: int) -> None:
             runs.append(run)
             save_runs(RESULT, runs)
             print(
-                f"{number}/{len(todo)} {run['seconds'] if 'seconds' in run else run['error']} {key(run)} {run.get('accuracy')}", flush=True
+                f"{number}/{len(todo)} {run['seconds'] if 'seconds' in run else run['error']}"
+                f" {key(run)} {run.get('accuracy')}",
+                flush=True,
             )
 
 
@@ -116,10 +147,14 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--table", default="main," + ",".join(smaller.TABLES))
     options.add_argument("--data", default=",".join(DATA))
     options.add_argument("--epsilon", default=",".join(map(str, EPSILONS)))
-    options.add_argument("--method", default=";".join(METHODS), help="of the main table, separated by semicolons")
+    options.add_argument(
+        "--method", default=";".join(METHODS), help="of the main table, separated by semicolons"
+    )
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--jobs", type=int, default=1)
-    options.add_argument("--rows", type=int, default=None, help="only the first rows of each training set")
+    options.add_argument(
+        "--rows", type=int, default=None, help="only the first rows of each training set"
+    )
     options.add_argument("--report", action="store_true", help="only print and draw the tables")
     options.add_argument("--summary", action="store_true", help="only print the README's table")
     args = options.parse_args(arguments)
@@ -142,4 +177,10 @@ def main(arguments: Sequence[str]) -> None:
     print(tables(args.rows))
     if args.report:
         made = plots.write(load_runs(), RESULTS, args.rows)
-        print("\n" + ("\n".join(f"Plot: {path}" for path in made) or "No plot: nothing was run, or there is no matplotlib."))
+        print(
+            "\n"
+            + (
+                "\n".join(f"Plot: {path}" for path in made)
+                or "No plot: nothing was run, or there is no matplotlib."
+            )
+        )

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features that a small net learns from the training images alone: SimCLR, and SCAN's ten clusters on top. Needs torch, no label is read.
+"""Features that a small net learns from the training images alone: SimCLR, and SCAN's ten clusters
+on top. Needs torch, no label is read.
 
-    python -m benchmarks small-epsilon-rates        how the rates were chosen: losses without labels, by rate
+    python -m benchmarks small-epsilon-rates        how the rates were chosen: losses without
+                                                    labels, by rate
 
-A training is kept in a cache by its data and recipe, so that the cells of all methods, seeds and epsilons share it. Nothing of the recipes
-was chosen by looking at labels. Known of the data: clothes may be mirrored, digits may not; a fifth of a digit, SimCLR's least crop, need
-not show which it is. The net is small and the epochs are few, to be done in about ten minutes on one core. Rates are those with the lowest
-loss, of SimCLR or SCAN, after a short training on the first MNIST images.
+A training is kept in a cache by its data and recipe, so that the cells of all methods, seeds and
+epsilons share it. Nothing of the recipes was chosen by looking at labels. Known of the data:
+clothes may be mirrored, digits may not; a fifth of a digit, SimCLR's least crop, need not show
+which it is. The net is small and the epochs are few, to be done in about ten minutes on one core.
+Rates are those with the lowest loss, of SimCLR or SCAN, after a short training on the first MNIST
+images.
 """
 
 import fcntl
@@ -69,7 +73,9 @@ def recipe_of(name: str, kind: str) -> SimCLR | SCAN:
     return RECIPES[name] if kind == "self-supervised" else SCAN(RECIPES[name])
 
 
-def learned(name: str, kind: str, X: Array, X_test: Array, recipe: SimCLR | SCAN | None = None) -> tuple[Array, Array, dict[str, Any]]:
+def learned(
+    name: str, kind: str, X: Array, X_test: Array, recipe: SimCLR | SCAN | None = None
+) -> tuple[Array, Array, dict[str, Any]]:
     """(train, test, facts): features of flat images in [0, 1], and what is kept with a cell.
 
     "self-supervised": rows of length 1. "SCAN": the cluster of each image, one-hot.
@@ -82,7 +88,8 @@ def learned(name: str, kind: str, X: Array, X_test: Array, recipe: SimCLR | SCAN
 
 
 def _trained(name: str, kind: str, recipe: SimCLR | SCAN, X: Array, X_test: Array) -> Path:
-    """The file of the features, the net's weights beside it; one process trains, others that want the same wait for it."""
+    """The file of the features, the net's weights beside it; one process trains, others that want
+    the same wait for it."""
     path = CACHE / f"{name}-{kind}-{_digest(recipe, X, X_test)}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
@@ -101,13 +108,23 @@ def _keep(path: Path, name: str, recipe: SimCLR | SCAN, X: Array, X_test: Array)
         below = _trained(name, "self-supervised", recipe.net, X, X_test)
     start, busy = time.perf_counter(), time.process_time()
     net, losses = _scan(recipe, below, X) if isinstance(recipe, SCAN) else _simclr(recipe, X)
-    facts = {"training_seconds": round(time.perf_counter() - start, 1), "core_seconds": round(time.process_time() - busy, 1)}
+    facts = {
+        "training_seconds": round(time.perf_counter() - start, 1),
+        "core_seconds": round(time.process_time() - busy, 1),
+    }
     train, test = (_seen_by(net, part) for part in (X, X_test))
     if isinstance(recipe, SCAN):
-        train, test = (np.eye(recipe.clusters, dtype=np.float32)[part.argmax(axis=1)] for part in (train, test))
+        train, test = (
+            np.eye(recipe.clusters, dtype=np.float32)[part.argmax(axis=1)] for part in (train, test)
+        )
     torch.save(net.state_dict(), path.with_suffix(".pt"))
     part = path.with_suffix(".part.npz")
-    np.savez(part, train=train, test=test, facts=json.dumps(facts | {"losses": losses, "torch": torch.__version__}))
+    np.savez(
+        part,
+        train=train,
+        test=test,
+        facts=json.dumps(facts | {"losses": losses, "torch": torch.__version__}),
+    )
     part.replace(path)  # last: what has its name is whole
 
 
@@ -173,13 +190,18 @@ def _scan(recipe: SCAN, below: Path, X: Array) -> tuple[Any, list[float]]:
 
 
 def _net(recipe: SimCLR) -> Any:
-    """Strided convolutions, so that most work is done at 14 x 14 and 7 x 7 pixels, and the mean over the image."""
+    """Strided convolutions, so that most work is done at 14 x 14 and 7 x 7 pixels, and the mean
+    over the image."""
     from torch import nn
 
     layers: list[Any] = []
     n_in = 1
     for width, kernel, stride in zip(recipe.widths, recipe.kernels, recipe.strides, strict=True):
-        layers += [nn.Conv2d(n_in, width, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Conv2d(n_in, width, kernel, stride, kernel // 2, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+        ]
         n_in = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
@@ -200,7 +222,9 @@ def _images(X: Array) -> Array:
 
 def _digest(recipe: SimCLR | SCAN, *arrays: Array) -> str:
     """Digest the recipe and the images."""
-    found = hashlib.sha256(json.dumps([type(recipe).__name__, asdict(recipe)], sort_keys=True).encode())
+    found = hashlib.sha256(
+        json.dumps([type(recipe).__name__, asdict(recipe)], sort_keys=True).encode()
+    )
     for part in arrays:
         found.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
     return found.hexdigest()[:16]
@@ -216,6 +240,5 @@ def main(arguments: Sequence[str]) -> None:
         print(f"SimCLR, rate {rate:g}: {_simclr(SimCLR(rate=rate, epochs=3), X)[1]}", flush=True)
     below = _trained("mnist", "self-supervised", SimCLR(), X[: rows // 3], X[:1])
     for rate in (0.02, 0.1, 0.4):
-        print(
-            f"SCAN, rate {rate:g}: {_scan(SCAN(SimCLR(), epochs=20, rate=rate, self_label_epochs=1), below, X[: rows // 3])[1]}", flush=True
-        )
+        settings = SCAN(SimCLR(), epochs=20, rate=rate, self_label_epochs=1)
+        print(f"SCAN, rate {rate:g}: {_scan(settings, below, X[: rows // 3])[1]}", flush=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods that `small-epsilon` compares, and the features they see. Nothing is tuned for a cell, and no feature saw a label.
+"""The methods that `small-epsilon` compares, and the features they see. Nothing is tuned for a
+cell, and no feature saw a label.
 
-Two baselines show what the features alone are worth: with a delta, and a trusted curator as all methods of clusters have. `GaussianSums`
-protects labels, DP-SGD rows.
+Two baselines show what the features alone are worth: with a delta, and a trusted curator as all
+methods of clusters have. `GaussianSums` protects labels, DP-SGD rows.
 """
 
 from functools import cache
@@ -33,19 +34,26 @@ DELTA = 1e-5
 
 
 def oriented(X: Array) -> Array:
-    """Gradient histograms of grey images (Dalal and Triggs 2005): (n, width) float32 from (n, pixels) in [0, 1].
+    """Gradient histograms of grey images (Dalal and Triggs 2005): (n, width) float32 from (n,
+    pixels) in [0, 1].
 
-    Eight orientations over the full circle in cells of 4 x 4 pixels, blocks of 2 x 2 cells normalised, square roots of the result. A fixed
-    function of one image: it has no parameters to learn, so it could not have seen a label.
+    Eight orientations over the full circle in cells of 4 x 4 pixels, blocks of 2 x 2 cells
+    normalised, square roots of the result. A fixed function of one image: it has no parameters to
+    learn, so it could not have seen a label.
     """
-    return np.concatenate([_oriented(X[start : start + ROWS_AT_ONCE]) for start in range(0, len(X), ROWS_AT_ONCE)])
+    return np.concatenate(
+        [_oriented(X[start : start + ROWS_AT_ONCE]) for start in range(0, len(X), ROWS_AT_ONCE)]
+    )
 
 
 def _oriented(X: Array) -> Array:
     side = round((X.shape[1] / (3 if X.shape[1] % 784 else 1)) ** 0.5)
     images = X.reshape(len(X), side, side, -1).mean(axis=3)
     dx, dy = np.zeros_like(images), np.zeros_like(images)
-    dx[:, :, 1:-1], dy[:, 1:-1] = images[:, :, 2:] - images[:, :, :-2], images[:, 2:] - images[:, :-2]
+    dx[:, :, 1:-1], dy[:, 1:-1] = (
+        images[:, :, 2:] - images[:, :, :-2],
+        images[:, 2:] - images[:, :-2],
+    )
     size, angle = np.hypot(dx, dy), (np.arctan2(dy, dx) / (2 * np.pi)) % 1 * ORIENTATIONS
     cells = side // CELL
     found = np.empty((len(X), ORIENTATIONS, cells, cells), np.float32)
@@ -53,14 +61,17 @@ def _oriented(X: Array) -> Array:
         off = np.abs(angle - k)
         share = size * np.maximum(0, 1 - np.minimum(off, ORIENTATIONS - off))
         found[:, k] = share.reshape(len(X), cells, CELL, cells, CELL).sum(axis=(2, 4))
-    blocks = np.concatenate([found[:, :, i : cells - 1 + i, j : cells - 1 + j] for i in (0, 1) for j in (0, 1)], axis=1)
+    blocks = np.concatenate(
+        [found[:, :, i : cells - 1 + i, j : cells - 1 + j] for i in (0, 1) for j in (0, 1)], axis=1
+    )
     blocks /= np.sqrt((blocks**2).sum(axis=1, keepdims=True) + 0.1)
     return np.asarray(np.sqrt(blocks).reshape(len(X), -1))
 
 
 @cache
 def features(name: str, kind: str, rows: int | None = None) -> tuple[Array, Array]:
-    """(train, test) features of a data set: "plain" as they are, "gradients" of images, or what a net learned from the images."""
+    """(train, test) features of a data set: "plain" as they are, "gradients" of images, or what a
+    net learned from the images."""
     X, _, X_test, _, _ = parts(name, rows)
     if kind in KINDS:
         return learned(name, kind, rows)[:2]
@@ -80,7 +91,8 @@ def facts_of(name: str, kind: str, rows: int | None = None) -> dict[str, Any]:
 
 
 def kind_of(name: str, method: str) -> str:
-    """Return the kind of features that a method gets: gradients of images, unless the method is about another kind."""
+    """Return the kind of features that a method gets: gradients of images, unless the method is
+    about another kind."""
     if named := [kind for kind in KINDS if kind in method]:
         return named[0]
     return "plain" if name not in IMAGES or "PCA" in method else "gradients"
@@ -90,7 +102,9 @@ def estimator_for(name: str, kind: str) -> Any:
     """The learner, the same for every method of a data set."""
     if name == "adult":
         categories = list(parts(name).dataset.categorical)
-        return HistGradientBoostingClassifier(categorical_features=categories, max_leaf_nodes=15, l2_regularization=1.0)
+        return HistGradientBoostingClassifier(
+            categorical_features=categories, max_leaf_nodes=15, l2_regularization=1.0
+        )
     if name == "digits":
         return make_pipeline(StandardScaler(), LogisticRegression())
     pca = PCA(200 if kind == "gradients" else 60, random_state=0)
@@ -111,15 +125,22 @@ def embedder_for(name: str) -> Any:
 
 
 class GaussianSums:
-    """Logistic regression on one Gaussian release of X'Y: labels enter its gradient linearly, so that all steps after it are free.
+    """Logistic regression on one Gaussian release of X'Y: labels enter its gradient linearly, so
+    that all steps after it are free.
 
-    Components of the features, each divided by the square root of its spread, rows cut at their median norm R: two labels of a row move
-    X'Y by at most sqrt(2) R. The penalty is 0.03 / epsilon mean squares of a feature. Component scale, cut and penalty were chosen on the
-    true test labels of Fashion-MNIST, in its favour.
+    Components of the features, each divided by the square root of its spread, rows cut at their
+    median norm R: two labels of a row move X'Y by at most sqrt(2) R. The penalty is 0.03 / epsilon
+    mean squares of a feature. Component scale, cut and penalty were chosen on the true test labels
+    of Fashion-MNIST, in its favour.
     """
 
     def __init__(self, n_classes: int, epsilon: float, seed: int, components: int = 200) -> None:
-        self.n_classes, self.epsilon, self.seed, self.components = n_classes, epsilon, seed, components
+        self.n_classes, self.epsilon, self.seed, self.components = (
+            n_classes,
+            epsilon,
+            seed,
+            components,
+        )
 
     def fit(self, X: Array, y: Array) -> "GaussianSums":
         """Release X'Y at (epsilon, 1e-5), and learn from it."""
@@ -130,7 +151,9 @@ class GaussianSums:
         reach = np.median(norms)
         Z *= np.minimum(1, reach / norms)[:, None]
         sums = np.eye(k)[y].T @ Z
-        sums += np.random.default_rng(self.seed).normal(size=sums.shape) * analytic_sigma(self.epsilon, DELTA, np.sqrt(2) * reach)
+        sums += np.random.default_rng(self.seed).normal(size=sums.shape) * analytic_sigma(
+            self.epsilon, DELTA, np.sqrt(2) * reach
+        )
         target, penalty = sums / n, 0.03 / self.epsilon * np.mean(Z[:, :-1] ** 2)
 
         def loss(flat: Array) -> tuple[float, Array]:
@@ -138,9 +161,14 @@ class GaussianSums:
             scores = Z @ W.T
             totals = logsumexp(scores, axis=1)
             p = np.exp(scores - totals[:, None])
-            return totals.mean() - np.sum(target * W) + penalty / 2 * np.sum(W**2), (p.T @ Z / n - target + penalty * W).ravel()
+            return (
+                totals.mean() - np.sum(target * W) + penalty / 2 * np.sum(W**2),
+                (p.T @ Z / n - target + penalty * W).ravel(),
+            )
 
-        self.W = minimize(loss, np.zeros(target.size), jac=True, method="L-BFGS-B", options={"maxiter": 100}).x.reshape(k, -1)
+        self.W = minimize(
+            loss, np.zeros(target.size), jac=True, method="L-BFGS-B", options={"maxiter": 100}
+        ).x.reshape(k, -1)
         return self
 
     def predict(self, X: Array) -> Array:
@@ -149,14 +177,18 @@ class GaussianSums:
 
     def _seen(self, X: Array) -> Array:
         Z = self.pca.transform(X) / self.pca.explained_variance_**0.25
-        return np.column_stack([Z, np.full(len(Z), np.sqrt(np.mean(self.pca.explained_variance_**0.5)))])
+        return np.column_stack(
+            [Z, np.full(len(Z), np.sqrt(np.mean(self.pca.explained_variance_**0.5)))]
+        )
 
 
 class DpSgd:
-    """Logistic regression by DP-SGD with Opacus on one thread, in the settings of `benchmarks.deep.dpsgd`. Needs torch and opacus.
+    """Logistic regression by DP-SGD with Opacus on one thread, in the settings of
+    `benchmarks.deep.dpsgd`. Needs torch and opacus.
 
-    Features are functions of one image alone, so that the guarantee, (epsilon, 1e-5), is one of images and labels; neighbours have one row
-    more or less. Below epsilon 0.3 the rate is 0.1, which is better there on true test labels of Fashion-MNIST, and worse at epsilon 1.
+    Features are functions of one image alone, so that the guarantee, (epsilon, 1e-5), is one of
+    images and labels; neighbours have one row more or less. Below epsilon 0.3 the rate is 0.1,
+    which is better there on true test labels of Fashion-MNIST, and worse at epsilon 1.
     """
 
     EPOCHS = 10
@@ -175,7 +207,9 @@ class DpSgd:
         rows = torch.from_numpy(X.astype(np.float32))
         net = torch.nn.Linear(X.shape[1], self.n_classes)
         rate = RATE if self.epsilon >= 0.3 else 0.1
-        self.net, self.losses = train(net, rows, y.astype(np.int64), self.epsilon, epochs=self.EPOCHS, rate=rate)
+        self.net, self.losses = train(
+            net, rows, y.astype(np.int64), self.epsilon, epochs=self.EPOCHS, rate=rate
+        )
         return self
 
     def predict(self, X: Array) -> Array:
@@ -194,7 +228,11 @@ def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
     """The model of a cell, to be fitted on raw labels."""
     dataset = parts(name).dataset
     estimator = estimator_for(name, kind_of(name, method))
-    shared: dict[str, Any] = {"epsilon": epsilon, "classes": range(dataset.n_classes), "noise": ldp.SeededNoise(seed)}
+    shared: dict[str, Any] = {
+        "epsilon": epsilon,
+        "classes": range(dataset.n_classes),
+        "noise": ldp.SeededNoise(seed),
+    }
     if method == "non-private":
         return estimator
     if method == SUMS:
@@ -202,11 +240,16 @@ def classifier(name: str, method: str, epsilon: float, seed: int) -> Any:
     if method == DP_SGD:
         return DpSgd(dataset.n_classes, epsilon, seed)
     if method == "NoiseCluster, SCAN":
-        return NoiseCluster(n_clusters=dataset.n_classes, **shared)  # an image is in the cluster that the net puts it in
+        # an image is in the cluster that the net puts it in
+        return NoiseCluster(n_clusters=dataset.n_classes, **shared)
     if method.startswith("NoiseCluster"):
-        return NoiseCluster(estimator if "learner" in method else None, embedder=embedder_for(name), **shared)
+        return NoiseCluster(
+            estimator if "learner" in method else None, embedder=embedder_for(name), **shared
+        )
     if method == "ProportionClassifier":
-        return ProportionClassifier(None if name == "adult" else estimator, embedder=embedder_for(name), **shared)
+        return ProportionClassifier(
+            None if name == "adult" else estimator, embedder=embedder_for(name), **shared
+        )
     recipes: dict[str, dict[str, Any]] = {
         "randomized response": {"law": "rr"} | PUBLISHED_RECIPE,
         "labeldp without clusters": {"n_stages": 2},

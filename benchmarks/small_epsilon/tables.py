@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smaller tables of `small-epsilon`: figures of the source papers made again, and what the clusters' number and beta change."""
+"""The smaller tables of `small-epsilon`: figures of the source papers made again, and what the
+clusters' number and beta change."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,7 +14,13 @@ from sklearn.decomposition import PCA
 import labeldp as ldp
 from benchmarks.common import Array, Run, parts
 from benchmarks.small_epsilon.methods import DP_SGD, DpSgd, embedder_for, facts_of, features
-from labeldp.laws.cluster_budget import ClusterBudget, corollary_1, corollary_2, smoothed, split_budget
+from labeldp.laws.cluster_budget import (
+    ClusterBudget,
+    corollary_1,
+    corollary_2,
+    smoothed,
+    split_budget,
+)
 from labeldp.learn import NoiseCluster
 from labeldp.learn._clusters import find_clusters
 
@@ -39,7 +46,8 @@ def components(name: str, rows: int | None) -> tuple[Array, Array]:
 
 
 def logistic(X: Array, weights: Array, penalty: float = 1e-3) -> Array:
-    """Logistic regression on class weights (n, K) that sum to 1 and may be negative: the loss stays convex. Coefficients (K, d + 1)."""
+    """Logistic regression on class weights (n, K) that sum to 1 and may be negative: the loss stays
+    convex. Coefficients (K, d + 1)."""
     n, k = weights.shape
     Z = np.column_stack([X, np.ones(n)])
     target = weights.T @ Z / n
@@ -50,7 +58,9 @@ def logistic(X: Array, weights: Array, penalty: float = 1e-3) -> Array:
         value = -np.einsum("nk,nk->", weights, log_p) / n + 0.5 * penalty * np.sum(W**2)
         return value, (np.exp(log_p).T @ Z / n - target + penalty * W).ravel()
 
-    found = minimize(loss, np.zeros(k * Z.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 150})
+    found = minimize(
+        loss, np.zeros(k * Z.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 150}
+    )
     return np.asarray(found.x.reshape(k, -1))
 
 
@@ -59,9 +69,15 @@ def accuracy(W: Array, X: Array, y: Array) -> float:
     return float(np.mean((np.column_stack([X, np.ones(len(X))]) @ W.T).argmax(axis=1) == y))
 
 
-# Figure 1 of Esfandiari et al. ---------------------------------------------------------------------------------------------------------
+# Figure 1 of Esfandiari et al.
+# --------------------------------------------------------------------------------------------------
 
-FIGURE = ("UniformRR", "ClusterRR, as published, not private", "ClusterRR, corrected", "ClusterRR, divided by us")
+FIGURE = (
+    "UniformRR",
+    "ClusterRR, as published, not private",
+    "ClusterRR, corrected",
+    "ClusterRR, divided by us",
+)
 
 
 def budget_of(method: str, epsilon: float, n_classes: int, sizes: Array) -> ClusterBudget:
@@ -74,7 +90,8 @@ def budget_of(method: str, epsilon: float, n_classes: int, sizes: Array) -> Clus
 
 
 def figure(run: Run) -> Run:
-    """ClusterRR against UniformRR with logistic regression and 100 clusters, at the paper's settings and at what they really cost."""
+    """ClusterRR against UniformRR with logistic regression and 100 clusters, at the paper's
+    settings and at what they really cost."""
     rows = run.get("rows")
     _, y, _, y_test, dataset = parts(run["data"], rows)
     X, X_test = components(run["data"], rows)
@@ -92,13 +109,17 @@ def figure(run: Run) -> Run:
     }
 
 
-def draw(y: Array, groups: Array, budget: ClusterBudget, n_classes: int, seed: int) -> ldp.NoisyLabels:
+def draw(
+    y: Array, groups: Array, budget: ClusterBudget, n_classes: int, seed: int
+) -> ldp.NoisyLabels:
     """Both parts of the mechanism at this budget."""
     law = ldp.ClusterRR(n_classes, budget.label_epsilon, budget.floor, realised=False)
     prior = None
     if not law.is_uniform:
         query = ldp.aggregates.Histogram(n_classes, budget.histogram_epsilon, int(groups.max()) + 1)
-        answer = ldp.aggregate(y, query, groups, classes=range(n_classes), noise=ldp.SeededNoise(seed))
+        answer = ldp.aggregate(
+            y, query, groups, classes=range(n_classes), noise=ldp.SeededNoise(seed)
+        )
         sizes = np.maximum(answer.n_rows, 1)[:, None]
         prior = smoothed(answer.values / sizes, budget.floor)[groups]
     return ldp.privatize(y, law, classes=range(n_classes), prior=prior, noise=ldp.SeededNoise(seed))
@@ -109,14 +130,16 @@ def _law(block: Any) -> ldp.ClusterRR:
     return block.law
 
 
-# Beta against lambda -----------------------------------------------------------------------------------------------------------------
+# Beta against lambda
+# --------------------------------------------------------------------------------------------------
 
 SWEEP_FLOOR = 0.05
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of lambda
 
 
 def beta_sweep(run: Run) -> Run:
-    """Measure another beta than lambda by the estimated mean loss of a fixed model, and by the accuracy of a trained one."""
+    """Measure another beta than lambda by the estimated mean loss of a fixed model, and by the
+    accuracy of a trained one."""
     rows = run.get("rows")
     _, y, _, y_test, dataset = parts(run["data"], rows)
     X, X_test = components(run["data"], rows)
@@ -141,23 +164,30 @@ def beta_sweep(run: Run) -> Run:
 
 @cache
 def reference(name: str, rows: int | None) -> Array:
-    """Train the model whose losses are estimated, on the first thousand labels, which are public here."""
+    """Train the model whose losses are estimated, on the first thousand labels, which are public
+    here."""
     _, y, _, _, dataset = parts(name, rows)
-    return logistic(components(name, rows)[0][:1000], np.eye(dataset.n_classes)[y[:1000]], penalty=0.1)
+    return logistic(
+        components(name, rows)[0][:1000], np.eye(dataset.n_classes)[y[:1000]], penalty=0.1
+    )
 
 
-# Clusters ----------------------------------------------------------------------------------------------------------------------------
+# Clusters
+# --------------------------------------------------------------------------------------------------
 
 NUMBERS = (10, 30, 100, 300, 1000, 2000)
 
 
 def histogram_error(run: Run) -> Run:
-    """Measure the error of noisy cluster histograms, and how often they name a cluster's most frequent label."""
+    """Measure the error of noisy cluster histograms, and how often they name a cluster's most
+    frequent label."""
     rows = run.get("rows")
     _, y, _, _, dataset = parts(run["data"], rows)
     groups = grouped(run["data"], "gradients", run["clusters"], rows)
     query = ldp.aggregates.Histogram(dataset.n_classes, run["epsilon"], run["clusters"])
-    answer = ldp.aggregate(y, query, groups, classes=range(dataset.n_classes), noise=ldp.SeededNoise(run["seed"]))
+    answer = ldp.aggregate(
+        y, query, groups, classes=range(dataset.n_classes), noise=ldp.SeededNoise(run["seed"])
+    )
     counts = np.zeros((run["clusters"], dataset.n_classes))
     np.add.at(counts, (groups, y), 1)
     true = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -172,7 +202,8 @@ def histogram_error(run: Run) -> Run:
 
 
 def number_of_clusters(run: Run) -> Run:
-    """Test accuracy of NoiseCluster by the number of clusters, at epsilon 0.5; and of what has none."""
+    """Test accuracy of NoiseCluster by the number of clusters, at epsilon 0.5; and of what has
+    none."""
     if run.get("method") == DP_SGD:
         return without_clusters(run)
     rows = run.get("rows")
@@ -185,7 +216,9 @@ def number_of_clusters(run: Run) -> Run:
         classes=range(dataset.n_classes),
         noise=ldp.SeededNoise(run["seed"]),
     )
-    return {"accuracy": model.fit(X, y).score(X_test, y_test)} | facts_of(run["data"], run["features"], rows)
+    return {"accuracy": model.fit(X, y).score(X_test, y_test)} | facts_of(
+        run["data"], run["features"], rows
+    )
 
 
 def without_clusters(run: Run) -> Run:
@@ -200,7 +233,12 @@ def without_clusters(run: Run) -> Run:
     model = DpSgd(dataset.n_classes, run["epsilon"], run["seed"]).fit(X, y)
     settings = {"delta": DELTA, "epochs": model.EPOCHS, "batch": BATCH, "rate": RATE, "clip": CLIP}
     found = float(np.mean(model.predict(X_test) == y_test))
-    return {"accuracy": found, "last_loss": model.losses[-1], "settings": settings, "torch": torch.__version__}
+    return {
+        "accuracy": found,
+        "last_loss": model.losses[-1],
+        "settings": settings,
+        "torch": torch.__version__,
+    }
 
 
 TABLES: dict[str, Callable[[Run], Run]] = {
@@ -222,19 +260,32 @@ def wanted(table: str, names: Sequence[str], seeds: int) -> list[Run]:
             for method in FIGURE
             for beta in ("0", "lambda")
         ],
-        "beta": [{"data": name, "epsilon": epsilon, "share": share} for name in images for epsilon in (0.5, 1.0) for share in BETAS],
+        "beta": [
+            {"data": name, "epsilon": epsilon, "share": share}
+            for name in images
+            for epsilon in (0.5, 1.0)
+            for share in BETAS
+        ],
         "histogram": [
             {"data": name, "clusters": number, "epsilon": epsilon}
             for name in images
             for number in (20, 50, 100, 200, 500, 1000)
             for epsilon in (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
         ],
-        "clusters": [
-            {"data": name, "features": kind, "clusters": number, "epsilon": 0.5}
-            for name in images
-            for kind in ("plain", "gradients", "self-supervised")
-            for number in NUMBERS
-        ]
-        + [{"data": name, "method": DP_SGD, "features": kind, "epsilon": 0.5} for name in images for kind in ("plain", "gradients")],
+        "clusters": (
+            [
+                {"data": name, "features": kind, "clusters": number, "epsilon": 0.5}
+                for name in images
+                for kind in ("plain", "gradients", "self-supervised")
+                for number in NUMBERS
+            ]
+            + [
+                {"data": name, "method": DP_SGD, "features": kind, "epsilon": 0.5}
+                for name in images
+                for kind in ("plain", "gradients")
+            ]
+        ),
     }
-    return [{"table": table} | cell | {"seed": seed} for cell in spaces[table] for seed in range(seeds)]
+    return [
+        {"table": table} | cell | {"seed": seed} for cell in spaces[table] for seed in range(seeds)
+    ]

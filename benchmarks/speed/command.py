@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and memory: `python -m benchmarks speed [--tiny] [--only PART]` prints the table and keeps results/speed.json.
+"""Speed and memory: `python -m benchmarks speed [--tiny] [--only PART]` prints the table and keeps
+results/speed.json.
 
-Every figure is a ratio within one run, against what people write in NumPy or against a floor, and the median of several rounds. The parts
-run one after the other, each in a process of its own: keyed randomized response (`speed-noise`), the choice of candidates (`speed-laws`), a
-release of a Parquet table (`speed-release`), private counts of groups (`speed-aggregates`), and the memory of a million rows with a
-thousand classes.
+Every figure is a ratio within one run, against what people write in NumPy or against a floor, and
+the median of several rounds. The parts run one after the other, each in a process of its own: keyed
+randomized response (`speed-noise`), the choice of candidates (`speed-laws`), a release of a Parquet
+table (`speed-release`), private counts of groups (`speed-aggregates`), and the memory of a million
+rows with a thousand classes.
 """
 
 import argparse
@@ -34,7 +36,8 @@ TINY = {
 
 
 def memory(rows: int, n_classes: int) -> dict[str, object]:
-    """Measure in this process the peak memory of a draw whose prior comes in batches, beyond labels and outputs."""
+    """Measure in this process the peak memory of a draw whose prior comes in batches, beyond labels
+    and outputs."""
     from labeldp import AutoLaw, SeededNoise, privatize
 
     rng = np.random.default_rng(0)
@@ -42,9 +45,21 @@ def memory(rows: int, n_classes: int) -> dict[str, object]:
     scores = rng.normal(size=(997, n_classes))
     law = AutoLaw(n_classes, 1.0)
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.perf_counter()
-    noisy = privatize(labels, law, prior=lambda positions: np.exp(2 * scores[positions % 997]), noise=SeededNoise(0))
+    noisy = privatize(
+        labels,
+        law,
+        prior=lambda positions: np.exp(2 * scores[positions % 997]),
+        noise=SeededNoise(0),
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    kept = sum(array.nbytes for block in noisy.blocks for array in (block.outputs, *block.side.values())) / 2**20
+    kept = (
+        sum(
+            array.nbytes
+            for block in noisy.blocks
+            for array in (block.outputs, *block.side.values())
+        )
+        / 2**20
+    )
     return {
         "machine": machine(),
         "what": f"privatize of {rows} rows, K = {n_classes}, law auto, prior from a function",
@@ -71,17 +86,41 @@ def lines(result: Run) -> list[tuple[str, float, str]]:
     targets = {("peaked", 100): 2.0, ("peaked", 1000): 5.0, ("peaked", 100_000): 10.0}
     for case in result["laws"]["rr_with_prior"]:
         target = targets.get((case["prior"], case["n_classes"]), 0.9)
-        what = f"RRWithPrior choice and draw, {case['prior']} priors, K = {case['n_classes']}, against sorting"
+        what = (
+            f"RRWithPrior choice and draw, {case['prior']} priors, K = {case['n_classes']}, against"
+            " sorting"
+        )
         rows.append((what, round(case["choice_and_draw_ratio"], 2), f">= {target}"))
     bars, release = result["release"]["bars"], result["release"]["results"]
     for task in ("keep", "shuffle"):
-        rows.append((f"release, order {task}, time against reading and writing", release[task]["ratio"], f"<= {bars[task]}"))
-    rows.append(("release, peak memory in MB", max(release[task]["peak_mb"] for task in ("keep", "shuffle")), f"<= {bars['peak_mb']}"))
+        rows.append(
+            (
+                f"release, order {task}, time against reading and writing",
+                release[task]["ratio"],
+                f"<= {bars[task]}",
+            )
+        )
+    rows.append(
+        (
+            "release, peak memory in MB",
+            max(release[task]["peak_mb"] for task in ("keep", "shuffle")),
+            f"<= {bars['peak_mb']}",
+        )
+    )
     aggregates = result.get("aggregates", {"results": {}})
     for case, found in aggregates["results"].items():
-        what = f"private {case}, {aggregates['rows']:,} rows in {aggregates['n_groups']:,} groups, against pyarrow's counts"
+        what = (
+            f"private {case}, {aggregates['rows']:,} rows in {aggregates['n_groups']:,} groups,"
+            " against pyarrow's counts"
+        )
         rows.append((what, round(found["ratio"], 2), f">= {aggregates['target']}"))
-    rows.append((result["memory"]["what"] + ", MB beyond the caller's", result["memory"]["mb_beyond"], "a few hundred"))
+    rows.append(
+        (
+            result["memory"]["what"] + ", MB beyond the caller's",
+            result["memory"]["mb_beyond"],
+            "a few hundred",
+        )
+    )
     return rows
 
 
@@ -99,8 +138,14 @@ def tables() -> str:
 def main(arguments: Sequence[str]) -> None:
     """Run the parts, print the table, keep the JSON."""
     options = parser("speed", __doc__)
-    options.add_argument("--tiny", action="store_true", help="small sizes, to see that it runs; keeps nothing")
-    options.add_argument("--only", choices=[*FULL, "memory"], help="measure this part again; the others stay as they are kept")
+    options.add_argument(
+        "--tiny", action="store_true", help="small sizes, to see that it runs; keeps nothing"
+    )
+    options.add_argument(
+        "--only",
+        choices=[*FULL, "memory"],
+        help="measure this part again; the others stay as they are kept",
+    )
     options.add_argument("--report", action="store_true", help="only print the table")
     options.add_argument("--memory", nargs=2, type=int, help=argparse.SUPPRESS)
     args = options.parse_args(arguments)
@@ -112,10 +157,15 @@ def main(arguments: Sequence[str]) -> None:
         return
     sizes = TINY if args.tiny else FULL
     result = load_json(RESULT) if args.only else {}
-    result |= {name: part(f"speed-{name}", sizes[name]) for name in sizes if args.only in (None, name)}
+    result |= {
+        name: part(f"speed-{name}", sizes[name]) for name in sizes if args.only in (None, name)
+    }
     if args.only in (None, "memory"):
         result["memory"] = part("speed", ["--memory", "20000" if args.tiny else "1000000", "1000"])
-    result["targets"] = [{"what": what, "measured": measured, "target": target} for what, measured, target in lines(result)]
+    result["targets"] = [
+        {"what": what, "measured": measured, "target": target}
+        for what, measured, target in lines(result)
+    ]
     print(markdown(result))
     if not args.tiny:
         save_json(RESULT, result)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of row ids: blocks, the digest of their set and their row set, by which repeats are found, against two floors. One thread.
+"""Speed of row ids: blocks, the digest of their set and their row set, by which repeats are found,
+against two floors. One thread.
 
     python -m benchmarks speed-ids [--rows 4000000] [--repeats 5] [--out FILE]
 
-Every round runs every method once, in turn; seconds are of the processor, not of the clock, so that other work on the machine counts
-little; medians of the rounds and of the ratios within a round. The floors of a kind of ids are one AES pass over its bytes, filled up to
-blocks of 16, and a copy of its bytes.
+Every round runs every method once, in turn; seconds are of the processor, not of the clock, so that
+other work on the machine counts little; medians of the rounds and of the ratios within a round. The
+floors of a kind of ids are one AES pass over its bytes, filled up to blocks of 16, and a copy of
+its bytes.
 """
 
 import statistics
@@ -22,7 +24,17 @@ from benchmarks.common import machine, parser, print_result
 from benchmarks.speed.noise import measure
 from labeldp._hash import SetDigest, public_hash
 from labeldp.ledger._rowset import RowSetBuilder
-from labeldp.noise._words import CHUNK, WORD, Key, SeededNoise, derive_key, encrypt, encryptor, id_blocks, space_for
+from labeldp.noise._words import (
+    CHUNK,
+    WORD,
+    Key,
+    SeededNoise,
+    derive_key,
+    encrypt,
+    encryptor,
+    id_blocks,
+    space_for,
+)
 
 BATCH = 1 << 17
 """Rows of a table's batch."""
@@ -49,7 +61,9 @@ def ragged(n: int) -> pa.StringArray:
 
 
 def _text(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> pa.StringArray:
-    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data))
+    return pa.StringArray.from_buffers(
+        len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)
+    )
 
 
 def kinds(n: int) -> dict[str, Ids]:
@@ -123,7 +137,11 @@ def blocks_filled(column: Column) -> int:
 def copy_floor(ids: Ids) -> None:
     """A copy of the bytes of the ids, batch by batch."""
     for column in ids:
-        data = column if isinstance(column, np.ndarray) else np.frombuffer(column.buffers()[2], np.uint8)
+        data = (
+            column
+            if isinstance(column, np.ndarray)
+            else np.frombuffer(column.buffers()[2], np.uint8)
+        )
         step = BATCH * len(data) // len(column)
         space = np.empty(step, data.dtype)
         for start in range(0, len(data), step):
@@ -148,9 +166,12 @@ def compare(ids: Ids, key: Key, repeats: int) -> dict[str, object]:
             name: round(n / 1e6 / statistics.median(values), 1) for name, values in seconds.items()
         },
         "times as long as the AES floor, median of rounds": {
-            name: round(statistics.median(a / b for a, b in zip(values, floor, strict=True)), 2) for name, values in seconds.items()
+            name: round(statistics.median(a / b for a, b in zip(values, floor, strict=True)), 2)
+            for name, values in seconds.items()
         },
-        "seconds": {name: [round(value, 5) for value in values] for name, values in seconds.items()},
+        "seconds": {
+            name: [round(value, 5) for value in values] for name, values in seconds.items()
+        },
     }
 
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of the laws against what people write in NumPy: `python -m benchmarks speed-laws [--rows N]` prints JSON.
+"""Speed of the laws against what people write in NumPy: `python -m benchmarks speed-laws [--rows
+N]` prints JSON.
 
-Both sides of a ratio run alternately in one process, on one thread; medians. Baselines are float formulations, as released elsewhere:
+Both sides of a ratio run alternately in one process, on one thread; medians. Baselines are float
+formulations, as released elsewhere:
 
 * choice: sort, cumulative sum, argmax; draw: the same, plus one uniform a row;
-* randomized response: `Generator.random` and `Generator.integers` over the whole array, and over chunks of 32,768 rows.
+* randomized response: `Generator.random` and `Generator.integers` over the whole array, and over
+  chunks of 32,768 rows.
 """
 
 import statistics
@@ -41,7 +44,9 @@ class Given:
         raise NotImplementedError
 
 
-def alternate(first: Callable[[], object], second: Callable[[], object], repeats: int) -> tuple[float, float]:
+def alternate(
+    first: Callable[[], object], second: Callable[[], object], repeats: int
+) -> tuple[float, float]:
     """Median seconds of each, run in turn after one warm-up."""
     seconds = measure({"first": first, "second": second}, repeats)
     return statistics.median(seconds["first"]), statistics.median(seconds["second"])
@@ -78,7 +83,9 @@ def choice_by_sort(prior: Floats, epsilon: float) -> NDArray[np.bool_]:
     return out
 
 
-def draw_by_sort(prior: Floats, labels: NDArray[np.int64], epsilon: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def draw_by_sort(
+    prior: Floats, labels: NDArray[np.int64], epsilon: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
     """RRWithPrior with a stable argsort, floats and a Generator, in chunks."""
     step = max(1, (1 << 16) // prior.shape[1])
     out = np.empty(len(prior), dtype=np.int64)
@@ -92,21 +99,29 @@ def draw_by_sort(prior: Floats, labels: NDArray[np.int64], epsilon: float, rng: 
         keep = inside & (rng.random(len(part)) < np.exp(epsilon) / (np.exp(epsilon) + k - 1))
         spot = (rng.random(len(part)) * np.where(inside, np.maximum(k - 1, 1), k)).astype(np.int64)
         rank = (order == y[:, None]).argmax(axis=1)
-        out[start : start + step] = np.where(keep, y, order[every, spot + (inside & (k > 1) & (spot >= rank))])
+        out[start : start + step] = np.where(
+            keep, y, order[every, spot + (inside & (k > 1) & (spot >= rank))]
+        )
     return out
 
 
-def prior_case(make: Callable[[int, int, np.random.Generator], Floats], n: int, k: int, repeats: int) -> dict[str, object]:
+def prior_case(
+    make: Callable[[int, int, np.random.Generator], Floats], n: int, k: int, repeats: int
+) -> dict[str, object]:
     """Choice and choice-plus-draw, ours against the baseline."""
     rng = np.random.default_rng(0)
     prior, labels, law = make(n, k, rng), rng.integers(0, k, n), RRWithPrior(k, EPSILON)
     words = Given(n)
-    ours, theirs = alternate(lambda: law.prepare(prior), lambda: choice_by_sort(prior, EPSILON), repeats)
+    ours, theirs = alternate(
+        lambda: law.prepare(prior), lambda: choice_by_sort(prior, EPSILON), repeats
+    )
 
     def draw() -> object:
         return law.sample(labels, words, law.prepare(prior))
 
-    ours_draw, theirs_draw = alternate(draw, lambda: draw_by_sort(prior, labels, EPSILON, rng), repeats)
+    ours_draw, theirs_draw = alternate(
+        draw, lambda: draw_by_sort(prior, labels, EPSILON, rng), repeats
+    )
     return {
         "prior": make.__name__,
         "n_classes": k,
@@ -118,7 +133,9 @@ def prior_case(make: Callable[[int, int, np.random.Generator], Floats], n: int, 
     }
 
 
-def response_by_generator(labels: NDArray[np.int32], k: int, rng: np.random.Generator, step: int) -> NDArray[np.int32]:
+def response_by_generator(
+    labels: NDArray[np.int32], k: int, rng: np.random.Generator, step: int
+) -> NDArray[np.int32]:
     """Randomized response in floats: keep with probability p, else one of the others."""
     keep = np.exp(EPSILON) / (np.exp(EPSILON) + k - 1)
     out = np.empty_like(labels)
@@ -131,7 +148,8 @@ def response_by_generator(labels: NDArray[np.int32], k: int, rng: np.random.Gene
 
 
 def response_case(n: int, k: int, repeats: int) -> dict[str, object]:
-    """Randomized response given its words (drawing them is the noise module's benchmark), against a Generator that draws its own."""
+    """Randomized response given its words (drawing them is the noise module's benchmark), against a
+    Generator that draws its own."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, k, n, dtype=np.int32)
     words = rng.integers(0, 2**64, CHUNK, dtype=np.uint64)
@@ -145,23 +163,45 @@ def response_case(n: int, k: int, repeats: int) -> dict[str, object]:
         return out
 
     mine, whole = alternate(ours, lambda: response_by_generator(labels, k, rng, n), repeats)
-    mine_again, chunked = alternate(ours, lambda: response_by_generator(labels, k, rng, CHUNK), repeats)
-    rates = {"million_rows_per_s": n / mine / 1e6, "whole_array_generator": n / whole / 1e6, "chunked_generator": n / chunked / 1e6}
-    return {"n_classes": k, "rows": n, **rates, "ratio_whole": whole / mine, "ratio_chunked": chunked / mine_again}
+    mine_again, chunked = alternate(
+        ours, lambda: response_by_generator(labels, k, rng, CHUNK), repeats
+    )
+    rates = {
+        "million_rows_per_s": n / mine / 1e6,
+        "whole_array_generator": n / whole / 1e6,
+        "chunked_generator": n / chunked / 1e6,
+    }
+    return {
+        "n_classes": k,
+        "rows": n,
+        **rates,
+        "ratio_whole": whole / mine,
+        "ratio_chunked": chunked / mine_again,
+    }
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run every case, and print one JSON object."""
     options = parser("speed-laws", __doc__)
-    options.add_argument("--rows", type=int, default=5_000_000, help="rows of the randomized response case")
-    options.add_argument("--cells", type=int, default=20_000_000, help="rows x classes of each prior case")
+    options.add_argument(
+        "--rows", type=int, default=5_000_000, help="rows of the randomized response case"
+    )
+    options.add_argument(
+        "--cells", type=int, default=20_000_000, help="rows x classes of each prior case"
+    )
     options.add_argument("--repeats", type=int, default=5)
     args = options.parse_args(arguments)
     sizes = (10, 100, 1000, 100_000)
     result = {
         "machine": machine(),
         "epsilon": EPSILON,
-        "rr_with_prior": [prior_case(make, max(20, args.cells // k), k, args.repeats) for make in (peaked, flat) for k in sizes],
-        "randomized_response": [response_case(args.rows, k, args.repeats) for k in (2, 10, 1000, 100_000)],
+        "rr_with_prior": [
+            prior_case(make, max(20, args.cells // k), k, args.repeats)
+            for make in (peaked, flat)
+            for k in sizes
+        ],
+        "randomized_response": [
+            response_case(args.rows, k, args.repeats) for k in (2, 10, 1000, 100_000)
+        ],
     }
     print_result(result)

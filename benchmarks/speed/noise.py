@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of keyed, exact randomized response against NumPy's generator with floats, and against two floors. One thread.
+"""Speed of keyed, exact randomized response against NumPy's generator with floats, and against two
+floors. One thread.
 
     python -m benchmarks speed-noise [--labels 50000000] [--repeats 5] [--out FILE]
 
-Every round runs every method once, in turn, so that the load of the machine falls on all of them; medians of the rounds and of the
-ratios within a round. The float formulation is what people write today: it is neither keyed, nor exact, nor repeatable row by row.
+Every round runs every method once, in turn, so that the load of the machine falls on all of them;
+medians of the rounds and of the ratios within a round. The float formulation is what people write
+today: it is neither keyed, nor exact, nor repeatable row by row.
 """
 
 import statistics
@@ -31,7 +33,8 @@ def keyed(labels: Labels, blocks: noise.Blocks, key: noise.Key, law: RandomizedR
 
 
 def generator_float(labels: Labels, generator: np.random.Generator, keep: float) -> Labels:
-    """Keep with probability e^eps / (e^eps + K - 1), else one of the other K - 1 classes: whole arrays."""
+    """Keep with probability e^eps / (e^eps + K - 1), else one of the other K - 1 classes: whole
+    arrays."""
     other = generator.integers(0, N_CLASSES - 1, size=len(labels), dtype=np.int32)
     other += other >= labels
     return np.where(generator.random(len(labels)) < keep, labels, other)
@@ -47,7 +50,11 @@ def generator_chunked(labels: Labels, generator: np.random.Generator, keep: floa
 
 def aes_floor(n: int, key: noise.Key) -> None:
     """AES of one block a row that lies ready in the cache, and nothing else."""
-    context, templates, space = encryptor(key.material("RowWords")), noise.row_blocks(CHUNK).templates(), space_for(CHUNK)
+    context, templates, space = (
+        encryptor(key.material("RowWords")),
+        noise.row_blocks(CHUNK).templates(),
+        space_for(CHUNK),
+    )
     for _ in range(0, n, CHUNK):
         encrypt(context, templates, space)
 
@@ -59,9 +66,12 @@ def words_only(blocks: noise.Blocks, key: noise.Key) -> None:
 
 
 def measure(
-    methods: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
+    methods: dict[str, Callable[[], object]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of each method in each round, by the given clock, after one round that is not counted."""
+    """Seconds of each method in each round, by the given clock, after one round that is not
+    counted."""
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(repeats + 1):
         for name, method in methods.items():
@@ -77,7 +87,9 @@ def run(n: int, repeats: int) -> dict[str, object]:
     ids = np.random.default_rng(1).permutation(n)
     facts = dict.fromkeys(noise.DRAW_FACTS)
     key = noise.derive_key(noise.SeededNoise(0).secret(), purpose="draw", facts=facts)
-    by_id = noise.id_blocks(ids, noise.derive_key(noise.SeededNoise(0).secret(), purpose="ids", facts={}))
+    by_id = noise.id_blocks(
+        ids, noise.derive_key(noise.SeededNoise(0).secret(), purpose="ids", facts={})
+    )
     law, by_row = RandomizedResponse(N_CLASSES, EPSILON), noise.row_blocks(n)
     keep = float(np.exp(EPSILON) / (np.exp(EPSILON) + N_CLASSES - 1))
     generator, out = np.random.default_rng(2), np.empty_like(labels)
@@ -95,15 +107,23 @@ def run(n: int, repeats: int) -> dict[str, object]:
     )
     ours = seconds["labeldp by row id"]
     return {
-        "what": f"randomized response, {n} int32 labels, K = {N_CLASSES}, epsilon = {EPSILON}, one thread",
+        "what": (
+            f"randomized response, {n} int32 labels, K = {N_CLASSES}, epsilon = {EPSILON}, one"
+            " thread"
+        ),
         "machine": machine(),
         "rounds": repeats,
-        "million labels a second, median": {name: round(n / 1e6 / statistics.median(values), 1) for name, values in seconds.items()},
+        "million labels a second, median": {
+            name: round(n / 1e6 / statistics.median(values), 1) for name, values in seconds.items()
+        },
         "labeldp by row id, times as fast as, median of rounds": {
-            name: round(statistics.median(b / a for a, b in zip(ours, values, strict=True)), 3) for name, values in seconds.items()
+            name: round(statistics.median(b / a for a, b in zip(ours, values, strict=True)), 3)
+            for name, values in seconds.items()
         },
         "targets": {"generator, float, whole array": 1.3, "generator, float, chunked": 1.0},
-        "seconds": {name: [round(value, 4) for value in values] for name, values in seconds.items()},
+        "seconds": {
+            name: [round(value, 4) for value in values] for name, values in seconds.items()
+        },
     }
 
 

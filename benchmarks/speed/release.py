@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and memory of releasing a Parquet table: `python -m benchmarks speed-release [--rows N] [--repeats R]` prints JSON.
+"""Speed and memory of releasing a Parquet table: `python -m benchmarks speed-release [--rows N]
+[--repeats R]` prints JSON.
 
-Each measurement is a process of its own, in turn: the floor (read and write the same columns with the same reader and writer
-settings), a release with order="keep", one with the default shuffle, and one with ids. Medians of wall-clock time, of processor time,
-and the largest peak of resident memory. Bars: keep <= 1.5 x the floor, shuffle <= 3 x, 400 MB.
+Each measurement is a process of its own, in turn: the floor (read and write the same columns with
+the same reader and writer settings), a release with order="keep", one with the default shuffle, and
+one with ids. Medians of wall-clock time, of processor time, and the largest peak of resident
+memory. Bars: keep <= 1.5 x the floor, shuffle <= 3 x, 400 MB.
 """
 
 import argparse
@@ -23,25 +25,33 @@ import pyarrow.parquet as pq
 from benchmarks.common import machine, measured_apart, parser, print_result
 
 CLASSES = 1000
-SCHEMA = pa.schema([("row_id", pa.int64()), ("label", pa.int32())] + [(f"x{i}", pa.float32()) for i in range(4)])
+SCHEMA = pa.schema(
+    [("row_id", pa.int64()), ("label", pa.int32())] + [(f"x{i}", pa.float32()) for i in range(4)]
+)
 BARS = {"keep": 1.5, "shuffle": 3.0, "peak_mb": 400.0}
 TASKS = ("floor", "keep", "shuffle", "shuffle with ids")
 
 
 def generate(path: Path, rows: int, classes: int = CLASSES, weights: int = 0) -> None:
-    """A table of row_id, label and four floats, and as many columns p0, p1, ... of positive weights."""
+    """A table of row_id, label and four floats, and as many columns p0, p1, ... of positive
+    weights."""
     rng = np.random.default_rng(0)
     schema = pa.schema([*SCHEMA, *((f"p{i}", pa.float32()) for i in range(weights))])
     with pq.ParquetWriter(path, schema, use_dictionary=["label"]) as writer:
         for start in range(0, rows, 1 << 20):
             n = min(1 << 20, rows - start)
-            columns = [np.arange(start, start + n), rng.integers(0, classes, n, np.int32), *rng.standard_normal((4, n), np.float32)]
+            columns = [
+                np.arange(start, start + n),
+                rng.integers(0, classes, n, np.int32),
+                *rng.standard_normal((4, n), np.float32),
+            ]
             peaked = np.exp(3 * rng.standard_normal((weights, n), np.float32))
             writer.write_table(pa.table([*columns, *peaked], schema=schema))
 
 
 def floor(source: Path, out: Path) -> None:
-    """Read and write with pyarrow alone: the reader's and the writer's settings, batches and row groups of a release, and no more."""
+    """Read and write with pyarrow alone: the reader's and the writer's settings, batches and row
+    groups of a release, and no more."""
     from labeldp.tables.formats._parquet import GROUP_ROWS, read_buffer
 
     waiting: list[pa.RecordBatch] = []
@@ -72,7 +82,13 @@ def one(task: str, source: Path, folder: Path) -> dict[str, float]:
     if task == "floor":
         floor(source, out)
     else:
-        spec = ReleaseSpec("label", range(CLASSES), 2.0, order=task.split()[0], id="row_id" if "ids" in task else None)
+        spec = ReleaseSpec(
+            "label",
+            range(CLASSES),
+            2.0,
+            order=task.split()[0],
+            id="row_id" if "ids" in task else None,
+        )
         release(source, out, spec, Ledger(folder / "ledger.db"))
     return {
         "seconds": time.perf_counter() - wall,
@@ -82,7 +98,8 @@ def one(task: str, source: Path, folder: Path) -> dict[str, float]:
 
 
 def peak_mb() -> float:
-    """Largest resident memory of this program; where /proc tells, without what the process held before it became this program."""
+    """Largest resident memory of this program; where /proc tells, without what the process held
+    before it became this program."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     found = [float(line.split()[1]) for line in lines if line.startswith("VmHWM")]
@@ -99,13 +116,20 @@ def summary(rows: int, runs: dict[str, list[dict[str, float]]]) -> dict[str, obj
     """Medians, ratios to the floor of the same round, and the conditions."""
     results = {}
     for task, found in runs.items():
-        ratios = [run["seconds"] / base["seconds"] for run, base in zip(found, runs["floor"], strict=True)]
-        cpu = [run["cpu_seconds"] / base["cpu_seconds"] for run, base in zip(found, runs["floor"], strict=True)]
+        ratios = [
+            run["seconds"] / base["seconds"] for run, base in zip(found, runs["floor"], strict=True)
+        ]
+        cpu = [
+            run["cpu_seconds"] / base["cpu_seconds"]
+            for run, base in zip(found, runs["floor"], strict=True)
+        ]
         results[task] = {
             "seconds": round(statistics.median(run["seconds"] for run in found), 2),
             "ratio": round(statistics.median(ratios), 2),
             "cpu_ratio": round(statistics.median(cpu), 2),
-            "million_rows_per_second": round(rows / statistics.median(run["seconds"] for run in found) / 1e6, 2),
+            "million_rows_per_second": round(
+                rows / statistics.median(run["seconds"] for run in found) / 1e6, 2
+            ),
             "peak_mb": round(max(run["peak_mb"] for run in found)),
         }
     conditions = {"rows": rows, "repeats": len(runs["floor"]), "machine": machine()}
@@ -117,7 +141,12 @@ def main(arguments: Sequence[str]) -> None:
     options = parser("speed-release", __doc__)
     options.add_argument("--rows", type=int, default=20_000_000)
     options.add_argument("--repeats", type=int, default=3)
-    options.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the tables are written")
+    options.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="where the tables are written",
+    )
     options.add_argument("--out", type=Path, help="keep the JSON here")
     options.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = options.parse_args(arguments)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label differential privacy: release noisy labels once, train on them with any tool, and prove what was spent.
+"""Label differential privacy: release noisy labels once, train on them with any tool, and prove
+what was spent.
 
     law  --privatize(labels)-->  NoisyLabels  --likelihood (n, K)-->  any learner
 
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from labeldp.tables._priors import PriorTable
     from labeldp.tables._spec import ReleaseSpec
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     **dict.fromkeys(

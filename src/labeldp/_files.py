@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are on disk when a call returns, and files and folders that nobody else can read or has prepared."""
+"""Files that are on disk when a call returns, and files and folders that nobody else can read or
+has prepared."""
 
 import contextlib
 import os
@@ -23,15 +24,19 @@ def sync(path: Path) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that does not exist yet, readable by its owner only, and wait until its content is on disk."""
+    """Write a file that does not exist yet, readable by its owner only, and wait until its content
+    is on disk."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def replace_file(made: Path, path: Path, data: bytes, *, public: bool = False, last: bool = True) -> None:
-    """Replace a file atomically and durably: write it under the private name `made`, then rename it to `path`.
+def replace_file(
+    made: Path, path: Path, data: bytes, *, public: bool = False, last: bool = True
+) -> None:
+    """Replace a file atomically and durably: write it under the private name `made`, then rename it
+    to `path`.
 
     Parameters
     ----------
@@ -44,7 +49,8 @@ def replace_file(made: Path, path: Path, data: bytes, *, public: bool = False, l
         Wait for the folder, too. Of several files that count together only the last needs to.
     """
     made.unlink(missing_ok=True)
-    # The content is on disk before the rename: else a crash of the system could leave the final name with an empty file.
+    # The content is on disk before the rename: else a crash of the system could leave the final
+    # name with an empty file.
     write_new(made, data)
     if public:
         give_usual_rights(made)
@@ -62,25 +68,31 @@ def publish_file(made: Path, path: Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open for `open(opener=)`: a new file is readable by its owner only, and a link is never followed."""
+    """Open for `open(opener=)`: a new file is readable by its owner only, and a link is never
+    followed."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def private_file(path: Path) -> Path:
-    """Make a new, empty file that its owner alone can read, for writers that open it by its name."""
+    """Make a new, empty file that its owner alone can read, for writers that open it by its
+    name."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return path
 
 
 def give_usual_rights(path: Path) -> None:
-    """Give a private file or folder the rights of an ordinary new one, before it is published. Its parent must be private."""
+    """Give a private file or folder the rights of an ordinary new one, before it is published. Its
+    parent must be private."""
     path.chmod(usual_rights(path.parent, path.is_dir()))
 
 
 def usual_rights(folder: Path, of_folders: bool) -> int:
-    """Find the mode that a new file, or folder, gets in a private folder, by making one. `clear_own` removes it after a crash."""
-    # os.umask() cannot read the mask without setting it, for all threads: a file that another thread makes meanwhile would be public.
-    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=folder))  # mktemp is safe: O_EXCL and mkdir refuse a taken name
+    """Find the mode that a new file, or folder, gets in a private folder, by making one.
+    `clear_own` removes it after a crash."""
+    # os.umask() cannot read the mask without setting it, for all threads: a file that another
+    # thread makes meanwhile would be public.
+    # mktemp is safe: O_EXCL and mkdir refuse a taken name
+    probe = Path(tempfile.mktemp(prefix=".labeldp-rights-", dir=folder))
     if of_folders:
         probe.mkdir()
     else:
@@ -92,39 +104,57 @@ def usual_rights(folder: Path, of_folders: bool) -> int:
 
 
 def own_folder(path: Path) -> bool:
-    """Make a folder that only its owner can open, and return True; accept an existing one that is so, and return False.
+    """Make a folder that only its owner can open, and return True; accept an existing one that is
+    so, and return False.
 
     Raises
     ------
     ReleaseError
-        Under this name is a link, a file, a folder of somebody else, or one that others may look into: whoever made it could read or
-        replace what is written there.
+        Under this name is a link, a file, a folder of somebody else, or one that others may look
+        into: whoever made it could read or replace what is written there.
     OSError
         It cannot be made.
     """
     try:
-        os.mkdir(path, 0o700)  # made with its rights: between a mkdir and a chmod others could look in
+        # made with its rights: between a mkdir and a chmod others could look in
+        os.mkdir(path, 0o700)
         return True
     except FileExistsError:
-        facts = os.lstat(path)  # not stat: whoever plants a link here would choose where private files are written
-    what = "a link" if stat.S_ISLNK(facts.st_mode) else "no folder" if not stat.S_ISDIR(facts.st_mode) else ""
+        # not stat: whoever plants a link here would choose where private files are written
+        facts = os.lstat(path)
+    what = (
+        "a link"
+        if stat.S_ISLNK(facts.st_mode)
+        else "no folder"
+        if not stat.S_ISDIR(facts.st_mode)
+        else ""
+    )
     if os.name == "posix" and not what:
         mode = stat.S_IMODE(facts.st_mode)
-        what = "one of another user" if facts.st_uid != os.geteuid() else f"one of mode {mode:o}" if mode & 0o077 else ""
+        what = (
+            "one of another user"
+            if facts.st_uid != os.geteuid()
+            else f"one of mode {mode:o}"
+            if mode & 0o077
+            else ""
+        )
     if what:
         raise ReleaseError(
-            f"Expected {path} to be a folder of your own that nobody else can open, since private files are written there; got {what}. "
-            "Nothing in it was touched. Look who made it, then remove it or move it away."
+            f"Expected {path} to be a folder of your own that nobody else can open, since private"
+            f" files are written there; got {what}. Nothing in it was touched. Look who made it,"
+            " then remove it or move it away."
         )
     return False
 
 
 def clear_own(folder: Path, ours: re.Pattern[str]) -> list[Path]:
-    """Delete the files and folders whose names match `ours`; return the paths that somebody else put there, which stay."""
+    """Delete the files and folders whose names match `ours`; return the paths that somebody else
+    put there, which stay."""
     left: list[Path] = []
     for path in sorted(folder.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
-            # a link is never followed, whatever its name: it could lead the deletion out of the folder
+            # a link is never followed, whatever its name: it could lead the deletion out of the
+            # folder
             if not (ours.fullmatch(path.name) or _PROBE.fullmatch(path.name)) or path.is_symlink():
                 left.append(path)
             elif path.is_dir():

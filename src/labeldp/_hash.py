@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public, unkeyed hashes: they break ties independently of labels, and name sets of ids and columns.
+"""Public, unkeyed hashes: they break ties independently of labels, and name sets of ids and
+columns.
 
-Nothing here is secret and nothing here makes noise. Never hash a raw label with it: a few classes can be guessed from their hashes. Text is
-read as bytes of one buffer, a chunk of rows at a time: no Python object is made for a string, which would cost more than its hash.
+Nothing here is secret and nothing here makes noise. Never hash a raw label with it: a few classes
+can be guessed from their hashes. Text is read as bytes of one buffer, a chunk of rows at a time: no
+Python object is made for a string, which would cost more than its hash.
 """
 
 import hashlib
@@ -18,17 +20,24 @@ from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 
-_MIX1, _MIX2, _STEP = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
+_MIX1, _MIX2, _STEP = (
+    np.uint64(0xBF58476D1CE4E5B9),
+    np.uint64(0x94D049BB133111EB),
+    np.uint64(0x9E3779B97F4A7C15),
+)
 
 CHUNK = 1 << 15
 """Rows processed at a time: few enough that their buffers stay in the processor's cache."""
 REACH = 64
-"""Number of bytes that may be read from any byte of a row on, although they go beyond its end: every buffer is padded by so many."""
+"""Number of bytes that may be read from any byte of a row on, although they go beyond its end:
+every buffer is padded by so many."""
 
 
 def digest(facts: Mapping[str, object]) -> str:
     """Digest public facts: SHA-256 of their canonical JSON, hexadecimal."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    ).hexdigest()
 
 
 def array_digest(arrays: Mapping[str, NDArray[np.generic]]) -> str:
@@ -36,22 +45,25 @@ def array_digest(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     state = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        # name, type and shape stand first: without them the same bytes, cut otherwise, would be other arrays with one digest
+        # name, type and shape stand first: without them the same bytes, cut otherwise, would be
+        # other arrays with one digest
         state.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
         state.update(array.data if array.size else b"")
     return state.hexdigest()
 
 
 def public_hash(salt: str, *ids: object) -> NDArray[np.uint64]:
-    """Hash each id, or each row of several of them, to a well-mixed uint64: (n,), the same on every machine.
+    """Hash each id, or each row of several of them, to a well-mixed uint64: (n,), the same on every
+    machine.
 
     Parameters
     ----------
     salt : str
         Public; another salt gives unrelated values.
     ids : columns of n rows
-        (n,) or (n, columns) arrays, Arrow columns, tables, or lists of columns; of integers, or of strings and bytes. Equal bytes give
-        equal hashes; NumPy's strings are compared without trailing NULs. A 2-D array of uint8 is a record of bytes for each row.
+        (n,) or (n, columns) arrays, Arrow columns, tables, or lists of columns; of integers, or of
+        strings and bytes. Equal bytes give equal hashes; NumPy's strings are compared without
+        trailing NULs. A 2-D array of uint8 is a record of bytes for each row.
     """
     columns = _columns(ids)
     out = np.empty(_common_length(columns), np.uint64)
@@ -64,7 +76,8 @@ _SET_SALTS = ("set/0", "set/1")
 
 
 class SetDigest:
-    """Digest of a set of ids that does not depend on their order: two 64-bit sums of hashes, and a count.
+    """Digest of a set of ids that does not depend on their order: two 64-bit sums of hashes, and a
+    count.
 
     Batches are added with `update`, digests of partitions with `merge`. It can be pickled.
     """
@@ -74,9 +87,11 @@ class SetDigest:
         self.count = 0
 
     def update(self, *ids: object) -> None:
-        """Add ids, as `public_hash` takes them; several operands are columns that belong together, row by row."""
+        """Add ids, as `public_hash` takes them; several operands are columns that belong together,
+        row by row."""
         columns = _columns(ids)
-        # sums modulo 2^64: no order of rows or batches matters, and a row that comes twice counts twice, where XOR would cancel it
+        # sums modulo 2^64: no order of rows or batches matters, and a row that comes twice counts
+        # twice, where XOR would cancel it
         for _, states in _hash_chunks(_SET_SALTS, columns, exact=True):
             self.sums += np.array([state.sum(dtype=np.uint64) for state in states])
         self.count += _common_length(columns)
@@ -108,15 +123,19 @@ class SetDigest:
         return made
 
 
-# Columns of text ----------------------------------------------------------------------------------------------------------------------
+# Columns of text
+# --------------------------------------------------------------------------------------------------
 
 
 class Rows:
-    """Byte strings data[begins[i]:][:lengths[i]] of one buffer, which goes on for at least `REACH` bytes after each."""
+    """Byte strings data[begins[i]:][:lengths[i]] of one buffer, which goes on for at least `REACH`
+    bytes after each."""
 
     __slots__ = ("begins", "data", "lengths")
 
-    def __init__(self, data: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    def __init__(
+        self, data: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> None:
         self.data, self.begins, self.lengths = data, begins, lengths
 
     def __len__(self) -> int:
@@ -131,7 +150,13 @@ class Rows:
     def leading(self, width: int) -> NDArray[np.void]:
         """View the first `width` bytes of each row, at most `REACH` more than it has: (n,) void."""
         if stride := self.stride:
-            return np.ndarray(len(self), f"V{width}", self.data, offset=int(self.begins[0]) if len(self) else 0, strides=(stride,))
+            return np.ndarray(
+                len(self),
+                f"V{width}",
+                self.data,
+                offset=int(self.begins[0]) if len(self) else 0,
+                strides=(stride,),
+            )
         return self.windows(width)[self.begins]
 
     def windows(self, width: int) -> NDArray[np.void]:
@@ -140,7 +165,8 @@ class Rows:
 
 
 class LongestFirst:
-    """Rows sorted by length, longest first: those with a byte at some place are a leading slice, which needs no mask.
+    """Rows sorted by length, longest first: those with a byte at some place are a leading slice,
+    which needs no mask.
 
     Attributes
     ----------
@@ -150,15 +176,29 @@ class LongestFirst:
         The lengths in this order.
     """
 
-    __slots__ = ("_begins", "_first", "_group", "_rows", "_shortness", "_stride", "_wide", "lengths", "order")
+    __slots__ = (
+        "_begins",
+        "_first",
+        "_group",
+        "_rows",
+        "_shortness",
+        "_stride",
+        "_wide",
+        "lengths",
+        "order",
+    )
 
     def __init__(self, rows: Rows) -> None:
         self._rows, self._group = rows, -1
         self.order: NDArray[np.intp] | None = None
         self.lengths, self._begins = rows.lengths, rows.begins
         if len(rows) and rows.lengths.min() != (longest := rows.lengths.max()):
-            # a stable sort of 16-bit numbers is a radix sort, three times as fast as one by comparison
-            self.order = np.argsort((longest - rows.lengths).astype(np.uint16) if longest < 1 << 16 else -rows.lengths, kind="stable")
+            # a stable sort of 16-bit numbers is a radix sort, three times as fast as one by
+            # comparison
+            self.order = np.argsort(
+                (longest - rows.lengths).astype(np.uint16) if longest < 1 << 16 else -rows.lengths,
+                kind="stable",
+            )
             self.lengths, self._begins = rows.lengths.take(self.order), rows.begins.take(self.order)
             self._shortness = -self.lengths
         self._first = int(rows.begins[0]) if len(rows) else 0
@@ -176,13 +216,16 @@ class LongestFirst:
     def at(self, place: int, width: int, n: int) -> NDArray[np.void]:
         """View the `width` bytes from byte `place` on, of the first n rows: (n,) void.
 
-        `width` is a power of two up to `REACH`, and `place` a multiple of it. All n rows must have a byte at `place`, or `place` be 0.
-        Bytes behind a row's end are arbitrary.
+        `width` is a power of two up to `REACH`, and `place` a multiple of it. All n rows must have
+        a byte at `place`, or `place` be 0. Bytes behind a row's end are arbitrary.
         """
         if self._stride:
-            return np.ndarray(n, f"V{width}", self._rows.data, offset=self._first + place, strides=(self._stride,))
+            return np.ndarray(
+                n, f"V{width}", self._rows.data, offset=self._first + place, strides=(self._stride,)
+            )
         group, inside = divmod(place, REACH)
-        # One gather of 64 bytes serves the next 64 / width calls: it costs as much as one of 8, as both fetch a line of the cache.
+        # One gather of 64 bytes serves the next 64 / width calls: it costs as much as one of 8, as
+        # both fetch a line of the cache.
         if group != self._group:
             left = int(self.lengths[0]) - REACH * group if n else 0
             span = REACH if left > REACH // 2 else REACH // 2
@@ -207,8 +250,12 @@ class _Part(NamedTuple):
     ends: NDArray[np.integer]
 
     def rows(self, start: int, stop: int) -> Rows:
-        # A buffer may end right behind its last row, where nothing may be read: then these rows are copied into a padded one.
-        begins, ends = self.begins[start:stop].astype(np.int64), self.ends[start:stop].astype(np.int64)
+        # A buffer may end right behind its last row, where nothing may be read: then these rows are
+        # copied into a padded one.
+        begins, ends = (
+            self.begins[start:stop].astype(np.int64),
+            self.ends[start:stop].astype(np.int64),
+        )
         low, high = (int(begins.min()), int(ends.max())) if len(begins) else (0, 0)
         if high + REACH <= len(self.data):
             return Rows(self.data, begins, ends - begins)
@@ -228,7 +275,9 @@ class Strings:
 
     __slots__ = ("_parts", "_starts")
 
-    def __init__(self, parts: Sequence[tuple[NDArray[np.uint8], NDArray[np.integer], NDArray[np.integer]]]) -> None:
+    def __init__(
+        self, parts: Sequence[tuple[NDArray[np.uint8], NDArray[np.integer], NDArray[np.integer]]]
+    ) -> None:
         self._parts = [_Part(*part) for part in parts]
         self._starts = [0, *np.cumsum([len(part.begins) for part in self._parts]).tolist()]
 
@@ -261,7 +310,11 @@ def _together(found: list[Rows]) -> Rows:
     """Copy rows of several buffers into one."""
     data, begins, filled = [np.empty(0, np.uint8)], [np.empty(0, np.int64)], 0
     for rows in found:
-        low, high = (int(rows.begins.min()), int((rows.begins + rows.lengths).max())) if len(rows) else (0, 0)
+        low, high = (
+            (int(rows.begins.min()), int((rows.begins + rows.lengths).max()))
+            if len(rows)
+            else (0, 0)
+        )
         data.append(rows.data[low:high])
         begins.append(rows.begins + (filled - low))
         filled += high - low
@@ -270,9 +323,11 @@ def _together(found: list[Rows]) -> Rows:
 
 
 def from_arrow(column: Any) -> Strings | None:
-    """Read the strings of an Arrow array or chunked array of text or bytes, also dictionary-encoded; None for any other type.
+    """Read the strings of an Arrow array or chunked array of text or bytes, also
+    dictionary-encoded; None for any other type.
 
-    Only views and dictionaries are copied. Nulls read as empty strings, so the caller must refuse them first.
+    Only views and dictionaries are copied. Nulls read as empty strings, so the caller must refuse
+    them first.
     """
     import pyarrow as pa
 
@@ -284,13 +339,17 @@ def from_arrow(column: Any) -> Strings | None:
     if kind.is_dictionary(column.type):
         return from_arrow(decoded(column))
     if kind.is_string_view(column.type) or kind.is_binary_view(column.type):
-        column = column.cast(pa.large_string() if kind.is_string_view(column.type) else pa.large_binary())
+        column = column.cast(
+            pa.large_string() if kind.is_string_view(column.type) else pa.large_binary()
+        )
     short = kind.is_string(column.type) or kind.is_binary(column.type)
     if short or kind.is_large_string(column.type) or kind.is_large_binary(column.type):
         places, content = column.buffers()[1:]
         if not len(column):  # Arrow may leave out the offsets
             return Strings([])
-        offsets: NDArray[Any] = np.frombuffer(places, np.int32 if short else np.int64)[column.offset : column.offset + len(column) + 1]
+        offsets: NDArray[Any] = np.frombuffer(places, np.int32 if short else np.int64)[
+            column.offset : column.offset + len(column) + 1
+        ]
         return Strings([(_bytes_of(content), offsets[:-1], offsets[1:])])
     if kind.is_fixed_size_binary(column.type):
         width = column.type.byte_width
@@ -300,29 +359,44 @@ def from_arrow(column: Any) -> Strings | None:
 
 
 def decoded(column: Any) -> Any:
-    """Decode a dictionary-encoded Arrow array or chunked array; a null in the dictionary becomes a null of the column."""
+    """Decode a dictionary-encoded Arrow array or chunked array; a null in the dictionary becomes a
+    null of the column."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
-        kind = pa.large_string() if pa.types.is_string_view(column.type.value_type) else column.type.value_type
+        kind = (
+            pa.large_string()
+            if pa.types.is_string_view(column.type.value_type)
+            else column.type.value_type
+        )
         return pa.chunked_array([decoded(chunk) for chunk in column.chunks], kind)
     if pa.types.is_string_view(column.dictionary.type):  # which Arrow cannot take from
-        column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.large_string()))
+        column = pa.DictionaryArray.from_arrays(
+            column.indices, column.dictionary.cast(pa.large_string())
+        )
     return column.dictionary_decode()
 
 
 def _bytes_of(buffer: Any) -> NDArray[np.uint8]:
-    return np.frombuffer(buffer, np.uint8) if buffer is not None and buffer.size else np.empty(0, np.uint8)
+    return (
+        np.frombuffer(buffer, np.uint8)
+        if buffer is not None and buffer.size
+        else np.empty(0, np.uint8)
+    )
 
 
 def from_numpy(column: NDArray[np.generic]) -> Strings:
-    """Read the strings of an array of np.str_, as UTF-8, or of np.bytes_; UnicodeError for lone surrogates.
+    """Read the strings of an array of np.str_, as UTF-8, or of np.bytes_; UnicodeError for lone
+    surrogates.
 
     Trailing NULs do not count, as in NumPy.
     """
     if column.dtype.kind == "U":
-        # NumPy keeps text as UTF-32. Of ASCII the lowest byte of each is its UTF-8, so one cast replaces an encoder that makes objects.
-        points = np.ascontiguousarray(column.astype(column.dtype.newbyteorder("="), copy=False)).view(np.uint32)
+        # NumPy keeps text as UTF-32. Of ASCII the lowest byte of each is its UTF-8, so one cast
+        # replaces an encoder that makes objects.
+        points = np.ascontiguousarray(
+            column.astype(column.dtype.newbyteorder("="), copy=False)
+        ).view(np.uint32)
         if points.size and points.max() >= 128:
             return from_numpy(np.char.encode(column.astype(np.str_), "utf-8"))
         raw = points.astype(np.uint8)
@@ -342,7 +416,8 @@ def _lengths(matrix: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Convert ids to an array that can be sorted: objects, which Python cannot always compare, become text, or bytes that are no ASCII."""
+    """Convert ids to an array that can be sorted: objects, which Python cannot always compare,
+    become text, or bytes that are no ASCII."""
     if ids.dtype.kind != "O":
         return ids
     try:
@@ -352,12 +427,18 @@ def sortable(ids: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def exact_array(values: Any) -> NDArray[Any]:
-    """Convert ids or classes to an array in which different ones stay different; integers and bytes are no objects in it."""
+    """Convert ids or classes to an array in which different ones stay different; integers and bytes
+    are no objects in it."""
     found = np.asarray(values)
     if found.dtype.kind == "f":
-        # NumPy has joined numbers of 2^63 or more with others as floats, in which large ones are equal. What was floats stays so.
+        # NumPy has joined numbers of 2^63 or more with others as floats, in which large ones are
+        # equal. What was floats stays so.
         exact = _as_objects(values)
-        return _of_integers(exact) if all(isinstance(value, Integral) for value in exact.flat) else found
+        return (
+            _of_integers(exact)
+            if all(isinstance(value, Integral) for value in exact.flat)
+            else found
+        )
     kinds = {type(value) for value in found.flat} if found.dtype.kind == "O" else set()
     if kinds and all(issubclass(kind, Integral) and not issubclass(kind, bool) for kind in kinds):
         return _of_integers(found)
@@ -365,23 +446,30 @@ def exact_array(values: Any) -> NDArray[Any]:
 
 
 def _as_objects(values: Any) -> NDArray[Any]:
-    if hasattr(values, "columns") and hasattr(values, "__arrow_c_stream__"):  # a table, which may be made an array by way of floats
+    # a table, which may be made an array by way of floats
+    if hasattr(values, "columns") and hasattr(values, "__arrow_c_stream__"):
         import pyarrow as pa
 
-        return np.array(list(zip(*(column.to_pylist() for column in pa.table(values).columns), strict=True)), dtype=object)
+        return np.array(
+            list(zip(*(column.to_pylist() for column in pa.table(values).columns), strict=True)),
+            dtype=object,
+        )
     return np.asarray(values, dtype=object)
 
 
 def _of_integers(objects: NDArray[Any]) -> NDArray[Any]:
-    """Convert whole numbers to 64-bit integers of one type; to text, where no type holds all of them."""
-    plain = np.array([int(value) for value in objects.flat], dtype=object).reshape(objects.shape)  # NumPy's own would wrap around
+    """Convert whole numbers to 64-bit integers of one type; to text, where no type holds all of
+    them."""
+    # NumPy's own would wrap around
+    plain = np.array([int(value) for value in objects.flat], dtype=object).reshape(objects.shape)
     for kind in (np.int64, np.uint64):
         with suppress(OverflowError):
             return plain.astype(kind)
     return plain.astype(np.str_)
 
 
-# Columns of ids -----------------------------------------------------------------------------------------------------------------------
+# Columns of ids
+# --------------------------------------------------------------------------------------------------
 
 
 Column = NDArray[np.integer] | Strings
@@ -396,7 +484,8 @@ def _parts(part: Any) -> list[Column]:
     """Split one operand of `public_hash` into its columns."""
     if isinstance(part, (list, tuple)):
         return _columns(part)
-    if hasattr(part, "columns") and hasattr(part, "__arrow_c_stream__"):  # a table of Arrow, pandas or polars
+    # a table of Arrow, pandas or polars
+    if hasattr(part, "columns") and hasattr(part, "__arrow_c_stream__"):
         import pyarrow as pa
 
         return _columns(pa.table(part).columns)
@@ -412,10 +501,15 @@ def _arrow_column(column: Any) -> Column:
     import pyarrow as pa
 
     if not isinstance(column, (pa.Array, pa.ChunkedArray)):
-        column = pa.chunked_array(column) if hasattr(column, "__arrow_c_stream__") else pa.array(column)
+        column = (
+            pa.chunked_array(column) if hasattr(column, "__arrow_c_stream__") else pa.array(column)
+        )
     column = decoded(column) if pa.types.is_dictionary(column.type) else column
     if column.null_count:
-        raise InvalidInput(f"Expected a value in every row to be hashed, got {column.null_count} nulls. Fill them or drop the rows.")
+        raise InvalidInput(
+            f"Expected a value in every row to be hashed, got {column.null_count} nulls. Fill them"
+            " or drop the rows."
+        )
     found = from_arrow(column)
     return _numpy_column(column.to_numpy(zero_copy_only=False)) if found is None else found
 
@@ -428,7 +522,8 @@ def _numpy_column(column: NDArray[Any]) -> Column:
 
 def _words(record: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """Read (n, width) bytes as words: (n, ceil(width / 8) + 1) uint64."""
-    # The last word is the width: else records that differ by trailing zeros alone would have one hash.
+    # The last word is the width: else records that differ by trailing zeros alone would have one
+    # hash.
     n, width = record.shape
     words = np.zeros((n, -(-width // 8) + 1), "<u8")
     words.view(np.uint8)[:, :width] = record
@@ -439,18 +534,26 @@ def _words(record: NDArray[np.uint8]) -> NDArray[np.uint64]:
 def _common_length(columns: Sequence[Column]) -> int:
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
-        raise InvalidInput(f"Expected columns of one length, got lengths {sorted(lengths)}. Pass one value of each for every row.")
+        raise InvalidInput(
+            f"Expected columns of one length, got lengths {sorted(lengths)}. Pass one value of each"
+            " for every row."
+        )
     return lengths.pop()
 
 
-def _hash_chunks(salts: Sequence[str], columns: Sequence[Column], exact: bool = False) -> Iterator[tuple[slice, list[NDArray[np.uint64]]]]:
-    """Hash all rows under each salt, in chunks of rows: (slice of the rows, one (m,) array for each salt).
+def _hash_chunks(
+    salts: Sequence[str], columns: Sequence[Column], exact: bool = False
+) -> Iterator[tuple[slice, list[NDArray[np.uint64]]]]:
+    """Hash all rows under each salt, in chunks of rows: (slice of the rows, one (m,) array for each
+    salt).
 
-    With `exact` an unsigned number of 2^63 or more, which has the 64 bits of a negative one, gets a different hash.
+    With `exact` an unsigned number of 2^63 or more, which has the 64 bits of a negative one, gets a
+    different hash.
     """
     seeds = [int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "little") for salt in salts]
     n = _common_length(columns)
-    for start in range(0, n, CHUNK):  # all columns of a few rows, not all rows of a column: what is mixed stays in the cache
+    # all columns of a few rows, not all rows of a column: what is mixed stays in the cache
+    for start in range(0, n, CHUNK):
         where = slice(start, min(start + CHUNK, n))
         states = [np.full(where.stop - start, seed, np.uint64) for seed in seeds]
         for column in columns:
@@ -465,7 +568,8 @@ def _hash_chunks(salts: Sequence[str], columns: Sequence[Column], exact: bool = 
 
 
 def _absorb_text(states: list[NDArray[np.uint64]], rows: LongestFirst) -> list[NDArray[np.uint64]]:
-    """Mix in the length, then the bytes as words of 8, the last one padded with zeros; a word of zeros leaves the state as it is."""
+    """Mix in the length, then the bytes as words of 8, the last one padded with zeros; a word of
+    zeros leaves the state as it is."""
     if rows.order is not None:
         states = [state.take(rows.order) for state in states]
     _absorb(states, rows.lengths.view(np.uint64))
@@ -473,8 +577,10 @@ def _absorb_text(states: list[NDArray[np.uint64]], rows: LongestFirst) -> list[N
     while running:
         words = rows.at(place, 8, running).copy().view("<u8")
         complete = rows.reach(place + 7)
-        words[complete:] &= _KEEP.take(rows.lengths[complete:running] - place)  # clears the arbitrary bytes behind a row's end
-        # The format of published hashes skips words of zeros, and a vectorised step cannot skip: such rows get their old state back.
+        # clears the arbitrary bytes behind a row's end
+        words[complete:] &= _KEEP.take(rows.lengths[complete:running] - place)
+        # The format of published hashes skips words of zeros, and a vectorised step cannot skip:
+        # such rows get their old state back.
         empty = None if words.min() else np.flatnonzero(words == 0)
         before = [] if empty is None else [state[empty] for state in states]
         _absorb([state[:running] for state in states], words)
@@ -498,8 +604,10 @@ def _absorb_at(states: Sequence[NDArray[np.uint64]], rows: NDArray[np.intp]) -> 
 
 
 def _absorb(states: Sequence[NDArray[np.uint64]], words: NDArray[np.uint64]) -> None:
-    """Mix a word into each state, in place: the finalizer of splitmix64 (Steele, Lea and Flood 2014), a bijection."""
-    # In place, with one spare array that stays in the cache: the steps are so cheap that fetching memory for new arrays would dominate.
+    """Mix a word into each state, in place: the finalizer of splitmix64 (Steele, Lea and Flood
+    2014), a bijection."""
+    # In place, with one spare array that stays in the cache: the steps are so cheap that fetching
+    # memory for new arrays would dominate.
     spare = np.empty(len(words), np.uint64)
     for state in states:
         state ^= words

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of numbers and settings that users give, and exact sums of budgets.
 
-Every check tests that a value is good, never that it is bad: all comparisons with NaN are false, so NaN is refused.
+Every check tests that a value is good, never that it is bad: all comparisons with NaN are false, so
+NaN is refused.
 
-Every message says what was expected, what was given and how to fix it. Call the checks with a keyword: `positive(epsilon=eps)`.
+Every message says what was expected, what was given and how to fix it. Call the checks with a
+keyword: `positive(epsilon=eps)`.
 
-A budget is read as the decimal number that its shortest representation shows, so that three charges of 0.1 are 0.3 and not a little more.
-A guarantee is rounded up, a share of a budget down.
+A budget is read as the decimal number that its shortest representation shows, so that three charges
+of 0.1 are 0.3 and not a little more. A guarantee is rounded up, a share of a budget down.
 """
 
 import contextlib
@@ -31,7 +33,8 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class DefaultColumn(str):
-    """The name of a label column that the caller did not name. By its type it is told from the same name given explicitly."""
+    """The name of a label column that the caller did not name. By its type it is told from the same
+    name given explicitly."""
 
     __slots__ = ()
 
@@ -40,10 +43,15 @@ DEFAULT_COLUMN = DefaultColumn("label")
 
 
 def shown(value: object) -> str:
-    """Show a value in a message: a number or a short text as it is, of anything else the type, since it may hold labels."""
+    """Show a value in a message: a number or a short text as it is, of anything else the type,
+    since it may hold labels."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _SHOWN else f"a text of {len(value)} characters"
-    return repr(value) if value is None or isinstance(value, numbers.Number | np.generic) else type(value).__name__
+    return (
+        repr(value)
+        if value is None or isinstance(value, numbers.Number | np.generic)
+        else type(value).__name__
+    )
 
 
 def _single(named: dict[str, object]) -> tuple[str, object]:
@@ -58,7 +66,8 @@ def _real(name: str, value: object, expected: str, fix: str) -> float:
 
 
 def floats(**named: object) -> NDArray[np.float64]:
-    """Check an array of real numbers, NaN among them, and return it as float64; masked ones would be what lies beneath the mask."""
+    """Check an array of real numbers, NaN among them, and return it as float64; masked ones would
+    be what lies beneath the mask."""
     name, value = _single(named)
     unmasked(**named)
     with contextlib.suppress(TypeError, ValueError):
@@ -69,10 +78,13 @@ def floats(**named: object) -> NDArray[np.float64]:
 
 
 def unmasked(**named: object) -> None:
-    """Refuse an array of which values are masked: as a plain array they would be what lies beneath the mask."""
+    """Refuse an array of which values are masked: as a plain array they would be what lies beneath
+    the mask."""
     name, value = _single(named)
     if hides(value):
-        raise InvalidInput(f"Expected {name} without masked values, got some. Fill them, or leave their rows out.")
+        raise InvalidInput(
+            f"Expected {name} without masked values, got some. Fill them, or leave their rows out."
+        )
 
 
 def hides(value: object) -> bool:
@@ -124,7 +136,10 @@ def one_of(allowed: Iterable[str], /, *, fix: str = "", **named: object) -> str:
     names = list(allowed)
     if isinstance(value, str) and value in names:
         return value
-    raise InvalidInput(f"Expected {name} to be one of {', '.join(names)}; got {shown(value)}.{suggest(value, names)} {fix}".rstrip())
+    raise InvalidInput(
+        f"Expected {name} to be one of {', '.join(names)}; got"
+        f" {shown(value)}.{suggest(value, names)} {fix}".rstrip()
+    )
 
 
 def changes_of(kind: type[Any], changes: Iterable[str]) -> None:
@@ -142,15 +157,23 @@ def boolean(**named: object) -> bool:
 
 
 def function(*, takes: str, none: bool = False, **named: object) -> None:
-    """Check that a value can be called, or is None where `none` allows it; `takes` says what it is called with, for the message."""
+    """Check that a value can be called, or is None where `none` allows it; `takes` says what it is
+    called with, for the message."""
     name, value = _single(named)
     if not callable(value) and not (none and value is None):
-        raise InvalidInput(f"Expected {name} as a function of {takes}{' or None' if none else ''}, got {shown(value)}.")
+        raise InvalidInput(
+            f"Expected {name} as a function of {takes}{' or None' if none else ''}, got"
+            f" {shown(value)}."
+        )
 
 
 def suggest(given: object, known: Iterable[str]) -> str:
     """Suggest the nearest known names, " Did you mean ...?", or nothing."""
-    near = difflib.get_close_matches(given, list(known), n=3, cutoff=0.55) if isinstance(given, str) else []
+    near = (
+        difflib.get_close_matches(given, list(known), n=3, cutoff=0.55)
+        if isinstance(given, str)
+        else []
+    )
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
@@ -160,10 +183,13 @@ def quoted(names: Iterable[object]) -> str:
 
 
 def differences(kept: object, now: object, name: str = "") -> Iterator[str]:
-    """Yield the names at which two descriptions differ; with `(kept ..., now ...)` if both are plain settings."""
+    """Yield the names at which two descriptions differ; with `(kept ..., now ...)` if both are
+    plain settings."""
     if isinstance(kept, Mapping) and isinstance(now, Mapping):
         for key in sorted(kept.keys() | now.keys()):
-            yield from differences(kept.get(key), now.get(key), f"{name}.{key}" if name else str(key))
+            yield from differences(
+                kept.get(key), now.get(key), f"{name}.{key}" if name else str(key)
+            )
     elif isinstance(kept, list) and isinstance(now, list) and len(kept) == len(now):
         for i, pair in enumerate(zip(kept, now, strict=True)):
             yield from differences(*pair, f"{name}[{i}]")
@@ -184,16 +210,21 @@ def _setting(value: object) -> str:
 
 
 def joined(names: Iterable[str]) -> str:
-    """Join names of columns to one text, with commas in names escaped: different lists give different texts."""
+    """Join names of columns to one text, with commas in names escaped: different lists give
+    different texts."""
     return ",".join(name.replace("\\", "\\\\").replace(",", "\\,") for name in names)
 
 
 def parted(text: str) -> list[str]:
     """Take apart what `joined` made."""
-    return [re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL) for name in re.findall(r"(?:[^\\,]|\\.)+", text, re.DOTALL)]
+    return [
+        re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL)
+        for name in re.findall(r"(?:[^\\,]|\\.)+", text, re.DOTALL)
+    ]
 
 
-# Exact sums of budgets ----------------------------------------------------------------------------------------------------------------
+# Exact sums of budgets
+# --------------------------------------------------------------------------------------------------
 
 
 def exact(value: float) -> Fraction:
@@ -211,7 +242,8 @@ def float_up(value: Fraction) -> float:
 
 
 def float_down(value: Fraction, *, binary: bool = False) -> float:
-    """Round down to the greatest float that is not above `value`, as the decimal number that it shows; if asked for, as the binary one."""
+    """Round down to the greatest float that is not above `value`, as the decimal number that it
+    shows; if asked for, as the binary one."""
     near = float(value)
     read = Fraction(near) if binary else exact(near)
     return near if read <= value else math.nextafter(near, -math.inf)
@@ -223,7 +255,8 @@ def sum_up(values: Iterable[float]) -> float:
 
 
 def left_of(total: float, part: float, what: str = "the prior") -> float:
-    """Compute the budget that is left after a part, rounded down so that the decimals as written never sum to more than the total.
+    """Compute the budget that is left after a part, rounded down so that the decimals as written
+    never sum to more than the total.
 
     Parameters
     ----------
@@ -234,9 +267,12 @@ def left_of(total: float, part: float, what: str = "the prior") -> float:
     whole, first = exact(epsilon(total)), exact(epsilon(part))
     if not first < whole:
         raise InvalidInput(
-            f"Expected {what} to cost less than the total epsilon={total!r}, got {part!r}. Lower it: something must be left for labels."
+            f"Expected {what} to cost less than the total epsilon={total!r}, got {part!r}. Lower"
+            " it: something must be left for labels."
         )
     rest = float_down(whole - first)
     if not rest > 0:
-        raise InvalidInput(f"Expected {what} to leave something of epsilon={total!r}, got {part!r}. Lower it.")
+        raise InvalidInput(
+            f"Expected {what} to leave something of epsilon={total!r}, got {part!r}. Lower it."
+        )
     return rest

@@ -29,7 +29,7 @@ LabelDPWarning
 ├── SeparationWarning    coefficients of a regression grow without bound
 ├── UnmeasuredWarning    no row, or too few, can measure a model
 ├── UnrecordedWarning    nothing keeps a record of this spend
-└── UntrainedWarning     no step of a training changed the model, or it predicts the same for all rows
+└── UntrainedWarning     a training changed nothing, or a model predicts the same for all rows
 """
 
 import sys
@@ -45,8 +45,8 @@ _held: ContextVar["list[LabelDPWarning] | None"] = ContextVar("labeldp_held", de
 class ChargesUnwarned:
     """A `with` block that, if it is `strict`, refuses a new charge before which `warn` was called.
 
-    Until a run is charged, resumed or repeated, warnings are held back: only then is it known whether there is a charge to refuse. No
-    warning ends a run that is charged.
+    Until a run is charged, resumed or repeated, warnings are held back: only then is it known
+    whether there is a charge to refuse. No warning ends a run that is charged.
     """
 
     def __init__(self, strict: bool) -> None:
@@ -55,21 +55,31 @@ class ChargesUnwarned:
     def __enter__(self) -> None:
         self._token = _held.set([] if self._strict else None)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         unwarned_no_more()
         _held.reset(self._token)
 
 
 def require_unwarned() -> None:
-    """Refuse a charge that is strict, if anything was warned of before it: InvalidInput with the first warning."""
+    """Refuse a charge that is strict, if anything was warned of before it: InvalidInput with the
+    first warning."""
     if held := _held.get():
         first, refused = held[0], "{} What is strict is refused for this; nothing was charged."
         held.clear()
-        raise InvalidInput(refused.format(first), cli=f"{first.cli or first} --strict refuses this; nothing was charged.")
+        raise InvalidInput(
+            refused.format(first),
+            cli=f"{first.cli or first} --strict refuses this; nothing was charged.",
+        )
 
 
 def unwarned_no_more() -> None:
-    """Issue the warnings that were held back, and hold back no more: a run is charged, resumed or repeated, or there was none."""
+    """Issue the warnings that were held back, and hold back no more: a run is charged, resumed or
+    repeated, or there was none."""
     held = _held.get()
     _held.set(None)
     for warning in held or ():
@@ -77,15 +87,18 @@ def unwarned_no_more() -> None:
 
 
 def warn(warning: "LabelDPWarning", *, refusable: bool = True) -> None:
-    """Issue a warning at the caller's line: the nearest code outside of the package. `ChargesUnwarned` may hold back a `refusable` one."""
+    """Issue a warning at the caller's line: the nearest code outside of the package.
+    `ChargesUnwarned` may hold back a `refusable` one."""
     held = _held.get()
     if held is not None and refusable:
         held.append(warning)
         return
-    # The number of our own frames differs from call to call, and Python hides a warning of one line after the first: so each warning is
-    # issued at the user's line, which is counted out here.
+    # The number of our own frames differs from call to call, and Python hides a warning of one line
+    # after the first: so each warning is issued at the user's line, which is counted out here.
     level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "labeldp":
+    while (
+        frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "labeldp"
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(warning, stacklevel=level)
 
@@ -107,19 +120,23 @@ class LabelDPError(Exception):
 
 
 class InvalidInput(LabelDPError, ValueError):
-    """A value that was passed in is not allowed: what was expected, what was given, how to fix it."""
+    """A value that was passed in is not allowed: what was expected, what was given, how to fix
+    it."""
 
 
 class ClassMismatch(InvalidInput):
-    """The classes that were declared for a label column are not its classes: a label is none of them, or its type cannot hold them."""
+    """The classes that were declared for a label column are not its classes: a label is none of
+    them, or its type cannot hold them."""
 
 
 class WrongType(InvalidInput, TypeError):
-    """An estimator stopped on these inputs with a TypeError, before anything was charged: this is one, too, for who waits for one."""
+    """An estimator stopped on these inputs with a TypeError, before anything was charged: this is
+    one, too, for who waits for one."""
 
 
 class BudgetExceeded(LabelDPError):
-    """The ledger refused a charge: it states the requested and the remaining epsilon, and where it lies."""
+    """The ledger refused a charge: it states the requested and the remaining epsilon, and where it
+    lies."""
 
 
 class LedgerError(LabelDPError):
@@ -127,7 +144,8 @@ class LedgerError(LabelDPError):
 
 
 class RowsOverlap(LedgerError):
-    """A charge with overlap="refuse" covers rows that an earlier run has covered: the message names the run and the number of rows."""
+    """A charge with overlap="refuse" covers rows that an earlier run has covered: the message names
+    the run and the number of rows."""
 
 
 class MissingExtra(LabelDPError, ImportError):
@@ -142,7 +160,9 @@ def needs_torch() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingExtra("Expected torch, which is not installed. pip install 'labeldp[torch]'") from None
+        raise MissingExtra(
+            "Expected torch, which is not installed. pip install 'labeldp[torch]'"
+        ) from None
 
 
 class ReleaseError(LabelDPError):
@@ -158,11 +178,13 @@ class LabelDPWarning(UserWarning):
 
 
 class DomainLeakWarning(LabelDPWarning):
-    """The classes were inferred from the private labels, as requested: which classes occur is not protected."""
+    """The classes were inferred from the private labels, as requested: which classes occur is not
+    protected."""
 
 
 class HighRateWarning(LabelDPWarning):
-    """A learning rate is far too high for its optimizer, for example one meant for SGD given to AdamW."""
+    """A learning rate is far too high for its optimizer, for example one meant for SGD given to
+    AdamW."""
 
 
 class LargeEpsilonWarning(LabelDPWarning):
@@ -174,7 +196,8 @@ class LeftOutWarning(LabelDPWarning):
 
 
 class LostClassWarning(LabelDPWarning):
-    """A model gives a class practically no probability, though the noisy labels say that it occurs."""
+    """A model gives a class practically no probability, though the noisy labels say that it
+    occurs."""
 
 
 class MergedClassesWarning(LabelDPWarning):
@@ -182,15 +205,18 @@ class MergedClassesWarning(LabelDPWarning):
 
 
 class MisfitWarning(LabelDPWarning):
-    """A linear model by the exact likelihood contradicts unbiased least squares: its errors are not normal, as of skewed numbers."""
+    """A linear model by the exact likelihood contradicts unbiased least squares: its errors are not
+    normal, as of skewed numbers."""
 
 
 class NoisyVotesWarning(LabelDPWarning):
-    """The teachers of PATE are so few, or the noise so large, that answers are often wrong even where all teachers agree."""
+    """The teachers of PATE are so few, or the noise so large, that answers are often wrong even
+    where all teachers agree."""
 
 
 class PriorQuestionsWarning(LabelDPWarning):
-    """A figure without covariates is computed from rows that were asked by a prior, as if the prior did not tell rows apart."""
+    """A figure without covariates is computed from rows that were asked by a prior, as if the prior
+    did not tell rows apart."""
 
 
 class RareCategoriesWarning(LabelDPWarning):
@@ -198,16 +224,18 @@ class RareCategoriesWarning(LabelDPWarning):
 
 
 class RawLabelsWarning(LabelDPWarning):
-    """Raw labels reach a private estimator through another one, which charges for each of its fits, or they measure a model that learned
-    from them."""
+    """Raw labels reach a private estimator through another one, which charges for each of its fits,
+    or they measure a model that learned from them."""
 
 
 class RepeatWarning(LabelDPWarning):
-    """The stored answer of an earlier run was returned at no cost; the labels of this call were not read."""
+    """The stored answer of an earlier run was returned at no cost; the labels of this call were not
+    read."""
 
 
 class SeenRowsWarning(LabelDPWarning):
-    """A model is measured on noisy labels that it learned from, which measures how well it fits their noise."""
+    """A model is measured on noisy labels that it learned from, which measures how well it fits
+    their noise."""
 
 
 class SeededNoiseWarning(LabelDPWarning):
@@ -215,16 +243,19 @@ class SeededNoiseWarning(LabelDPWarning):
 
 
 class SeparationWarning(LabelDPWarning):
-    """The likelihood of a regression grows without bound, or hardly falls, along some coefficients: these have no finite estimate."""
+    """The likelihood of a regression grows without bound, or hardly falls, along some coefficients:
+    these have no finite estimate."""
 
 
 class UnmeasuredWarning(LabelDPWarning):
-    """No row could be held out to measure the model without bias, so no quality is estimated; or a score's interval excludes nothing."""
+    """No row could be held out to measure the model without bias, so no quality is estimated; or a
+    score's interval excludes nothing."""
 
 
 class UntrainedWarning(LabelDPWarning):
-    """No step of a training changed the net, or a fitted model predicts nearly the same for all rows."""
+    """No step of a training changed the net, or a model predicts nearly the same for all rows."""
 
 
 class UnrecordedWarning(LabelDPWarning):
-    """The charge is in no durable ledger, so nothing prevents the same budget from being spent again."""
+    """The charge is in no durable ledger, so nothing prevents the same budget from being spent
+    again."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from labeldp._validate import sum_up
 
 WHICH_CLASSES = "which classes occur"
-"""The exception from a guarantee whose classes were read off the private labels: no epsilon covers this fact."""
+"""The exception from a guarantee whose classes were read off the private labels: no epsilon covers
+this fact."""
 DECLARED = "declared"
 """The kind of event of labels that another mechanism than labeldp drew."""
 OWN_NAME = "own_name"
@@ -16,22 +17,27 @@ OWN_NAME = "own_name"
 
 
 def columns_of(column: str, event: Mapping[str, object]) -> tuple[str, ...]:
-    """Read from an event which columns it concerns: those that it lists, or else the only one, `column`."""
+    """Read from an event which columns it concerns: those that it lists, or else the only one,
+    `column`."""
     asked = event.get("law", event.get("query"))
     listed = asked.get("columns") if isinstance(asked, Mapping) else None
     return tuple(map(str, listed)) if isinstance(listed, list | tuple) and listed else (column,)
 
 
 def own_name(event: Mapping[str, object]) -> str | None:
-    """Read from an event the name that labels without `column=` carried; None if they had none, or if their column was named."""
+    """Read from an event the name that labels without `column=` carried; None if they had none, or
+    if their column was named."""
     asked = event.get("law", event.get("query"))
     found = asked.get(OWN_NAME) if isinstance(asked, Mapping) else None
     return found if isinstance(found, str) else None
 
 
 def private_names(receipts: "Iterable[Receipt]") -> set[str]:
-    """List the names of all columns whose labels these runs have read, and those that labels without `column=` carried."""
-    return {name for receipt in receipts for name in (*receipt.columns, own_name(receipt.event)) if name}
+    """List the names of all columns whose labels these runs have read, and those that labels
+    without `column=` carried."""
+    return {
+        name for receipt in receipts for name in (*receipt.columns, own_name(receipt.event)) if name
+    }
 
 
 def guarantee_text(epsilon: float, delta: float, who: str, except_for: str = "") -> str:
@@ -61,8 +67,8 @@ class Receipt:
     run_id : str
         128 random bits in hexadecimal, made with the charge; the same id means the same charge.
     dataset, column : str
-        The charged account; `dataset` is "" if the run has no durable ledger. Of a charge on several columns `column` joins their names
-        by commas, and `columns` lists them.
+        The charged account; `dataset` is "" if the run has no durable ledger. Of a charge on
+        several columns `column` joins their names by commas, and `columns` lists them.
     unit : str
         The unit of protection: "row", or the name of the column that names the person.
     max_rows_per_unit : int
@@ -80,9 +86,11 @@ class Receipt:
     charged_at : str
         ISO 8601 time of the charge, UTC.
     repeated : bool
-        True if the answer of this run came back to a later request, whose labels were not read. Two receipts of one run are equal.
+        True if the answer of this run came back to a later request, whose labels were not read. Two
+        receipts of one run are equal.
     rows_over_the_cap : int
-        Rows for which the run draws nothing, as their units have more than `max_rows_per_unit`. It is public, as the units are.
+        Rows for which the run draws nothing, as their units have more than `max_rows_per_unit`. It
+        is public, as the units are.
     """
 
     run_id: str
@@ -112,7 +120,8 @@ class Receipt:
 
     @property
     def except_for(self) -> str:
-        """The exception from the guarantee, "" for none: which classes occur, if they were inferred from the labels."""
+        """The exception from the guarantee, "" for none: which classes occur, if they were inferred
+        from the labels."""
         asked = self.event.get("law", self.event.get("query"))
         return WHICH_CLASSES if isinstance(asked, Mapping) and asked.get("classes_inferred") else ""
 
@@ -120,19 +129,36 @@ class Receipt:
     def guarantee(self) -> str:
         """The guarantee in words."""
         cap = self.max_rows_per_unit
-        who = self.unit if self.unit == "row" else f"{self.unit} (at most {cap} row{'s' * (cap != 1)} each)"
-        return guarantee_text(self.epsilon if self.secure else math.inf, self.delta, who, self.except_for)
+        who = (
+            self.unit
+            if self.unit == "row"
+            else f"{self.unit} (at most {cap} row{'s' * (cap != 1)} each)"
+        )
+        return guarantee_text(
+            self.epsilon if self.secure else math.inf, self.delta, who, self.except_for
+        )
 
     @property
     def declared(self) -> bool:
-        """True if nothing was charged: the labels were drawn by another mechanism, whose law somebody states."""
+        """True if nothing was charged: the labels were drawn by another mechanism, whose law
+        somebody states."""
         return self.event.get("event") == DECLARED
 
     def to_dict(self) -> dict[str, object]:
-        """Return the receipt as JSON-ready data, with rows over the cap and exceptions only if there are some."""
-        # Rare facts are left out, so that receipts written by earlier versions keep their bytes, and so their digests.
-        facts = {name: fact for name in self.__dataclass_fields__ if (fact := getattr(self, name)) or name not in _RARE}
-        return facts | {"event": dict(self.event)} | ({"except_for": self.except_for} if self.except_for else {})
+        """Return the receipt as JSON-ready data, with rows over the cap and exceptions only if
+        there are some."""
+        # Rare facts are left out, so that receipts written by earlier versions keep their bytes,
+        # and so their digests.
+        facts = {
+            name: fact
+            for name in self.__dataclass_fields__
+            if (fact := getattr(self, name)) or name not in _RARE
+        }
+        return (
+            facts
+            | {"event": dict(self.event)}
+            | ({"except_for": self.except_for} if self.except_for else {})
+        )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "Receipt":
@@ -145,10 +171,13 @@ _RARE = ("repeated", "rows_over_the_cap", "except_for")
 
 
 def _shown(value: "Receipt | PrivacySpent", names: Iterable[str]) -> str:
-    """Show a value as dataclasses do: `repeated` only if it is True, and always what the guarantee does not cover."""
+    """Show a value as dataclasses do: `repeated` only if it is True, and always what the guarantee
+    does not cover."""
     facts = {name: getattr(value, name) for name in names if name not in _RARE}
     facts |= {name: told for name in _RARE if (told := getattr(value, name))}
-    return f"{type(value).__name__}({', '.join(f'{name}={fact!r}' for name, fact in facts.items())})"
+    return (
+        f"{type(value).__name__}({', '.join(f'{name}={fact!r}' for name, fact in facts.items())})"
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,15 +195,17 @@ class PrivacySpent:
     secure : bool
         True if every random word came from the operating system's entropy.
     repeated : bool
-        True if an answer among these is of an earlier run, and the labels given for it were not read. What was spent is the same, so it
-        does not count in comparisons.
+        True if an answer among these is of an earlier run, and the labels given for it were not
+        read. What was spent is the same, so it does not count in comparisons.
     except_for : str
-        The exception from the guarantee, "" for none: which classes occur, if they were inferred from the labels.
+        The exception from the guarantee, "" for none: which classes occur, if they were inferred
+        from the labels.
     declared : bool
-        True if some labels were drawn by another mechanism, or were changed after the draw: then their law is a claim, not a proof.
+        True if some labels were drawn by another mechanism, or were changed after the draw: then
+        their law is a claim, not a proof.
     rows_over_the_cap : int
-        The largest number of rows that one of these runs left out, because their units have more rows than its cap. It does not count
-        in comparisons.
+        The largest number of rows that one of these runs left out, because their units have more
+        rows than its cap. It does not count in comparisons.
     """
 
     epsilon: float
@@ -191,7 +222,9 @@ class PrivacySpent:
         return _shown(self, self.__dataclass_fields__)
 
     def __str__(self) -> str:
-        said = guarantee_text(self.epsilon if self.secure else math.inf, self.delta, self.unit, self.except_for)
+        said = guarantee_text(
+            self.epsilon if self.secure else math.inf, self.delta, self.unit, self.except_for
+        )
         more = {
             "not recorded in a ledger": self.secure and not self.recorded and not self.declared,
             "of an earlier run": self.repeated,
@@ -202,22 +235,38 @@ class PrivacySpent:
 
     @property
     def evidence(self) -> str:
-        """The strength of the evidence: "proven", "not recorded" (a charge is in no given ledger), or "declared, not proven"."""
-        return "declared, not proven" if self.declared else "proven" if self.recorded else "not recorded"
+        """The strength of the evidence: "proven", "not recorded" (a charge is in no given ledger),
+        or "declared, not proven"."""
+        return (
+            "declared, not proven"
+            if self.declared
+            else "proven"
+            if self.recorded
+            else "not recorded"
+        )
 
 
 def spent_in_sequence(*spent: PrivacySpent) -> PrivacySpent:
-    """Compute what one unit spent if every part concerned every unit: the sums, rounded up; no guarantee if a part has none."""
-    # Parts with different units (rows here, persons there) have no common guarantee; their names are joined so that nobody overlooks it.
+    """Compute what one unit spent if every part concerned every unit: the sums, rounded up; no
+    guarantee if a part has none."""
+    # Parts with different units (rows here, persons there) have no common guarantee; their names
+    # are joined so that nobody overlooks it.
     units = " and ".join(sorted({each.unit for each in spent})) or "row"
     recorded, secure = all(each.recorded for each in spent), all(each.secure for each in spent)
     uncovered = _together(each.except_for for each in spent)
     repeated, declared = any(each.repeated for each in spent), any(each.declared for each in spent)
     over = max((each.rows_over_the_cap for each in spent), default=0)
     if not secure:  # delta = 1 as well: nothing at all is promised
-        return PrivacySpent(math.inf, 1.0, units, recorded, secure, repeated, uncovered, declared, over)
-    epsilon, delta = sum_up(each.epsilon for each in spent), min(1.0, sum_up(each.delta for each in spent))
-    return PrivacySpent(epsilon, delta, units, recorded, secure, repeated, uncovered, declared, over)
+        return PrivacySpent(
+            math.inf, 1.0, units, recorded, secure, repeated, uncovered, declared, over
+        )
+    epsilon, delta = (
+        sum_up(each.epsilon for each in spent),
+        min(1.0, sum_up(each.delta for each in spent)),
+    )
+    return PrivacySpent(
+        epsilon, delta, units, recorded, secure, repeated, uncovered, declared, over
+    )
 
 
 def _together(exceptions: Iterable[str]) -> str:
@@ -226,18 +275,30 @@ def _together(exceptions: Iterable[str]) -> str:
 
 
 def spent_together(receipts: Iterable[Receipt]) -> PrivacySpent:
-    """Compute what one unit spent on all of these draws, each receipt counted once; see `spent_in_sequence`.
+    """Compute what one unit spent on all of these draws, each receipt counted once; see
+    `spent_in_sequence`.
 
     Parameters
     ----------
     receipts : iterable of Receipt
         For example of a histogram, and of the labels that were drawn with a prior made from it.
     """
-    # A run is charged once, however many of its stages or copies are at hand. Runs on disjoint rows are added all the same: a receipt
-    # does not list rows, so the sum is an upper bound. The ledger, which knows the rows, adds them exactly.
+    # A run is charged once, however many of its stages or copies are at hand. Runs on disjoint rows
+    # are added all the same: a receipt does not list rows, so the sum is an upper bound. The
+    # ledger, which knows the rows, adds them exactly.
     distinct = {receipt.run_id: receipt for receipt in receipts}.values()
     found = (
-        PrivacySpent(r.epsilon, r.delta, r.unit, r.recorded, r.secure, r.repeated, r.except_for, r.declared, r.rows_over_the_cap)
+        PrivacySpent(
+            r.epsilon,
+            r.delta,
+            r.unit,
+            r.recorded,
+            r.secure,
+            r.repeated,
+            r.except_for,
+            r.declared,
+            r.rows_over_the_cap,
+        )
         for r in distinct
     )
     return spent_in_sequence(*found)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw label that cannot be used is refused before a charge, by a text that does not depend on its row, or on how many there are."""
+"""A raw label that cannot be used is refused before a charge, by a text that does not depend on its
+row, or on how many there are."""
 
 import re
 import shlex
@@ -30,10 +31,19 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 3))
 GROUPS = RNG.integers(0, 4, N)
 CLASSES, GRID = ["no", "yes"], ldp.Grid(0, 8, points=5)
-Y = {"classes": np.where(RNG.random(N) < 0.5, "no", "yes").astype(object), "numbers": (RNG.random(N) * 8).astype(object)}
+Y = {
+    "classes": np.where(RNG.random(N) < 0.5, "no", "yes").astype(object),
+    "numbers": (RNG.random(N) * 8).astype(object),
+}
 BAD: dict[str, dict[str, Any]] = {
     "classes": {"none": None, "nan": np.nan, "undeclared": SENTINEL, "number": 1.0},
-    "numbers": {"none": None, "nan": np.nan, "infinite": -np.inf, "text": "12.5", "words": SENTINEL},
+    "numbers": {
+        "none": None,
+        "nan": np.nan,
+        "infinite": -np.inf,
+        "text": "12.5",
+        "words": SENTINEL,
+    },
 }
 ACCOUNT: dict[str, Any] = {"dataset": "d"}
 
@@ -63,21 +73,47 @@ def law_of(kind: str) -> ldp.Law:
 
 OF_NUMBERS = "regressor"
 DOORS: dict[str, Callable[[str, Any], object]] = {
-    "privatize": lambda kind, y: ldp.privatize(y, law_of(kind), classes=classes_of(kind), **ACCOUNT),
-    "series": lambda kind, y: ldp.privatize(pd.Series(y), law_of(kind), classes=classes_of(kind), **ACCOUNT),
-    "columns": lambda kind, y: ldp.privatize(beside(y), of_columns(kind).law(1.0), classes=of_columns(kind), **ACCOUNT),
-    "aggregate": lambda kind, y: ldp.aggregate(y, Histogram(len(classes_of(kind)), 1.0, 4), GROUPS, classes=classes_of(kind), **ACCOUNT),
-    "classifier": lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
-    "several": lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=of_columns(kind), **ACCOUNT).fit(X, beside(y)),
-    "votes": lambda kind, y: NoiseCluster(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
-    "proportions": lambda kind, y: ProportionClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
-    "teachers": lambda kind, y: PATEClassifier(epsilon=200.0, classes=classes_of(kind), **ACCOUNT).fit(X, y),
+    "privatize": lambda kind, y: ldp.privatize(
+        y, law_of(kind), classes=classes_of(kind), **ACCOUNT
+    ),
+    "series": lambda kind, y: ldp.privatize(
+        pd.Series(y), law_of(kind), classes=classes_of(kind), **ACCOUNT
+    ),
+    "columns": lambda kind, y: ldp.privatize(
+        beside(y), of_columns(kind).law(1.0), classes=of_columns(kind), **ACCOUNT
+    ),
+    "aggregate": lambda kind, y: ldp.aggregate(
+        y, Histogram(len(classes_of(kind)), 1.0, 4), GROUPS, classes=classes_of(kind), **ACCOUNT
+    ),
+    "classifier": (
+        lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(
+            X, y
+        )
+    ),
+    "several": (
+        lambda kind, y: ldp.LabelDPClassifier(epsilon=1.0, classes=of_columns(kind), **ACCOUNT).fit(
+            X, beside(y)
+        )
+    ),
+    "votes": (
+        lambda kind, y: NoiseCluster(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(X, y)
+    ),
+    "proportions": (
+        lambda kind, y: ProportionClassifier(epsilon=1.0, classes=classes_of(kind), **ACCOUNT).fit(
+            X, y
+        )
+    ),
+    "teachers": (
+        lambda kind, y: PATEClassifier(epsilon=200.0, classes=classes_of(kind), **ACCOUNT).fit(X, y)
+    ),
     OF_NUMBERS: lambda kind, y: ldp.LabelDPRegressor(epsilon=1.0, range=GRID, **ACCOUNT).fit(X, y),
 }
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in BAD.items() for value in values])
+@pytest.mark.parametrize(
+    ("kind", "value"), [(kind, value) for kind, values in BAD.items() for value in values]
+)
 def test_doors_of_python(door: str, kind: str, value: str) -> None:
     if door == OF_NUMBERS and kind == "classes":
         pytest.skip("learns numbers")
@@ -88,7 +124,9 @@ def test_doors_of_python(door: str, kind: str, value: str) -> None:
             DOORS[door](kind, labels)
         text, seen = str(caught.value), caught.value.__context__ or caught.value.__cause__
         told.add((text, str(seen)))
-        assert not SHOWN.search(text) and SENTINEL not in text and "12.5" not in text and seen is None
+        assert (
+            not SHOWN.search(text) and SENTINEL not in text and "12.5" not in text and seen is None
+        )
     assert len(told) == 1 and "Which row it is would tell of its label" in text
     assert not default_ledger().exists() or not default_ledger().runs()
 
@@ -98,7 +136,8 @@ def masked(labels: np.ndarray, row: int | None) -> Any:
 
 
 @pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("door", [door for door in DOORS if door != "series"])  # pandas makes NaN of what is masked
+# pandas makes NaN of what is masked
+@pytest.mark.parametrize("door", [door for door in DOORS if door != "series"])
 @pytest.mark.parametrize("kind", BAD)
 def test_what_a_mask_hides_is_no_label(door: str, kind: str, listed: bool) -> None:
     if door == OF_NUMBERS and kind == "classes":
@@ -114,9 +153,13 @@ def test_what_a_mask_hides_is_no_label(door: str, kind: str, listed: bool) -> No
 
 
 @pytest.mark.parametrize("form", [lambda Y: Y, list])
-def test_what_a_mask_hides_in_an_array_of_several_columns_is_no_label(form: Callable[[Any], Any]) -> None:
+def test_what_a_mask_hides_in_an_array_of_several_columns_is_no_label(
+    form: Callable[[Any], Any],
+) -> None:
     columns = ldp.LabelColumns({"y": [0, 1], "other": [0, 1]})
-    Y = np.ma.stack([masked(np.arange(N) % 2, ROWS[0]), masked(np.arange(N) // 2 % 2, None)], axis=1)
+    Y = np.ma.stack(
+        [masked(np.arange(N) % 2, ROWS[0]), masked(np.arange(N) // 2 % 2, None)], axis=1
+    )
     for door in (
         lambda: ldp.privatize(form(Y), columns.law(1.0), classes=columns, **ACCOUNT),
         lambda: ldp.LabelDPClassifier(epsilon=1.0, classes=columns, **ACCOUNT).fit(X, form(Y)),
@@ -137,7 +180,9 @@ def test_the_first_row_is_as_any_other_if_classes_are_read_off(value: Any) -> No
     told = set()
     for row in (0, *ROWS):
         with pytest.raises(InvalidInput) as caught:
-            ldp.LabelDPClassifier(epsilon=1.0, classes="infer", **ACCOUNT).fit(X, bad("classes", value, (row,)))
+            ldp.LabelDPClassifier(epsilon=1.0, classes="infer", **ACCOUNT).fit(
+                X, bad("classes", value, (row,))
+            )
         told.add((str(caught.value), caught.value.__context__))
     assert len(told) == 1
 
@@ -150,9 +195,14 @@ def test_of_two_bad_labels_neither_is_the_first(tmp_path: Path, values: tuple[An
         labels[other] = values[1]
         with pytest.raises(InvalidInput) as caught:
             DOORS["privatize"]("classes", labels)
-        pq.write_table(pa.table({"id": np.arange(N), "y": labels.tolist()}), tmp_path / "in.parquet")
+        pq.write_table(
+            pa.table({"id": np.arange(N), "y": labels.tolist()}), tmp_path / "in.parquet"
+        )
         code, _, text = run(
-            *shlex.split(f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out {tmp_path}/o.parquet")
+            *shlex.split(
+                f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes"
+                f" --out {tmp_path}/o.parquet"
+            )
         )
         assert code == 4
         told.add((str(caught.value), text))
@@ -160,17 +210,25 @@ def test_of_two_bad_labels_neither_is_the_first(tmp_path: Path, values: tuple[An
 
 
 def test_labels_that_are_no_text_are_as_any_others(tmp_path: Path) -> None:
-    text = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(np.array([0, 2, 8], np.int32)), pa.py_buffer(b"no\xff\xfesecr")])
+    text = pa.Array.from_buffers(
+        pa.string(),
+        2,
+        [None, pa.py_buffer(np.array([0, 2, 8], np.int32)), pa.py_buffer(b"no\xff\xfesecr")],
+    )
     pq.write_table(pa.table({"id": [1, 2], "y": text}), tmp_path / "in.parquet")
     code, _, said = run(
-        *shlex.split(f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out {tmp_path}/o.parquet")
+        *shlex.split(
+            f"release {tmp_path}/in.parquet --label y --epsilon 1 --id id --classes no,yes --out"
+            f" {tmp_path}/o.parquet"
+        )
     )
     assert code == 4 and "Which row it is would tell of its label" in said and "secr" not in said
 
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
 def test_labels_of_a_type_that_is_numeric(kind: str) -> None:
-    """Arrays of floats take another way than objects, where scikit-learn would look for NaN first."""
+    """Arrays of floats take another way than objects, where scikit-learn would look for NaN
+    first."""
     classes = GRID if kind == "numbers" else [0.0, 1.0]
     for value in (np.nan, np.inf):
         told = set()
@@ -182,7 +240,9 @@ def test_labels_of_a_type_that_is_numeric(kind: str) -> None:
                 lambda y: ldp.LabelDPClassifier(epsilon=1.0, classes="infer", **ACCOUNT).fit(X, y),
                 lambda y: ldp.LabelDPRegressor(epsilon=1.0, range=(0, 1), **ACCOUNT).fit(X, y),
             ):
-                with pytest.raises(InvalidInput, match="Which row it is would tell of its label") as caught:
+                with pytest.raises(
+                    InvalidInput, match="Which row it is would tell of its label"
+                ) as caught:
                     fit(labels)
                 assert not SHOWN.search(str(caught.value))
                 told.add(str(caught.value))
@@ -201,7 +261,11 @@ def test_the_way_to_find_it_that_the_message_names_finds_it() -> None:
             DOORS["privatize"](kind, labels)
         told = re.search(expression, str(caught.value))
         assert told is not None
-        names: dict[str, Any] = {"numpy": np, "pandas": pd, "labels": pd.Series(labels) if value is None else labels}
+        names: dict[str, Any] = {
+            "numpy": np,
+            "pandas": pd,
+            "labels": pd.Series(labels) if value is None else labels,
+        }
         *first, last = told.groups()
         for each in first:
             exec(each, names)
@@ -217,14 +281,22 @@ def table_of(kind: str, value: Any, rows: tuple[int, ...], ending: str) -> pa.Ta
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return None  # a column of one type cannot hold it
     return pa.table(
-        {"id": [f"p{i}" for i in range(N)], "x": X[:, 0], "group": [f"g{g}" for g in GROUPS], "extra": ["u", "v"] * (N // 2), "y": column}
+        {
+            "id": [f"p{i}" for i in range(N)],
+            "x": X[:, 0],
+            "group": [f"g{g}" for g in GROUPS],
+            "extra": ["u", "v"] * (N // 2),
+            "y": column,
+        }
     )
 
 
 COMMANDS = {
     "release": "release {source} --label y --epsilon 1 --id id {classes} --out {out}",
     "several": "release {source} --label y,extra --epsilon 1 --id id {several} --out {out}",
-    "train": "train {source} --label y --features x --epsilon 1 {classes} --model {model} --out {out}",
+    "train": (
+        "train {source} --label y --features x --epsilon 1 {classes} --model {model} --out {out}"
+    ),
     "aggregate": "aggregate {source} --label y --group group --epsilon 1 {classes} --out {out}",
     "peer": "peer {source} --label y --group group {classes} --flip .3 --out {out}",
 }
@@ -232,7 +304,9 @@ COMMANDS = {
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize("command", ["release", "several", "train", "aggregate", "peer"])
-@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in BAD.items() for value in values])
+@pytest.mark.parametrize(
+    ("kind", "value"), [(kind, value) for kind, values in BAD.items() for value in values]
+)
 def test_commands(tmp_path: Path, command: str, ending: str, kind: str, value: str) -> None:
     if kind == "numbers" and command in ("aggregate", "peer"):
         pytest.skip("has no range")

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects seen in published label-DP code, one test each: the defect is planted where that is possible, and what is here catches it.
+"""Defects seen in published label-DP code, one test each: the defect is planted where that is
+possible, and what is here catches it.
 
-Left out is what has no counterpart here yet: accountants of canary games (an empirical audit) and ensembles of teachers.
+Left out is what has no counterpart here yet: accountants of canary games (an empirical audit) and
+ensembles of teachers.
 """
 
 import ast
@@ -52,10 +54,15 @@ def planted():
 
 
 def classifier(**facts):
-    return ldp.LabelDPClassifier(LogisticRegression(), classes=range(4), **({"noise": ldp.SeededNoise(0), "random_state": 0} | facts))
+    return ldp.LabelDPClassifier(
+        LogisticRegression(),
+        classes=range(4),
+        **({"noise": ldp.SeededNoise(0), "random_state": 0} | facts),
+    )
 
 
-# 1, 2, 9, 11, 17, 18: laws ----------------------------------------------------------------------------------------------------------
+# 1, 2, 9, 11, 17, 18: laws
+# --------------------------------------------------------------------------------------------------
 
 
 def test_01_a_label_outside_the_candidates_is_drawn_among_all_classes(planted):
@@ -78,7 +85,10 @@ def test_01_a_label_outside_the_candidates_is_drawn_among_all_classes(planted):
     assert ldp.exact_epsilon(ldp.RRTopK(5, 1.0, 2).matrix([5, 4, 3, 2, 1], exact=True)) <= 1.0
 
 
-@pytest.mark.parametrize(("prior", "epsilon"), [([0.2] * 5, 0.3), ([0.2] * 5, 0.69), ([0.35, 0.25, 0.2, 0.12, 0.08], 1.0)])
+@pytest.mark.parametrize(
+    ("prior", "epsilon"),
+    [([0.2] * 5, 0.3), ([0.2] * 5, 0.69), ([0.35, 0.25, 0.2, 0.12, 0.08], 1.0)],
+)
 def test_02_the_number_of_candidates_is_off_by_one(prior, epsilon):
     k, gain = np.arange(1, 6), math.exp(epsilon)
     objective = gain / (gain + k - 1) * np.cumsum(prior)
@@ -92,7 +102,12 @@ def test_02_the_number_of_candidates_is_off_by_one(prior, epsilon):
 def test_09_a_large_epsilon_bypasses_the_noise(epsilon):
     bypass = np.eye(3)
     assert ldp.exact_epsilon(bypass) == math.inf
-    for law in (ldp.RandomizedResponse(3, epsilon), ldp.SubsetSelection(5, epsilon), ldp.PriorSplit(3, epsilon), ldp.AutoLaw(3, epsilon)):
+    for law in (
+        ldp.RandomizedResponse(3, epsilon),
+        ldp.SubsetSelection(5, epsilon),
+        ldp.PriorSplit(3, epsilon),
+        ldp.AutoLaw(3, epsilon),
+    ):
         probabilities = [cell.probability for cell in law.profile(law.side_row())]
         assert min(probabilities) > 0 and max(probabilities) < 1
         assert law.exact_epsilon(law.side_row()) <= epsilon
@@ -105,30 +120,45 @@ def test_11_the_analysed_mechanism_is_not_the_one_that_runs(planted):
         name: ClassVar[str] = "planted"
 
         def sample(self, labels, words_, side):
-            return ldp.RandomizedResponse(self.n_classes, 1.5 * self.epsilon).sample(labels, words_, side)
+            return ldp.RandomizedResponse(self.n_classes, 1.5 * self.epsilon).sample(
+                labels, words_, side
+            )
 
     with pytest.raises(AssertionError):
         check_law(Louder(4, 1.0))
 
 
 def test_17_probabilities_are_rounded_floats():
-    """Every probability of a sampler is a whole number of 64-bit words, over the number of sets it is shared by; noise is never numpy's."""
+    """Every probability of a sampler is a whole number of 64-bit words, over the number of sets it
+    is shared by; noise is never numpy's."""
     for law in (RR, ldp.RRTopK(5, 1.0, 3), ldp.PriorSplit(5, 1.0), ldp.SubsetSelection(5, 1.0, 2)):
         for cell in law.profile(law.side_row()):
             assert (cell.probability * 2**64 * math.comb(4, 2) * math.comb(4, 1)).denominator == 1
     for folder in ("laws", "noise", "ledger", "custody"):
         for path in (SOURCES / folder).glob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
-                name = node.attr if isinstance(node, ast.Attribute) else node.module if isinstance(node, ast.ImportFrom) else ""
-                assert name != "random" or (isinstance(node, ast.Attribute) and ast.unparse(node) != "np.random"), path
+                name = (
+                    node.attr
+                    if isinstance(node, ast.Attribute)
+                    else node.module
+                    if isinstance(node, ast.ImportFrom)
+                    else ""
+                )
+                assert name != "random" or (
+                    isinstance(node, ast.Attribute) and ast.unparse(node) != "np.random"
+                ), path
 
 
 def test_18_another_mechanism_is_called_randomized_response(planted):
-    """The largest of one-hot scores with Laplace noise: its own table has another epsilon than its name says."""
-    keep = 1 - math.exp(-1) * 0.75  # two classes, scale 1: P[difference of two Laplace variables > -1]
+    """The largest of one-hot scores with Laplace noise: its own table has another epsilon than its
+    name says."""
+    # two classes, scale 1: P[difference of two Laplace variables > -1]
+    keep = 1 - math.exp(-1) * 0.75
     table = np.array([[keep, 1 - keep], [1 - keep, keep]])
     assert abs(ldp.exact_epsilon(table) - 1.0) > 0.03
-    assert ldp.exact_epsilon(ldp.RandomizedResponse(2, 1.0).matrix(exact=True)) == pytest.approx(1.0, abs=1e-15)
+    assert ldp.exact_epsilon(ldp.RandomizedResponse(2, 1.0).matrix(exact=True)) == pytest.approx(
+        1.0, abs=1e-15
+    )
 
     @planted
     @dataclass(frozen=True)
@@ -137,30 +167,47 @@ def test_18_another_mechanism_is_called_randomized_response(planted):
 
         def table(self, side_row):
             found = super().table(side_row)
-            return type(found)(found.outputs, tuple(Fraction(p) for p in (keep, 1 - keep, 0, 0)), found.index)
+            return type(found)(
+                found.outputs, tuple(Fraction(p) for p in (keep, 1 - keep, 0, 0)), found.index
+            )
 
     with pytest.raises(AssertionError):
         check_law(Misnamed(2, 1.0))
 
 
-# 3, 4, 5, 6, 7, 8, 10, 12, 15: custody ----------------------------------------------------------------------------------------------
+# 3, 4, 5, 6, 7, 8, 10, 12, 15: custody
+# ----------------------------------------------------------------------------------------------
 
 
 def test_03_fresh_noise_in_every_epoch_at_the_price_of_one(ledger):
-    epochs = [ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger).hard_codes() for _ in range(3)]
-    assert all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:]) and ledger.spent("d", "label") == 1.0
+    epochs = [
+        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger).hard_codes()
+        for _ in range(3)
+    ]
+    assert (
+        all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:])
+        and ledger.spent("d", "label") == 1.0
+    )
     ldp.privatize(LABELS, RR, dataset="loader", ledger=ledger)
     with pytest.raises(ldp.LedgerError, match="redraw"):
         ldp.privatize(LABELS, RR, dataset="loader", ledger=ledger)
-    assert not np.array_equal(ldp.privatize(LABELS, RR).hard_codes(), ldp.privatize(LABELS, RR).hard_codes())  # what fresh noise looks like
+    # what fresh noise looks like
+    assert not np.array_equal(
+        ldp.privatize(LABELS, RR).hard_codes(), ldp.privatize(LABELS, RR).hard_codes()
+    )
 
 
 def test_04_noise_from_a_published_seed(ledger, tmp_path):
-    """Who knows the seed draws the same noise. Seeds of training never reach it, and noise from a seed says so wherever it goes."""
+    """Who knows the seed draws the same noise. Seeds of training never reach it, and noise from a
+    seed says so wherever it goes."""
     np.random.seed(0)
-    drawn = [classifier(noise=None, random_state=0, n_stages=1).fit(X, LABELS).noisy_labels_.hard_codes()]
+    drawn = [
+        classifier(noise=None, random_state=0, n_stages=1).fit(X, LABELS).noisy_labels_.hard_codes()
+    ]
     np.random.seed(0)
-    drawn.append(classifier(noise=None, random_state=0, n_stages=1).fit(X, LABELS).noisy_labels_.hard_codes())
+    drawn.append(
+        classifier(noise=None, random_state=0, n_stages=1).fit(X, LABELS).noisy_labels_.hard_codes()
+    )
     assert not np.array_equal(*drawn)
     with pytest.warns(ldp.SeededNoiseWarning):
         seeded = [ldp.privatize(LABELS, RR, noise=ldp.SeededNoise(0)) for _ in range(2)]
@@ -196,17 +243,27 @@ def test_05_workers_are_clones_of_one_generator():
 
 
 def test_06_two_workers_divide_the_rows_differently(ledger):
-    """Each stands for itself, then some rows are drawn twice. The partition is a function of the run and kept with it."""
+    """Each stands for itself, then some rows are drawn twice. The partition is a function of the
+    run and kept with it."""
 
     def begun():
-        return open_run(LABELS, classes=range(4), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
+        return open_run(
+            LABELS,
+            classes=range(4),
+            epsilon=1.0,
+            laws={"n": 2},
+            dataset="d",
+            rows=RowIds.of(IDS),
+            ledger=ledger,
+        )
 
     one, other = begun(), begun()
     parts = one.partition([0.5, 0.5])
     np.testing.assert_array_equal(parts, other.partition([0.5, 0.5]))
     one.privatize(np.flatnonzero(parts == 0), RR, stage="a")
     with pytest.raises(ldp.InvalidInput, match="drawn"):
-        one.privatize(np.flatnonzero(np.random.default_rng(3).random(400) < 0.5), RR, stage="b")  # a partition of its own
+        # a partition of its own
+        one.privatize(np.flatnonzero(np.random.default_rng(3).random(400) < 0.5), RR, stage="b")
 
 
 def test_07_labels_lose_their_rows_when_some_are_filtered(ledger):
@@ -223,7 +280,14 @@ def test_07_labels_lose_their_rows_when_some_are_filtered(ledger):
 
 def test_08_the_classes_are_counted_in_the_private_labels(ledger, tmp_path):
     with pytest.raises(ldp.InvalidInput, match="codes 0 to 2"):
-        ldp.privatize(LABELS, ldp.RandomizedResponse(3, 1.0), classes=[0, 1, 2], dataset="d", ids=IDS, ledger=ledger)
+        ldp.privatize(
+            LABELS,
+            ldp.RandomizedResponse(3, 1.0),
+            classes=[0, 1, 2],
+            dataset="d",
+            ids=IDS,
+            ledger=ledger,
+        )
     with pytest.raises(ldp.InvalidInput, match="as many as the law"):
         ldp.privatize(LABELS, RR, classes=[0, 1, 2], dataset="d", ids=IDS, ledger=ledger)
     assert ledger.spent("d", "label") == 0.0
@@ -254,7 +318,9 @@ def test_10_an_accountant_fails_and_training_goes_on(ledger, monkeypatch, epsilo
 
 def test_12_a_prior_made_from_the_labels_is_not_deducted(ledger):
     noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, stage="prior")
-    second = ldp.privatize(LABELS, ldp.AutoLaw(4, 0.5), dataset="d", ids=IDS, ledger=ledger, prior=noisy.posterior())
+    second = ldp.privatize(
+        LABELS, ldp.AutoLaw(4, 0.5), dataset="d", ids=IDS, ledger=ledger, prior=noisy.posterior()
+    )
     assert ledger.spent("d", "label") == 1.5 == noisy.combine(second).privacy.epsilon
     with pytest.raises(ldp.InvalidInput, match="receipt"):
         noisy.combine(noisy)
@@ -265,22 +331,34 @@ def test_15_repetitions_spend_the_second_stage_again(ledger):
     fits = [classifier(random_state=seed, **facts).fit(X, LABELS) for seed in range(3)]
     assert ledger.spent("d", "label") == 1.0 and [len(fit.stages_) for fit in fits] == [2, 2, 2]
     for fit in fits[1:]:
-        np.testing.assert_array_equal(fit.noisy_labels_.log_likelihood(), fits[0].noisy_labels_.log_likelihood())
+        np.testing.assert_array_equal(
+            fit.noisy_labels_.log_likelihood(), fits[0].noisy_labels_.log_likelihood()
+        )
 
 
-# 13, 14: nothing but noisy labels after the door ------------------------------------------------------------------------------------
+# 13, 14: nothing but noisy labels after the door
+# ------------------------------------------------------------------------------------
 
 
 def blind(monkeypatch):
-    """The door answers as if every label were 0: whatever still differs between two label vectors has seen them."""
+    """The door answers as if every label were 0: whatever still differs between two label vectors
+    has seen them."""
     real = worker_module.draw
-    monkeypatch.setattr(worker_module, "draw", lambda law, codes, *rest: real(law, np.zeros_like(codes), *rest))
+    monkeypatch.setattr(
+        worker_module, "draw", lambda law, codes, *rest: real(law, np.zeros_like(codes), *rest)
+    )
 
 
 def leavings(model, labels):
     model.fit(X, labels)
     accuracy = model.estimated_accuracy_
-    return model.predict_proba(X).tobytes(), model.privacy_, model.stages_, accuracy, model.noisy_labels_.hard_codes().tobytes()
+    return (
+        model.predict_proba(X).tobytes(),
+        model.privacy_,
+        model.stages_,
+        accuracy,
+        model.noisy_labels_.hard_codes().tobytes(),
+    )
 
 
 class Logs(ldp.LabelDPClassifier):
@@ -297,7 +375,12 @@ OTHERS = np.where(LABELS == 3, 3, 2 - LABELS % 3)
 
 def test_13_metrics_and_choices_use_the_true_labels(monkeypatch):
     blind(monkeypatch)
-    for facts in ({}, {"n_stages": 2}, {"n_stages": 2, "law": "rr-with-prior"}, {"law": "subset", "validation_fraction": 0.3}):
+    for facts in (
+        {},
+        {"n_stages": 2},
+        {"n_stages": 2, "law": "rr-with-prior"},
+        {"law": "subset", "validation_fraction": 0.3},
+    ):
         assert leavings(classifier(**facts), LABELS) == leavings(classifier(**facts), OTHERS)
     faulty = Logs(LogisticRegression(), classes=range(4), noise=ldp.SeededNoise(0), random_state=0)
     assert leavings(faulty, LABELS) != leavings(faulty, OTHERS)
@@ -306,16 +389,26 @@ def test_13_metrics_and_choices_use_the_true_labels(monkeypatch):
 def test_14_the_best_model_is_chosen_by_clean_labels():
     noisy = ldp.privatize(LABELS, ldp.RandomizedResponse(4, 3.0), noise=ldp.SeededNoise(1))
     grid = {"correction": ["none", "em"]}
-    search = GridSearchCV(classifier(), grid, scoring=ldp.metrics.accuracy_scorer, cv=KFold(2), refit=False, error_score="raise")
+    search = GridSearchCV(
+        classifier(),
+        grid,
+        scoring=ldp.metrics.accuracy_scorer,
+        cv=KFold(2),
+        refit=False,
+        error_score="raise",
+    )
     search.fit(X, noisy)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     with pytest.raises(ldp.InvalidInput, match="KFold"):
         GridSearchCV(classifier(), grid, scoring=ldp.metrics.accuracy_scorer, cv=2).fit(X, noisy)
     with pytest.raises(ldp.InvalidInput, match="unbiased estimator"):
-        ldp.metrics.accuracy(ldp.privatize(LABELS, ldp.PriorSplit(4, 1.0), noise=ldp.SeededNoise(1)), LABELS)
+        ldp.metrics.accuracy(
+            ldp.privatize(LABELS, ldp.PriorSplit(4, 1.0), noise=ldp.SeededNoise(1)), LABELS
+        )
 
 
-# 19, 20: usable ---------------------------------------------------------------------------------------------------------------------
+# 19, 20: usable
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -323,13 +416,20 @@ def test_19_there_is_no_way_in_or_out_for_tables(ledger, tmp_path, ending):
     source, out = tmp_path / f"in.{ending}", tmp_path / f"out.{ending}"
     table = pa.table({"id": IDS, "x": X[:, 0], "label": [f"class {y}" for y in LABELS]})
     if ending == "csv":
-        source.write_text("id,x,label\n" + "".join(f"{i},{x},{y}\n" for i, x, y in zip(*table.to_pydict().values(), strict=True)))
+        source.write_text(
+            "id,x,label\n"
+            + "".join(f"{i},{x},{y}\n" for i, x, y in zip(*table.to_pydict().values(), strict=True))
+        )
     else:
         pq.write_table(table, source)
     spec = ldp.ReleaseSpec("label", [f"class {y}" for y in range(4)], 1.0, law="subset", id="id")
     ldp.release(source, out, spec, ledger)
     noisy = read_noisy(out)
-    assert len(noisy) == 400 and set(map(int, noisy.ids)) == set(IDS.tolist()) and noisy.privacy.epsilon == 1.0
+    assert (
+        len(noisy) == 400
+        and set(map(int, noisy.ids)) == set(IDS.tolist())
+        and noisy.privacy.epsilon == 1.0
+    )
 
 
 def test_20_the_core_cannot_be_imported_without_a_deep_learning_framework():

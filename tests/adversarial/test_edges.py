@@ -75,7 +75,10 @@ def test_the_ends_are_not_the_worst() -> None:
     def delta(ones: int) -> float:
         here, there = (report_law(20, m, 20, Fraction(3, 10)) for m in (ones, ones + 1))
         return float(
-            max(sum(max(a - gain * b, Fraction(0)) for a, b in zip(*pair, strict=True)) for pair in ((here, there), (there, here)))
+            max(
+                sum(max(a - gain * b, Fraction(0)) for a, b in zip(*pair, strict=True))
+                for pair in ((here, there), (there, here))
+            )
         )
 
     mechanism = PeerToPeer(0.3)
@@ -97,7 +100,9 @@ def test_few_rows_name_no_lost_class(n_rows: int) -> None:
     law = ldp.PriorSplit(4, 1.0)
     proba = np.tile([0.5, 0.25, 0.249, 0.001], (n_rows, 1))
     for seed in range(200):
-        noisy = ldp.privatize(np.arange(n_rows) % 3, law, classes=range(4), prior=proba, noise=SeededNoise(seed))
+        noisy = ldp.privatize(
+            np.arange(n_rows) % 3, law, classes=range(4), prior=proba, noise=SeededNoise(seed)
+        )
         assert metrics.lost_classes(noisy, proba) == []
 
 
@@ -108,8 +113,16 @@ def test_compact_evidence_of_several_draws_is_the_log_likelihood() -> None:
 
     labels = np.arange(40) % 6
     draws = [
-        ldp.privatize(labels, law, classes=range(6), ids=np.arange(40), stage=f"s{i}", noise=SeededNoise(i))
-        for i, law in enumerate([ldp.RandomizedResponse(6, 2.0), ldp.SubsetSelection(6, 1.0), ldp.RandomizedResponse(6, 0.5)])
+        ldp.privatize(
+            labels, law, classes=range(6), ids=np.arange(40), stage=f"s{i}", noise=SeededNoise(i)
+        )
+        for i, law in enumerate(
+            [
+                ldp.RandomizedResponse(6, 2.0),
+                ldp.SubsetSelection(6, 1.0),
+                ldp.RandomizedResponse(6, 0.5),
+            ]
+        )
     ]
     noisy = draws[0].combine(draws[1]).combine(draws[2])
     found = evidence_of(noisy, form="compact").expand(6, torch.float32).numpy()
@@ -121,21 +134,44 @@ def gaussian(delta: float) -> Histogram:
 
 
 @pytest.mark.parametrize("delta", [0.99, 0.01, 0.02])
-def test_a_delta_that_could_be_the_labels_themselves_is_said_aloud(delta: float, tmp_path: Path) -> None:
+def test_a_delta_that_could_be_the_labels_themselves_is_said_aloud(
+    delta: float, tmp_path: Path
+) -> None:
     labels = np.arange(100) % 2
     with pytest.warns(LabelDPWarning, match=r"delta far below 1 over the number of rows, 0\.01"):
-        aggregate(labels, gaussian(delta), np.zeros(100, int), ids=np.arange(100), dataset="d", ledger=Ledger(tmp_path / "l.db"))
+        aggregate(
+            labels,
+            gaussian(delta),
+            np.zeros(100, int),
+            ids=np.arange(100),
+            dataset="d",
+            ledger=Ledger(tmp_path / "l.db"),
+        )
     batch = pa.record_batch({"y": labels, "g": np.zeros(100, np.int64)})
     with pytest.warns(LabelDPWarning, match="delta far below"):
         aggregate_batches(
-            [batch], gaussian(delta), label="y", group="g", classes=[0, 1], dataset="e", ledger=Ledger(tmp_path / "l.db"), redraw=True
+            [batch],
+            gaussian(delta),
+            label="y",
+            group="g",
+            classes=[0, 1],
+            dataset="e",
+            ledger=Ledger(tmp_path / "l.db"),
+            redraw=True,
         )
 
 
 def test_a_small_delta_warns_of_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        aggregate(np.arange(100) % 2, gaussian(1e-6), np.zeros(100, int), dataset="d", ids=np.arange(100), ledger=Ledger(tmp_path / "l.db"))
+        aggregate(
+            np.arange(100) % 2,
+            gaussian(1e-6),
+            np.zeros(100, int),
+            dataset="d",
+            ids=np.arange(100),
+            ledger=Ledger(tmp_path / "l.db"),
+        )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +181,9 @@ def test_a_small_delta_warns_of_nothing(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("one_class", [True, False])
 @pytest.mark.parametrize("n_stages", [1, 2])
-def test_consensus_rounds_end_in_a_model(estimator: object, one_class: bool, n_stages: int, tmp_path: Path) -> None:
+def test_consensus_rounds_end_in_a_model(
+    estimator: object, one_class: bool, n_stages: int, tmp_path: Path
+) -> None:
     """Also where the model predicts one class for all rows: nothing is charged for an error."""
     dice = np.random.default_rng(0)
     X = dice.normal(size=(300, 2))

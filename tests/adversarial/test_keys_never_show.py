@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets are planted and recorded, everything that labeldp writes, says, logs or pickles is searched for them."""
+"""Secrets are planted and recorded, everything that labeldp writes, says, logs or pickles is
+searched for them."""
 
 import base64
 import contextlib
@@ -40,10 +41,24 @@ CLASSES = ["ill", "well", "healed"]
 def forms(secret: bytes) -> list[bytes]:
     """How a secret might be spelled."""
     encoded = base64.b64encode(secret).rstrip(b"=")
-    inner = [base64.b64encode(b"\0" * skip + secret)[4:-4] for skip in (1, 2)]  # inside of something longer
+    # inside of something longer
+    inner = [base64.b64encode(b"\0" * skip + secret)[4:-4] for skip in (1, 2)]
     numbers = ", ".join(map(str, secret)).encode()
-    spelled = [secret.hex().encode(), secret.hex().upper().encode(), secret.hex(" ").encode(), repr(secret).encode()[2:-1]]
-    return [secret, *spelled, encoded, encoded.translate(bytes.maketrans(b"+/", b"-_")), *inner, numbers, numbers.replace(b" ", b"")]
+    spelled = [
+        secret.hex().encode(),
+        secret.hex().upper().encode(),
+        secret.hex(" ").encode(),
+        repr(secret).encode()[2:-1],
+    ]
+    return [
+        secret,
+        *spelled,
+        encoded,
+        encoded.translate(bytes.maketrans(b"+/", b"-_")),
+        *inner,
+        numbers,
+        numbers.replace(b" ", b""),
+    ]
 
 
 class Watch:
@@ -63,16 +78,25 @@ class Watch:
         return [repr(form[:4]) for secret in self.secrets for form in forms(secret) if form in data]
 
     def check(self, *folders: Path, private: tuple[str, ...] = ()) -> int:
-        """Search the files, but for the private ones, and what was said; the number of files that were searched."""
+        """Search the files, but for the private ones, and what was said; the number of files that
+        were searched."""
         assert self.shown_in(self.said.getvalue().encode()) == []
-        files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not set(path.parts) & set(private)]
-        assert {str(path): found for path in files if (found := self.shown_in(path.read_bytes()))} == {}
+        files = [
+            path
+            for folder in folders
+            for path in folder.rglob("*")
+            if path.is_file() and not set(path.parts) & set(private)
+        ]
+        assert {
+            str(path): found for path in files if (found := self.shown_in(path.read_bytes()))
+        } == {}
         return len(files)
 
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    """Every secret and key that is made from here on is recorded; every log record, warning and print is kept."""
+    """Every secret and key that is made from here on is recorded; every log record, warning and
+    print is kept."""
     seen = Watch()
     make_secret, make_key = Secret.__new__, Key.__init__
 
@@ -92,7 +116,11 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
-    with warnings.catch_warnings(), contextlib.redirect_stdout(seen.said), contextlib.redirect_stderr(seen.said):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(seen.said),
+        contextlib.redirect_stderr(seen.said),
+    ):
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *_, **__: print(message, file=seen.said)
         yield seen
@@ -120,11 +148,14 @@ RUNS = ("ledger.sqlite.runs", "secure")
 def variables(value: object, depth: int = 4) -> str:
     """A value's representation and its fields', as a debugger or an error report shows them."""
     inner = getattr(value, "__dict__", {})
-    return repr(value) + (" ".join(variables(each, depth - 1) for each in inner.values()) if depth else "")
+    return repr(value) + (
+        " ".join(variables(each, depth - 1) for each in inner.values()) if depth else ""
+    )
 
 
 def with_variables(error: BaseException) -> str:
-    """A traceback as tools show it that print each frame's variables; the frames of labeldp only."""
+    """A traceback as tools show it that print each frame's variables; the frames of labeldp
+    only."""
     told = traceback.TracebackException.from_exception(error, capture_locals=True)
     kept = [frame for frame in told.stack if "/labeldp/" in frame.filename]
     assert any(frame.locals for frame in kept)
@@ -146,7 +177,8 @@ HIDING = ("/labeldp/", "/cryptography/", "/hmac.py", "/base64.py", "/pathlib.py"
 
 @contextlib.contextmanager
 def every_variable() -> Iterator[dict[str, str]]:
-    """All variables of all frames at every line that runs: what a traceback shows if that line raises, by the frame and the name."""
+    """All variables of all frames at every line that runs: what a traceback shows if that line
+    raises, by the frame and the name."""
     seen: dict[str, set[str]] = {}
     shown: dict[str, str] = {}
 
@@ -175,24 +207,58 @@ def cut(value: object) -> str:
 
 
 def shown_keys(watch: Watch, shown: dict[str, str]) -> list[str]:
-    spelled = {form.decode("latin-1") for secret in watch.secrets for form in (*forms(secret), *forms(secret[:12]))}
+    spelled = {
+        form.decode("latin-1")
+        for secret in watch.secrets
+        for form in (*forms(secret), *forms(secret[:12]))
+    }
     return sorted(name for name, text in shown.items() if any(form in text for form in spelled))
 
 
 @pytest.mark.parametrize("ids", [IDS, [f"row {i}" for i in IDS]], ids=["integers", "texts"])
 @pytest.mark.parametrize("source", ["file", "environment", "hook", "none"])
 def test_no_variable_of_any_frame_shows_a_key(
-    watch: Watch, ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch, source: str, ids: list[object]
+    watch: Watch,
+    ledger: ldp.Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    ids: list[object],
 ) -> None:
     monkeypatch.setenv("RELEASE_KEY", base64.b64encode(RELEASE).decode())
-    named = {"file": str(ledger.key), "environment": "env:RELEASE_KEY", "hook": f"hook:{__name__}:release_secret", "none": None}[source]
+    named = {
+        "file": str(ledger.key),
+        "environment": "env:RELEASE_KEY",
+        "hook": f"hook:{__name__}:release_secret",
+        "none": None,
+    }[source]
     record = ldp.Ledger(ledger.location, budget=9.0, key=named)
     law = ldp.PriorSplit(3, 1.0)
     with every_variable() as shown:
-        ldp.privatize(LABELS, law, classes=CLASSES, dataset="d", ids=ids, unit=IDS // 2, max_rows_per_unit=1, ledger=record)
-        ldp.aggregate(LABELS, ldp.aggregates.Vote(3, 1.0, 2), IDS % 2, classes=CLASSES, dataset="e", ids=ids, ledger=record)
+        ldp.privatize(
+            LABELS,
+            law,
+            classes=CLASSES,
+            dataset="d",
+            ids=ids,
+            unit=IDS // 2,
+            max_rows_per_unit=1,
+            ledger=record,
+        )
+        ldp.aggregate(
+            LABELS,
+            ldp.aggregates.Vote(3, 1.0, 2),
+            IDS % 2,
+            classes=CLASSES,
+            dataset="e",
+            ids=ids,
+            ledger=record,
+        )
     assert {"draw", "pin", "aggregate", "secret"} <= watch.kinds and len(shown) > 500
-    assert {"_words.encryptor.key", "_secrets.__init__.material", "_request._charge_new.secret"} <= shown.keys()
+    assert {
+        "_words.encryptor.key",
+        "_secrets.__init__.material",
+        "_request._charge_new.secret",
+    } <= shown.keys()
     assert shown_keys(watch, shown) == []
 
 
@@ -200,7 +266,9 @@ def release_secret() -> bytes:
     return RELEASE
 
 
-def test_no_variable_shows_a_key_where_a_table_is_released(watch: Watch, ledger: ldp.Ledger, tmp_path: Path) -> None:
+def test_no_variable_shows_a_key_where_a_table_is_released(
+    watch: Watch, ledger: ldp.Ledger, tmp_path: Path
+) -> None:
     table = pa.table({"id": [f"row {i}" for i in IDS], "y": LABELS})
     pq.write_table(table, tmp_path / "raw.parquet")
     spec = ldp.ReleaseSpec(label="y", classes=CLASSES, epsilon=1.0, id="id", dataset="d")
@@ -217,7 +285,9 @@ def test_what_is_lent_to_a_worker_is_hidden_and_can_be_sent(ledger: ldp.Ledger) 
     assert repr(lent) == repr(lent[:10]) == f"{lent}" == "<secret>"
 
 
-def test_the_search_of_variables_finds_a_plain_key(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_of_variables_finds_a_plain_key(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A planted leak is seen: the tests above can fail."""
     monkeypatch.setattr(Secret, "__repr__", bytes.__repr__)
     with every_variable() as shown:
@@ -226,23 +296,53 @@ def test_the_search_of_variables_finds_a_plain_key(watch: Watch, monkeypatch: py
 
 
 @pytest.mark.parametrize("ids", [IDS, None], ids=["ids", "no ids"])
-def test_a_refused_charge_shows_no_label_in_the_doors_frames(tmp_path: Path, ids: list[object] | None) -> None:
+def test_a_refused_charge_shows_no_label_in_the_doors_frames(
+    tmp_path: Path, ids: list[object] | None
+) -> None:
     record = ldp.Ledger(tmp_path / "small.sqlite", budget=0.5)
     labels = np.array(["ill", "well"], dtype=object)[IDS % 2]
     query = ldp.aggregates.Histogram(2, 1.0, 2)
     for ask in (
-        lambda: ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=["ill", "well"], dataset="d", ids=ids, ledger=record),
-        lambda: open_run(labels, classes=["ill", "well"], epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(ids), ledger=record),
-        lambda: answer_groups(labels, GroupQuestion(query, IDS // 150), ["ill", "well"], Account("d", ledger=record), RowIds.of(ids)),
+        lambda: ldp.privatize(
+            labels,
+            ldp.RandomizedResponse(2, 1.0),
+            classes=["ill", "well"],
+            dataset="d",
+            ids=ids,
+            ledger=record,
+        ),
+        lambda: open_run(
+            labels,
+            classes=["ill", "well"],
+            epsilon=1.0,
+            laws={},
+            dataset="d",
+            rows=RowIds.of(ids),
+            ledger=record,
+        ),
+        lambda: answer_groups(
+            labels,
+            GroupQuestion(query, IDS // 150),
+            ["ill", "well"],
+            Account("d", ledger=record),
+            RowIds.of(ids),
+        ),
     ):
         with pytest.raises(ldp.BudgetExceeded) as caught:
             ask()
         told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
         kept = {
-            f"{frame.name}.{name}": text for frame in told.stack if "/labeldp/" in frame.filename for name, text in frame.locals.items()
+            f"{frame.name}.{name}": text
+            for frame in told.stack
+            if "/labeldp/" in frame.filename
+            for name, text in frame.locals.items()
         }
         assert any("<300 private labels>" in text for text in kept.values())
-        assert [name for name, text in kept.items() if "'ill', 'well', 'ill'" in text or "[0, 1, 0" in text or "[0 1 0" in text] == []
+        assert [
+            name
+            for name, text in kept.items()
+            if "'ill', 'well', 'ill'" in text or "[0, 1, 0" in text or "[0 1 0" in text
+        ] == []
 
 
 @pytest.mark.parametrize("with_key", [True, False])
@@ -259,7 +359,9 @@ def test_privatize(watch: Watch, ledger: ldp.Ledger, tmp_path: Path, with_key: b
 
 def test_fit(watch: Watch, ledger: ldp.Ledger, tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(300, 3))
-    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, n_stages=2, classes=CLASSES, dataset="d", ledger=ledger)
+    model = ldp.LabelDPClassifier(
+        LogisticRegression(), epsilon=2.0, n_stages=2, classes=CLASSES, dataset="d", ledger=ledger
+    )
     clone(model)
     model.fit(x, LABELS, ids=IDS)
     print(variables(model))
@@ -277,13 +379,28 @@ def table(path: Path, bad: str | None = None) -> Path:
 
 
 def release(source: Path, ledger: Path, key: str, *more: object) -> tuple[int, str, str]:
-    facts = ("--label", "status", "--epsilon", 1, "--classes", ",".join(CLASSES), "--id", "patient", "--ledger", ledger, "--key", key)
+    facts = (
+        "--label",
+        "status",
+        "--epsilon",
+        1,
+        "--classes",
+        ",".join(CLASSES),
+        "--id",
+        "patient",
+        "--ledger",
+        ledger,
+        "--key",
+        key,
+    )
     return run("release", source, "--out", source.with_name("out.parquet"), *facts, *more)
 
 
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("source", ["file", "env"])
-def test_release(watch: Watch, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, dies: bool) -> None:
+def test_release(
+    watch: Watch, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, dies: bool
+) -> None:
     place = tmp_path / "ledger" / "ledger.sqlite"
     if source == "env":
         monkeypatch.setenv("RELEASE_KEY", RELEASE.hex())
@@ -304,8 +421,18 @@ def test_release(watch: Watch, key: str, tmp_path: Path, monkeypatch: pytest.Mon
         watch.check(tmp_path, private=("secure",))
 
 
-def test_a_charged_runs_folder_holds_one_half_and_nothing_else(watch: Watch, ledger: ldp.Ledger, tmp_path: Path) -> None:
-    unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
+def test_a_charged_runs_folder_holds_one_half_and_nothing_else(
+    watch: Watch, ledger: ldp.Ledger, tmp_path: Path
+) -> None:
+    unfinished = open_run(
+        LABELS,
+        classes=CLASSES,
+        epsilon=1.0,
+        laws={},
+        dataset="d",
+        rows=RowIds.of(IDS),
+        ledger=ledger,
+    )
     unfinished.privatize(np.arange(100), LAW, stage="first")
     print(variables(unfinished))
     folder = ledger.run_dir(unfinished.receipt.run_id)
@@ -317,7 +444,9 @@ def test_a_charged_runs_folder_holds_one_half_and_nothing_else(watch: Watch, led
     watch.check(tmp_path, private=("secure",))
 
 
-def test_a_raw_label_that_is_not_declared_shows_nowhere(watch: Watch, ledger: ldp.Ledger, key: str, tmp_path: Path) -> None:
+def test_a_raw_label_that_is_not_declared_shows_nowhere(
+    watch: Watch, ledger: ldp.Ledger, key: str, tmp_path: Path
+) -> None:
     bad = LABELS.astype(object)
     bad[7] = SENTINEL
     with pytest.raises(ldp.InvalidInput) as caught:
@@ -329,15 +458,37 @@ def test_a_raw_label_that_is_not_declared_shows_nowhere(watch: Watch, ledger: ld
     print(said, error)
     source.unlink()
     assert SENTINEL not in watch.said.getvalue()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and SENTINEL.encode() in path.read_bytes()]
+    assert not [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and SENTINEL.encode() in path.read_bytes()
+    ]
     watch.check(tmp_path, private=RUNS)
 
 
-def test_values_that_hold_a_secret_neither_show_nor_pickle_it(watch: Watch, ledger: ldp.Ledger) -> None:
+def test_values_that_hold_a_secret_neither_show_nor_pickle_it(
+    watch: Watch, ledger: ldp.Ledger
+) -> None:
     halves = fresh_secret(ledger)
-    unfinished = open_run(LABELS, classes=CLASSES, epsilon=1.0, laws={}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
+    unfinished = open_run(
+        LABELS,
+        classes=CLASSES,
+        epsilon=1.0,
+        laws={},
+        dataset="d",
+        rows=RowIds.of(IDS),
+        ledger=ledger,
+    )
     streamed = table_pin(LAW, classes=CLASSES, dataset="e", column="y", ledger=ledger)
-    held = [halves, halves.secret, halves.stored, KeySource.of(ledger.key).fetch(), unfinished, unfinished._charge, streamed]
+    held = [
+        halves,
+        halves.secret,
+        halves.stored,
+        KeySource.of(ledger.key).fetch(),
+        unfinished,
+        unfinished._charge,
+        streamed,
+    ]
     for value in held:
         print(variables(value), f"{value}", f"{value!r}")
         with pytest.raises(TypeError, match="pickle"):
@@ -345,23 +496,44 @@ def test_values_that_hold_a_secret_neither_show_nor_pickle_it(watch: Watch, ledg
     watch.check()
 
 
-def test_errors_show_no_secret_even_with_the_variables_of_every_frame(watch: Watch, ledger: ldp.Ledger, tmp_path: Path) -> None:
+def test_errors_show_no_secret_even_with_the_variables_of_every_frame(
+    watch: Watch, ledger: ldp.Ledger, tmp_path: Path
+) -> None:
     other = tmp_path / "secure" / "other.key"
     other.write_bytes(RELEASE[::-1])
     other.chmod(0o600)
     watch.secrets.add(RELEASE[::-1])
-    unfinished = {"classes": CLASSES, "epsilon": 1.0, "laws": {}, "dataset": "d", "rows": RowIds.of(IDS)}
+    unfinished = {
+        "classes": CLASSES,
+        "epsilon": 1.0,
+        "laws": {},
+        "dataset": "d",
+        "rows": RowIds.of(IDS),
+    }
     open_run(LABELS, **unfinished, ledger=ledger)
     poor = ldp.Ledger(ledger.location, key=ledger.key)
 
     def over_budget() -> None:
-        ldp.privatize(LABELS, ldp.RandomizedResponse(3, 50.0), classes=CLASSES, dataset="d", ids=IDS, ledger=poor)
+        ldp.privatize(
+            LABELS,
+            ldp.RandomizedResponse(3, 50.0),
+            classes=CLASSES,
+            dataset="d",
+            ids=IDS,
+            ledger=poor,
+        )
 
     def another_secret() -> None:
         open_run(LABELS, **unfinished, ledger=ldp.Ledger(ledger.location, key=other))
 
     def streamed() -> None:
-        pin = table_pin(ldp.RandomizedResponse(3, 50.0), classes=CLASSES, dataset="d", column="label", ledger=poor)
+        pin = table_pin(
+            ldp.RandomizedResponse(3, 50.0),
+            classes=CLASSES,
+            dataset="d",
+            column="label",
+            ledger=poor,
+        )
         pin.add(np.zeros(3, np.int32), ids=np.arange(3))
         pin.charge()
 
@@ -373,7 +545,11 @@ def test_errors_show_no_secret_even_with_the_variables_of_every_frame(watch: Wat
             raise ldp.LedgerError("stop")
 
         account = Account("third", ledger=ledger, redraw=True)
-        begin(Request(account.private_column(CLASSES, RowIds.of(IDS)), 1.0, {}, rows="r"), account, pin_of=pin_of)
+        begin(
+            Request(account.private_column(CLASSES, RowIds.of(IDS)), 1.0, {}, rows="r"),
+            account,
+            pin_of=pin_of,
+        )
 
     for fails in (over_budget, another_secret, streamed, repeated_ids, interrupted):
         with pytest.raises(ldp.LabelDPError) as caught:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledger files that are broken, foreign or out of reach: one clear LedgerError, and nothing is overwritten."""
+"""Ledger files that are broken, foreign or out of reach: one clear LedgerError, and nothing is
+overwritten."""
 
 import os
 import sqlite3
@@ -78,7 +79,17 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
-BROKEN: list[Callable[[Path], None]] = [text, empty, foreign, newer, older, no_wal, half, smeared, folder]
+BROKEN: list[Callable[[Path], None]] = [
+    text,
+    empty,
+    foreign,
+    newer,
+    older,
+    no_wal,
+    half,
+    smeared,
+    folder,
+]
 
 
 @pytest.mark.parametrize("harm", BROKEN, ids=lambda harm: harm.__name__)
@@ -86,7 +97,13 @@ def test_broken_files(ledger: Ledger, harm: Callable[[Path], None]) -> None:
     path = Path(ledger.location)
     harm(path)
     before = path.read_bytes() if path.is_file() else None
-    for call in (lambda: charge(ledger), lambda: ledger.spent("d", "y"), ledger.runs, ledger.history, ledger.verify):
+    for call in (
+        lambda: charge(ledger),
+        lambda: ledger.spent("d", "y"),
+        ledger.runs,
+        ledger.history,
+        ledger.verify,
+    ):
         with pytest.raises(LedgerError, match="Expected") as caught:
             call()
         assert str(path) in str(caught.value)
@@ -108,7 +125,9 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
         charge(Ledger(tmp_path / "locked" / "ledger.sqlite"))
 
 
-def test_a_full_disk_before_the_charge_is_on_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_before_the_charge_is_on_it(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The database may not grow: the charge raises, and nothing of it is left."""
     real = ledger_store._connect
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ledger that was deleted, or whose older copy was restored, charges nothing until the user says which is right."""
+"""A ledger that was deleted, or whose older copy was restored, charges nothing until the user says
+which is right."""
 
 import json
 import os
@@ -45,32 +46,77 @@ def some(ledger: Ledger, what: str, tmp_path: Path) -> None:
     if what == "privatize":
         draw(ledger, np.arange(400))
     elif what == "aggregate":
-        aggregate(Y, Histogram(2, 1.0, 1), np.zeros(400, int), dataset="d", ids=np.arange(400), ledger=ledger)
+        aggregate(
+            Y,
+            Histogram(2, 1.0, 1),
+            np.zeros(400, int),
+            dataset="d",
+            ids=np.arange(400),
+            ledger=ledger,
+        )
     elif what == "fit":
-        model = LabelDPClassifier(LogisticRegression(), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger, random_state=0)
+        model = LabelDPClassifier(
+            LogisticRegression(),
+            epsilon=1.0,
+            classes=[0, 1],
+            dataset="d",
+            ledger=ledger,
+            random_state=0,
+        )
         model.fit(dice.normal(size=(400, 2)), Y, ids=np.arange(400))
     else:
         pq.write_table(pa.table({"id": np.arange(400), "label": Y}), tmp_path / "in.parquet")
-        release = ("release", tmp_path / "in.parquet", "--label", "label", "--classes", "0,1", "--epsilon", "1", "--id", "id")
-        assert run(*release, "--dataset", "d", "--out", tmp_path / "out.parquet", "--ledger", ledger.location)[0] == 0
+        release = (
+            "release",
+            tmp_path / "in.parquet",
+            "--label",
+            "label",
+            "--classes",
+            "0,1",
+            "--epsilon",
+            "1",
+            "--id",
+            "id",
+        )
+        assert (
+            run(
+                *release,
+                "--dataset",
+                "d",
+                "--out",
+                tmp_path / "out.parquet",
+                "--ledger",
+                ledger.location,
+            )[0]
+            == 0
+        )
 
 
 KINDS = ("privatize", "aggregate", "fit", "release")
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_a_deleted_ledger_charges_nothing_until_its_runs_are_counted_again(what: str, tmp_path: Path) -> None:
+def test_a_deleted_ledger_charges_nothing_until_its_runs_are_counted_again(
+    what: str, tmp_path: Path
+) -> None:
     ledger = ledger_at(tmp_path)
     some(ledger, what, tmp_path)
     names = "id" if what == "release" else ""
     (run_id,) = [each.run_id for each in ledger.runs()]
     delete(ledger)
-    with pytest.raises(LedgerError, match=rf"{run_id}.*new.*Nothing was charged.*labeldp ledger adopt") as refused:
+    with pytest.raises(
+        LedgerError, match=rf"{run_id}.*new.*Nothing was charged.*labeldp ledger adopt"
+    ) as refused:
         draw(ledger, np.arange(400), "other")
     assert "Restore" in str(refused.value)
     assert not ledger.exists()
     (facts,) = ledger.adopt()
-    assert (facts["run_id"], facts["epsilon"], facts["state"], facts["rows"]) == (run_id, 1.0, "settled", 400)
+    assert (facts["run_id"], facts["epsilon"], facts["state"], facts["rows"]) == (
+        run_id,
+        1.0,
+        "settled",
+        400,
+    )
     assert ledger.verify() == []
     assert ledger.spent("d", "label") == 1.0
     assert ledger.adopt() == []
@@ -109,7 +155,8 @@ def test_an_older_copy_is_refused_too_and_the_newer_one_is_not(tmp_path: Path) -
 
 
 def test_after_adopting_a_budget_is_asked_for_by_name(tmp_path: Path) -> None:
-    """A request must not be the budget that it is measured by: each smaller one would be told of another remainder."""
+    """A request must not be the budget that it is measured by: each smaller one would be told of
+    another remainder."""
     ledger = Ledger(tmp_path / "l.db")
     draw(ledger, np.arange(400))
     delete(ledger)
@@ -117,17 +164,35 @@ def test_after_adopting_a_budget_is_asked_for_by_name(tmp_path: Path) -> None:
     assert ledger.remaining("d", "label") == 0.0
     assert ledger.remaining("d", "other") == np.inf
     for epsilon in (5.0, 0.5):
-        with pytest.raises(BudgetExceeded, match=rf"Expected a budget.*adopted.*set_budget\('d', 'label', {1 + epsilon}\)"):
-            privatize(Y, RandomizedResponse(2, epsilon), dataset="d", column="label", ids=np.arange(400), ledger=ledger)
+        with pytest.raises(
+            BudgetExceeded,
+            match=rf"Expected a budget.*adopted.*set_budget\('d', 'label', {1 + epsilon}\)",
+        ):
+            privatize(
+                Y,
+                RandomizedResponse(2, epsilon),
+                dataset="d",
+                column="label",
+                ids=np.arange(400),
+                ledger=ledger,
+            )
     assert ledger.spent("d", "label") == 1.0
     ledger.set_budget("d", "label", 1.5)
     assert ledger.remaining("d", "label") == 0.5
-    privatize(Y, RandomizedResponse(2, 0.5), dataset="d", column="label", ids=np.arange(400), ledger=ledger)
+    privatize(
+        Y,
+        RandomizedResponse(2, 0.5),
+        dataset="d",
+        column="label",
+        ids=np.arange(400),
+        ledger=ledger,
+    )
     assert ledger.verify() == []
 
 
 def test_adopting_never_counts_less(tmp_path: Path) -> None:
-    """Every charge, over three accounts, one of them over its budget; then without row sets and without what was charged."""
+    """Every charge, over three accounts, one of them over its budget; then without row sets and
+    without what was charged."""
     ledger = ledger_at(tmp_path)
     for step in range(3):
         draw(ledger, np.arange(400) + step)  # on most rows three times
@@ -169,7 +234,19 @@ def test_folders_that_say_nothing_are_counted_as_the_user_says(tmp_path: Path) -
         ledger.adopt(dataset="d")
     with pytest.raises(LedgerError, match="Nothing was charged"):
         draw(ledger, np.arange(400))
-    code, said, _ = run("ledger", "adopt", "--dataset", "d", "--label", "label", "--epsilon", "3", "--ledger", ledger.location, "--json")
+    code, said, _ = run(
+        "ledger",
+        "adopt",
+        "--dataset",
+        "d",
+        "--label",
+        "label",
+        "--epsilon",
+        "3",
+        "--ledger",
+        ledger.location,
+        "--json",
+    )
     assert code == 0
     assert json.loads(said)["adopted"][0]["epsilon"] == 3.0
     with pytest.raises(BudgetExceeded):
@@ -178,13 +255,13 @@ def test_folders_that_say_nothing_are_counted_as_the_user_says(tmp_path: Path) -
 
 
 def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path) -> None:
-    """kill -9 between draw and settling; the ledger is lost; adopted, the same request gives the same labels at no further cost."""
+    """kill -9 between draw and settling; the ledger is lost; adopted, the same request gives the
+    same labels at no further cost."""
     code = (
-        "import os, signal, numpy as np\n"
-        "from labeldp import Ledger, RandomizedResponse, privatize\n"
-        f"ledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\n"
-        "Ledger.settle = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "privatize(np.arange(400) % 2, RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
+        "import os, signal, numpy as np\nfrom labeldp import Ledger, RandomizedResponse,"
+        f" privatize\nledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\nLedger.settle ="
+        " lambda *a: os.kill(os.getpid(), signal.SIGKILL)\nprivatize(np.arange(400) % 2,"
+        " RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -199,7 +276,9 @@ def test_a_killed_run_is_finished_after_it_was_adopted(tmp_path: Path) -> None:
     assert [each.state for each in ledger.runs()] == ["settled"]
 
 
-@pytest.mark.parametrize("moved", [lambda path: path, lambda path: path.parent / "elsewhere" / "deep.db"])
+@pytest.mark.parametrize(
+    "moved", [lambda path: path, lambda path: path.parent / "elsewhere" / "deep.db"]
+)
 def test_a_link_to_a_ledger_is_the_ledger(moved: Callable[[Path], Path], tmp_path: Path) -> None:
     ledger = ledger_at(tmp_path)
     first = draw(ledger, np.arange(400))
@@ -218,11 +297,10 @@ def test_a_link_to_a_ledger_is_the_ledger(moved: Callable[[Path], Path], tmp_pat
 
 def test_abandon_destroys_the_secret_and_the_pin(tmp_path: Path) -> None:
     code = (
-        "import os, signal, numpy as np\n"
-        "from labeldp import Ledger, RandomizedResponse, privatize\n"
-        f"ledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\n"
-        "Ledger.settle = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "privatize(np.arange(400) % 2, RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
+        "import os, signal, numpy as np\nfrom labeldp import Ledger, RandomizedResponse,"
+        f" privatize\nledger = Ledger({str(tmp_path / 'l.db')!r}, budget=3.0)\nLedger.settle ="
+        " lambda *a: os.kill(os.getpid(), signal.SIGKILL)\nprivatize(np.arange(400) % 2,"
+        " RandomizedResponse(2, 1.0), dataset='d', ids=np.arange(400), ledger=ledger)\n"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     ledger = ledger_at(tmp_path)
@@ -240,7 +318,9 @@ def test_a_charge_lists_the_runs_once(tmp_path: Path, monkeypatch: pytest.Monkey
         draw(ledger, np.arange(400) + 1000 * step)
     listed: list[str] = []
     scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: (listed.append(os.fspath(path)), scandir(path))[1])
+    monkeypatch.setattr(
+        os, "scandir", lambda path: (listed.append(os.fspath(path)), scandir(path))[1]
+    )
     draw(ledger, np.arange(400) + 5000)
     assert listed.count(str(ledger.runs_dir)) == 1
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masked arrays are refused at every door: as plain arrays they would be what lies beneath the mask."""
+"""Masked arrays are refused at every door: as plain arrays they would be what lies beneath the
+mask."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,18 +23,45 @@ DRAWN = ldp.privatize(Y, ldp.RandomizedResponse(3, 3.0), **NOISE)
 FEATURES, NUMBERS, PROBA = X, np.ones(N), np.full((N, 3), 1 / 3)
 
 DOORS: dict[str, tuple[Any, Callable[[Any], object]]] = {
-    "features of a fit": (FEATURES, lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(a, Y)),
-    "features of counts": (FEATURES, lambda a: ProportionClassifier(epsilon=1.0, **NOISE).fit(a, Y)),
-    "features to predict": (FEATURES, lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(X, Y).predict(a)),
+    "features of a fit": (
+        FEATURES,
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(a, Y),
+    ),
+    "features of counts": (
+        FEATURES,
+        lambda a: ProportionClassifier(epsilon=1.0, **NOISE).fit(a, Y),
+    ),
+    "features to predict": (
+        FEATURES,
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(X, Y).predict(a),
+    ),
     "features of a regression": (FEATURES, lambda a: stats.regress(DRAWN, a, "linear")),
     "groups": (Y, lambda a: stats.frequencies(DRAWN, by=a)),
-    "weights of a fit": (NUMBERS, lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(X, Y, sample_weight=a)),
+    "weights of a fit": (
+        NUMBERS,
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, **NOISE).fit(X, Y, sample_weight=a),
+    ),
     "weights of a metric": (NUMBERS, lambda a: metrics.accuracy(DRAWN, Y, sample_weight=a)),
-    "class rates": (np.full(3, 1 / 3), lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, class_prior=a, **NOISE).fit(X, Y)),
-    "prior of a draw": (PROBA, lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=a, **NOISE)),
-    "prior by a function": (PROBA, lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=lambda rows: a[rows], **NOISE)),
-    "prior in batches": (PROBA, lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=iter([a[:9], a[9:]]), **NOISE)),
-    "prior of a fit": (PROBA, lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, prior=a, **NOISE).fit(X, Y)),
+    "class rates": (
+        np.full(3, 1 / 3),
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, class_prior=a, **NOISE).fit(X, Y),
+    ),
+    "prior of a draw": (
+        PROBA,
+        lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=a, **NOISE),
+    ),
+    "prior by a function": (
+        PROBA,
+        lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=lambda rows: a[rows], **NOISE),
+    ),
+    "prior in batches": (
+        PROBA,
+        lambda a: ldp.privatize(Y, ldp.RRWithPrior(3, 1.0), prior=iter([a[:9], a[9:]]), **NOISE),
+    ),
+    "prior of a fit": (
+        PROBA,
+        lambda a: ldp.LabelDPClassifier(MODEL, epsilon=1.0, prior=a, **NOISE).fit(X, Y),
+    ),
     "ids": (np.arange(N), lambda a: DRAWN.by_id(a)),
     "rows to cluster": (X, lambda a: find_clusters(a, n_clusters=2)),
     "likelihoods": (PROBA, lambda a: metrics.likeliest_frequencies(a)),
@@ -57,7 +85,16 @@ def test_masked_values_are_refused_before_anything_is_computed(door: str):
         call(hidden)
 
 
-KINDS = ["weights of a metric", "predicted numbers", "probabilities", "scores", "costs", "losses", "prior of a fit", "likelihoods"]
+KINDS = [
+    "weights of a metric",
+    "predicted numbers",
+    "probabilities",
+    "scores",
+    "costs",
+    "losses",
+    "prior of a fit",
+    "likelihoods",
+]
 
 
 @pytest.mark.parametrize("door", KINDS)
@@ -71,4 +108,6 @@ def test_what_is_no_real_number_is_refused(door: str, kind: type):
 
 def test_rates_with_an_imaginary_part_are_refused():
     with pytest.raises(InvalidInput, match="class_prior of 3 rates above 0"):
-        ldp.LabelDPClassifier(MODEL, epsilon=1.0, class_prior=np.full(3, 1 / 3, complex), **NOISE).fit(X, Y)
+        ldp.LabelDPClassifier(
+            MODEL, epsilon=1.0, class_prior=np.full(3, 1 / 3, complex), **NOISE
+        ).fit(X, Y)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids that must not meet, ids that must be refused, keys that must not show, and streams that must not repeat."""
+"""Ids that must not meet, ids that must be refused, keys that must not show, and streams that must
+not repeat."""
 
 import copy
 import itertools
@@ -31,7 +32,8 @@ def blocks(ids: object) -> list[bytes]:
     return [row.tobytes() for row in made.templates()]
 
 
-# Ids -------------------------------------------------------------------------------------------------------------------------------
+# Ids
+# --------------------------------------------------------------------------------------------------
 
 DIFFERENT = [
     [1, 0, -1, 2**63 - 1, -(2**63)],
@@ -70,7 +72,11 @@ def test_different_ids_never_share_a_block() -> None:
     assert len(set(made)) == len(made) == 3 + sum(len(ids) for ids in DIFFERENT)
 
 
-@given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1, max_size=50, unique=True))
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1, max_size=50, unique=True
+    )
+)
 def test_composites_are_told_apart(ids: list[tuple[str, str]]) -> None:
     assert len(set(blocks(ids))) == len(ids)
 
@@ -80,7 +86,12 @@ def test_bytes_are_hashed_one_by_one(ids: list[bytes]) -> None:
     assert blocks(ids) == [blocks([value])[0] for value in ids]
 
 
-@given(hnp.arrays(hnp.integer_dtypes(endianness="<") | hnp.unsigned_integer_dtypes(endianness="<"), st.integers(0, 20)))
+@given(
+    hnp.arrays(
+        hnp.integer_dtypes(endianness="<") | hnp.unsigned_integer_dtypes(endianness="<"),
+        st.integers(0, 20),
+    )
+)
 def test_a_number_is_one_id_in_every_integer_type(ids: np.ndarray) -> None:
     assert blocks(ids) == blocks(ids.tolist())
 
@@ -110,7 +121,9 @@ def test_composites_in_every_container() -> None:
     expected = blocks(rows)
     assert blocks([np.array(["a", "b"]), np.array([1, -2])]) == expected
     assert blocks(pa.table({"x": ["a", "b"], "y": [1, -2]})) == expected
-    assert blocks(pytest.importorskip("pandas").DataFrame({"x": ["a", "b"], "y": [1, -2]})) == expected
+    assert (
+        blocks(pytest.importorskip("pandas").DataFrame({"x": ["a", "b"], "y": [1, -2]})) == expected
+    )
     assert blocks(np.array([[1, 2], [3, 4]])) == blocks([(1, 2), (3, 4)])
 
 
@@ -165,12 +178,18 @@ def test_repeats_are_found() -> None:
 
 @given(
     st.sampled_from(
-        [noise.row_blocks(70, 2**55 - 30), noise.id_blocks(list(range(-35, 35)), IDS_KEY), noise.id_blocks(list("abcdefg" * 10), IDS_KEY)]
+        [
+            noise.row_blocks(70, 2**55 - 30),
+            noise.id_blocks(list(range(-35, 35)), IDS_KEY),
+            noise.id_blocks(list("abcdefg" * 10), IDS_KEY),
+        ]
     ),
     st.data(),
 )
 def test_slices_of_blocks_are_blocks_of_slices(made: noise.Blocks, data: st.DataObject) -> None:
-    index = data.draw(st.slices(70) | hnp.arrays(np.intp, 5, elements=st.integers(0, 69)) | hnp.arrays(bool, 70))
+    index = data.draw(
+        st.slices(70) | hnp.arrays(np.intp, 5, elements=st.integers(0, 69)) | hnp.arrays(bool, 70)
+    )
     np.testing.assert_array_equal(made[index].templates(), made.templates()[index])
     assert len(made[index]) == len(made.templates()[index])
 
@@ -181,12 +200,16 @@ def test_row_numbers_out_of_range(n: int, start: int) -> None:
         noise.row_blocks(n, start)
 
 
-# Words -----------------------------------------------------------------------------------------------------------------------------
+# Words
+# --------------------------------------------------------------------------------------------------
 
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 600) | st.integers(0, 2**25 - 1), st.none() | hnp.arrays(np.intp, 3, elements=st.integers(0, 9))),
+        st.tuples(
+            st.integers(0, 600) | st.integers(0, 2**25 - 1),
+            st.none() | hnp.arrays(np.intp, 3, elements=st.integers(0, 9)),
+        ),
         max_size=20,
     )
 )
@@ -196,7 +219,9 @@ def test_a_word_does_not_depend_on_what_was_asked_before(queries) -> None:
     assert len(chosen) == 3
     for counter, rows in queries:
         expected = noise.RowWords(DRAW_KEY, noise.row_blocks(10)).take(counter)
-        np.testing.assert_array_equal(made.take(counter, rows), expected if rows is None else expected[rows])
+        np.testing.assert_array_equal(
+            made.take(counter, rows), expected if rows is None else expected[rows]
+        )
         np.testing.assert_array_equal(chosen.take(counter), expected[part])
 
 
@@ -204,12 +229,23 @@ def test_words_differ_over_rows_counters_and_chunks() -> None:
     words = noise.RowWords(DRAW_KEY, noise.row_blocks(1000))
     drawn = np.concatenate([words.take(counter) for counter in range(20)])
     assert len(np.unique(drawn)) == len(drawn)
-    np.testing.assert_array_equal(noise.RowWords(DRAW_KEY, noise.row_blocks(1000)[400:500]).take(5), words.take(5)[400:500])
+    np.testing.assert_array_equal(
+        noise.RowWords(DRAW_KEY, noise.row_blocks(1000)[400:500]).take(5), words.take(5)[400:500]
+    )
 
 
 def test_writing_on_words_changes_no_stream() -> None:
-    words, fresh = noise.RowWords(DRAW_KEY, noise.row_blocks(5)), noise.RowWords(DRAW_KEY, noise.row_blocks(5))
-    for counter, rows in ((0, None), (0, np.array([1])), (1, None), (2, np.array([3])), (2, np.array([3]))):
+    words, fresh = (
+        noise.RowWords(DRAW_KEY, noise.row_blocks(5)),
+        noise.RowWords(DRAW_KEY, noise.row_blocks(5)),
+    )
+    for counter, rows in (
+        (0, None),
+        (0, np.array([1])),
+        (1, None),
+        (2, np.array([3])),
+        (2, np.array([3])),
+    ):
         words.take(counter, rows)[:] = 0
         np.testing.assert_array_equal(words.take(counter, rows), fresh.take(counter, rows))
 
@@ -222,11 +258,16 @@ def test_counter_out_of_range(counter: int) -> None:
 
 def test_no_rows() -> None:
     assert noise.RowWords(DRAW_KEY, noise.row_blocks(0)).take(3).shape == (0,)
-    assert noise.RowWords(DRAW_KEY, noise.row_blocks(4)).take(3, np.array([], np.intp)).shape == (0,)
-    assert len(noise.id_blocks([], IDS_KEY)) == len(noise.id_blocks(np.array([], "U1"), IDS_KEY)) == 0
+    assert noise.RowWords(DRAW_KEY, noise.row_blocks(4)).take(3, np.array([], np.intp)).shape == (
+        0,
+    )
+    assert (
+        len(noise.id_blocks([], IDS_KEY)) == len(noise.id_blocks(np.array([], "U1"), IDS_KEY)) == 0
+    )
 
 
-# Keys ------------------------------------------------------------------------------------------------------------------------------
+# Keys
+# --------------------------------------------------------------------------------------------------
 
 
 def shown(material: bytes) -> list[str]:
@@ -236,7 +277,14 @@ def shown(material: bytes) -> list[str]:
 def test_key_bytes_never_show() -> None:
     key = noise.derive_key(SECRET, purpose="order", facts={})
     material = key.material("RowWords")
-    texts = [repr(key), str(key), f"{key}", json.dumps({"key": repr(key)}), repr(noise.RowWords(key, noise.row_blocks(1))), repr([key])]
+    texts = [
+        repr(key),
+        str(key),
+        f"{key}",
+        json.dumps({"key": repr(key)}),
+        repr(noise.RowWords(key, noise.row_blocks(1))),
+        repr([key]),
+    ]
     for broken in (
         lambda: noise.Pin(key),
         lambda: noise.id_blocks([1], key),
@@ -258,7 +306,8 @@ def test_keys_are_not_copied(how) -> None:
 
 
 def test_a_pin_that_was_pickled_adds_no_rows() -> None:
-    """Workers send sums back without the key: what they sent can be merged, and no row can be added to it under another key."""
+    """Workers send sums back without the key: what they sent can be merged, and no row can be added
+    to it under another key."""
     blocks, codes = noise.row_blocks(3), np.arange(3, dtype=np.int32)
     pin, whole = (noise.Pin(noise.derive_key(SECRET, purpose="pin", facts={})) for _ in range(2))
     pin.update(blocks[:2], codes[:2])
@@ -318,30 +367,52 @@ def test_facts_cannot_pose_as_format_or_purpose(facts: dict[str, object]) -> Non
         noise.derive_key(SECRET, purpose="order", facts=facts)
 
 
-@pytest.mark.parametrize("secret", [b"", b"short", "0" * 32, bytearray(32), None], ids=lambda value: repr(value).split(" at 0x")[0])
+@pytest.mark.parametrize(
+    "secret",
+    [b"", b"short", "0" * 32, bytearray(32), None],
+    ids=lambda value: repr(value).split(" at 0x")[0],
+)
 def test_secret_of_another_size_is_refused_and_not_shown(secret: object) -> None:
     with pytest.raises(InvalidInput, match="32 bytes") as caught:
         noise.derive_key(secret, purpose="order", facts={})
     assert "short" not in str(caught.value)
 
 
-FACT_PAIRS = [(1, 1.0), (1, True), (0, None), ("1", 1), (1.0, "1.0"), ([], {}), ([1, 2], [12]), (0.0, -0.0), ("", None), (2**70, 2**70 + 1)]
+FACT_PAIRS = [
+    (1, 1.0),
+    (1, True),
+    (0, None),
+    ("1", 1),
+    (1.0, "1.0"),
+    ([], {}),
+    ([1, 2], [12]),
+    (0.0, -0.0),
+    ("", None),
+    (2**70, 2**70 + 1),
+]
 
 
 @pytest.mark.parametrize("pair", FACT_PAIRS, ids=lambda value: repr(value).split(" at 0x")[0])
 def test_facts_of_other_types_are_other_facts(pair: tuple[object, object]) -> None:
-    one, two = (noise.derive_key(SECRET, purpose="order", facts={"x": value}).material("RowWords") for value in pair)
+    one, two = (
+        noise.derive_key(SECRET, purpose="order", facts={"x": value}).material("RowWords")
+        for value in pair
+    )
     assert one != two
 
 
 def test_numpy_numbers_are_the_same_facts() -> None:
     plain = {"x": [1, 0.5], "y": "a"}
     numpy = {"y": np.str_("a"), "x": (np.int64(1), np.float64(0.5))}
-    one, two = (noise.derive_key(SECRET, purpose="order", facts=facts).material("RowWords") for facts in (plain, numpy))
+    one, two = (
+        noise.derive_key(SECRET, purpose="order", facts=facts).material("RowWords")
+        for facts in (plain, numpy)
+    )
     assert one == two
 
 
-# Seeds and processes ---------------------------------------------------------------------------------------------------------------
+# Seeds and processes
+# --------------------------------------------------------------------------------------------------
 
 FRESH = """
 from labeldp.noise import _words as noise
@@ -352,7 +423,12 @@ print(secret.hex(), run_id, *noise.RowWords(key, noise.row_blocks(50)).take(0))
 
 
 def test_processes_have_secrets_of_their_own() -> None:
-    seen = [subprocess.run([sys.executable, "-c", FRESH], check=True, capture_output=True, text=True).stdout.split() for _ in range(2)]
+    seen = [
+        subprocess.run(
+            [sys.executable, "-c", FRESH], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
     assert not set(seen[0]) & set(seen[1])
     assert len(bytes.fromhex(seen[0][0])) == 32
     assert len(seen[0][1]) == 32
@@ -382,7 +458,9 @@ def test_seeded_noise_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
         == pickle.loads(pickle.dumps(seeded))
     )
     assert seeded.secret() == noise.SeededNoise(3).secret() != noise.SeededNoise(4).secret()
-    assert seeded.run_id({"a": 1}) == noise.SeededNoise(3).run_id({"a": 1}) != seeded.run_id({"a": 2})
+    assert (
+        seeded.run_id({"a": 1}) == noise.SeededNoise(3).run_id({"a": 1}) != seeded.run_id({"a": 2})
+    )
     assert seeded.run_id({"a": 1}, 1) != seeded.run_id({"a": 1})
     with pytest.raises(AttributeError):
         seeded.seed = 4
@@ -394,14 +472,24 @@ def test_seed_is_a_whole_number(seed: object) -> None:
         noise.SeededNoise(seed)
 
 
-# Partition, pin, public hash -------------------------------------------------------------------------------------------------------
+# Partition, pin, public hash
+# --------------------------------------------------------------------------------------------------
 
 PARTITION = noise.derive_key(SECRET, purpose="partition", facts={})
 
 
 @pytest.mark.parametrize(
     "fractions",
-    [[], [0.5], [0.5, 0.6], [1.0, 0.0], [1.5, -0.5], [float("nan"), 1.0], [float("inf")], ["a", 0.5]],
+    [
+        [],
+        [0.5],
+        [0.5, 0.6],
+        [1.0, 0.0],
+        [1.5, -0.5],
+        [float("nan"), 1.0],
+        [float("inf")],
+        ["a", 0.5],
+    ],
     ids=lambda value: repr(value).split(" at 0x")[0],
 )
 def test_fractions_that_are_no_partition(fractions: list[float]) -> None:
@@ -431,13 +519,20 @@ def test_pin_sees_any_change_and_no_reordering() -> None:
     assert pinned(ids[order], codes[order]) == digest
     changed = codes.copy()
     changed[[5, 9]] = changed[[9, 5]] if changed[5] != changed[9] else (changed[5] + 1) % 3
-    others = [pinned(ids, changed), pinned(ids[1:], codes[1:]), pinned(ids, codes, {"run_id": "x"}), pinned(ids + 1, codes)]
+    others = [
+        pinned(ids, changed),
+        pinned(ids[1:], codes[1:]),
+        pinned(ids, codes, {"run_id": "x"}),
+        pinned(ids + 1, codes),
+    ]
     assert len({digest, *others}) == 5
 
 
 def test_pin_wants_a_code_for_each_row() -> None:
     with pytest.raises(InvalidInput, match="2 rows"):
-        noise.Pin(noise.derive_key(SECRET, purpose="pin", facts={})).update(noise.row_blocks(2), np.zeros(3, int))
+        noise.Pin(noise.derive_key(SECRET, purpose="pin", facts={})).update(
+            noise.row_blocks(2), np.zeros(3, int)
+        )
 
 
 @pytest.mark.parametrize(
@@ -453,7 +548,8 @@ def test_pin_wants_a_code_for_each_row() -> None:
     ids=lambda value: repr(value).split(" at 0x")[0],
 )
 def test_words_in_chunks_are_the_words(made: noise.Blocks) -> None:
-    """Space is used again from chunk to chunk; nothing of one chunk may show in the next, nor one counter in another."""
+    """Space is used again from chunk to chunk; nothing of one chunk may show in the next, nor one
+    counter in another."""
     whole, seen = noise.RowWords(DRAW_KEY, made), np.zeros(len(made), bool)
     for rows, words in noise.word_chunks(DRAW_KEY, made):
         part = np.arange(0, len(words), 7)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identical requests at once are one charge, and what one charge covers is drawn once: by several handles, and from a folder set back."""
+"""Identical requests at once are one charge, and what one charge covers is drawn once: by several
+handles, and from a folder set back."""
 
 import json
 import shutil
@@ -15,7 +16,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from tests.runs import open_run
 
-from labeldp import InvalidInput, LabelDPClassifier, Ledger, LedgerError, RandomizedResponse, RRWithPrior
+from labeldp import (
+    InvalidInput,
+    LabelDPClassifier,
+    Ledger,
+    LedgerError,
+    RandomizedResponse,
+    RRWithPrior,
+)
 from labeldp.custody._encode import RowIds
 from labeldp.custody._run import Run
 
@@ -48,7 +56,10 @@ def test_identical_requests_at_once_are_one_charge(what: str, tmp_path: Path) ->
     ledger = Ledger(tmp_path / "l.db", budget=3.0)
     at = str(time.time() + 8.0)
     command = [sys.executable, "-W", "ignore", "-c", REQUEST, str(ledger.location), what, at]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(8)]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
     ends = [process.communicate(timeout=200) for process in started]
     assert [error for _, error in ends] == [""] * 8
     assert len({out for out, _ in ends}) == 1
@@ -58,7 +69,14 @@ def test_identical_requests_at_once_are_one_charge(what: str, tmp_path: Path) ->
 
 
 def run_of(ledger: Ledger, **more: Any) -> Run:
-    facts = {"classes": [0, 1], "epsilon": 2.0, "laws": {"name": "test"}, "dataset": "d", "rows": RowIds.of(np.arange(N)), "ledger": ledger}
+    facts = {
+        "classes": [0, 1],
+        "epsilon": 2.0,
+        "laws": {"name": "test"},
+        "dataset": "d",
+        "rows": RowIds.of(np.arange(N)),
+        "ledger": ledger,
+    }
     return open_run(np.arange(N) % 2, **facts | more)
 
 
@@ -71,7 +89,9 @@ def test_two_handles_of_a_run_draw_no_row_twice(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"got 50 of its stage 'a' in stage 'b'"):
         second.privatize(np.arange(150, 300), law, stage="b")
     with pytest.raises(LedgerError, match="another stage of that name"):
-        run_of(ledger)._claim_rows(first._charge.store, np.arange(200, 300), {"law": law.to_dict(), "prior": ""}, "a")  # type: ignore[arg-type]
+        run_of(ledger)._claim_rows(
+            first._charge.store, np.arange(200, 300), {"law": law.to_dict(), "prior": ""}, "a"
+        )  # type: ignore[arg-type]
     same = second.privatize(np.arange(0, 200), law, stage="a")
     assert np.array_equal(a.hard_codes(), same.hard_codes())
     second.privatize(np.arange(200, 300), law, stage="c")
@@ -96,7 +116,8 @@ from labeldp.custody._encode import RowIds
 
 name, ledger = sys.argv[2], Ledger(sys.argv[1])
 run = open_run(
-    np.arange(300) % 2, classes=[0, 1], epsilon=2.0, laws={"name": "test"}, dataset="d", rows=RowIds.of(np.arange(300)), ledger=ledger
+    np.arange(300) % 2, classes=[0, 1], epsilon=2.0, laws={"name": "test"}, dataset="d",
+    rows=RowIds.of(np.arange(300)), ledger=ledger
 )
 while time.time() < float(sys.argv[3]):
     pass
@@ -114,7 +135,11 @@ def test_of_processes_that_draw_the_same_rows_as_other_stages_one_does(tmp_path:
     run_of(Ledger(tmp_path / "l.db"))
     at = str(time.time() + 6.0)
     started = [
-        subprocess.Popen([sys.executable, "-c", RACE, str(tmp_path / "l.db"), f"s{i}", at], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(tmp_path / "l.db"), f"s{i}", at],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for i in range(6)
     ]
     said = sorted(process.communicate(timeout=200)[0].strip() for process in started)
@@ -130,15 +155,24 @@ from labeldp.custody._run import Run
 X = np.random.default_rng(0).normal(size=(1200, 3))
 y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
 Run.settle = lambda self: os.kill(os.getpid(), signal.SIGKILL)
-facts = {"epsilon": 2.0, "law": "rr-with-prior", "classes": range(3), "dataset": "d", "n_stages": 2, "random_state": 0}
+facts = {
+    "epsilon": 2.0, "law": "rr-with-prior", "classes": range(3), "dataset": "d", "n_stages": 2,
+    "random_state": 0,
+}
 model = LabelDPClassifier(LogisticRegression(), ledger=Ledger(sys.argv[1]), **facts)
 model.fit(X, y, ids=np.arange(1200))
 """
 
 
 def test_a_fits_folder_that_was_set_back_is_seen_and_a_killed_one_goes_on(tmp_path: Path) -> None:
-    """kill -9 before settling; stage 2 is taken out of the folder; another estimator would draw its rows again, under another prior."""
-    done = subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "l.db")], capture_output=True, text=True, check=False)
+    """kill -9 before settling; stage 2 is taken out of the folder; another estimator would draw its
+    rows again, under another prior."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIT, str(tmp_path / "l.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     ledger = Ledger(tmp_path / "l.db")
     (charged,) = ledger.runs()
@@ -149,7 +183,14 @@ def test_a_fits_folder_that_was_set_back_is_seen_and_a_killed_one_goes_on(tmp_pa
 
     def fit(estimator: Any) -> LabelDPClassifier:
         model = LabelDPClassifier(
-            estimator, epsilon=2.0, law="rr-with-prior", classes=range(3), dataset="d", ledger=ledger, n_stages=2, random_state=0
+            estimator,
+            epsilon=2.0,
+            law="rr-with-prior",
+            classes=range(3),
+            dataset="d",
+            ledger=ledger,
+            n_stages=2,
+            random_state=0,
         )
         return model.fit(X, y, ids=np.arange(1200))
 
@@ -178,11 +219,24 @@ def test_what_is_announced_holds_no_label(tmp_path: Path) -> None:
     said = []
     for flip in (0, 1):
         ledger = Ledger(tmp_path / f"{flip}.db")
-        facts = {"classes": [0, 1], "epsilon": 2.0, "laws": {"name": "test"}, "dataset": "d", "rows": RowIds.of(np.arange(N))}
+        facts = {
+            "classes": [0, 1],
+            "epsilon": 2.0,
+            "laws": {"name": "test"},
+            "dataset": "d",
+            "rows": RowIds.of(np.arange(N)),
+        }
         run = open_run((np.arange(N) + flip) % 2, **facts, ledger=ledger)
         run.privatize(np.arange(100), RandomizedResponse(2, 2.0), stage="a")
         own = ("run_id", "at", "hash", "ledger")
-        said.append(json.dumps([{name: value for name, value in entry.items() if name not in own} for entry in ledger.history()]))
+        said.append(
+            json.dumps(
+                [
+                    {name: value for name, value in entry.items() if name not in own}
+                    for entry in ledger.history()
+                ]
+            )
+        )
     assert said[0] == said[1]
     assert "parts" in said[0]
 
@@ -195,4 +249,6 @@ def test_a_prior_is_announced_too(tmp_path: Path) -> None:
     for end in ("side.npz", "parquet", "rows-drawn.npy"):
         (folder / f"a.{end}").unlink()
     with pytest.raises(LedgerError, match="set back"):
-        run_of(ledger).privatize(np.arange(N), RRWithPrior(2, 2.0), np.tile([0.1, 0.9], (N, 1)), stage="a")
+        run_of(ledger).privatize(
+            np.arange(N), RRWithPrior(2, 2.0), np.tile([0.1, 0.9], (N, 1)), stage="a"
+        )

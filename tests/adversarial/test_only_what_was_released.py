@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing is trained on as noisy but what was drawn: raw labels under a release's name, changed copies, forged facts."""
+"""Nothing is trained on as noisy but what was drawn: raw labels under a release's name, changed
+copies, forged facts."""
 
 import copy
 import json
@@ -64,7 +65,9 @@ class Shop:
         self.ledger = ldp.Ledger(folder / "ledger.db")
         self.raw, self.out = folder / f"raw{form}", folder / f"pub{form}"
         write(raw_table(), self.raw)
-        spec = ldp.ReleaseSpec(**({"label": "y", "classes": [0, 1], "epsilon": 0.5, "id": "id", "dataset": "d"} | more))
+        spec = ldp.ReleaseSpec(
+            **({"label": "y", "classes": [0, 1], "epsilon": 0.5, "id": "id", "dataset": "d"} | more)
+        )
         self.done = ldp.release(self.raw, self.out, spec, self.ledger)
         self.manifest = Path(str(self.done.manifest_path))
 
@@ -78,7 +81,16 @@ class Shop:
         """Exit code and what was said."""
         out = self.folder / f"model-{len(list(self.folder.iterdir()))}"
         code, said, wrong = run(
-            "train", source or self.out, "--label", "y", "--out", out, "--ledger", self.ledger.location, "--json", *more
+            "train",
+            source or self.out,
+            "--label",
+            "y",
+            "--out",
+            out,
+            "--ledger",
+            self.ledger.location,
+            "--json",
+            *more,
         )
         return code, said + wrong
 
@@ -97,15 +109,27 @@ def refused(shop: Shop, source: Path | None = None) -> None:
         read_noisy(source or shop.out, "y", ledger=shop.ledger)
     with pytest.raises(ldp.InvalidInput, match="has drawn"):
         read_noisy(shop.raw, released=source or shop.out)
-    for more in ((), ("--epsilon", 0.5, "--classes", "0,1"), ("--epsilon", 1, "--law", "rr", "--classes", "0,1", "--noisy")):
+    for more in (
+        (),
+        ("--epsilon", 0.5, "--classes", "0,1"),
+        ("--epsilon", 1, "--law", "rr", "--classes", "0,1", "--noisy"),
+    ):
         code, said = shop.train(*more, source=source)
-        assert code == 4 and "paid for" not in said and "eave it out" not in said and "has drawn" in said
+        assert (
+            code == 4
+            and "paid for" not in said
+            and "eave it out" not in said
+            and "has drawn" in said
+        )
     assert shop.ledger.spent("d", "y") == spent
 
 
 def test_the_release_itself_is_proven(shop: Shop) -> None:
     noisy = read_noisy(shop.out, ledger=shop.ledger)
-    assert noisy.privacy == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True) and noisy.privacy.evidence == "proven"
+    assert (
+        noisy.privacy == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
+        and noisy.privacy.evidence == "proven"
+    )
     code, said = shop.train()
     assert code == 0 and json.loads(said)["evidence"] == "proven"
     code, said = shop.train("--epsilon", 0.5)
@@ -139,7 +163,11 @@ def test_a_manifest_beside_a_raw_table_proves_nothing(shop: Shop) -> None:
 
 def test_rows_that_repeat_or_are_missing_are_refused(shop: Shop) -> None:
     table = read(shop.out)
-    for changed in (table.slice(1), pa.concat_tables([table, table.slice(0, 1)]), pa.concat_tables([table, table])):
+    for changed in (
+        table.slice(1),
+        pa.concat_tables([table, table.slice(0, 1)]),
+        pa.concat_tables([table, table]),
+    ):
         shop.put(changed)
         refused(shop)
 
@@ -147,19 +175,35 @@ def test_rows_that_repeat_or_are_missing_are_refused(shop: Shop) -> None:
 @pytest.mark.parametrize("law", ["rr", "subset"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_single_change_is_found(tmp_path_factory: pytest.TempPathFactory, law: str, data: st.DataObject) -> None:
+def test_any_single_change_is_found(
+    tmp_path_factory: pytest.TempPathFactory, law: str, data: st.DataObject
+) -> None:
     folder, shop = _shop_of(tmp_path_factory, law)
     table = pq.read_table(shop.out)
     name = data.draw(st.sampled_from(["y", "id", *(["y__evidence"] if law == "subset" else [])]))
     row = data.draw(st.integers(0, N - 1))
     values = table[name].to_pylist()
-    others: dict[str, Any] = {"y": [c for c in range(4) if c != values[row]], "id": [0, -1, values[row - 1], 10**18], "y__evidence": None}
-    new = bytes([values[row][0] ^ data.draw(st.integers(1, 255))]) if others[name] is None else data.draw(st.sampled_from(others[name]))
+    others: dict[str, Any] = {
+        "y": [c for c in range(4) if c != values[row]],
+        "id": [0, -1, values[row - 1], 10**18],
+        "y__evidence": None,
+    }
+    new = (
+        bytes([values[row][0] ^ data.draw(st.integers(1, 255))])
+        if others[name] is None
+        else data.draw(st.sampled_from(others[name]))
+    )
     values[row] = new
     kind = table.schema.field(name).type
     changed = table.set_column(table.column_names.index(name), name, pa.array(values, kind))
     order = data.draw(st.sampled_from(["as it is", "sorted", "turned"]))
-    changed = changed.sort_by("x") if order == "sorted" else changed.take(np.arange(N)[::-1]) if order == "turned" else changed
+    changed = (
+        changed.sort_by("x")
+        if order == "sorted"
+        else changed.take(np.arange(N)[::-1])
+        if order == "turned"
+        else changed
+    )
     changed = changed.drop_columns(["x"]) if data.draw(st.booleans()) else changed
     ending = data.draw(st.sampled_from([".parquet", ".csv"])) if law == "rr" else ".parquet"
     with pytest.raises(ldp.InvalidInput, match="has drawn"):
@@ -181,14 +225,24 @@ def _shop_of(factory: pytest.TempPathFactory, law: str) -> tuple[Path, Shop]:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("law", [ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0)], ids=["rr", "subset"])
-def test_any_single_change_in_a_table_of_noisy_labels_is_found(law: ldp.Law, data: st.DataObject) -> None:
+@pytest.mark.parametrize(
+    "law", [ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0)], ids=["rr", "subset"]
+)
+def test_any_single_change_in_a_table_of_noisy_labels_is_found(
+    law: ldp.Law, data: st.DataObject
+) -> None:
     noisy = ldp.privatize(np.arange(60) % 4, law, ids=np.arange(60), noise=None)
     table = noisy.to_table()
     name, row = data.draw(st.sampled_from(["id", "evidence_0"])), data.draw(st.integers(0, 59))
     values = table[name].to_pylist()
-    values[row] = values[row] + 1000 if name == "id" else bytes([values[row][0] ^ data.draw(st.integers(1, 255)), *values[row][1:]])
-    changed = table.set_column(table.column_names.index(name), name, pa.array(values, table.schema.field(name).type))
+    values[row] = (
+        values[row] + 1000
+        if name == "id"
+        else bytes([values[row][0] ^ data.draw(st.integers(1, 255)), *values[row][1:]])
+    )
+    changed = table.set_column(
+        table.column_names.index(name), name, pa.array(values, table.schema.field(name).type)
+    )
     with pytest.raises(ldp.InvalidInput, match=f"in row {row}:"):
         ldp.NoisyLabels.from_table(changed)
 
@@ -206,7 +260,8 @@ def test_raw_labels_set_into_a_table_of_noisy_labels_are_refused(tmp_path: Path)
 
 
 def test_facts_that_were_edited_are_refused(shop: Shop) -> None:
-    """A smaller epsilon, another unit or law in manifest or metadata: what was drawn is bound to them."""
+    """A smaller epsilon, another unit or law in manifest or metadata: what was drawn is bound to
+    them."""
     facts = json.loads(shop.manifest.read_text())
     for change in (
         {"receipt": facts["receipt"] | {"epsilon": 0.01}},
@@ -221,11 +276,13 @@ def test_facts_that_were_edited_are_refused(shop: Shop) -> None:
         assert shop.train()[0] != 0
 
 
-# Forging ----------------------------------------------------------------------------------------------------------------------------
+# Forging
+# --------------------------------------------------------------------------------------------------
 
 
 def forge(shop: Shop, **receipt: object) -> None:
-    """Raw labels, and facts in manifest and metadata that say they were drawn: no digest can tell."""
+    """Raw labels, and facts in manifest and metadata that say they were drawn: no digest can
+    tell."""
     facts = json.loads(shop.manifest.read_text())
     facts["receipt"] |= receipt
     table = raw_table()
@@ -234,10 +291,31 @@ def forge(shop: Shop, **receipt: object) -> None:
     for start in range(0, N, 100 if shop.form == "" else N):
         part = table.slice(start, 100 if shop.form == "" else N)
         digest = SetDigest()
-        digest.update(drawn_words(draw_salt(facts), part["id"].to_numpy(), codes[start : start + len(part)], None))
+        digest.update(
+            drawn_words(
+                draw_salt(facts), part["id"].to_numpy(), codes[start : start + len(part)], None
+            )
+        )
         total.append(digest.hexdigest())
-        own = {name: facts[name] for name in ("format", "kind", "label", "classes", "evidence", "id", "law", "receipt", "stage")}
-        parts.append(part.replace_schema_metadata({b"labeldp": json.dumps(own | {"drawn": total[-1]}).encode()}))
+        own = {
+            name: facts[name]
+            for name in (
+                "format",
+                "kind",
+                "label",
+                "classes",
+                "evidence",
+                "id",
+                "law",
+                "receipt",
+                "stage",
+            )
+        }
+        parts.append(
+            part.replace_schema_metadata(
+                {b"labeldp": json.dumps(own | {"drawn": total[-1]}).encode()}
+            )
+        )
     facts["digests"]["drawn"] = drawn_in_all(total)
     if shop.form == "":
         shutil.rmtree(shop.out)
@@ -254,7 +332,8 @@ def test_forged_facts_are_refused_where_a_ledger_is_at_hand(shop: Shop, manifest
     forge(shop)
     if not manifest and shop.form != ".csv":
         shop.manifest.unlink()
-    assert (read_noisy(shop.out).hard_codes() == raw_table()["y"].to_numpy()).all()  # what a digest alone cannot tell
+    # what a digest alone cannot tell
+    assert (read_noisy(shop.out).hard_codes() == raw_table()["y"].to_numpy()).all()
     with pytest.raises(ldp.InvalidInput, match="as the ledger names it"):
         read_noisy(shop.out, ledger=shop.ledger)
     for more in ((), ("--epsilon", 0.5, "--classes", "0,1")):
@@ -262,8 +341,18 @@ def test_forged_facts_are_refused_where_a_ledger_is_at_hand(shop: Shop, manifest
         assert code == 4 and "as the ledger names it" in said and "paid for" not in said
 
 
-@pytest.mark.parametrize("lie", [{"epsilon": 0.01}, {"unit": "person"}, {"dataset": "other"}, {"charged_at": "2020-01-01T00:00:00+00:00"}])
-def test_forged_receipts_are_refused_where_a_ledger_is_at_hand(shop: Shop, lie: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"epsilon": 0.01},
+        {"unit": "person"},
+        {"dataset": "other"},
+        {"charged_at": "2020-01-01T00:00:00+00:00"},
+    ],
+)
+def test_forged_receipts_are_refused_where_a_ledger_is_at_hand(
+    shop: Shop, lie: dict[str, object]
+) -> None:
     forge(shop, **lie)
     with pytest.raises(ldp.LedgerError, match="changed after the charge"):
         read_noisy(shop.out, ledger=shop.ledger)
@@ -280,7 +369,8 @@ LIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("lie", LIES, ids=str)
 def test_a_manifest_that_lies_about_the_released_file_is_refused(shop: Shop, lie: str) -> None:
-    """The file is the one that was released, byte for byte, and the manifest no longer says what was drawn: it is believed by nobody."""
+    """The file is the one that was released, byte for byte, and the manifest no longer says what
+    was drawn: it is believed by nobody."""
     facts = json.loads(shop.manifest.read_text()) | LIES[lie]
     del facts["digests"]["drawn"]
     shop.manifest.write_text(json.dumps(facts))
@@ -306,9 +396,13 @@ def test_copies_of_what_the_ledger_knows_are_proven_by_it(shop: Shop) -> None:
     table = read(shop.out).sort_by("x").drop_columns(["x"]).replace_schema_metadata(None)
     for ending in (".csv", ".parquet"):
         copy = write(table, shop.folder / f"copy{ending}")
-        assert read_noisy(copy, manifest=shop.manifest, ledger=shop.ledger).privacy.evidence == "proven"
+        assert (
+            read_noisy(copy, manifest=shop.manifest, ledger=shop.ledger).privacy.evidence
+            == "proven"
+        )
     if shop.form == "":
-        assert read_noisy(next(shop.out.iterdir()), ledger=shop.ledger).privacy.evidence == "proven"  # by its SHA-256
+        # by its SHA-256
+        assert read_noisy(next(shop.out.iterdir()), ledger=shop.ledger).privacy.evidence == "proven"
 
 
 def test_what_another_ledger_does_not_know_is_not_recorded(shop: Shop, tmp_path: Path) -> None:
@@ -324,10 +418,20 @@ def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path) -> None:
     table = raw_table()
     X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
     ledger = ldp.Ledger(tmp_path / "l.db")
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy())
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy()
+    )
     privacy = {}
-    for name, known in {"own": ledger, "none": None, "other": ldp.Ledger(tmp_path / "other.db")}.items():
-        privacy[name] = ldp.LabelDPClassifier(LogisticRegression(), ledger=known, random_state=0).fit(X, noisy).privacy_.evidence
+    for name, known in {
+        "own": ledger,
+        "none": None,
+        "other": ldp.Ledger(tmp_path / "other.db"),
+    }.items():
+        privacy[name] = (
+            ldp.LabelDPClassifier(LogisticRegression(), ledger=known, random_state=0)
+            .fit(X, noisy)
+            .privacy_.evidence
+        )
     assert privacy == {"own": "proven", "none": "proven", "other": "not recorded"}
     forged = noisy.to_table()
     facts = json.loads(forged.schema.metadata[b"labeldp"])
@@ -336,10 +440,13 @@ def test_estimators_look_receipts_up_in_their_ledger(tmp_path: Path) -> None:
         ldp.NoisyLabels.from_table(forged.replace_schema_metadata({b"labeldp": json.dumps(facts)}))
     block = replace(noisy.blocks[0], receipt=replace(noisy.receipts[0], epsilon=0.1))
     with pytest.raises(ldp.LedgerError, match="changed after the charge"):
-        ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger).fit(X, replace(noisy, blocks=(block,)))
+        ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger).fit(
+            X, replace(noisy, blocks=(block,))
+        )
 
 
-# Changed in memory ----------------------------------------------------------------------------------------------------------------
+# Changed in memory
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -348,7 +455,9 @@ def drawn(tmp_path: Path) -> tuple[ldp.Ledger, ldp.NoisyLabels, Any, Any]:
     table = raw_table()
     X, y = table["x"].to_numpy()[:, None], table["y"].to_numpy()
     ledger = ldp.Ledger(tmp_path / "l.db")
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy())
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(2, 1.0), dataset="d", ledger=ledger, ids=table["id"].to_numpy()
+    )
     return ledger, noisy, X, y
 
 
@@ -366,20 +475,33 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_labels_changed_in_memory_are_never_proven(drawn: tuple[Any, ...], change: str, tmp_path: Path) -> None:
+def test_labels_changed_in_memory_are_never_proven(
+    drawn: tuple[Any, ...], change: str, tmp_path: Path
+) -> None:
     ledger, noisy, X, y = drawn
     changed = CHANGES[change](noisy, y)
     stored = tmp_path / "changed.parquet"
     changed.save(stored)
-    for each in (changed, changed[:200], ldp.concat([changed[:150], changed[150:]]), ldp.NoisyLabels.load(stored)):
+    for each in (
+        changed,
+        changed[:200],
+        ldp.concat([changed[:150], changed[150:]]),
+        ldp.NoisyLabels.load(stored),
+    ):
         assert each.privacy.evidence == "declared, not proven"
         rows = {"X": X[: len(each)], "y": each, "ids": each.ids}
-        assert ldp.LabelDPClassifier(LogisticRegression(), random_state=0).fit(**rows).privacy_.declared
+        assert (
+            ldp.LabelDPClassifier(LogisticRegression(), random_state=0)
+            .fit(**rows)
+            .privacy_.declared
+        )
         with pytest.raises(ldp.LedgerError, match="changed after the draw"):
             ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger).fit(**rows)
 
 
-def test_what_is_chosen_of_drawn_labels_stays_proven(drawn: tuple[Any, ...], tmp_path: Path) -> None:
+def test_what_is_chosen_of_drawn_labels_stays_proven(
+    drawn: tuple[Any, ...], tmp_path: Path
+) -> None:
     ledger, noisy, _, _ = drawn
     noisy.save(tmp_path / "noisy.parquet")
     kept = [
@@ -398,7 +520,13 @@ def test_what_is_chosen_of_drawn_labels_stays_proven(drawn: tuple[Any, ...], tmp
 
 def test_outputs_cannot_be_written_over(drawn: tuple[Any, ...]) -> None:
     _, noisy, _, y = drawn
-    for some in (noisy, noisy[5:], noisy[np.arange(10)], pickle.loads(pickle.dumps(noisy)), copy.deepcopy(noisy)):
+    for some in (
+        noisy,
+        noisy[5:],
+        noisy[np.arange(10)],
+        pickle.loads(pickle.dumps(noisy)),
+        copy.deepcopy(noisy),
+    ):
         with pytest.raises(ValueError, match="read-only"):
             some.blocks[0].outputs[:] = 0
     ids = np.arange(len(y))
@@ -410,10 +538,29 @@ def test_outputs_cannot_be_written_over(drawn: tuple[Any, ...]) -> None:
 def test_no_flag_makes_what_was_drawn_writable(drawn: tuple[Any, ...], tmp_path: Path) -> None:
     _, noisy, _, y = drawn
     noisy.save(tmp_path / "noisy.parquet")
-    sided = ldp.privatize(y, ldp.RRWithPrior(2, 1.0), prior=np.tile([0.7, 0.3], (len(y), 1)), ids=[f"r{i}" for i in range(len(y))])
+    sided = ldp.privatize(
+        y,
+        ldp.RRWithPrior(2, 1.0),
+        prior=np.tile([0.7, 0.3], (len(y), 1)),
+        ids=[f"r{i}" for i in range(len(y))],
+    )
     empty = noisy[:0]
-    some = (noisy, noisy[5:], noisy[::-2], noisy.by_id(noisy.ids[::-1]), pickle.loads(pickle.dumps(noisy)), sided, sided[::2], empty)
-    for each in (*some, copy.deepcopy(noisy), ldp.concat([noisy[:9], noisy[9:]]), ldp.NoisyLabels.load(tmp_path / "noisy.parquet")):
+    some = (
+        noisy,
+        noisy[5:],
+        noisy[::-2],
+        noisy.by_id(noisy.ids[::-1]),
+        pickle.loads(pickle.dumps(noisy)),
+        sided,
+        sided[::2],
+        empty,
+    )
+    for each in (
+        *some,
+        copy.deepcopy(noisy),
+        ldp.concat([noisy[:9], noisy[9:]]),
+        ldp.NoisyLabels.load(tmp_path / "noisy.parquet"),
+    ):
         block = each.blocks[0]
         for array in (block.outputs, block.rows, each.ids, *block.side.values()):
             for writable in (array, array[:], array.view(), array.base):
@@ -421,17 +568,24 @@ def test_no_flag_makes_what_was_drawn_writable(drawn: tuple[Any, ...], tmp_path:
                     with pytest.raises(ValueError, match="cannot set WRITEABLE"):
                         writable.flags.writeable = True
     assert sided.blocks[0].side
-    assert np.shares_memory(noisy.measurable.blocks[0].outputs, noisy.blocks[0].outputs)  # copied once
+    # copied once
+    assert np.shares_memory(noisy.measurable.blocks[0].outputs, noisy.blocks[0].outputs)
 
 
-def test_labels_passed_off_as_drawn_are_refused_by_what_the_run_has_kept(drawn: tuple[Any, ...]) -> None:
+def test_labels_passed_off_as_drawn_are_refused_by_what_the_run_has_kept(
+    drawn: tuple[Any, ...],
+) -> None:
     ledger, noisy, X, y = drawn
     with pytest.raises(ldp.LedgerError, match="changed after the draw"):
         as_drawn(with_block(noisy, outputs=y.astype(np.int32))).looked_up(ledger)
-    ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger, random_state=0).fit(X, noisy, ids=noisy.ids)
+    ldp.LabelDPClassifier(LogisticRegression(), ledger=ledger, random_state=0).fit(
+        X, noisy, ids=noisy.ids
+    )
 
 
-def test_a_smaller_epsilon_is_refused_by_the_charge_where_the_run_has_kept_no_labels(shop: Shop) -> None:
+def test_a_smaller_epsilon_is_refused_by_the_charge_where_the_run_has_kept_no_labels(
+    shop: Shop,
+) -> None:
     noisy = read_noisy(shop.out, ledger=shop.ledger)
     assert noisy[::2].looked_up(shop.ledger).privacy.evidence == "proven"
     with pytest.raises(ldp.LedgerError, match="changed after the draw"):
@@ -443,7 +597,9 @@ def test_a_smaller_epsilon_is_refused_by_the_charge_where_the_run_has_kept_no_la
 def test_a_charge_behind_labels_cannot_be_dropped_unseen(drawn: tuple[Any, ...]) -> None:
     _, noisy, _, _ = drawn
     other = ldp.privatize([0, 1, 0], ldp.RandomizedResponse(2, 1.0)).receipts
-    assert replace(noisy, behind=other).privacy.declared and replace(noisy, behind=()).privacy.declared
+    assert (
+        replace(noisy, behind=other).privacy.declared and replace(noisy, behind=()).privacy.declared
+    )
 
 
 @pytest.mark.parametrize("cap", [1, 3])
@@ -454,20 +610,32 @@ def test_fits_of_every_kind_of_run_are_looked_up_as_proven(tmp_path: Path, cap: 
     y = (X[:, 0] > 0) + (X[:, 1] > 0)
     ledger, people = ldp.Ledger(tmp_path / "l.db"), np.arange(600) // cap
     model = ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=3.0, classes=[0, 1, 2], dataset="d", ledger=ledger, n_stages=2, max_rows_per_unit=cap, random_state=0
+        LogisticRegression(),
+        epsilon=3.0,
+        classes=[0, 1, 2],
+        dataset="d",
+        ledger=ledger,
+        n_stages=2,
+        max_rows_per_unit=cap,
+        random_state=0,
     ).fit(X, y, unit=people)
     assert len({block.stage for block in model.noisy_labels_.blocks}) == 3
-    assert model.noisy_labels_.looked_up(ledger).privacy == model.privacy_ and model.privacy_.evidence == "proven"
+    assert (
+        model.noisy_labels_.looked_up(ledger).privacy == model.privacy_
+        and model.privacy_.evidence == "proven"
+    )
 
 
-# Nothing proves it -----------------------------------------------------------------------------------------------------------------
+# Nothing proves it
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_release_that_lost_its_manifest_is_not_noised_again_unnoticed(shop: Shop) -> None:
     facts = shop.manifest.read_bytes()
     shop.manifest.unlink()
     if shop.form != ".csv":
-        assert shop.train("--epsilon", 1, "--classes", "0,1", "--dataset", "again")[0] == 4  # it says so itself
+        # it says so itself
+        assert shop.train("--epsilon", 1, "--classes", "0,1", "--dataset", "again")[0] == 4
     bare = shop.folder / f"bare{shop.form}"
     shutil.copytree(shop.out, bare) if shop.form == "" else shutil.copy(shop.out, bare)
     code, said = shop.train("--epsilon", 1, "--classes", "0,1", "--dataset", "again", source=bare)
@@ -478,7 +646,10 @@ def test_a_release_that_lost_its_manifest_is_not_noised_again_unnoticed(shop: Sh
 
 
 def test_what_nothing_proves_is_refused_and_told_how_to_be_declared(shop: Shop) -> None:
-    copy = write(read(shop.out).replace_schema_metadata(None).drop_columns(["x"]), shop.folder / f"copy{shop.form}")
+    copy = write(
+        read(shop.out).replace_schema_metadata(None).drop_columns(["x"]),
+        shop.folder / f"copy{shop.form}",
+    )
     with pytest.raises(ldp.InvalidInput, match=r"without manifest or metadata.*law="):
         read_noisy(copy)
     with pytest.raises(ldp.InvalidInput, match="without manifest or metadata"):
@@ -492,7 +663,16 @@ def test_a_model_is_not_trained_for_a_link_that_it_cannot_replace(tmp_path: Path
     (tmp_path / "there").mkdir()
     for target in ("there", "nowhere"):
         (tmp_path / f"to-{target}").symlink_to(target)
-        given = ("train", shop.raw, "--label", "y", "--out", tmp_path / f"to-{target}", "--ledger", shop.ledger.location)
+        given = (
+            "train",
+            shop.raw,
+            "--label",
+            "y",
+            "--out",
+            tmp_path / f"to-{target}",
+            "--ledger",
+            shop.ledger.location,
+        )
         code, _, wrong = run(*given, "--epsilon", 1, "--classes", "0,1", "--dataset", "of the link")
         assert code == 5 and "new or empty folder" in " ".join(wrong.split())
     assert shop.ledger.spent("of the link", "y") == 0.0
@@ -504,30 +684,51 @@ def test_another_column_of_a_released_table_is_raw(shop: Shop) -> None:
     with pytest.raises(ldp.InvalidInput, match="Expected a released column"):
         read_noisy(shop.out, "other")
     out = shop.folder / "model-of-other"
-    given = ("train", shop.out, "--label", "other", "--out", out, "--ledger", shop.ledger.location, "--json")
+    given = (
+        "train",
+        shop.out,
+        "--label",
+        "other",
+        "--out",
+        out,
+        "--ledger",
+        shop.ledger.location,
+        "--json",
+    )
     assert run(*given)[0] == 4  # it asks for epsilon
     code, said, _ = run(*given, "--epsilon", 1, "--classes", "a,b", "--dataset", "o", "--id", "id")
     assert (
-        code == 0 and json.loads(said)["trained_on"] == "labels that labeldp drew from raw ones" and shop.ledger.spent("o", "other") == 1.0
+        code == 0
+        and json.loads(said)["trained_on"] == "labels that labeldp drew from raw ones"
+        and shop.ledger.spent("o", "other") == 1.0
     )
 
 
 @pytest.mark.parametrize("form", [".csv", ".parquet"])
 def test_some_rows_are_trained_on_with_the_original_beside_them(tmp_path: Path, form: str) -> None:
     shop = Shop(tmp_path, form)
-    part = write(raw_table().slice(20, 200), tmp_path / f"part{form}")  # raw labels, which are not read
+    # raw labels, which are not read
+    part = write(raw_table().slice(20, 200), tmp_path / f"part{form}")
     code, said = shop.train("--released", shop.out, source=part)
     facts = json.loads(said)
-    assert code == 0 and facts["rows"] == 200 and facts["evidence"] == "proven" and facts["trained_on"] == "released table"
+    assert (
+        code == 0
+        and facts["rows"] == 200
+        and facts["evidence"] == "proven"
+        and facts["trained_on"] == "released table"
+    )
     assert facts["guarantee"]["epsilon"] == 0.5
     known = read_noisy(shop.out)
     found = read_noisy(part, released=shop.out)
     assert (found.ids.astype(int) == np.arange(120, 320)).all()
     place = {int(name): i for i, name in enumerate(known.ids)}
-    np.testing.assert_array_equal(found.hard_codes(), known.hard_codes()[[place[i] for i in range(120, 320)]])
+    np.testing.assert_array_equal(
+        found.hard_codes(), known.hard_codes()[[place[i] for i in range(120, 320)]]
+    )
 
 
-# Declared ---------------------------------------------------------------------------------------------------------------------------
+# Declared
+# --------------------------------------------------------------------------------------------------
 
 
 def test_foreign_labels_are_declared_by_their_law(tmp_path: Path, form: str) -> None:
@@ -540,29 +741,70 @@ def test_foreign_labels_are_declared_by_their_law(tmp_path: Path, form: str) -> 
     order = np.argsort(noisy.ids.astype(int))
     assert (noisy.hard()[order] == names[flipped]).all() and noisy.classes == ("no", "yes")
     spent = noisy.privacy
-    assert (spent.epsilon, spent.declared, spent.recorded, spent.evidence) == (law.epsilon, True, False, "declared, not proven")
+    assert (spent.epsilon, spent.declared, spent.recorded, spent.evidence) == (
+        law.epsilon,
+        True,
+        False,
+        "declared, not proven",
+    )
     again = ldp.NoisyLabels.from_table(noisy.to_table())
     assert again.privacy == spent and again.receipts[0].declared
     with pytest.raises(ldp.InvalidInput, match="twice"):
         noisy.combine(again)
     place = tmp_path / "l.db"
     given = ("train", source, "--label", "y", "--ledger", place, "--out", tmp_path / "m")
-    code, said, wrong = run(*given, "--noisy", "--law", "rr", "--epsilon", law.epsilon, "--classes", "no,yes", "--id", "id")
+    code, said, wrong = run(
+        *given,
+        "--noisy",
+        "--law",
+        "rr",
+        "--epsilon",
+        law.epsilon,
+        "--classes",
+        "no,yes",
+        "--id",
+        "id",
+    )
     assert code == 0 and "(declared, not proven)" in said + wrong and not place.exists()
     facts = json.loads((tmp_path / "m" / "model.json").read_text())
-    assert facts["evidence"] == "declared, not proven" and facts["trained_on"] == "declared labels" and not facts["receipts"][0]["recorded"]
-    for less in (("--noisy",), ("--noisy", "--epsilon", 1), ("--noisy", "--epsilon", 1, "--law", "rr"), ("--noisy", "--law", "subset")):
+    assert (
+        facts["evidence"] == "declared, not proven"
+        and facts["trained_on"] == "declared labels"
+        and not facts["receipts"][0]["recorded"]
+    )
+    for less in (
+        ("--noisy",),
+        ("--noisy", "--epsilon", 1),
+        ("--noisy", "--epsilon", 1, "--law", "rr"),
+        ("--noisy", "--law", "subset"),
+    ):
         assert run(*given, *less)[0] in (2, 4)
     more = ("--noisy", "--law", "subset", "--epsilon", 1, "--classes", "no,yes")
-    assert "releases a label or a number and nothing else" in " ".join(run(*given[:-1], tmp_path / "o", *more)[2].split())
+    assert "releases a label or a number and nothing else" in " ".join(
+        run(*given[:-1], tmp_path / "o", *more)[2].split()
+    )
 
 
 def test_foreign_labels_of_arrays_are_declared(tmp_path: Path) -> None:
     table = raw_table()
     np.savez(tmp_path / "a.npz", X=table["x"].to_numpy()[:, None], y=table["y"].to_numpy())
-    given = ("train", tmp_path / "a.npz", "--label", "y", "--out", tmp_path / "m", "--ledger", tmp_path / "l.db", "--json")
+    given = (
+        "train",
+        tmp_path / "a.npz",
+        "--label",
+        "y",
+        "--out",
+        tmp_path / "m",
+        "--ledger",
+        tmp_path / "l.db",
+        "--json",
+    )
     code, said, _ = run(*given, "--noisy", "--law", "rr", "--epsilon", 1, "--classes", "0,1")
-    assert code == 0 and json.loads(said)["evidence"] == "declared, not proven" and not (tmp_path / "l.db").exists()
+    assert (
+        code == 0
+        and json.loads(said)["evidence"] == "declared, not proven"
+        and not (tmp_path / "l.db").exists()
+    )
     assert run(*given[:5], tmp_path / "m2", "--manifest", tmp_path / "x.json")[0] == 4
 
 
@@ -575,8 +817,12 @@ def test_a_release_is_not_declared_beside_itself(shop: Shop) -> None:
 
 def test_declared_labels_in_python() -> None:
     law = ldp.RandomizedResponse(3, 1.0)
-    noisy = ldp.NoisyLabels.from_labels(["c", "a", "a"], law, ["a", "b", "c"], unit="person", max_rows_per_unit=2)
-    assert noisy.hard().tolist() == ["c", "a", "a"] and noisy.privacy == ldp.PrivacySpent(2.0, 0.0, "person", False, True, declared=True)
+    noisy = ldp.NoisyLabels.from_labels(
+        ["c", "a", "a"], law, ["a", "b", "c"], unit="person", max_rows_per_unit=2
+    )
+    assert noisy.hard().tolist() == ["c", "a", "a"] and noisy.privacy == ldp.PrivacySpent(
+        2.0, 0.0, "person", False, True, declared=True
+    )
     assert "declared=True" in repr(noisy.privacy)
     with pytest.raises(ldp.InvalidInput, match="row 1") as told:
         ldp.NoisyLabels.from_labels(["a", "SENTINEL"], law, ["a", "b", "c"])
@@ -590,7 +836,8 @@ def test_declared_labels_in_python() -> None:
     assert mixed.privacy.evidence == "declared, not proven"
 
 
-# Verify -----------------------------------------------------------------------------------------------------------------------------
+# Verify
+# --------------------------------------------------------------------------------------------------
 
 
 def verify(shop: Shop) -> tuple[int, str]:
@@ -601,7 +848,8 @@ def verify(shop: Shop) -> tuple[int, str]:
 def test_verify_reads_the_table_beside_the_manifest(shop: Shop) -> None:
     code, said = verify(shop)
     assert code == 0 and said.startswith(
-        f"The history is whole.\n{shop.out.name} is what was released, and agrees with {shop.manifest.name}"
+        f"The history is whole.\n{shop.out.name} is what was released, and agrees with"
+        f" {shop.manifest.name}"
     )
     kept = shop.folder / f"kept{shop.form}"
     shop.out.rename(kept)
@@ -622,7 +870,13 @@ def test_verify_derives_what_a_manifest_promises(shop: Shop) -> None:
         ({"guarantee": promised | {"epsilon_per_row": 0.01}}, "guarantee"),
         ({"guarantee": None}, "guarantee"),
         ({"law": facts["law"] | {"epsilon": 0.01}}, "law"),
-        ({"receipt": facts["receipt"] | {"epsilon": 0.01}, "guarantee": promised | {"epsilon": 0.01}}, "receipt"),
+        (
+            {
+                "receipt": facts["receipt"] | {"epsilon": 0.01},
+                "guarantee": promised | {"epsilon": 0.01},
+            },
+            "receipt",
+        ),
         ({"digests": facts["digests"] | {"drawn": "0" * 48}}, "What was drawn"),
     ):
         shop.manifest.write_text(json.dumps(facts | change))
@@ -642,7 +896,9 @@ def test_verify_derives_what_a_manifest_promises(shop: Shop) -> None:
         {"kind": "x"},
     ],
 )
-def test_verify_believes_nothing_that_the_table_and_the_charge_do_not_say(shop: Shop, lie: dict[str, Any]) -> None:
+def test_verify_believes_nothing_that_the_table_and_the_charge_do_not_say(
+    shop: Shop, lie: dict[str, Any]
+) -> None:
     facts = json.loads(shop.manifest.read_text())
     shop.manifest.write_text(json.dumps(facts | lie))
     code, said = verify(shop)
@@ -650,7 +906,8 @@ def test_verify_believes_nothing_that_the_table_and_the_charge_do_not_say(shop: 
 
 
 def test_verify_says_so_where_it_has_read_no_table(shop: Shop) -> None:
-    """Raw labels lie beside a manifest that names no digest of its table, or whose name leads to none."""
+    """Raw labels lie beside a manifest that names no digest of its table, or whose name leads to
+    none."""
     shop.put(raw_table())
     other = shop.folder / "renamed.json"
     shutil.copy(shop.manifest, other)
@@ -668,30 +925,53 @@ def test_a_ledger_that_was_lost_and_adopted_proves_the_file_alone(shop: Shop) ->
     Path(str(shop.ledger.location)).unlink()
     shop.ledger.adopt()
     assert read_noisy(shop.out, ledger=shop.ledger).privacy.evidence == "proven"
-    assert read_noisy(copy, manifest=shop.manifest, ledger=shop.ledger).privacy.evidence == "not recorded"
+    assert (
+        read_noisy(copy, manifest=shop.manifest, ledger=shop.ledger).privacy.evidence
+        == "not recorded"
+    )
     forge(shop, epsilon=0.01)
     with pytest.raises(ldp.LedgerError, match="changed after the charge"):
         read_noisy(shop.out, ledger=shop.ledger)
 
 
 @pytest.mark.parametrize("asked", ["train", "release", "aggregate"])
-def test_a_copy_of_a_released_table_is_no_raw_one_wherever_it_lies(tmp_path: Path, asked: str) -> None:
-    """CSV says nothing of itself: without its manifest the ledger knows it, by its bytes, under every name."""
+def test_a_copy_of_a_released_table_is_no_raw_one_wherever_it_lies(
+    tmp_path: Path, asked: str
+) -> None:
+    """CSV says nothing of itself: without its manifest the ledger knows it, by its bytes, under
+    every name."""
     shop = Shop(tmp_path, ".csv")
     (tmp_path / "away").mkdir()
     copy = Path(shutil.copy(shop.out, tmp_path / "away" / "lost.csv"))
     entries = len(shop.ledger.history())
-    given = ("--label", "y", "--classes", "0,1", "--epsilon", 1, "--ledger", shop.ledger.location, "--out", tmp_path / f"{asked}.csv")
+    given = (
+        "--label",
+        "y",
+        "--classes",
+        "0,1",
+        "--epsilon",
+        1,
+        "--ledger",
+        shop.ledger.location,
+        "--out",
+        tmp_path / f"{asked}.csv",
+    )
     more = {"train": ("--id", "id"), "release": ("--id", "id"), "aggregate": ("--group", "id")}
     code, _, wrong = run(asked, copy, *given, *more[asked])
     said = " ".join(wrong.split())
-    assert code == 4 and f"which run {shop.done.receipt.run_id} released" in said and "lost.csv.manifest.json" in said
+    assert (
+        code == 4
+        and f"which run {shop.done.receipt.run_id} released" in said
+        and "lost.csv.manifest.json" in said
+    )
     assert len(shop.ledger.history()) == entries
     assert shop.train("--manifest", shop.manifest, source=copy)[0] == 0
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known to the ledger", "unknown"])
-def test_a_table_without_epsilon_is_asked_for_its_manifest_first(tmp_path: Path, known: bool) -> None:
+def test_a_table_without_epsilon_is_asked_for_its_manifest_first(
+    tmp_path: Path, known: bool
+) -> None:
     shop = Shop(tmp_path, ".csv")
     copy = Path(shutil.copy(shop.out, tmp_path / "lost.csv"))
     ledger = shop.ledger.location if known else tmp_path / "other.db"
@@ -703,7 +983,8 @@ def test_a_table_without_epsilon_is_asked_for_its_manifest_first(tmp_path: Path,
 
 
 def test_a_release_whose_output_is_its_input_to_the_byte_is_repeated(tmp_path: Path) -> None:
-    """Noise that changes nothing, at an epsilon that makes this certain: the run goes on to know its own input."""
+    """Noise that changes nothing, at an epsilon that makes this certain: the run goes on to know
+    its own input."""
     write(raw_table(20), tmp_path / "raw.csv")
     spec = ldp.ReleaseSpec("y", [0, 1], 100.0, "rr", id="id", order="keep", dataset="d")
     ledger = ldp.Ledger(tmp_path / "ledger.db")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to have rows released twice while the ledger takes them for different rows: none may make it count less than was spent."""
+"""Ways to have rows released twice while the ledger takes them for different rows: none may make it
+count less than was spent."""
 
 import shutil
 from collections.abc import Callable
@@ -47,11 +48,16 @@ def test_another_table_in_an_outputs_place_proves_nothing(tmp_path: Path) -> Non
 
 
 def test_another_table_in_a_stages_place_proves_nothing(tmp_path: Path) -> None:
-    ledger, source = ldp.Ledger(tmp_path / "l.db", budget=1.0), write(tmp_path / "a.parquet", row=names(0, N))
+    ledger, source = (
+        ldp.Ledger(tmp_path / "l.db", budget=1.0),
+        write(tmp_path / "a.parquet", row=names(0, N)),
+    )
     spec = ldp.ReleaseSpec("bought", [0, 1], 1.0, "rr", "row", dataset="visits")
     stage.plan(tmp_path / "plan", spec, (0.5, 0.5), ledger=ledger)
     for number in (1, 2):
-        stage.release(stage.load(tmp_path / "plan", ledger), source, number, tmp_path / f"{number}.parquet")
+        stage.release(
+            stage.load(tmp_path / "plan", ledger), source, number, tmp_path / f"{number}.parquet"
+        )
     mine = pq.read_table(tmp_path / "2.parquet").column("row").to_pylist()[:10]
     write(tmp_path / "2.parquet", row=names(5 * N, 6 * N))
     with pytest.raises(ldp.BudgetExceeded):
@@ -60,7 +66,9 @@ def test_another_table_in_a_stages_place_proves_nothing(tmp_path: Path) -> None:
 
 def test_one_column_whose_name_reads_like_two_is_another_space(tmp_path: Path) -> None:
     ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
-    release(write(tmp_path / "a.parquet", day=names(0, 9), shop=names(0, 9)), ledger, ("day", "shop"))
+    release(
+        write(tmp_path / "a.parquet", day=names(0, 9), shop=names(0, 9)), ledger, ("day", "shop")
+    )
     with pytest.raises(ldp.BudgetExceeded):
         release(write(tmp_path / "b.parquet", **{"day,shop": names(0, 9)}), ledger, "day,shop")
 
@@ -85,7 +93,9 @@ def test_names_of_another_type_may_be_the_same_rows(tmp_path: Path, ids: object)
     ldp.privatize([1, 1], law, dataset="d", ids=["d", "e"], ledger=ledger)
 
 
-@pytest.mark.parametrize("ids", [[("2", "b"), ("3", "c")], [(b"2", b"b"), (b"3", b"c")]], ids=["text", "bytes"])
+@pytest.mark.parametrize(
+    "ids", [[("2", "b"), ("3", "c")], [(b"2", b"b"), (b"3", b"c")]], ids=["text", "bytes"]
+)
 def test_numbers_as_text_may_be_the_same_rows(tmp_path: Path, ids: object) -> None:
     ledger, law = ldp.Ledger(tmp_path / "l.db", budget=1.0), ldp.RandomizedResponse(2, 1.0)
     ldp.privatize([0, 1], law, dataset="d", ids=[(1, "a"), (2, "b")], ledger=ledger)
@@ -96,15 +106,27 @@ def test_numbers_as_text_may_be_the_same_rows(tmp_path: Path, ids: object) -> No
 
 LAW = ldp.RandomizedResponse(2, 1.0)
 FRAME = pd.DataFrame(
-    {"y": np.arange(60) % 2} | {name: start + np.arange(60) for name, start in (("visit", 0), ("barcode", 1000), ("serial", 2000))}
+    {"y": np.arange(60) % 2}
+    | {
+        name: start + np.arange(60)
+        for name, start in (("visit", 0), ("barcode", 1000), ("serial", 2000))
+    }
 )
-FRAME = FRAME.assign(person=FRAME.visit, household=500 + FRAME.visit // 2, ward=900 + FRAME.visit // 20)
+FRAME = FRAME.assign(
+    person=FRAME.visit, household=500 + FRAME.visit // 2, ward=900 + FRAME.visit // 20
+)
 
 
 def tables_of(name: str) -> dict[str, Any]:
     """The column in every form that has a name."""
     arrow = pa.Table.from_pandas(FRAME[[name]])
-    return {"series": FRAME[name], "frame": FRAME[[name]], "index": pd.Index(FRAME[name]), "column": arrow.column(0), "table": arrow}
+    return {
+        "series": FRAME[name],
+        "frame": FRAME[[name]],
+        "index": pd.Index(FRAME[name]),
+        "column": arrow.column(0),
+        "table": arrow,
+    }
 
 
 @pytest.mark.parametrize("form", ["series", "frame", "index", "column", "table", "id_name"])
@@ -112,7 +134,11 @@ def test_three_numberings_of_the_same_rows_are_paid_three_times(tmp_path: Path, 
     ledger = ldp.Ledger(tmp_path / "l.db", budget=2.0)
 
     def draw(name: str) -> None:
-        named = {"ids": FRAME[name].to_numpy(), "id_name": name} if form == "id_name" else {"ids": tables_of(name)[form]}
+        named = (
+            {"ids": FRAME[name].to_numpy(), "id_name": name}
+            if form == "id_name"
+            else {"ids": tables_of(name)[form]}
+        )
         ldp.privatize(FRAME.y, LAW, dataset="d", ledger=ledger, **named)
 
     draw("visit")
@@ -130,7 +156,8 @@ def test_a_named_column_and_a_plain_array_prove_nothing_of_each_other(tmp_path: 
         with pytest.raises(ldp.BudgetExceeded):
             ldp.privatize(FRAME.y, LAW, dataset="d", ids=ids, ledger=ledger)
     ldp.privatize(FRAME.y, LAW, dataset="e", ids=FRAME.visit.to_numpy(), ledger=ledger)
-    ldp.privatize(FRAME.y, LAW, dataset="e", ids=FRAME.barcode.rename("id"), ledger=ledger)  # plain arrays are the column "id"
+    # plain arrays are the column "id"
+    ldp.privatize(FRAME.y, LAW, dataset="e", ids=FRAME.barcode.rename("id"), ledger=ledger)
     assert ledger.spent("e", "label") == 1.0
 
 
@@ -139,7 +166,9 @@ def test_equal_numbers_of_another_column_are_no_repeat(tmp_path: Path) -> None:
     ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
     ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit, ledger=ledger)
     with pytest.raises(ldp.BudgetExceeded):
-        ldp.privatize(FRAME.y, LAW, dataset="d", ids=FRAME.visit[::-1].rename("rank"), ledger=ledger)
+        ldp.privatize(
+            FRAME.y, LAW, dataset="d", ids=FRAME.visit[::-1].rename("rank"), ledger=ledger
+        )
 
 
 def charges() -> dict[str, Callable[..., object]]:
@@ -151,17 +180,43 @@ def charges() -> dict[str, Callable[..., object]]:
     query = ldp.aggregates.Histogram(2, 1.0, 2)
     count = {"n_clusters": 2, "epsilon": 1.0, **given}
     return {
-        "privatize": lambda ledger, m, **rows: ldp.privatize(y, LAW, ledger=ledger, max_rows_per_unit=m, **given, **rows),
-        "aggregate": lambda ledger, m, **rows: ldp.aggregate(y, query, y * 0, ledger=ledger, max_rows_per_unit=m, **given, **rows),
-        "LabelDPClassifier": lambda ledger, m, **rows: ldp.LabelDPClassifier(
-            LogisticRegression(), epsilon=1.0, n_stages=1, ledger=ledger, max_rows_per_unit=m, **given
-        ).fit(X, y, **rows),
-        "PATEClassifier": lambda ledger, m, **rows: ldp.learn.PATEClassifier(
-            LogisticRegression(), epsilon=1.0, n_teachers=2, n_queries=2, threshold=0, ledger=ledger, max_rows_per_unit=m, **given
-        ).fit(X, y, **rows),
-        "NoiseCluster": lambda ledger, m, **rows: ldp.learn.NoiseCluster(**count, ledger=ledger, max_rows_per_unit=m).fit(X, y, **rows),
-        "ProportionClassifier": lambda ledger, m, **rows: ldp.learn.ProportionClassifier(**count, ledger=ledger, max_rows_per_unit=m).fit(
-            X, y, **rows
+        "privatize": lambda ledger, m, **rows: ldp.privatize(
+            y, LAW, ledger=ledger, max_rows_per_unit=m, **given, **rows
+        ),
+        "aggregate": lambda ledger, m, **rows: ldp.aggregate(
+            y, query, y * 0, ledger=ledger, max_rows_per_unit=m, **given, **rows
+        ),
+        "LabelDPClassifier": (
+            lambda ledger, m, **rows: ldp.LabelDPClassifier(
+                LogisticRegression(),
+                epsilon=1.0,
+                n_stages=1,
+                ledger=ledger,
+                max_rows_per_unit=m,
+                **given,
+            ).fit(X, y, **rows)
+        ),
+        "PATEClassifier": (
+            lambda ledger, m, **rows: ldp.learn.PATEClassifier(
+                LogisticRegression(),
+                epsilon=1.0,
+                n_teachers=2,
+                n_queries=2,
+                threshold=0,
+                ledger=ledger,
+                max_rows_per_unit=m,
+                **given,
+            ).fit(X, y, **rows)
+        ),
+        "NoiseCluster": (
+            lambda ledger, m, **rows: ldp.learn.NoiseCluster(
+                **count, ledger=ledger, max_rows_per_unit=m
+            ).fit(X, y, **rows)
+        ),
+        "ProportionClassifier": (
+            lambda ledger, m, **rows: ldp.learn.ProportionClassifier(
+                **count, ledger=ledger, max_rows_per_unit=m
+            ).fit(X, y, **rows)
         ),
     }
 
@@ -169,7 +224,8 @@ def charges() -> dict[str, Callable[..., object]]:
 @pytest.mark.parametrize("way", charges())
 @pytest.mark.parametrize("role", ["ids", "unit"])
 def test_the_labels_are_neither_ids_nor_units(tmp_path: Path, way: str, role: str) -> None:
-    """A unit's rows beyond the cap get no evidence, and digests of ids and units are no secrets: as either, labels would be told."""
+    """A unit's rows beyond the cap get no evidence, and digests of ids and units are no secrets: as
+    either, labels would be told."""
     ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
     with pytest.raises(ldp.InvalidInput, match="label column 'label'"):
         charges()[way](ledger, 1, **{role: FRAME.y.rename("label")})
@@ -185,7 +241,14 @@ def test_the_labels_under_another_name_are_neither_ids_nor_units(tmp_path: Path,
     model = ldp.LabelDPClassifier(epsilon=1.0, classes=range(2), dataset="d", ledger=ledger)
     calls = [
         lambda y, **of: ldp.privatize(y, LAW, classes=range(2), dataset="d", ledger=ledger, **of),
-        lambda y, **of: ldp.aggregate(y, ldp.aggregates.Histogram(2, 1.0, 1), np.zeros(4, int), dataset="d", ledger=ledger, **of),
+        lambda y, **of: ldp.aggregate(
+            y,
+            ldp.aggregates.Histogram(2, 1.0, 1),
+            np.zeros(4, int),
+            dataset="d",
+            ledger=ledger,
+            **of,
+        ),
         lambda y, **of: model.fit(np.zeros((4, 1)), y, **of),
     ]
     for call in calls:
@@ -201,7 +264,11 @@ def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
     draw = charges()[way]
     rows = ldp.Ledger(tmp_path / "rows.db", budget=1.0)
     draw(rows, 1, ids=FRAME.visit)
-    for named in ({"ids": FRAME.barcode}, {"ids": FRAME.barcode.to_numpy(), "id_name": "barcode"}, {"ids": FRAME.barcode.to_numpy()}):
+    for named in (
+        {"ids": FRAME.barcode},
+        {"ids": FRAME.barcode.to_numpy(), "id_name": "barcode"},
+        {"ids": FRAME.barcode.to_numpy()},
+    ):
         with pytest.raises(ldp.BudgetExceeded):
             draw(rows, 1, **named)
     with pytest.raises(ldp.LedgerError, match="Expected unit 'row'"):
@@ -212,14 +279,23 @@ def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
     for unit, m in ((FRAME.household, 2), (FRAME.ward, 20), (FRAME.household.to_numpy(), 2)):
         with pytest.raises(ldp.LedgerError, match="Expected unit 'person'"):
             draw(units, m, ids=FRAME.visit, unit=unit)
-    for who in ({"unit": FRAME.household, "unit_name": "person"}, {"unit": FRAME.ward.rename("person")}):
-        with pytest.raises(ldp.BudgetExceeded):  # a unit that changed its meaning does not hide the rows
+    for who in (
+        {"unit": FRAME.household, "unit_name": "person"},
+        {"unit": FRAME.ward.rename("person")},
+    ):
+        # a unit that changed its meaning does not hide the rows
+        with pytest.raises(ldp.BudgetExceeded):
             draw(units, 20, ids=FRAME.visit, **who)
     with pytest.raises(ldp.LedgerError, match="got 'row'"):
         draw(units, 1, ids=FRAME.visit)
     with pytest.raises(ldp.InvalidInput, match="another name than 'row'"):
         draw(units, 1, ids=FRAME.visit, unit=FRAME.person.rename("row"))
-    for wrong in ({"id_name": "a"}, {"ids": FRAME.visit, "id_name": ["a", "b"]}, {"ids": FRAME.visit, "id_name": ""}, {"unit_name": "a"}):
+    for wrong in (
+        {"id_name": "a"},
+        {"ids": FRAME.visit, "id_name": ["a", "b"]},
+        {"ids": FRAME.visit, "id_name": ""},
+        {"unit_name": "a"},
+    ):
         with pytest.raises(ldp.InvalidInput, match="name"):
             draw(units, 1, **wrong)
     assert (len(rows.runs()), len(units.runs())) == (1, 1)
@@ -228,7 +304,9 @@ def test_every_way_in_python_keeps_to_names(tmp_path: Path, way: str) -> None:
 def test_the_largest_unsigned_number_is_another_row_than_minus_one(tmp_path: Path) -> None:
     ledger = ldp.Ledger(tmp_path / "l.db", budget=1.0)
     first = ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([-1, 5]), ledger=ledger)
-    other = ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([2**64 - 1, 6], np.uint64), ledger=ledger)
+    other = ldp.privatize(
+        [0, 1], LAW, dataset="d", ids=np.array([2**64 - 1, 6], np.uint64), ledger=ledger
+    )
     assert (ledger.spent_by_rows("d", "label"), len(ledger.runs())) == ([(1.0, 4)], 2)
     assert other.receipts != first.receipts
     with pytest.raises(ldp.BudgetExceeded):  # 5 and 6 are the same rows in any type
@@ -239,7 +317,9 @@ def test_the_largest_unsigned_number_is_another_row_than_minus_one(tmp_path: Pat
 def test_the_same_large_numbers_in_another_type_are_a_repeat_row_by_row(tmp_path: Path) -> None:
     ledger, ids = ldp.Ledger(tmp_path / "l.db", budget=1.0), 2**60 + np.arange(200)
     first = ldp.privatize(np.arange(200) % 2, LAW, dataset="d", ids=ids, ledger=ledger)
-    again = ldp.privatize(np.arange(200)[::-1] % 2, LAW, dataset="d", ids=ids[::-1].astype(np.uint64), ledger=ledger)
+    again = ldp.privatize(
+        np.arange(200)[::-1] % 2, LAW, dataset="d", ids=ids[::-1].astype(np.uint64), ledger=ledger
+    )
     assert again.receipts == first.receipts
     np.testing.assert_array_equal(again.hard_codes()[::-1], first.hard_codes())
 
@@ -254,21 +334,31 @@ def test_one_column_of_ids_is_a_column_in_every_shape(tmp_path: Path) -> None:
         ldp.privatize([0, 1], LAW, dataset="d", ids=np.array([[49], [50]]), ledger=ledger)
 
 
-# Random histories -----------------------------------------------------------------------------------------------------------------
+# Random histories
+# --------------------------------------------------------------------------------------------------
 
 ROWS = 12
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """How rows are named in a column, or whom they are about; one name has one numbering, as the user vouches."""
+    """How rows are named in a column, or whom they are about; one name has one numbering, as the
+    user vouches."""
 
     name: str | None
     of: Callable[[int], object]
 
 
-INTEGERS = [Numbering("visit", int), Numbering("serial", lambda row: 2**63 + 7 * row), Numbering(None, lambda row: -3 * row)]
-TEXTS = [Numbering("visit", lambda row: f"{row + 100}"), Numbering("mail", lambda row: f"m{row}"), Numbering(None, lambda row: f"{row}")]
+INTEGERS = [
+    Numbering("visit", int),
+    Numbering("serial", lambda row: 2**63 + 7 * row),
+    Numbering(None, lambda row: -3 * row),
+]
+TEXTS = [
+    Numbering("visit", lambda row: f"{row + 100}"),
+    Numbering("mail", lambda row: f"m{row}"),
+    Numbering(None, lambda row: f"{row}"),
+]
 PAIRS = Numbering("day,shop", lambda row: (row % 4, f"s{row // 4}"))
 UNITS = {
     name: Numbering(name, lambda row, size=size, start=start: start + row // size)
@@ -283,10 +373,15 @@ def column_of(numbering: Numbering, rows: list[int], random: np.random.Generator
         return pd.DataFrame(values, columns=str(numbering.name).split(","))
     if numbering.name is None:
         return values if random.integers(2) else np.array(values)
-    return pd.Series(values, name=numbering.name) if random.integers(2) else pa.table({numbering.name: np.array(values)}).column(0)
+    return (
+        pd.Series(values, name=numbering.name)
+        if random.integers(2)
+        else pa.table({numbering.name: np.array(values)}).column(0)
+    )
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* ids in column")  # of the same people under two data set names, which is meant here
+# of the same people under two data set names, which is meant here
+@pytest.mark.filterwarnings("ignore:Data set .* ids in column")
 @pytest.mark.parametrize("seed", range(4))
 def test_random_histories_never_spend_less_than_the_truth(tmp_path: Path, seed: int) -> None:
     """Fifty histories of six requests each, against a ledger of true rows and people."""
@@ -296,17 +391,27 @@ def test_random_histories_never_spend_less_than_the_truth(tmp_path: Path, seed: 
     for history in range(50):
         dataset = f"d{history}"
         unit = [None, UNITS["person"], UNITS["ward"]][random.integers(3)]
-        changes = bool(random.integers(2))  # the unit's column means other people each time, which only ids of the rows can show
+        # the unit's column means other people each time, which only ids of the rows can show
+        changes = bool(random.integers(2))
         truth: dict[object, Fraction] = {}
         for _ in range(6):
             rows = sorted(random.choice(ROWS, random.integers(1, 7), replace=False).tolist())
             numbering = [*INTEGERS, *TEXTS, PAIRS, None][random.integers(7 if changes else 8)]
-            asked = UNITS["person"] if unit is None and random.integers(8) == 0 else unit  # now and then another unit than before
-            given: dict[str, Any] = {"dataset": dataset, "ledger": ledger, "redraw": bool(random.integers(2))}
+            # now and then another unit than before
+            asked = UNITS["person"] if unit is None and random.integers(8) == 0 else unit
+            given: dict[str, Any] = {
+                "dataset": dataset,
+                "ledger": ledger,
+                "redraw": bool(random.integers(2)),
+            }
             if numbering is not None:
                 given["ids"] = column_of(numbering, rows, random)
             if asked is not None:
-                given["unit"] = 1000 * int(random.integers(9)) + np.arange(len(rows)) if changes else column_of(asked, rows, random)
+                given["unit"] = (
+                    1000 * int(random.integers(9)) + np.arange(len(rows))
+                    if changes
+                    else column_of(asked, rows, random)
+                )
                 given |= {"unit_name": asked.name, "max_rows_per_unit": 6}
             epsilon = float(random.choice([0.25, 0.5]))
             runs, labels = len(ledger.runs(dataset)), np.array(rows) % 2
@@ -314,15 +419,25 @@ def test_random_histories_never_spend_less_than_the_truth(tmp_path: Path, seed: 
                 if random.integers(3):
                     ldp.privatize(labels, ldp.RandomizedResponse(2, epsilon), **given)
                 else:
-                    ldp.aggregate(labels, ldp.aggregates.Histogram(2, epsilon, 1), labels * 0, **given)
+                    ldp.aggregate(
+                        labels, ldp.aggregates.Histogram(2, epsilon, 1), labels * 0, **given
+                    )
             except (ldp.LedgerError, ldp.BudgetExceeded) as error:
                 assert len(ledger.runs(dataset)) == runs
                 refused += isinstance(error, ldp.BudgetExceeded)
             if len(ledger.runs(dataset)) > runs:
-                people = set() if asked is None or changes else {(asked.name, asked.of(row)) for row in rows}
+                people = (
+                    set()
+                    if asked is None or changes
+                    else {(asked.name, asked.of(row)) for row in rows}
+                )
                 for each in {*rows, *people}:
                     truth[each] = truth.get(each, Fraction(0)) + Fraction(epsilon)
-            assert max(truth.values(), default=Fraction(0)) <= Fraction(ledger.spent(dataset, "label")) <= budget
+            assert (
+                max(truth.values(), default=Fraction(0))
+                <= Fraction(ledger.spent(dataset, "label"))
+                <= budget
+            )
             assert len({run.unit for run in ledger.runs(dataset)}) <= 1
     assert refused > 50
     assert ledger.verify() == []
@@ -339,7 +454,15 @@ def test_a_forged_standing_is_not_believed_and_is_seen(tmp_path: Path, of: str) 
     store = SqliteStore(path)
     with store.writing() as session:
         true = session.balance("mine", "label")
-        session.keep(replace(true, seq=int(str(entry["seq"])), head=str(entry["hash"]), total=true.total * 0, runs=0))
+        session.keep(
+            replace(
+                true,
+                seq=int(str(entry["seq"])),
+                head=str(entry["hash"]),
+                total=true.total * 0,
+                runs=0,
+            )
+        )
     with pytest.raises(ldp.BudgetExceeded):
         ldp.privatize([1, 1], law, dataset="mine", ids=[1, 2], ledger=ledger, redraw=True)
 
@@ -349,12 +472,16 @@ def test_a_ledger_that_was_set_back_is_seen_and_repair_keeps_the_traces(tmp_path
     release(write(tmp_path / "a.parquet", row=np.arange(9)), ledger)
     shutil.copy(tmp_path / "l.db", tmp_path / "backup.db")
     release(write(tmp_path / "b.parquet", row=np.arange(9, 18)), ledger)
-    ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1.0), dataset="other", ids=[30, 31], ledger=ledger)
+    ldp.privatize(
+        [0, 1], ldp.RandomizedResponse(2, 1.0), dataset="other", ids=[30, 31], ledger=ledger
+    )
     assert ledger.verify() == []
     for name in ("l.db-wal", "l.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
     shutil.copy(tmp_path / "backup.db", tmp_path / "l.db")
     for _ in range(2):
-        assert [problem for problem in ledger.verify() if "set back" in problem] == ledger.verify() and len(ledger.verify()) == 2
+        assert [
+            problem for problem in ledger.verify() if "set back" in problem
+        ] == ledger.verify() and len(ledger.verify()) == 2
         found = orphans(ledger, minutes=1e-9)
         assert repair(ledger, found) == found == []

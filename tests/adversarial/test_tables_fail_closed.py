@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables, names and places that a release must refuse before it charges, and what is seen of those that it takes."""
+"""Tables, names and places that a release must refuse before it charges, and what is seen of those
+that it takes."""
 
 import os
 from pathlib import Path
@@ -33,13 +34,23 @@ def write(path: Path, n: int = 50, **columns: object) -> Path:
 def test_columns_that_a_release_would_take_for_its_own(tmp_path: Path, name: str) -> None:
     ledger = ldp.Ledger(tmp_path / "l.db")
     with pytest.raises(InvalidInput, match="begin with"):
-        ldp.release(write(tmp_path / "in.parquet", **{name: np.zeros(50)}), tmp_path / "out.parquet", SPEC, ledger)
+        ldp.release(
+            write(tmp_path / "in.parquet", **{name: np.zeros(50)}),
+            tmp_path / "out.parquet",
+            SPEC,
+            ledger,
+        )
     assert not ledger.exists()
 
 
 def test_stages_of_different_cost_are_no_plan() -> None:
     with pytest.raises(InvalidInput, match="one epsilon"):
-        Stage("0" * 32, 1, [ldp.RandomizedResponse(3, 1.0), ldp.RandomizedResponse(3, 5.0)], (0.5, 0.5))
+        Stage(
+            "0" * 32,
+            1,
+            [ldp.RandomizedResponse(3, 1.0), ldp.RandomizedResponse(3, 5.0)],
+            (0.5, 0.5),
+        )
 
 
 def test_a_stage_without_rows_is_an_empty_table(tmp_path: Path) -> None:
@@ -47,7 +58,9 @@ def test_a_stage_without_rows_is_an_empty_table(tmp_path: Path) -> None:
     spec = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, "rr", "id", dataset="d")
     stage.plan(tmp_path / "plan", spec, (1 - 1e-12, 1e-12), ledger=ledger)
     for number, rows in ((1, 3), (2, 0)):
-        done = stage.release(stage.load(tmp_path / "plan", ledger), source, number, tmp_path / f"{number}.parquet")
+        done = stage.release(
+            stage.load(tmp_path / "plan", ledger), source, number, tmp_path / f"{number}.parquet"
+        )
         assert done.manifest["rows"] == pq.read_table(done.path).num_rows == rows
     assert len(read_noisy(tmp_path / "1.parquet")) == 3
     assert ledger.runs()[0].state == "settled"
@@ -58,7 +71,11 @@ def test_what_holds_raw_labels_does_not_show_them(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("y\nsentinel\n")
     (batch,) = open_table(tmp_path / "t.csv").batches()
     assert batch.column("y").to_pylist() == ["sentinel"]
-    assert "31337" not in repr(facts) and "array" not in repr(facts) and "sentinel" not in repr(batch) + str(batch)
+    assert (
+        "31337" not in repr(facts)
+        and "array" not in repr(facts)
+        and "sentinel" not in repr(batch) + str(batch)
+    )
 
 
 @pytest.mark.parametrize("to", ["the input", "nowhere", "another file"])
@@ -69,7 +86,11 @@ def test_a_link_in_the_outputs_place(tmp_path: Path, to: str, many: bool) -> Non
     source = write(tmp_path / "in" / "a.parquet" if many else tmp_path / "in.parquet")
     given = source.parent if many else source
     before = source.read_bytes()
-    target = {"the input": given, "nowhere": tmp_path / "nowhere", "another file": tmp_path / "mine"}[to]
+    target = {
+        "the input": given,
+        "nowhere": tmp_path / "nowhere",
+        "another file": tmp_path / "mine",
+    }[to]
     if to == "another file":
         target.mkdir() if many else target.write_text("mine")
         if many:
@@ -101,7 +122,9 @@ def test_one_file_by_two_names_is_not_drawn_twice(tmp_path: Path, how: str) -> N
         os.symlink(file, other)
     ledger = ldp.Ledger(tmp_path / "l.db")
     with pytest.raises(InvalidInput, match="one twice"):
-        ldp.release(given, tmp_path / "out", ldp.ReleaseSpec("y", [0, 1, 2], 1.0, dataset="d"), ledger)
+        ldp.release(
+            given, tmp_path / "out", ldp.ReleaseSpec("y", [0, 1, 2], 1.0, dataset="d"), ledger
+        )
     assert not ledger.exists()
 
 
@@ -112,7 +135,9 @@ def test_partitions_whose_key_begins_with_an_underscore_are_read(tmp_path: Path)
     (tmp_path / "in" / "_SUCCESS").touch()
     spec = ldp.ReleaseSpec("y", [0, 1, 2], 1.0, id="at", dataset="d")
     done = ldp.release(tmp_path / "in", tmp_path / "out", spec, ldp.Ledger(tmp_path / "l.db"))
-    assert done.manifest["rows"] == 100 and set(pq.read_table(done.path).column("_day").to_pylist()) == {0, 1}
+    assert done.manifest["rows"] == 100 and set(
+        pq.read_table(done.path).column("_day").to_pylist()
+    ) == {0, 1}
 
 
 def test_a_cluster_does_not_write_into_its_input(tmp_path: Path) -> None:
@@ -127,13 +152,21 @@ def test_a_cluster_does_not_write_into_its_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_labels_that_are_noisy_already(tmp_path: Path, ending: str) -> None:
-    ledger, source = ldp.Ledger(tmp_path / "l.db", budget=9.0), write(tmp_path / "in.parquet", other=np.zeros(50, int))
+    ledger, source = (
+        ldp.Ledger(tmp_path / "l.db", budget=9.0),
+        write(tmp_path / "in.parquet", other=np.zeros(50, int)),
+    )
     if ending == "csv":
         pa_csv.write_csv(pq.read_table(source), source := tmp_path / "in.csv")
     once = ldp.release(source, tmp_path / f"once.{ending}", SPEC, ledger).path
     with pytest.raises(InvalidInput, match="released already"):
         ldp.release(once, tmp_path / f"twice.{ending}", SPEC, ledger)
-    ldp.release(once, tmp_path / f"both.{ending}", ldp.ReleaseSpec("other", [0, 1], 1.0, id="id", dataset="d"), ledger)
+    ldp.release(
+        once,
+        tmp_path / f"both.{ending}",
+        ldp.ReleaseSpec("other", [0, 1], 1.0, id="id", dataset="d"),
+        ledger,
+    )
 
 
 def test_classes_that_are_one_value_of_the_column(tmp_path: Path) -> None:
@@ -141,5 +174,8 @@ def test_classes_that_are_one_value_of_the_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1, 2], "y": pa.array([0.1, 0.2], pa.float32())}), source)
     with pytest.raises(InvalidInput, match="same value"):
         ldp.release(
-            source, tmp_path / "out.parquet", ldp.ReleaseSpec("y", [0.1, 0.1 + 1e-12, 0.2], 1.0, id="id"), ldp.Ledger(tmp_path / "l.db")
+            source,
+            tmp_path / "out.parquet",
+            ldp.ReleaseSpec("y", [0.1, 0.1 + 1e-12, 0.2], 1.0, id="id"),
+            ldp.Ledger(tmp_path / "l.db"),
         )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that labeldp works in have names that others can guess: what somebody has put there is neither used nor deleted."""
+"""Folders that labeldp works in have names that others can guess: what somebody has put there is
+neither used nor deleted."""
 
 import os
 import signal
@@ -29,7 +30,12 @@ RUN = "0123456789abcdef0123456789abcdef"
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     dice = np.random.default_rng(0)
-    columns = {"id": np.arange(N), "x": dice.normal(size=N), "group": np.arange(N) % 3, "y": dice.integers(0, 2, N)}
+    columns = {
+        "id": np.arange(N),
+        "x": dice.normal(size=N),
+        "group": np.arange(N) % 3,
+        "y": dice.integers(0, 2, N),
+    }
     pq.write_table(pa.table(columns), tmp_path / "in.parquet")
     return tmp_path / "in.parquet"
 
@@ -50,11 +56,41 @@ def release(table: Path, out: Path) -> tuple[int, str, str]:
 
 
 def train(table: Path, out: Path) -> tuple[int, str, str]:
-    return run("train", table, "--id", "id", "--label", "y", "--classes", "0,1", "--epsilon", "1", "--dataset", "t", "--out", out)
+    return run(
+        "train",
+        table,
+        "--id",
+        "id",
+        "--label",
+        "y",
+        "--classes",
+        "0,1",
+        "--epsilon",
+        "1",
+        "--dataset",
+        "t",
+        "--out",
+        out,
+    )
 
 
 def aggregate(table: Path, out: Path) -> tuple[int, str, str]:
-    return run("aggregate", table, "--label", "y", "--classes", "0,1", "--group", "group", "--epsilon", "1", "--dataset", "a", "--out", out)
+    return run(
+        "aggregate",
+        table,
+        "--label",
+        "y",
+        "--classes",
+        "0,1",
+        "--group",
+        "group",
+        "--epsilon",
+        "1",
+        "--dataset",
+        "a",
+        "--out",
+        out,
+    )
 
 
 def predict(table: Path, out: Path) -> tuple[int, str, str]:
@@ -79,14 +115,20 @@ def test_a_link_of_the_folders_name_deletes_nothing(
     assert code != 0
     assert "a link" in said
     assert str(link) in said.replace("\n", "")
-    assert sorted(path.name for path in precious.iterdir()) == ["bucket-000.arrow", "lock2", "thesis.tex"]
+    assert sorted(path.name for path in precious.iterdir()) == [
+        "bucket-000.arrow",
+        "lock2",
+        "thesis.tex",
+    ]
     assert not out.exists()
     link.unlink()
     assert command(table, out)[0] == 0
 
 
 @commands
-def test_a_folder_that_others_can_open_is_not_used(command: Callable[[Path, Path], tuple[int, str, str]], table: Path) -> None:
+def test_a_folder_that_others_can_open_is_not_used(
+    command: Callable[[Path, Path], tuple[int, str, str]], table: Path
+) -> None:
     out = table.parent / "out.parquet"
     folder = table.parent / f".{out.name}.labeldp"
     folder.mkdir()
@@ -161,25 +203,36 @@ def test_staging_folders_are_our_own(kind: type[Staging], tmp_path: Path, precio
 
 
 def test_everything_inside_is_for_the_owners_eyes_while_it_runs(tmp_path: Path) -> None:
-    """A release is stopped in the middle, with umask 0; then it goes on, and what is published has the usual rights."""
+    """A release is stopped in the middle, with umask 0; then it goes on, and what is published has
+    the usual rights."""
     n = 400_000
     pq.write_table(
-        pa.table({"id": np.arange(n), "x": np.random.default_rng(0).normal(size=n), "y": np.arange(n) % 2}), tmp_path / "in.parquet"
+        pa.table(
+            {
+                "id": np.arange(n),
+                "x": np.random.default_rng(0).normal(size=n),
+                "y": np.arange(n) % 2,
+            }
+        ),
+        tmp_path / "in.parquet",
     )
     code = (
-        "import os; os.umask(0)\n"
-        "from labeldp.cli import app\n"
-        f"app(['release', {str(tmp_path / 'in.parquet')!r}, '--label', 'y', '--classes', '0,1', '--epsilon', '1', '--id', 'id',"
-        f" '--dataset', 'd', '--out', {str(tmp_path / 'out.parquet')!r}, '--ledger', {str(tmp_path / 'l.db')!r}])"
+        "import os; os.umask(0)\nfrom labeldp.cli import app\napp(['release',"
+        f" {str(tmp_path / 'in.parquet')!r}, '--label', 'y', '--classes', '0,1', '--epsilon', '1',"
+        f" '--id', 'id', '--dataset', 'd', '--out', {str(tmp_path / 'out.parquet')!r}, '--ledger',"
+        f" {str(tmp_path / 'l.db')!r}])"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     seen: dict[str, int] = {}
     try:
         while process.poll() is None:
             process.send_signal(signal.SIGSTOP)
             for folder in (path for path in tmp_path.iterdir() if path.name.startswith(".out")):
                 seen[folder.name] = stat.S_IMODE(folder.stat().st_mode)
-                for path in folder.iterdir():  # as it was made: the finished table gets its rights just before its final name
+                # as it was made: the finished table gets its rights just before its final name
+                for path in folder.iterdir():
                     seen.setdefault(path.name, stat.S_IMODE(path.stat().st_mode))
             process.send_signal(signal.SIGCONT)
             time.sleep(0.01)
@@ -188,13 +241,20 @@ def test_everything_inside_is_for_the_owners_eyes_while_it_runs(tmp_path: Path) 
     assert process.returncode == 0
     assert any(name.startswith("bucket-") for name in seen)
     assert any(name.startswith("attempt-") for name in seen)
-    assert {name: mode for name, mode in seen.items() if mode & 0o077 and name != "_manifest.json"} == {}  # which is public text
+    # which is public text
+    assert {
+        name: mode for name, mode in seen.items() if mode & 0o077 and name != "_manifest.json"
+    } == {}
     assert stat.S_IMODE((tmp_path / "out.parquet").stat().st_mode) == 0o666
     assert stat.S_IMODE((tmp_path / "out.parquet.manifest.json").stat().st_mode) == 0o666
 
 
 def test_one_process_at_a_time_works_on_a_name(tmp_path: Path) -> None:
-    with workplace(tmp_path / "out"), pytest.raises(ReleaseError, match="other process"), workplace(tmp_path / "out"):
+    with (
+        workplace(tmp_path / "out"),
+        pytest.raises(ReleaseError, match="other process"),
+        workplace(tmp_path / "out"),
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -204,7 +264,9 @@ def test_a_runs_folder_that_others_can_write_to_takes_no_secret(tmp_path: Path) 
     ledger.runs_dir.mkdir()
     ledger.runs_dir.chmod(0o777)
     for call in (
-        lambda: privatize([0, 1], RandomizedResponse(2, 1.0), dataset="d", ids=[1, 2], ledger=ledger),
+        lambda: privatize(
+            [0, 1], RandomizedResponse(2, 1.0), dataset="d", ids=[1, 2], ledger=ledger
+        ),
         lambda: RunStore(ledger.run_dir(RUN)).write("x", b"1"),
     ):
         with pytest.raises(LedgerError, match=r"mode 777.*chmod 700"):
@@ -217,7 +279,13 @@ def test_a_runs_folder_that_others_can_write_to_takes_no_secret(tmp_path: Path) 
 def test_outputs_kept_in_a_runs_folder_are_for_the_owners_eyes(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        noisy = privatize([0, 1], RandomizedResponse(2, 1.0), dataset="d", ids=[1, 2], ledger=Ledger(tmp_path / "l.db"))
+        noisy = privatize(
+            [0, 1],
+            RandomizedResponse(2, 1.0),
+            dataset="d",
+            ids=[1, 2],
+            ledger=Ledger(tmp_path / "l.db"),
+        )
     finally:
         os.umask(before)
     kept = [*(tmp_path / "l.db.runs" / noisy.receipts[0].run_id).iterdir()]

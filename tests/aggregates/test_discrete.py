@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samplers that run: their laws, two-sided, with a stated rate of false alarms; and their exact decisions where a word is close."""
+"""The samplers that run: their laws, two-sided, with a stated rate of false alarms; and their exact
+decisions where a word is close."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +10,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labeldp.aggregates._discrete import WIDEST, Coins, _geometric, discrete_gaussian, discrete_laplace, exp_bounds, exp_coin
+from labeldp.aggregates._discrete import (
+    WIDEST,
+    Coins,
+    _geometric,
+    discrete_gaussian,
+    discrete_laplace,
+    exp_bounds,
+    exp_coin,
+)
 from labeldp.errors import InvalidInput
 from labeldp.noise import _words as noise
 
@@ -18,7 +27,9 @@ DRAWS = 200_000
 
 
 def coins(seed: int = 0, n: int = DRAWS) -> Coins:
-    key = noise.derive_key(noise.SeededNoise(seed).secret(), purpose="aggregate", facts={"test": "discrete"})
+    key = noise.derive_key(
+        noise.SeededNoise(seed).secret(), purpose="aggregate", facts={"test": "discrete"}
+    )
     return Coins(noise.RowWords(key, noise.row_blocks(n)))
 
 
@@ -55,7 +66,8 @@ def test_laplace_noise_has_its_law_and_no_other(a: Fraction) -> None:
 @pytest.mark.parametrize("digits", [0, 1, 3])
 @pytest.mark.parametrize("a", [Fraction(1, 10), Fraction(1, 2)])
 def test_laplace_noise_has_its_law_however_many_digits_are_drawn(a: Fraction, digits: int) -> None:
-    """Few digits, so that most draws go beyond them, which happens once in 10^28 at the number that releases use."""
+    """Few digits, so that most draws go beyond them, which happens once in 10^28 at the number that
+    releases use."""
     drawn = discrete_laplace(coins(digits + 1), a, digits)
     assert np.count_nonzero(np.abs(drawn) >= 1 << digits) > DRAWS / 100
     assert p_value(drawn, lambda k: laplace_weights(k, float(a))) > FALSE_ALARM
@@ -64,7 +76,8 @@ def test_laplace_noise_has_its_law_however_many_digits_are_drawn(a: Fraction, di
 
 
 class Script(Coins):
-    """Coins of one row that fall as it is written down, and the probability that they do: bounds of it, 2^-200 apart for each coin."""
+    """Coins of one row that fall as it is written down, and the probability that they do: bounds of
+    it, 2^-200 apart for each coin."""
 
     def __init__(self, falls: tuple[bool, ...]) -> None:
         self.falls, self.chance = list(falls), (Fraction(1), Fraction(1))
@@ -82,8 +95,11 @@ class Script(Coins):
         return np.array([heads])
 
 
-def law_that_runs(draw: Callable[[Coins], np.ndarray], flips: int) -> dict[int, tuple[Fraction, Fraction]]:
-    """Bounds of the probability of each value that at most so many coins lead to, over all ways in which they can fall."""
+def law_that_runs(
+    draw: Callable[[Coins], np.ndarray], flips: int
+) -> dict[int, tuple[Fraction, Fraction]]:
+    """Bounds of the probability of each value that at most so many coins lead to, over all ways in
+    which they can fall."""
     law: dict[int, tuple[Fraction, Fraction]] = {}
     begun: list[tuple[bool, ...]] = [()]
     while begun:
@@ -102,11 +118,15 @@ def law_that_runs(draw: Callable[[Coins], np.ndarray], flips: int) -> dict[int, 
 @pytest.mark.parametrize("digits", [0, 1, 2, 3])
 @pytest.mark.parametrize("a", [Fraction(1), Fraction(1, 40)])
 def test_geometric_numbers_have_their_law_beyond_their_digits(a: Fraction, digits: int) -> None:
-    """By exact fractions: every way in which up to 10 coins can fall, so that up to 9 of them say what is beyond the digits."""
+    """By exact fractions: every way in which up to 10 coins can fall, so that up to 9 of them say
+    what is beyond the digits."""
     law = law_that_runs(lambda given: _geometric(given, np.arange(1), a, digits), 10)
     assert sorted(law) == list(range((10 - digits) << digits))
     for k, (low, high) in law.items():
-        less, more = ((1 - q) * p for p, q in zip(exp_bounds(a * k, 150), reversed(exp_bounds(a, 150)), strict=True))
+        less, more = (
+            (1 - q) * p
+            for p, q in zip(exp_bounds(a * k, 150), reversed(exp_bounds(a, 150)), strict=True)
+        )
         assert less <= high
         assert low <= more
         assert high - low < Fraction(1, 2**190)
@@ -114,7 +134,8 @@ def test_geometric_numbers_have_their_law_beyond_their_digits(a: Fraction, digit
 
 @pytest.mark.parametrize("digits", [0, 1, 2])
 def test_laplace_noise_changes_by_exactly_its_epsilon_beyond_its_digits(digits: int) -> None:
-    """By exact fractions at a = 2: what all ways in which up to 12 coins can fall come to, and what is left over."""
+    """By exact fractions at a = 2: what all ways in which up to 12 coins can fall come to, and what
+    is left over."""
     a = Fraction(2)
     law = law_that_runs(lambda given: discrete_laplace(given, a, digits), 12)
     left = 1 - sum(low for low, _ in law.values())
@@ -124,7 +145,9 @@ def test_laplace_noise_changes_by_exactly_its_epsilon_beyond_its_digits(digits: 
         assert float(low) <= true * (1 + 1e-12)
         assert true <= float(high + left) * (1 + 1e-12)
     inner = [k for k in law if abs(k) < 4]
-    assert all(abs(math.log(law[k][0] / law[k + 1][0])) == pytest.approx(2.0, abs=0.01) for k in inner)
+    assert all(
+        abs(math.log(law[k][0] / law[k + 1][0])) == pytest.approx(2.0, abs=0.01) for k in inner
+    )
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 4), Fraction(1), Fraction(9, 2), Fraction(100)])
@@ -137,7 +160,8 @@ def test_gaussian_noise_has_its_law_and_no_other(variance: Fraction) -> None:
 
 @pytest.mark.parametrize("scale", [0.7, 3.0, 40.0])
 def test_the_same_laws_as_opendp(scale: float) -> None:
-    """Two samples, ours and that of a vetted library, which has no seed: an alarm once in 10^9 runs."""
+    """Two samples, ours and that of a vetted library, which has no seed: an alarm once in 10^9
+    runs."""
     dp = pytest.importorskip("opendp.prelude")
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int)
@@ -148,7 +172,12 @@ def test_the_same_laws_as_opendp(scale: float) -> None:
     theirs = np.array((space >> dp.m.then_gaussian(scale=scale))([0] * 20_000))
     ours = discrete_gaussian(coins(2, 20_000), Fraction(scale) ** 2)
     assert two_samples(ours, theirs) > 1e-9
-    assert two_samples(discrete_gaussian(coins(3, 20_000), (Fraction(scale) * Fraction(13, 10)) ** 2), theirs) < 1e-9
+    assert (
+        two_samples(
+            discrete_gaussian(coins(3, 20_000), (Fraction(scale) * Fraction(13, 10)) ** 2), theirs
+        )
+        < 1e-9
+    )
 
 
 def two_samples(one: np.ndarray, two: np.ndarray) -> float:
@@ -183,7 +212,8 @@ class Given:
 
 @pytest.mark.parametrize("x", [Fraction(1, 40), Fraction(1), Fraction(7, 3), Fraction(30)])
 def test_close_words_are_decided_by_the_further_digits(x: Fraction) -> None:
-    """The probability's own binary digits, one unit up or down in the 64th, the 128th and the 192nd place."""
+    """The probability's own binary digits, one unit up or down in the 64th, the 128th and the 192nd
+    place."""
     low, high = exp_bounds(x, 400)
     digits = math.floor(low * 2**192)
     assert digits == math.floor(high * 2**192)
@@ -200,7 +230,9 @@ def test_close_words_are_decided_by_the_further_digits(x: Fraction) -> None:
     assert not falls(*words[:2], words[2] + 1)
 
 
-@pytest.mark.parametrize("x", [Fraction(0), Fraction(1, 10**9), Fraction(1), Fraction(100, 3), Fraction(10**12)])
+@pytest.mark.parametrize(
+    "x", [Fraction(0), Fraction(1, 10**9), Fraction(1), Fraction(100, 3), Fraction(10**12)]
+)
 @pytest.mark.parametrize("bits", [64, 128, 1000])
 def test_bounds_hold_and_are_as_close_as_they_say(x: Fraction, bits: int) -> None:
     low, high = exp_bounds(x, bits)
@@ -210,7 +242,9 @@ def test_bounds_hold_and_are_as_close_as_they_say(x: Fraction, bits: int) -> Non
     assert float(low) <= math.exp(-float(x)) * (1 + 1e-13) + 1e-300
 
 
-@pytest.mark.parametrize("x", [Fraction(1, 3), Fraction(7, 3), Fraction(100, 7), Fraction(1, 10**9)])
+@pytest.mark.parametrize(
+    "x", [Fraction(1, 3), Fraction(7, 3), Fraction(100, 7), Fraction(1, 10**9)]
+)
 def test_bounds_hold_the_series_in_exact_fractions(x: Fraction) -> None:
     """e^x as its series, cut where what is left is below 2^-700."""
     term, total, k = Fraction(1), Fraction(0), 0

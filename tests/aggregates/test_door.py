@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aggregates through the door: charged before they are drawn, never drawn twice for one charge, stored, and refused before a charge."""
+"""Aggregates through the door: charged before they are drawn, never drawn twice for one charge,
+stored, and refused before a charge."""
 
 import json
 import math
@@ -22,7 +23,13 @@ import labeldp as ldp
 from labeldp.aggregates import Aggregate, Histogram, Query, Vote
 from labeldp.app._ledger import accounts
 from labeldp.custody._aggregation import GroupCounts, aggregate_batches
-from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, LeftOutWarning, SeededNoiseWarning
+from labeldp.errors import (
+    BudgetExceeded,
+    InvalidInput,
+    LedgerError,
+    LeftOutWarning,
+    SeededNoiseWarning,
+)
 from labeldp.receipt import spent_together
 
 RNG = np.random.default_rng(0)
@@ -51,14 +58,28 @@ def test_counts_are_near_the_truth_and_rows_are_exact() -> None:
     assert found.n_rows.tolist() == counted().sum(axis=1).tolist()
     assert np.abs(found.values - counted()).max() < 4 * 40
     assert (found.values != counted()).any()
-    assert (found.epsilon, found.delta, found.privacy.unit, found.privacy.recorded) == (0.5, 0.0, "row", False)
+    assert (found.epsilon, found.delta, found.privacy.unit, found.privacy.recorded) == (
+        0.5,
+        0.0,
+        "row",
+        False,
+    )
 
 
 def test_with_little_noise_the_counts_and_the_votes_are_right() -> None:
-    assert ldp.aggregate(LABELS, Histogram(3, 300.0, 4), GROUPS).values.tolist() == counted().tolist()
-    assert ldp.aggregate(LABELS, Histogram(3, 300.0, 4, "gaussian", 1e-6), GROUPS).values.tolist() == counted().tolist()
+    assert (
+        ldp.aggregate(LABELS, Histogram(3, 300.0, 4), GROUPS).values.tolist() == counted().tolist()
+    )
+    assert (
+        ldp.aggregate(LABELS, Histogram(3, 300.0, 4, "gaussian", 1e-6), GROUPS).values.tolist()
+        == counted().tolist()
+    )
     labels = np.where(RNG.random(600) < 0.7, GROUPS % 3, LABELS)
-    for query in (Vote(3, 30.0, 4), Vote(3, 30.0, 4, "exponential"), Vote(3, 30.0, 4, "gaussian", 1e-6)):
+    for query in (
+        Vote(3, 30.0, 4),
+        Vote(3, 30.0, 4, "exponential"),
+        Vote(3, 30.0, 4, "gaussian", 1e-6),
+    ):
         assert ldp.aggregate(labels, query, GROUPS).codes().tolist() == [0, 1, 2, 0]
 
 
@@ -82,29 +103,43 @@ def test_seeded_noise_is_the_same_again_and_taints() -> None:
 
 def test_noise_of_the_running_door_has_its_law_and_no_other() -> None:
     """From the operating system's entropy, 60,000 empty cells; an alarm once in 10^9 runs."""
-    values = ldp.aggregate([0, 1], Histogram(3, 1.0, 20_001), [20_000, 20_000], classes=range(3)).values[:20_000].reshape(-1)
+    values = (
+        ldp.aggregate([0, 1], Histogram(3, 1.0, 20_001), [20_000, 20_000], classes=range(3))
+        .values[:20_000]
+        .reshape(-1)
+    )
     reach = np.arange(-12, 13)
     for a, fits in ((0.5, True), (0.65, False), (0.385, False)):
         shares = math.tanh(a / 2) * np.exp(-a * np.abs(reach))
         counts = np.array([np.count_nonzero(values == k) for k in reach])
         expected = np.append(shares, 1 - shares.sum()) * len(values)
-        assert (stats.chisquare(np.append(counts, len(values) - counts.sum()), expected).pvalue > 1e-9) == fits
+        assert (
+            stats.chisquare(np.append(counts, len(values) - counts.sum()), expected).pvalue > 1e-9
+        ) == fits
 
 
-# The ledger -------------------------------------------------------------------------------------------------------------------------
+# The ledger
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_repeat_returns_what_was_stored_and_costs_nothing(ledger: ldp.Ledger) -> None:
     one, two = ask(ledger), ask(ledger)
     assert one.values.tolist() == two.values.tolist()
     assert one.receipt == two.receipt
-    assert (two.query, two.classes, two.n_rows.tolist()) == (one.query, one.classes, one.n_rows.tolist())
+    assert (two.query, two.classes, two.n_rows.tolist()) == (
+        one.query,
+        one.classes,
+        one.n_rows.tolist(),
+    )
     assert ledger.spent("d", "label") == 0.5
     assert ledger.verify([one.receipt]) == []
     (run,) = ledger.runs()
     assert run.state == "settled"
     assert not run.repeatable
-    assert sorted(path.name for path in ledger.run_dir(run.run_id).iterdir()) == ["aggregate.parquet", "charge.json"]
+    assert sorted(path.name for path in ledger.run_dir(run.run_id).iterdir()) == [
+        "aggregate.parquet",
+        "charge.json",
+    ]
 
 
 def test_a_redraw_is_charged_again(ledger: ldp.Ledger) -> None:
@@ -113,7 +148,15 @@ def test_a_redraw_is_charged_again(ledger: ldp.Ledger) -> None:
     assert ledger.spent("d", "label") == 1.0
 
 
-@pytest.mark.parametrize("other", [Histogram(3, 0.25, 4), Histogram(3, 0.5, 5), Vote(3, 0.5, 4), Histogram(3, 0.5, 4, "gaussian", 1e-6)])
+@pytest.mark.parametrize(
+    "other",
+    [
+        Histogram(3, 0.25, 4),
+        Histogram(3, 0.5, 5),
+        Vote(3, 0.5, 4),
+        Histogram(3, 0.5, 4, "gaussian", 1e-6),
+    ],
+)
 def test_another_query_is_another_charge(ledger: ldp.Ledger, other: Query) -> None:
     ask(ledger)
     ask(ledger, other)
@@ -140,23 +183,33 @@ def test_other_groups_are_another_charge(ledger: ldp.Ledger) -> None:
     assert ledger.spent("d", "label") == 1.0
 
 
-def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(ledger: ldp.Ledger) -> None:
+def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(
+    ledger: ldp.Ledger,
+) -> None:
     ids, order = np.arange(600), np.argsort(LABELS, kind="stable")
     one = ask(ledger, ids=ids)
-    two = ldp.aggregate(LABELS[order], QUERY, GROUPS[order], ids=ids[order], dataset="d", ledger=ledger)
+    two = ldp.aggregate(
+        LABELS[order], QUERY, GROUPS[order], ids=ids[order], dataset="d", ledger=ledger
+    )
     assert one.values.tolist() == two.values.tolist()
     ldp.aggregate(LABELS, QUERY, GROUPS, ids=ids + 1000, dataset="d", ledger=ledger)
     assert ledger.spent("d", "label") == 0.5
 
 
 def test_an_aggregate_adds_to_a_draw_of_the_same_labels(ledger: ldp.Ledger) -> None:
-    """A cluster prior, then labels drawn with it: sequential, in decimals; the histogram does not pass for an earlier release of rows."""
+    """A cluster prior, then labels drawn with it: sequential, in decimals; the histogram does not
+    pass for an earlier release of rows."""
     prior = ask(ledger, Histogram(3, 0.1, 4)).prior(GROUPS)
     noisy = ldp.privatize(LABELS, ldp.AutoLaw(3, 0.2), prior=prior, dataset="d", ledger=ledger)
     assert len(noisy) == 600
     assert Fraction(repr(ledger.spent("d", "label"))) == Fraction("0.3")
     together = spent_together([ask(ledger, Histogram(3, 0.1, 4)).receipt, *noisy.receipts])
-    assert (together.epsilon, together.delta, together.unit, together.recorded) == (0.3, 0.0, "row", True)
+    assert (together.epsilon, together.delta, together.unit, together.recorded) == (
+        0.3,
+        0.0,
+        "row",
+        True,
+    )
 
 
 def test_what_exceeds_the_budget_is_refused_and_leaves_nothing(ledger: ldp.Ledger) -> None:
@@ -180,7 +233,9 @@ def test_a_stored_answer_that_is_gone_or_changed_is_not_given(ledger: ldp.Ledger
     assert ledger.spent("d", "label") == 0.5
 
 
-def test_the_charge_is_on_disk_before_the_draw(ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_charge_is_on_disk_before_the_draw(
+    ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     release = Histogram.release
 
@@ -205,13 +260,16 @@ def die(*_):
 
 if sys.argv[2] == "before the store":
     write = run_store.RunStore.write
-    run_store.RunStore.write = lambda store, name, data: write(store, name, data) if name == run_store.CHARGE else die()
+    run_store.RunStore.write = lambda store, name, data: (
+        write(store, name, data) if name == run_store.CHARGE else die()
+    )
 if sys.argv[2] == "before settling":
     Ledger.settle = die
 rng = np.random.default_rng(0)
 labels, groups = rng.integers(0, 3, 600), rng.integers(0, 4, 600)
 try:
-    found = ldp.aggregate(labels, ldp.aggregates.Histogram(3, 0.5, 4), groups, dataset="d", ledger=ldp.Ledger(sys.argv[1], budget=2.0))
+    query, ledger = ldp.aggregates.Histogram(3, 0.5, 4), ldp.Ledger(sys.argv[1], budget=2.0)
+    found = ldp.aggregate(labels, query, groups, dataset="d", ledger=ledger)
     print(found.receipt.run_id, found.values.tolist())
 except ldp.BudgetExceeded:
     print("refused")
@@ -220,17 +278,26 @@ except ldp.BudgetExceeded:
 
 def process(ledger: ldp.Ledger, dies: str = "") -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", ASK, str(ledger.location), dies]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
 
 
-def test_killed_before_the_answer_is_stored_it_is_spent_and_not_replayed(ledger: ldp.Ledger) -> None:
+def test_killed_before_the_answer_is_stored_it_is_spent_and_not_replayed(
+    ledger: ldp.Ledger,
+) -> None:
     died = process(ledger, "before the store")
     assert died.communicate(timeout=120)[0] == ""
     assert died.returncode == -signal.SIGKILL
     assert ledger.spent("d", "label") == 0.5
     (dead,) = ledger.runs()
     assert dead.state == "charged"
-    assert [path.name for path in ledger.run_dir(dead.run_id).iterdir()] == ["charge.json"]  # no secret from which it could be drawn again
+    # no secret from which it could be drawn again
+    assert [path.name for path in ledger.run_dir(dead.run_id).iterdir()] == ["charge.json"]
     again = ask(ledger)
     assert again.receipt.run_id != dead.run_id
     assert ledger.spent("d", "label") == 1.0
@@ -251,17 +318,21 @@ def test_killed_after_the_answer_was_stored_it_is_found_and_settled(ledger: ldp.
 
 def test_processes_at_once_never_share_a_draw_or_exceed_the_budget(ledger: ldp.Ledger) -> None:
     ends = [each.communicate(timeout=120) for each in [process(ledger) for _ in range(5)]]
-    assert [error for _, error in ends if error and "RepeatWarning" not in error] == []  # said to who comes after one has settled
+    # said to who comes after one has settled
+    assert [error for _, error in ends if error and "RepeatWarning" not in error] == []
     answers = {out.strip() for out, _ in ends if out.strip() != "refused"}
     runs = ledger.runs()
     assert {answer.split()[0] for answer in answers} <= {run.run_id for run in runs}
-    assert len({answer.split(maxsplit=1)[1] for answer in answers}) == len(answers)  # one run, one answer
-    assert ledger.spent("d", "label") == 0.5 * len(runs) <= 2.0  # who comes while another one draws is charged for a draw of its own
+    # one run, one answer
+    assert len({answer.split(maxsplit=1)[1] for answer in answers}) == len(answers)
+    # who comes while another one draws is charged for a draw of its own
+    assert ledger.spent("d", "label") == 0.5 * len(runs) <= 2.0
     assert all(run.state == "settled" for run in runs)
     assert ledger.verify([run.receipt for run in runs]) == []
 
 
-# Units ------------------------------------------------------------------------------------------------------------------------------
+# Units
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("error::labeldp.errors.LeftOutWarning")
@@ -270,7 +341,14 @@ def test_a_warning_that_is_made_an_error_loses_no_answer(ledger: ldp.Ledger) -> 
     with pytest.raises(LeftOutWarning):
         ask(ledger, unit=people)
     with pytest.raises(LeftOutWarning):
-        ldp.privatize(LABELS, ldp.RandomizedResponse(3, 0.5), dataset="d", unit=people, ids=np.arange(600), ledger=ledger)
+        ldp.privatize(
+            LABELS,
+            ldp.RandomizedResponse(3, 0.5),
+            dataset="d",
+            unit=people,
+            ids=np.arange(600),
+            ledger=ledger,
+        )
     assert not ledger.runs()
 
 
@@ -279,15 +357,23 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
     found = ask(ledger, Histogram(3, 1.0, 4), unit=unit, max_rows_per_unit=2)
     assert found.n_rows.sum() == 2 * 120
     assert (found.privacy.unit, found.receipt.max_rows_per_unit) == ("unit", 2)
-    exact = ldp.aggregate(LABELS, Histogram(3, 600.0, 4), GROUPS, unit=np.arange(600), max_rows_per_unit=1)
+    exact = ldp.aggregate(
+        LABELS, Histogram(3, 600.0, 4), GROUPS, unit=np.arange(600), max_rows_per_unit=1
+    )
     assert exact.values.tolist() == counted().tolist()
-    spread = [ldp.aggregate(np.zeros(2, int), Histogram(3, 1.0, 400), [0, 0], unit=[1, 1], max_rows_per_unit=m) for m in (1, 8)]
+    spread = [
+        ldp.aggregate(
+            np.zeros(2, int), Histogram(3, 1.0, 400), [0, 0], unit=[1, 1], max_rows_per_unit=m
+        )
+        for m in (1, 8)
+    ]
     deviations = [np.std(each.values[1:]) for each in spread]
     for m, deviation in zip((1, 8), deviations, strict=True):
         assert deviation == pytest.approx(Histogram(3, 1.0, 400).standard_deviation(m), rel=0.25)
 
 
-# What is refused, before anything is charged ----------------------------------------------------------------------------------------
+# What is refused, before anything is charged
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -302,7 +388,10 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
         ({"groups": GROUPS.astype(str)}, "whole number"),
         ({"query": "histogram"}, "such as Histogram or Vote"),
         ({"query": Histogram(2, 0.5, 4)}, "codes 0 to 1"),
-        ({"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]}, "3 classes, as many as the law or the query"),
+        (
+            {"query": Histogram(3, 0.5, 4), "classes": ["a", "b"]},
+            "3 classes, as many as the law or the query",
+        ),
         ({"labels": []}, "at least one label"),
         ({"labels": np.where(LABELS == 0, 9, LABELS)}, "codes 0 to 2"),
         ({"labels": LABELS.astype(str)}, "classes that a label can have, got none"),
@@ -313,8 +402,16 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows(ledger: ldp.Led
         ({"noise": SEED}, "noise=None"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, arguments: dict[str, object], named: str) -> None:
-    facts = {"labels": LABELS, "query": QUERY, "groups": GROUPS, "dataset": "d", "ledger": ledger} | arguments
+def test_what_is_wrong_is_said_before_anything_is_charged(
+    ledger: ldp.Ledger, arguments: dict[str, object], named: str
+) -> None:
+    facts = {
+        "labels": LABELS,
+        "query": QUERY,
+        "groups": GROUPS,
+        "dataset": "d",
+        "ledger": ledger,
+    } | arguments
     with pytest.raises(InvalidInput, match=named):
         ldp.aggregate(**facts)  # type: ignore[arg-type]
     assert ledger.runs() == []
@@ -322,9 +419,17 @@ def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, ar
 
 @pytest.mark.parametrize(
     "query",
-    [QUERY, Histogram(3, 0.5, 4, "gaussian", 1e-300), Vote(3, 0.5, 4), Vote(3, 0.5, 4, delta=1e-6), Vote(3, 0.5, 4, "gaussian", 1e-300)],
+    [
+        QUERY,
+        Histogram(3, 0.5, 4, "gaussian", 1e-300),
+        Vote(3, 0.5, 4),
+        Vote(3, 0.5, 4, delta=1e-6),
+        Vote(3, 0.5, 4, "gaussian", 1e-300),
+    ],
 )
-def test_noise_too_wide_to_be_drawn_is_refused_before_a_charge(ledger: ldp.Ledger, query: Query) -> None:
+def test_noise_too_wide_to_be_drawn_is_refused_before_a_charge(
+    ledger: ldp.Ledger, query: Query
+) -> None:
     most = 1 << 45
     found = ask(ledger, query, unit=GROUPS, max_rows_per_unit=most)
     assert found.receipt.max_rows_per_unit == most
@@ -355,7 +460,8 @@ def test_no_message_shows_a_label_and_raw_counts_stay_inside() -> None:
         pickle.dumps(counts)
 
 
-# Files ------------------------------------------------------------------------------------------------------------------------------
+# Files
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("query", [QUERY, Vote(3, 0.5, 4), Vote(3, 0.5, 4, "gaussian", 1e-6)])
@@ -363,14 +469,24 @@ def test_an_answer_is_read_back(query: Query, tmp_path: Path) -> None:
     found = ldp.aggregate(np.array(["x", "y", "z"])[LABELS], query, GROUPS, classes=["x", "y", "z"])
     found.save(tmp_path / "answer.parquet")
     again = Aggregate.load(tmp_path / "answer.parquet")
-    assert (again.values.tolist(), again.n_rows.tolist()) == (found.values.tolist(), found.n_rows.tolist())
-    assert (again.query, again.classes, again.receipt) == (found.query, found.classes, found.receipt)
+    assert (again.values.tolist(), again.n_rows.tolist()) == (
+        found.values.tolist(),
+        found.n_rows.tolist(),
+    )
+    assert (again.query, again.classes, again.receipt) == (
+        found.query,
+        found.classes,
+        found.receipt,
+    )
     assert again.labels().tolist() == found.labels().tolist()
 
 
 @pytest.mark.parametrize("query", [QUERY, Vote(3, 0.5, 4)])
 def test_an_answer_with_names_is_read_back(query: Query, tmp_path: Path) -> None:
-    found = replace(ldp.aggregate(LABELS, query, GROUPS, classes=[0, 1, 2]), group_names=("north", "east", "south", "west"))
+    found = replace(
+        ldp.aggregate(LABELS, query, GROUPS, classes=[0, 1, 2]),
+        group_names=("north", "east", "south", "west"),
+    )
     found.save(tmp_path / "answer.parquet")
     again = Aggregate.load(tmp_path / "answer.parquet")
     assert (again.group_names, again.values.tolist()) == (found.group_names, found.values.tolist())
@@ -380,7 +496,10 @@ def test_an_answer_with_names_is_read_back(query: Query, tmp_path: Path) -> None
 
 
 def test_groups_may_have_numbers_and_texts_as_names() -> None:
-    found = replace(ldp.aggregate(LABELS, QUERY, GROUPS, classes=[0, 1, 2]), group_names=(1, "x", 2.5, ("a", "b")))
+    found = replace(
+        ldp.aggregate(LABELS, QUERY, GROUPS, classes=[0, 1, 2]),
+        group_names=(1, "x", 2.5, ("a", "b")),
+    )
     for given in ([1, "x", ("a", "b")], (np.int64(1), np.str_("x"), ("a", "b"))):
         assert found.predict(given).tolist() == found.labels()[[0, 1, 3]].tolist()
     with pytest.raises(InvalidInput, match="another one in row 1"):
@@ -389,10 +508,18 @@ def test_groups_may_have_numbers_and_texts_as_names() -> None:
 
 def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
     """Files with counts by number are read as well: what earlier ledgers stored."""
-    one, two = (ldp.aggregate([5, 6], Histogram(2, 1.0, 1), [0, 0], classes=classes) for classes in ([5, 6], [6, 5]))
-    assert [each.to_table().column_names[2:] for each in (one, two)] == [["count_5", "count_6"], ["count_6", "count_5"]]
+    one, two = (
+        ldp.aggregate([5, 6], Histogram(2, 1.0, 1), [0, 0], classes=classes)
+        for classes in ([5, 6], [6, 5])
+    )
+    assert [each.to_table().column_names[2:] for each in (one, two)] == [
+        ["count_5", "count_6"],
+        ["count_6", "count_5"],
+    ]
     table = one.to_table()
-    numbered = table.rename_columns(["group", "n_rows", "count_0", "count_1"]).replace_schema_metadata(table.schema.metadata)
+    numbered = table.rename_columns(
+        ["group", "n_rows", "count_0", "count_1"]
+    ).replace_schema_metadata(table.schema.metadata)
     assert Aggregate.from_table(numbered).values.tolist() == one.values.tolist()
     with pytest.raises(InvalidInput, match="written alike"):
         ldp.aggregate(np.array(["1", 1], object), Histogram(2, 1.0, 1), [0, 0], classes=["1", 1])
@@ -403,15 +530,23 @@ def test_columns_are_named_by_the_classes_unless_two_read_alike() -> None:
 
 def test_tables_that_are_no_answer_are_refused() -> None:
     table = ldp.aggregate(LABELS, QUERY, GROUPS).to_table()
-    for other in (table.replace_schema_metadata(None), table.slice(1), table.drop_columns(["count_2"])):
+    for other in (
+        table.replace_schema_metadata(None),
+        table.slice(1),
+        table.drop_columns(["count_2"]),
+    ):
         with pytest.raises(InvalidInput, match=r"aggregate of format|table was changed"):
             Aggregate.from_table(other)
 
 
 @pytest.mark.parametrize("query", [QUERY, Vote(3, 0.5, 4)])
 def test_counts_put_into_an_answers_file_are_refused(query: Query, tmp_path: Path) -> None:
-    """Raw counts, other groups or a smaller epsilon under the metadata of an answer; without a digest nothing is recorded."""
-    found = replace(ldp.aggregate(LABELS, query, GROUPS, classes=[0, 1, 2]), group_names=("north", "east", "south", "west"))
+    """Raw counts, other groups or a smaller epsilon under the metadata of an answer; without a
+    digest nothing is recorded."""
+    found = replace(
+        ldp.aggregate(LABELS, query, GROUPS, classes=[0, 1, 2]),
+        group_names=("north", "east", "south", "west"),
+    )
     table = found.to_table()
     facts = json.loads(table.schema.metadata[b"labeldp-aggregate"])
     name = table.column_names[2]
@@ -419,10 +554,20 @@ def test_counts_put_into_an_answers_file_are_refused(query: Query, tmp_path: Pat
         table.set_column(2, name, pa.array((table[name].to_numpy() + 1) % 3)),
         table.set_column(1, "n_rows", pa.array([1, 2, 3, 4])),
         table.set_column(0, "group", pa.array(["east", "north", "south", "west"])),
-        table.replace_schema_metadata({"labeldp-aggregate": json.dumps(facts | {"receipt": facts["receipt"] | {"epsilon": 0.01}})}),
-        table.replace_schema_metadata({"labeldp-aggregate": json.dumps(facts | {"classes": [2, 1, 0]})})
-        if "code" in name
-        else table.slice(1),
+        table.replace_schema_metadata(
+            {
+                "labeldp-aggregate": json.dumps(
+                    facts | {"receipt": facts["receipt"] | {"epsilon": 0.01}}
+                )
+            }
+        ),
+        (
+            table.replace_schema_metadata(
+                {"labeldp-aggregate": json.dumps(facts | {"classes": [2, 1, 0]})}
+            )
+            if "code" in name
+            else table.slice(1)
+        ),
     ]
     for changed in other:
         with pytest.raises(InvalidInput, match="changed"):
@@ -431,19 +576,28 @@ def test_counts_put_into_an_answers_file_are_refused(query: Query, tmp_path: Pat
     facts = json.loads(old.schema.metadata[b"labeldp-aggregate"])
     assert Aggregate.from_table(old).privacy.recorded
     del facts["drawn"]
-    assert not Aggregate.from_table(old.replace_schema_metadata({"labeldp-aggregate": json.dumps(facts)})).privacy.recorded
+    assert not Aggregate.from_table(
+        old.replace_schema_metadata({"labeldp-aggregate": json.dumps(facts)})
+    ).privacy.recorded
 
 
-# Batches ----------------------------------------------------------------------------------------------------------------------------
+# Batches
+# --------------------------------------------------------------------------------------------------
 
 TABLE = pa.table({"y": LABELS, "cluster": GROUPS.astype(np.int32), "x": RNG.random(600)})
 
 
-def test_batches_give_what_arrays_give_and_repeat_each_other(ledger: ldp.Ledger, tmp_path: Path) -> None:
+def test_batches_give_what_arrays_give_and_repeat_each_other(
+    ledger: ldp.Ledger, tmp_path: Path
+) -> None:
     pq.write_table(TABLE, tmp_path / "rows.parquet", row_group_size=100)
-    one = ldp.aggregate(LABELS, QUERY, GROUPS, classes=range(3), dataset="d", column="y", ledger=ledger)
+    one = ldp.aggregate(
+        LABELS, QUERY, GROUPS, classes=range(3), dataset="d", column="y", ledger=ledger
+    )
     for source in (tmp_path / "rows.parquet", TABLE, iter(TABLE.to_batches(max_chunksize=7))):
-        two = aggregate_batches(source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger)
+        two = aggregate_batches(
+            source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger
+        )
         assert two.values.tolist() == one.values.tolist()
         assert two.receipt == one.receipt
     assert ledger.spent("d", "y") == 0.5
@@ -451,8 +605,12 @@ def test_batches_give_what_arrays_give_and_repeat_each_other(ledger: ldp.Ledger,
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float64()])
 def test_numbers_of_every_type_are_labels_in_batches(kind: pa.DataType) -> None:
-    batch = pa.record_batch({"y": pa.array(LABELS).cast(kind), "g": pa.array(GROUPS).cast(pa.uint64())})
-    found = aggregate_batches([batch], Histogram(3, 300.0, 4), label="y", group="g", classes=range(3))
+    batch = pa.record_batch(
+        {"y": pa.array(LABELS).cast(kind), "g": pa.array(GROUPS).cast(pa.uint64())}
+    )
+    found = aggregate_batches(
+        [batch], Histogram(3, 300.0, 4), label="y", group="g", classes=range(3)
+    )
     assert found.values.tolist() == counted().tolist()
 
 
@@ -460,7 +618,9 @@ def test_numbers_of_every_type_are_labels_in_batches(kind: pa.DataType) -> None:
 def test_text_labels_in_batches_are_found_by_value(encode: object) -> None:
     text = pa.array(np.array(["x", "y", "z"])[LABELS])
     batch = pa.record_batch({"y": encode(text), "g": GROUPS})  # type: ignore[operator]
-    found = aggregate_batches([batch], Histogram(3, 300.0, 4), label="y", group="g", classes=["x", "y", "z"])
+    found = aggregate_batches(
+        [batch], Histogram(3, 300.0, 4), label="y", group="g", classes=["x", "y", "z"]
+    )
     assert found.values.tolist() == counted().tolist()
 
 
@@ -478,9 +638,19 @@ def test_text_labels_in_batches_are_found_by_value(encode: object) -> None:
         ({"y": pa.array([], pa.int64()), "g": pa.array([], pa.int64())}, "at least one row"),
     ],
 )
-def test_batches_that_are_wrong_are_refused_before_a_charge(ledger: ldp.Ledger, table: dict[str, object], named: str) -> None:
+def test_batches_that_are_wrong_are_refused_before_a_charge(
+    ledger: ldp.Ledger, table: dict[str, object], named: str
+) -> None:
     with pytest.raises(InvalidInput, match=named):
-        aggregate_batches(pa.table(table), QUERY, label="y", group="g", classes=range(3), dataset="d", ledger=ledger)
+        aggregate_batches(
+            pa.table(table),
+            QUERY,
+            label="y",
+            group="g",
+            classes=range(3),
+            dataset="d",
+            ledger=ledger,
+        )
     assert ledger.runs() == []
 
 
@@ -494,14 +664,26 @@ def test_batches_that_are_wrong_are_refused_before_a_charge(ledger: ldp.Ledger, 
         (TABLE.to_batches()[0], r"Pass \[batch\]"),
     ],
 )
-def test_what_holds_no_rows_is_refused_before_a_charge(ledger: ldp.Ledger, source: object, named: str) -> None:
+def test_what_holds_no_rows_is_refused_before_a_charge(
+    ledger: ldp.Ledger, source: object, named: str
+) -> None:
     with pytest.raises(InvalidInput, match=named):
-        aggregate_batches(source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger)  # type: ignore[arg-type]
+        aggregate_batches(
+            source, QUERY, label="y", group="cluster", classes=range(3), dataset="d", ledger=ledger
+        )  # type: ignore[arg-type]
     assert ledger.runs() == []
 
 
 def test_the_labels_are_no_groups(ledger: ldp.Ledger) -> None:
     """The number of rows of each group is exact."""
     with pytest.raises(InvalidInput, match="public column of groups, got the label column 'y'"):
-        aggregate_batches(TABLE, Histogram(3, 0.5, 3), label="y", group="y", classes=range(3), dataset="d", ledger=ledger)
+        aggregate_batches(
+            TABLE,
+            Histogram(3, 0.5, 3),
+            label="y",
+            group="y",
+            classes=range(3),
+            dataset="d",
+            ledger=ledger,
+        )
     assert ledger.runs() == []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several tables of groups in one query: the law of its noise, its cost, and its way through the door."""
+"""Several tables of groups in one query: the law of its noise, its cost, and its way through the
+door."""
 
 import json
 import math
@@ -12,7 +13,14 @@ import pytest
 from scipy import stats
 
 import labeldp as ldp
-from labeldp.aggregates import Aggregate, Histogram, Marginals, RepeatAndSelect, _gaussian, query_from_dict
+from labeldp.aggregates import (
+    Aggregate,
+    Histogram,
+    Marginals,
+    RepeatAndSelect,
+    _gaussian,
+    query_from_dict,
+)
 from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput
 from labeldp.noise import _words as noise
@@ -20,7 +28,9 @@ from labeldp.noise import _words as noise
 FALSE_ALARM = 1e-6
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 400)
-GROUPS = np.column_stack([RNG.integers(0, 4, 400), RNG.integers(0, 2, 400), RNG.integers(0, 5, 400)])
+GROUPS = np.column_stack(
+    [RNG.integers(0, 4, 400), RNG.integers(0, 2, 400), RNG.integers(0, 5, 400)]
+)
 QUERY = Marginals.of(3, 0.5, [4, 2, 5])
 
 
@@ -31,7 +41,12 @@ def counted(labels: np.ndarray = LABELS, groups: np.ndarray = GROUPS) -> np.ndar
     return table
 
 
-def ask(ledger: ldp.Ledger | None = None, groups: object = GROUPS, query: Marginals = QUERY, **more: object) -> Aggregate:
+def ask(
+    ledger: ldp.Ledger | None = None,
+    groups: object = GROUPS,
+    query: Marginals = QUERY,
+    **more: object,
+) -> Aggregate:
     return ldp.aggregate(LABELS, query, groups, dataset="d", ledger=ledger, **more)  # type: ignore[arg-type]
 
 
@@ -40,32 +55,44 @@ def ledger(tmp_path: Path) -> ldp.Ledger:
     return ldp.Ledger(tmp_path / "ledger.sqlite", budget=2.0)
 
 
-# The law and its cost -----------------------------------------------------------------------------------------------------------------
+# The law and its cost
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.5])
-def test_another_label_changes_the_odds_of_all_tables_together_by_epsilon(epsilon: float, rows: int) -> None:
-    """A unit of m rows moves every one of T tables by at most m twice: the exact law's largest odds are e^(a 2 T m)."""
+def test_another_label_changes_the_odds_of_all_tables_together_by_epsilon(
+    epsilon: float, rows: int
+) -> None:
+    """A unit of m rows moves every one of T tables by at most m twice: the exact law's largest odds
+    are e^(a 2 T m)."""
     query = Marginals.of(3, epsilon, [4, 2, 5])
     a = query.scale(rows)
     one, two = counted(), counted(np.concatenate([(LABELS[:rows] + 1) % 3, LABELS[rows:]]))
     moved = int(np.abs(one - two).sum())
     assert moved <= 2 * 3 * rows
     assert a * 2 * 3 * rows <= Fraction(str(epsilon)) and a * 2 * 3 * rows <= Fraction(epsilon)
-    # The odds of an outcome are e^(a (|z - one| - |z - two|)), at most e^(a moved), which z = one attains.
+    # The odds of an outcome are e^(a (|z - one| - |z - two|)), at most e^(a moved), which z = one
+    # attains.
     outcomes = [one, two, (one + two) // 2, one - 7]
     odds = [np.abs(z - two).sum() - np.abs(z - one).sum() for z in outcomes]
     assert max(odds) == moved and float(a) * moved <= epsilon * (1 + 1e-15)
-    assert query.standard_deviation(rows) == pytest.approx(Histogram(3, epsilon / 3, 11).standard_deviation(rows), rel=1e-9)
+    assert query.standard_deviation(rows) == pytest.approx(
+        Histogram(3, epsilon / 3, 11).standard_deviation(rows), rel=1e-9
+    )
 
 
 def test_noise_that_runs_has_its_law_and_no_other() -> None:
     query = Marginals.of(2, 3.0, [1, 1, 1])
-    key = noise.derive_key(noise.SeededNoise(1).secret(), purpose="aggregate", facts={"test": "marginals"})
-    drawn = query.release(np.zeros((20_000, 2), np.int64), noise.RowWords(key, noise.row_blocks(40_000))).ravel()
+    key = noise.derive_key(
+        noise.SeededNoise(1).secret(), purpose="aggregate", facts={"test": "marginals"}
+    )
+    drawn = query.release(
+        np.zeros((20_000, 2), np.int64), noise.RowWords(key, noise.row_blocks(40_000))
+    ).ravel()
     seen = np.bincount(np.clip(drawn, -8, 8) + 8, minlength=17)
-    for a, fits in ((float(query.scale()), True), (1.5, False)):  # 1.5 is the noise of one table alone
+    # 1.5 is the noise of one table alone
+    for a, fits in ((float(query.scale()), True), (1.5, False)):
         k = np.arange(-8, 9)
         law = math.tanh(a / 2) * np.exp(-a * np.abs(k))
         law[[0, -1]] /= 1 - math.exp(-a)  # with all beyond
@@ -74,11 +101,17 @@ def test_noise_that_runs_has_its_law_and_no_other() -> None:
 
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("tables", [1, 3, 10])
-def test_gaussian_noise_keeps_its_delta_and_is_less_than_that_of_the_tables_apart(rows: int, tables: int) -> None:
+def test_gaussian_noise_keeps_its_delta_and_is_less_than_that_of_the_tables_apart(
+    rows: int, tables: int
+) -> None:
     query = Marginals.of(2, 1.0, [5] * tables, "gaussian", 1e-6)
     variance = query.scale(rows)
-    assert _gaussian.composed_delta(2 * tables * rows**2 / (variance - 2), query.n_groups * 2, 1.0) <= 1e-6
-    # Continuous noise of this distance needs nearly as much; the squared distance is that of T tables and m rows.
+    assert (
+        _gaussian.composed_delta(2 * tables * rows**2 / (variance - 2), query.n_groups * 2, 1.0)
+        <= 1e-6
+    )
+    # Continuous noise of this distance needs nearly as much; the squared distance is that of T
+    # tables and m rows.
     least = _gaussian.analytic_sigma(1.0, 1e-6, math.sqrt(2 * tables) * rows) ** 2
     assert least <= float(variance) <= least * 1.001 + 2.1
     apart = Histogram(2, 1.0 / tables, 5, "gaussian", 1e-6 / tables).scale(rows)
@@ -86,7 +119,10 @@ def test_gaussian_noise_keeps_its_delta_and_is_less_than_that_of_the_tables_apar
 
 
 def test_widths_that_leave_64_bits_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"max_rows_per_unit <= 70368 for 1000 tables at epsilon=1e-06, got 1048576"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"max_rows_per_unit <= 70368 for 1000 tables at epsilon=1e-06, got 1048576",
+    ):
         Marginals.of(2, 1e-6, [2] * 1000).require_cap(1 << 20)
     assert Histogram(2, 1e-6, 2).require_cap(1 << 20) == 1 << 20
 
@@ -109,11 +145,19 @@ def test_what_is_no_query_is_refused(facts: dict[str, object], named: str) -> No
 
 
 def test_json_form_is_read_back_and_kept() -> None:
-    text = '{"query":"marginals","n_classes":3,"epsilon":0.5,"n_groups":11,"mechanism":"laplace","delta":0.0,"sizes":[4,2,5]}'
-    assert query_from_dict(json.loads(text)) == QUERY == query_from_dict(json.loads(json.dumps(QUERY.to_dict())))
+    text = (
+        '{"query":"marginals","n_classes":3,"epsilon":0.5,"n_groups":11,"mechanism":"laplace",'
+        '"delta":0.0,"sizes":[4,2,5]}'
+    )
+    assert (
+        query_from_dict(json.loads(text))
+        == QUERY
+        == query_from_dict(json.loads(json.dumps(QUERY.to_dict())))
+    )
 
 
-# Through the door ---------------------------------------------------------------------------------------------------------------------
+# Through the door
+# --------------------------------------------------------------------------------------------------
 
 
 def test_tables_are_counted_and_charged_once(ledger: ldp.Ledger) -> None:
@@ -128,7 +172,9 @@ def test_tables_are_counted_and_charged_once(ledger: ldp.Ledger) -> None:
 def test_a_repeat_is_free_in_any_order_of_named_rows(ledger: ldp.Ledger, tmp_path: Path) -> None:
     order, ids = RNG.permutation(400), np.arange(400)
     first = ask(ledger, ids=ids)
-    again = ldp.aggregate(LABELS[order], QUERY, GROUPS[order], dataset="d", ledger=ledger, ids=ids[order])
+    again = ldp.aggregate(
+        LABELS[order], QUERY, GROUPS[order], dataset="d", ledger=ledger, ids=ids[order]
+    )
     assert np.array_equal(first.values, again.values) and ledger.spent("d", "label") == 0.5
     other = GROUPS.copy()
     other[0, 2] = (other[0, 2] + 1) % 5
@@ -139,7 +185,12 @@ def test_a_repeat_is_free_in_any_order_of_named_rows(ledger: ldp.Ledger, tmp_pat
 
 
 def test_units_are_capped_and_the_noise_is_for_all_of_their_rows() -> None:
-    found = ask(unit=np.arange(400) // 4, max_rows_per_unit=2, query=Marginals.of(3, 400.0, [4, 2, 5]), noise=ldp.SeededNoise(0))
+    found = ask(
+        unit=np.arange(400) // 4,
+        max_rows_per_unit=2,
+        query=Marginals.of(3, 400.0, [4, 2, 5]),
+        noise=ldp.SeededNoise(0),
+    )
     assert [part.sum() for part in np.split(found.n_rows, [4, 6])] == [200, 200, 200]
     assert QUERY.standard_deviation(2) == pytest.approx(2 * QUERY.standard_deviation(1), rel=0.01)
 
@@ -156,7 +207,9 @@ def test_units_are_capped_and_the_noise_is_for_all_of_their_rows() -> None:
         (np.ma.masked_array(GROUPS, GROUPS == 1), "masked"),
     ],
 )
-def test_groups_that_are_none_are_refused_before_a_charge(ledger: ldp.Ledger, groups: object, named: str) -> None:
+def test_groups_that_are_none_are_refused_before_a_charge(
+    ledger: ldp.Ledger, groups: object, named: str
+) -> None:
     with pytest.raises(InvalidInput, match=named):
         ask(ledger, groups)
     assert ledger.runs() == []
@@ -165,8 +218,12 @@ def test_groups_that_are_none_are_refused_before_a_charge(ledger: ldp.Ledger, gr
 def test_streams_of_one_group_column_and_candidates(ledger: ldp.Ledger) -> None:
     table = pa.table({"y": LABELS, "g": GROUPS[:, 0]})
     with pytest.raises(InvalidInput, match=r"labeldp\.aggregate"):
-        aggregate_batches(table, QUERY, label="y", group="g", classes=range(3), dataset="d", ledger=ledger)
+        aggregate_batches(
+            table, QUERY, label="y", group="g", classes=range(3), dataset="d", ledger=ledger
+        )
     assert ledger.runs() == []
     tries = [(Marginals.of(3, 200.0, [4, 2, 5]), GROUPS)]
-    best = aggregate_best(LABELS, tries, lambda found: 1.0, tuning=RepeatAndSelect(30), noise=ldp.SeededNoise(0))
+    best = aggregate_best(
+        LABELS, tries, lambda found: 1.0, tuning=RepeatAndSelect(30), noise=ldp.SeededNoise(0)
+    )
     assert best.values.tolist() == counted().tolist()

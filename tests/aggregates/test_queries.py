@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histograms, votes and priors as values: published vectors, exact laws, what the samplers do, and what is refused."""
+"""Histograms, votes and priors as values: published vectors, exact laws, what the samplers do, and
+what is refused."""
 
 import itertools
 import json
@@ -18,21 +19,28 @@ from labeldp.errors import InvalidInput
 from labeldp.noise import _words as noise
 from labeldp.receipt import Receipt
 
-VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "vectors.json").read_text(encoding="utf-8"))
+VECTORS = json.loads(
+    (Path(__file__).parents[1] / "golden" / "vectors.json").read_text(encoding="utf-8")
+)
 FALSE_ALARM = 1e-6
 TWO_LN_2 = 2 * math.log(2)
 
 
 def words(n: int, seed: int = 0) -> noise.RowWords:
-    key = noise.derive_key(noise.SeededNoise(seed).secret(), purpose="aggregate", facts={"test": "queries"})
+    key = noise.derive_key(
+        noise.SeededNoise(seed).secret(), purpose="aggregate", facts={"test": "queries"}
+    )
     return noise.RowWords(key, noise.row_blocks(n))
 
 
 def draw(query: Query, counts: tuple[int, ...], times: int, seed: int = 0) -> np.ndarray:
-    return query.release(np.tile(np.array(counts, np.int64), (times, 1)), words(times * len(counts), seed))
+    return query.release(
+        np.tile(np.array(counts, np.int64), (times, 1)), words(times * len(counts), seed)
+    )
 
 
-# Laws of the votes, written down from their definitions in exact arithmetic; base = e^(epsilon / 2) ---------------------------------
+# Laws of the votes, written down from their definitions in exact arithmetic; base = e^(epsilon / 2)
+# ---------------------------------
 
 
 def exponential(counts: tuple[int, ...], base: Fraction) -> list[Fraction]:
@@ -66,7 +74,9 @@ def test_published_votes(mechanism: str, key: str) -> None:
 
 @pytest.mark.parametrize("mechanism", list(LAWS))
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=4), st.data())
-def test_one_changed_label_changes_no_vote_by_more_than_epsilon(mechanism: str, counts: list[int], data: st.DataObject) -> None:
+def test_one_changed_label_changes_no_vote_by_more_than_epsilon(
+    mechanism: str, counts: list[int], data: st.DataObject
+) -> None:
     start = data.draw(st.integers(0, len(counts) - 1))
     end = data.draw(st.integers(0, len(counts) - 1))
     counts[start] += 1
@@ -80,9 +90,13 @@ def test_one_changed_label_changes_no_vote_by_more_than_epsilon(mechanism: str, 
 
 @pytest.mark.parametrize("mechanism", list(LAWS))
 @pytest.mark.parametrize("counts", [(3, 1), (5, 5, 4, 2), (0, 0, 0), (7, 0, 0, 0)])
-def test_votes_that_run_have_their_law_and_no_other(mechanism: str, counts: tuple[int, ...]) -> None:
+def test_votes_that_run_have_their_law_and_no_other(
+    mechanism: str, counts: tuple[int, ...]
+) -> None:
     """Drawn with base 2 and, so that the test can fail, compared with base 3 too."""
-    seen = np.bincount(draw(Vote(len(counts), TWO_LN_2, 1, mechanism), counts, 60_000), minlength=len(counts))
+    seen = np.bincount(
+        draw(Vote(len(counts), TWO_LN_2, 1, mechanism), counts, 60_000), minlength=len(counts)
+    )
     chances, wrong = (np.array(LAWS[mechanism](counts, Fraction(base)), float) for base in (2, 3))
     assert stats.chisquare(seen, chances * seen.sum()).pvalue > FALSE_ALARM
     if len(set(counts)) > 1:
@@ -90,7 +104,8 @@ def test_votes_that_run_have_their_law_and_no_other(mechanism: str, counts: tupl
 
 
 def test_the_noisy_argmax_that_runs_has_its_law() -> None:
-    """Two classes, a lead of 3: the other one wins where the difference of two draws is larger, and every other time where it is equal."""
+    """Two classes, a lead of 3: the other one wins where the difference of two draws is larger, and
+    every other time where it is equal."""
     query = Vote(2, 0.5, 1, "gaussian", 1e-3)
     variance = float(query._variance(1))
     y = np.arange(-300, 301)
@@ -105,18 +120,26 @@ def test_the_noisy_argmax_that_runs_has_its_law() -> None:
 
 def test_an_empty_group_gets_a_class_at_random() -> None:
     for mechanism, delta in (("exponential", 0.0), ("permute-and-flip", 0.0), ("gaussian", 1e-5)):
-        seen = np.bincount(draw(Vote(4, 1.0, 1, mechanism, delta), (0, 0, 0, 0), 20_000), minlength=4)
+        seen = np.bincount(
+            draw(Vote(4, 1.0, 1, mechanism, delta), (0, 0, 0, 0), 20_000), minlength=4
+        )
         assert stats.chisquare(seen).pvalue > FALSE_ALARM
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.floats(1e-3, 5))
-def test_permute_and_flip_fails_no_more_often_than_the_exponential_mechanism(gaps: list[int], epsilon: float) -> None:
-    flip, other = (Vote(len(gaps) + 1, epsilon, 1, mechanism).failure([gaps])[0] for mechanism in ("permute-and-flip", "exponential"))
+def test_permute_and_flip_fails_no_more_often_than_the_exponential_mechanism(
+    gaps: list[int], epsilon: float
+) -> None:
+    flip, other = (
+        Vote(len(gaps) + 1, epsilon, 1, mechanism).failure([gaps])[0]
+        for mechanism in ("permute-and-flip", "exponential")
+    )
     assert flip <= other * (1 + 1e-9) + 1e-13
 
 
 class Equal:
-    """Words that are equal at first, and then as they are written down: implements `labeldp.laws._exact.Words`."""
+    """Words that are equal at first, and then as they are written down: implements
+    `labeldp.laws._exact.Words`."""
 
     def __init__(self, *then: int) -> None:
         self.then = np.array(then, np.uint64)
@@ -133,8 +156,11 @@ class Equal:
 
 
 def test_classes_with_equal_words_are_ordered_by_further_ones() -> None:
-    """Of two groups with all counts alike, each takes the class that comes first; the class's number never decides."""
-    found = Vote(3, 1.0, 2, "permute-and-flip").release(np.zeros((2, 3), np.int64), Equal(5, 3, 9, 8, 6, 2))
+    """Of two groups with all counts alike, each takes the class that comes first; the class's
+    number never decides."""
+    found = Vote(3, 1.0, 2, "permute-and-flip").release(
+        np.zeros((2, 3), np.int64), Equal(5, 3, 9, 8, 6, 2)
+    )
     assert found.tolist() == [1, 2]
 
 
@@ -154,16 +180,21 @@ def test_failure_of_permute_and_flip_is_the_integral_of_a_polynomial(n_classes: 
     gaps = np.random.default_rng(n_classes).integers(0, 12, (5, n_classes - 1))
     gaps[0], gaps[1] = 0, np.arange(n_classes - 1)
     kept = np.exp(-0.5 * gaps)
-    exact = np.array([1 - weights / 2 @ np.prod(1 - (nodes[:, None] + 1) / 2 * row, axis=1) for row in kept])
+    exact = np.array(
+        [1 - weights / 2 @ np.prod(1 - (nodes[:, None] + 1) / 2 * row, axis=1) for row in kept]
+    )
     found = Vote(n_classes, 1.0, 5, "permute-and-flip").failure(gaps)
     assert (exact <= found).all()
     assert (found <= exact * (1 + 2.0**-40) + 2.0**-44 + 1e-14).all()  # as it is rounded up
-    assert Vote(n_classes, 1.0, 1, "permute-and-flip").failure(gaps[:1]) == pytest.approx([1 - 1 / n_classes], rel=1e-12)
+    assert Vote(n_classes, 1.0, 1, "permute-and-flip").failure(gaps[:1]) == pytest.approx(
+        [1 - 1 / n_classes], rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("ties", [0, 1, 30, 5_000, 99_998])
 def test_failure_among_a_hundred_thousand_classes(ties: int) -> None:
-    """Some classes tie with the best, which comes first of them once in so many times; the others never stand a chance."""
+    """Some classes tie with the best, which comes first of them once in so many times; the others
+    never stand a chance."""
     query = Vote(100_000, 1.0, 1, "permute-and-flip")
     gaps = np.where(np.arange(99_999) < ties, 0, 10**6)
     assert query.failure([gaps])[0] == pytest.approx(ties / (ties + 1), rel=1e-11, abs=1e-12)
@@ -173,13 +204,17 @@ def test_failure_among_a_hundred_thousand_classes(ties: int) -> None:
 def test_failure_where_all_of_a_hundred_thousand_classes_are_alike(lead: int) -> None:
     n, kept = 100_000, math.exp(-lead / 2)
     exact = 1 + math.expm1(n * math.log1p(-kept)) / (n * kept) if lead else 1 - 1 / n
-    assert Vote(n, 1.0, 1, "permute-and-flip").failure(np.full((1, n - 1), lead))[0] == pytest.approx(exact, rel=1e-10, abs=2e-13)
+    assert Vote(n, 1.0, 1, "permute-and-flip").failure(np.full((1, n - 1), lead))[
+        0
+    ] == pytest.approx(exact, rel=1e-10, abs=2e-13)
 
 
 @pytest.mark.parametrize(("gap", "epsilon"), [(10, 0.5), (100, 0.05), (4000, 0.003)])
 def test_published_failure_of_the_exponential_mechanism(gap: int, epsilon: float) -> None:
     published = VECTORS[f"em.gap{gap}.K10.eps{epsilon}"]
-    assert 1 - Vote(10, epsilon, 1, "exponential").failure([[gap] * 9])[0] == pytest.approx(published, rel=1e-9)
+    assert 1 - Vote(10, epsilon, 1, "exponential").failure([[gap] * 9])[0] == pytest.approx(
+        published, rel=1e-9
+    )
 
 
 def test_auto_takes_what_fails_less_often_and_is_charged_for_that() -> None:
@@ -189,7 +224,8 @@ def test_auto_takes_what_fails_less_often_and_is_charged_for_that() -> None:
     assert (few.chosen(), few.spent_delta()) == ("permute-and-flip", 0.0)
 
 
-# Histograms and priors --------------------------------------------------------------------------------------------------------------
+# Histograms and priors
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("a", ["0.025", "0.5", "1.0"])
@@ -205,11 +241,15 @@ def bins_are_apart(drawn: np.ndarray) -> bool:
     """No two bins of (g, K) draws move together, and none is shifted: 10 sigma."""
     deviation = max(drawn.std(), 1e-9)
     pairs = drawn[:, 1:] - drawn[:, :1]
-    return bool(np.all(pairs.std(axis=0) > deviation) and np.abs(drawn.mean(axis=0)).max() < 10 * deviation / math.sqrt(len(drawn)))
+    return bool(
+        np.all(pairs.std(axis=0) > deviation)
+        and np.abs(drawn.mean(axis=0)).max() < 10 * deviation / math.sqrt(len(drawn))
+    )
 
 
 def test_every_bin_has_noise_of_its_own() -> None:
-    """Not as the algorithm is printed: `scipy.stats.dlaplace.rvs(a, K)` is one number for all bins, shifted by K."""
+    """Not as the algorithm is printed: `scipy.stats.dlaplace.rvs(a, K)` is one number for all bins,
+    shifted by K."""
     ours = Histogram(10, 1.0, 300).release(np.zeros((300, 10), np.int64), words(3000))
     rng = np.random.default_rng(0)
     printed = np.array([stats.dlaplace.rvs(0.5, 10, random_state=rng) for _ in range(300)])
@@ -222,7 +262,8 @@ def test_every_bin_has_noise_of_its_own() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_the_odds_that_run_change_by_epsilon(rows: int) -> None:
-    """Counts (6, 4) against (5, 5), and (7, 3) for a unit of two rows: of all events, this one is likelier by e^epsilon exactly."""
+    """Counts (6, 4) against (5, 5), and (7, 3) for a unit of two rows: of all events, this one is
+    likelier by e^epsilon exactly."""
     query, times = Histogram(2, 1.0, 1), 400_000
     seen = []
     for seed, counts in enumerate([(5 + rows, 5 - rows), (5, 5)]):
@@ -254,23 +295,31 @@ def test_noise_for_as_many_rows_as_a_unit_may_have_is_drawn(epsilon: float, delt
 
 def test_epsilon_is_split_as_the_smaller_of_the_number_and_its_decimal() -> None:
     for epsilon in (0.1, 0.3, 1.1):
-        assert 2 * Histogram(2, epsilon, 1).scale() <= min(Fraction(epsilon), Fraction(repr(epsilon)))
+        assert 2 * Histogram(2, epsilon, 1).scale() <= min(
+            Fraction(epsilon), Fraction(repr(epsilon))
+        )
 
 
 def answer(values: list[list[int]], n_rows: list[int], epsilon: float = 700.0) -> Aggregate:
     query = Histogram(len(values[0]), epsilon, len(values))
     receipt = Receipt("0" * 32, "d", "y", "row", 1, 1.0)
-    return Aggregate(query, np.array(values), np.array(n_rows), tuple(range(len(values[0]))), receipt)
+    return Aggregate(
+        query, np.array(values), np.array(n_rows), tuple(range(len(values[0]))), receipt
+    )
 
 
 def test_priors_of_rows_follow_their_groups() -> None:
-    """By hand: from counts of 6 rows, 1 too many each is taken off; to those of 4 rows, 2.5 each is added; what is below 0 then is 0."""
+    """By hand: from counts of 6 rows, 1 too many each is taken off; to those of 4 rows, 2.5 each is
+    added; what is below 0 then is 0."""
     found = answer([[5, -2, 3], [-1, -4, 0], [9, 0, 0]], [6, 4, 0])
     first, second = [2 / 3, 0, 1 / 3], [3 / 8, 0, 5 / 8]
-    np.testing.assert_allclose(found.prior([1, 0, 2, 0]), [second, first, [1 / 3] * 3, first], atol=1e-12)
+    np.testing.assert_allclose(
+        found.prior([1, 0, 2, 0]), [second, first, [1 / 3] * 3, first], atol=1e-12
+    )
     assert found.codes().tolist() == [0, 2, 0]
     noisy = answer([[5, -2, 3]], [6], epsilon=1.0)
-    doubt = (noisy.query.standard_deviation() / 6) ** 2  # type: ignore[attr-defined]  # of a histogram
+    # of a histogram
+    doubt = (noisy.query.standard_deviation() / 6) ** 2  # type: ignore[attr-defined]
     np.testing.assert_allclose(noisy.prior([0]), [(1 - doubt) * np.array(first) + doubt / 3])
 
 
@@ -278,10 +327,15 @@ def test_priors_of_rows_follow_their_groups() -> None:
 def test_where_the_positive_counts_add_up_the_prior_is_the_published_one(name: str) -> None:
     counts = json.loads(name.removeprefix("sslprior."))
     found = answer([counts], [sum(count for count in counts if count > 0)]).prior([0])[0]
-    assert found.tolist() == pytest.approx([float(Fraction(text)) for text in VECTORS[name]], abs=1e-12)
+    assert found.tolist() == pytest.approx(
+        [float(Fraction(text)) for text in VECTORS[name]], abs=1e-12
+    )
 
 
-@pytest.mark.parametrize("groups", [[0, 3], [-1], [0.0, 1.0], [[0]], np.ma.masked_array([0, 1], [False, True]), [None, 1], ["a"]])
+@pytest.mark.parametrize(
+    "groups",
+    [[0, 3], [-1], [0.0, 1.0], [[0]], np.ma.masked_array([0, 1], [False, True]), [None, 1], ["a"]],
+)
 def test_groups_that_are_none_are_refused(groups: object) -> None:
     with pytest.raises(InvalidInput, match=r"groups in|whole number|masked array"):
         answer([[1, 2], [3, 4], [5, 6]], [1, 1, 1]).prior(groups)  # type: ignore[arg-type]
@@ -289,13 +343,20 @@ def test_groups_that_are_none_are_refused(groups: object) -> None:
 
 def test_a_vote_has_no_prior() -> None:
     query = Vote(2, 1.0, 1)
-    found = Aggregate(query, np.array([1]), np.array([3]), ("no", "yes"), Receipt("0" * 32, "d", "y", "row", 1, 1.0))
+    found = Aggregate(
+        query,
+        np.array([1]),
+        np.array([3]),
+        ("no", "yes"),
+        Receipt("0" * 32, "d", "y", "row", 1, 1.0),
+    )
     with pytest.raises(InvalidInput, match="Histogram for a prior"):
         found.prior([0])
     assert found.predict([0, 0]).tolist() == ["yes", "yes"]
 
 
-# What is not a query ----------------------------------------------------------------------------------------------------------------
+# What is not a query
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -317,7 +378,9 @@ def test_a_vote_has_no_prior() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [Histogram, Vote])
-def test_what_is_no_query_is_refused(kind: type[Query], facts: dict[str, object], named: str) -> None:
+def test_what_is_no_query_is_refused(
+    kind: type[Query], facts: dict[str, object], named: str
+) -> None:
     if kind is Vote and named == "pure":
         facts |= {"mechanism": "exponential"}
     with pytest.raises(InvalidInput, match=named):
@@ -325,7 +388,13 @@ def test_what_is_no_query_is_refused(kind: type[Query], facts: dict[str, object]
 
 
 @pytest.mark.parametrize(
-    "query", [Histogram(3, 0.1, 4), Histogram(3, 0.1, 4, "gaussian", 1e-6), Vote(5, 0.1, 4), Vote(5, 2.0, 1, delta=1e-6)]
+    "query",
+    [
+        Histogram(3, 0.1, 4),
+        Histogram(3, 0.1, 4, "gaussian", 1e-6),
+        Vote(5, 0.1, 4),
+        Vote(5, 2.0, 1, delta=1e-6),
+    ],
 )
 def test_json_form_is_read_back(query: Query) -> None:
     assert query_from_dict(json.loads(json.dumps(query.to_dict()))) == query
@@ -333,12 +402,18 @@ def test_json_form_is_read_back(query: Query) -> None:
 
 def test_json_form_is_kept() -> None:
     """What one release wrote, every later one reads."""
-    text = '{"query":"histogram","n_classes":3,"epsilon":0.1,"n_groups":4,"mechanism":"laplace","delta":0.0}'
+    text = (
+        '{"query":"histogram","n_classes":3,"epsilon":0.1,"n_groups":4,"mechanism":"laplace",'
+        '"delta":0.0}'
+    )
     assert query_from_dict(json.loads(text)) == Histogram(3, 0.1, 4)
     assert Histogram(3, 0.1, 4).to_dict() == json.loads(text)
 
 
-@pytest.mark.parametrize("data", [{"query": "median"}, {}, None, {**Vote(2, 1.0, 1).to_dict(), "weights": 1}, {"query": "vote"}])
+@pytest.mark.parametrize(
+    "data",
+    [{"query": "median"}, {}, None, {**Vote(2, 1.0, 1).to_dict(), "weights": 1}, {"query": "vote"}],
+)
 def test_unknown_queries_are_refused(data: object) -> None:
     with pytest.raises(InvalidInput, match="newer labeldp"):
         query_from_dict(data)

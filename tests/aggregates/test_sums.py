@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of features by class: the rows that are summed, the noise and what it costs, the ledger, and what is refused."""
+"""Sums of features by class: the rows that are summed, the noise and what it costs, the ledger, and
+what is refused."""
 
 import warnings
 from fractions import Fraction
@@ -14,7 +15,14 @@ from tests.aggregates.test_gaussian_cost import brute_delta
 from tests.aggregates.test_queries import words
 
 import labeldp as ldp
-from labeldp.aggregates import Aggregate, FeatureSums, Histogram, RepeatAndSelect, _gaussian, query_from_dict
+from labeldp.aggregates import (
+    Aggregate,
+    FeatureSums,
+    Histogram,
+    RepeatAndSelect,
+    _gaussian,
+    query_from_dict,
+)
 from labeldp.aggregates._sums import UNITS
 from labeldp.custody import aggregate_batches, aggregate_best
 from labeldp.errors import BudgetExceeded, InvalidInput, RepeatWarning
@@ -29,24 +37,38 @@ QUERY = FeatureSums(K, 1.0, D, delta=1e-6)
 
 def cut(features: np.ndarray, norm: float) -> np.ndarray:
     """Rows that are no longer than the norm, in doubles."""
-    return features * np.minimum(1, norm / np.maximum(np.linalg.norm(features, axis=1), 1e-300))[:, None]
+    return (
+        features
+        * np.minimum(1, norm / np.maximum(np.linalg.norm(features, axis=1), 1e-300))[:, None]
+    )
 
 
-@given(st.lists(st.floats(-1e30, 1e30), min_size=3, max_size=3), st.sampled_from([1e-9, 0.3, 1.0, 7e5]))
+@given(
+    st.lists(st.floats(-1e30, 1e30), min_size=3, max_size=3), st.sampled_from([1e-9, 0.3, 1.0, 7e5])
+)
 def test_no_row_is_longer_than_the_bound_in_integers(row: list[float], norm: float) -> None:
-    whole = FeatureSums(2, 1.0, 3, delta=1e-6, norm=norm).units([row, [norm, 0, 0], [norm, norm, norm], [0, 0, -norm * (1 + 1e-15)]])
+    whole = FeatureSums(2, 1.0, 3, delta=1e-6, norm=norm).units(
+        [row, [norm, 0, 0], [norm, norm, norm], [0, 0, -norm * (1 + 1e-15)]]
+    )
     assert whole.dtype == np.int64
     assert all(sum(int(v) ** 2 for v in each) <= UNITS**2 for each in whole)
     assert (np.sign(whole[0]) * np.sign(row) >= 0).all()
-    np.testing.assert_allclose(whole[0] * (norm / UNITS), cut(np.array([row]), norm)[0], atol=2 * norm / UNITS)
+    np.testing.assert_allclose(
+        whole[0] * (norm / UNITS), cut(np.array([row]), norm)[0], atol=2 * norm / UNITS
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-5), (1.0, 1e-6), (5.0, 1e-9), (1e-3, 1e-3)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.1, 1e-5), (1.0, 1e-6), (5.0, 1e-9), (1e-3, 1e-3)]
+)
 def test_the_noise_is_enough_and_not_much_more(epsilon: float, delta: float, rows: int) -> None:
     query = FeatureSums(10, epsilon, 50, delta=delta, norm=3.0)
     variance = query._variance(rows)
-    bound = lambda s: _gaussian.composed_delta(Fraction(2 * (rows * UNITS) ** 2) / (s - 2), 500, epsilon)  # noqa: E731
+
+    def bound(s: Fraction) -> Fraction:
+        return _gaussian.composed_delta(Fraction(2 * (rows * UNITS) ** 2) / (s - 2), 500, epsilon)
+
     assert bound(variance) <= delta < bound(variance * Fraction(9999, 10000))
     sigma = query.standard_deviation(rows)
     assert sigma == pytest.approx(3.0 * rows * _gaussian.analytic_sigma(epsilon, delta), rel=1e-6)
@@ -55,15 +77,19 @@ def test_the_noise_is_enough_and_not_much_more(epsilon: float, delta: float, row
 
 @pytest.mark.parametrize("shift", [(1, 1, -1), (2, -2), (2, 1, -1)])
 def test_the_bound_covers_rows_of_several_numbers(shift: tuple[int, ...]) -> None:
-    """A changed label moves a whole row: the delta of the discrete law itself, summed over all outputs, against the bound."""
+    """A changed label moves a whole row: the delta of the discrete law itself, summed over all
+    outputs, against the bound."""
     squared = Fraction(sum(v * v for v in shift))
     truth = brute_delta(2.5, 1.5, shift)
     assert 1e-3 < truth <= _gaussian.composed_delta(squared / (Fraction(5, 2) - 2), len(shift), 1.5)
-    assert brute_delta(9.0, 0.5, shift) <= _gaussian.composed_delta(squared / 7, len(shift), 0.5) < 1
+    assert (
+        brute_delta(9.0, 0.5, shift) <= _gaussian.composed_delta(squared / 7, len(shift), 0.5) < 1
+    )
 
 
 def test_the_noise_that_runs_has_its_variance_and_no_other() -> None:
-    """Sums of squares of 40,000 draws, against chi-square; the same with a tenth more noise is rejected."""
+    """Sums of squares of 40,000 draws, against chi-square; the same with a tenth more noise is
+    rejected."""
     query = FeatureSums(4, 1.0, 10_000, delta=1e-6)
     noise = query.release(np.zeros((10_000, 4), np.int64), words(40_000)).astype(float)
     square = np.square(noise).sum() / float(query._variance(1))
@@ -94,7 +120,9 @@ def test_a_repeat_is_recognised_in_any_order_and_draws_nothing(tmp_path: Path) -
     order = RNG.permutation(N)
     found = ldp.aggregate(Y, QUERY, X, classes=range(K), dataset="d", ids=ids, ledger=ledger)
     with pytest.warns(RepeatWarning):
-        again = ldp.aggregate(Y[order], QUERY, X[order], classes=range(K), dataset="d", ids=ids[order], ledger=ledger)
+        again = ldp.aggregate(
+            Y[order], QUERY, X[order], classes=range(K), dataset="d", ids=ids[order], ledger=ledger
+        )
     assert (again.values == found.values).all()
     assert ledger.spent("d", "label") == 1.0
     other = ldp.aggregate(Y, QUERY, X[order], classes=range(K), dataset="d", ids=ids, ledger=ledger)
@@ -106,8 +134,15 @@ def test_rows_of_a_person_over_the_cap_are_left_out() -> None:
     people = np.arange(N) % 100  # four rows each
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        facts = {"classes": range(K), "unit": people, "max_rows_per_unit": 2, "noise": ldp.SeededNoise(3)}
-        found = ldp.aggregate(Y, FeatureSums(K, 50.0, 1, delta=1e-6, norm=2.0), np.ones((N, 1)), **facts)
+        facts = {
+            "classes": range(K),
+            "unit": people,
+            "max_rows_per_unit": 2,
+            "noise": ldp.SeededNoise(3),
+        }
+        found = ldp.aggregate(
+            Y, FeatureSums(K, 50.0, 1, delta=1e-6, norm=2.0), np.ones((N, 1)), **facts
+        )
     assert found.n_rows.tolist() == [200]
     assert found.receipt.rows_over_the_cap == 200
     deviation = found.query.standard_deviation(2)
@@ -132,13 +167,35 @@ def test_one_hot_features_are_a_histogram_with_the_same_noise() -> None:
         (lambda: ldp.aggregate(Y, QUERY, X[:, :4], classes=range(K)), "row of 5 numbers"),
         (lambda: ldp.aggregate(Y, QUERY, np.arange(N), classes=range(K)), "row of 5 numbers"),
         (lambda: ldp.aggregate(Y, QUERY, X[:10], classes=range(K)), "features of 400 rows, got 10"),
-        (lambda: ldp.aggregate(Y, QUERY, np.where(X > 0.5, np.nan, X), classes=range(K)), "finite features"),
-        (lambda: ldp.aggregate(Y, QUERY, np.ma.masked_greater(X, 0.5), classes=range(K)), "features without masked"),
+        (
+            lambda: ldp.aggregate(Y, QUERY, np.where(X > 0.5, np.nan, X), classes=range(K)),
+            "finite features",
+        ),
+        (
+            lambda: ldp.aggregate(Y, QUERY, np.ma.masked_greater(X, 0.5), classes=range(K)),
+            "features without masked",
+        ),
         (lambda: ldp.aggregate(Y, QUERY, X.astype(str), classes=range(K)), "row of 5 numbers"),
-        (lambda: ldp.aggregate(Y, FeatureSums(2, 1.0, D, delta=1e-6), X, classes=range(2)), "codes 0 to 1"),
-        (lambda: aggregate_batches([], QUERY, label="y", group="g", classes=range(K)), "about groups of rows"),
-        (lambda: aggregate_best(Y, [(QUERY, X)], len, tuning=RepeatAndSelect(3), classes=range(K)), "about groups of rows"),
-        (lambda: ldp.aggregate(Y, QUERY, X, classes=range(K), unit=np.arange(N) % 7, max_rows_per_unit=1 << 40), "max_rows_per_unit"),
+        (
+            lambda: ldp.aggregate(Y, FeatureSums(2, 1.0, D, delta=1e-6), X, classes=range(2)),
+            "codes 0 to 1",
+        ),
+        (
+            lambda: aggregate_batches([], QUERY, label="y", group="g", classes=range(K)),
+            "about groups of rows",
+        ),
+        (
+            lambda: aggregate_best(
+                Y, [(QUERY, X)], len, tuning=RepeatAndSelect(3), classes=range(K)
+            ),
+            "about groups of rows",
+        ),
+        (
+            lambda: ldp.aggregate(
+                Y, QUERY, X, classes=range(K), unit=np.arange(N) % 7, max_rows_per_unit=1 << 40
+            ),
+            "max_rows_per_unit",
+        ),
     ],
 )
 def test_bad_input_is_refused(ask: object, message: str) -> None:
@@ -156,5 +213,11 @@ def test_nothing_is_charged_for_what_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_row_whose_square_is_no_float_is_shortened_like_any_other() -> None:
-    units = FeatureSums(2, 1.0, 2, delta=1e-6).units(np.array([[3e200, 4e200], [3.0, 4.0], [0.0, 0.0]]))
-    assert abs(units[0] - units[1]).max() <= 1 and abs(units[1] / UNITS - [0.6, 0.8]).max() < 1e-5 and not units[2].any()
+    units = FeatureSums(2, 1.0, 2, delta=1e-6).units(
+        np.array([[3e200, 4e200], [3.0, 4.0], [0.0, 0.0]])
+    )
+    assert (
+        abs(units[0] - units[1]).max() <= 1
+        and abs(units[1] / UNITS - [0.6, 0.8]).max() < 1e-5
+        and not units[2].any()
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best of many answers through the door: one charge before the first run, one stored answer, and the law of what is tried."""
+"""The best of many answers through the door: one charge before the first run, one stored answer,
+and the law of what is tried."""
 
 import math
 import os
@@ -25,7 +26,11 @@ FALSE_ALARM = 1e-6
 RNG = np.random.default_rng(6)
 LABELS = RNG.integers(0, 2, 400)
 COARSE, FINE = np.zeros(400, int), np.where(RNG.random(400) < 0.9, LABELS, 1 - LABELS)
-CANDIDATES: list[tuple[Query, np.ndarray]] = [(Histogram(2, 0.25, 1), COARSE), (Histogram(2, 0.5, 2), FINE), (Vote(2, 0.5, 2), FINE)]
+CANDIDATES: list[tuple[Query, np.ndarray]] = [
+    (Histogram(2, 0.25, 1), COARSE),
+    (Histogram(2, 0.5, 2), FINE),
+    (Vote(2, 0.5, 2), FINE),
+]
 TUNING = RepeatAndSelect(8)
 
 
@@ -44,7 +49,8 @@ def ledger(tmp_path: Path) -> ldp.Ledger:
     return ldp.Ledger(tmp_path / "ledger.db", budget=4.0)
 
 
-# The charge -------------------------------------------------------------------------------------------------------------------------
+# The charge
+# --------------------------------------------------------------------------------------------------
 
 
 def test_one_charge_for_the_whole_tuning_and_a_free_repeat(ledger: ldp.Ledger) -> None:
@@ -58,15 +64,24 @@ def test_one_charge_for_the_whole_tuning_and_a_free_repeat(ledger: ldp.Ledger) -
         "tuning": {"mean": 8.0, "shape": 1.0},
         "score": "",
     }
-    assert sorted(path.name for path in ledger.run_dir(run.run_id).iterdir()) == ["aggregate.parquet", "charge.json"]
+    assert sorted(path.name for path in ledger.run_dir(run.run_id).iterdir()) == [
+        "aggregate.parquet",
+        "charge.json",
+    ]
     again = best(ledger, score=lambda _: pytest.fail("scored again"))
-    assert (again.values.tolist(), again.chosen, again.query) == (found.values.tolist(), found.chosen, found.query)
+    assert (again.values.tolist(), again.chosen, again.query) == (
+        found.values.tolist(),
+        found.chosen,
+        found.query,
+    )
     assert again.receipt == found.receipt
     assert ledger.spent("d", "label") == 1.5
     assert ledger.verify([found.receipt]) == []
 
 
-def test_it_is_charged_before_the_first_run_and_stays_spent_if_the_score_fails(ledger: ldp.Ledger) -> None:
+def test_it_is_charged_before_the_first_run_and_stays_spent_if_the_score_fails(
+    ledger: ldp.Ledger,
+) -> None:
     seen = []
 
     def failing(found: Aggregate) -> float:
@@ -95,13 +110,16 @@ def die(found):
     os.kill(os.getpid(), signal.SIGKILL)
 
 tries = [(Histogram(2, 0.5, 1), np.zeros(6, int))]
-aggregate_best([0, 1] * 3, tries, die, tuning=RepeatAndSelect(8), dataset="d", ledger=ldp.Ledger(sys.argv[1]))
+ledger = ldp.Ledger(sys.argv[1])
+aggregate_best([0, 1] * 3, tries, die, tuning=RepeatAndSelect(8), dataset="d", ledger=ledger)
 """
 
 
 def test_killed_between_the_charge_and_the_store_it_is_spent(ledger: ldp.Ledger) -> None:
     arguments = [sys.executable, "-c", KILLED, str(ledger.location)]
-    died = subprocess.run(arguments, capture_output=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    died = subprocess.run(
+        arguments, capture_output=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     assert died.returncode == -signal.SIGKILL, died.stderr
     (run,) = ledger.runs()
     assert (run.state, run.epsilon) == ("charged", 1.5)
@@ -132,7 +150,9 @@ def test_another_request_is_another_charge(ledger: ldp.Ledger, other: dict[str, 
     assert ledger.spent("d", "label") == 3.0
 
 
-def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(ledger: ldp.Ledger) -> None:
+def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(
+    ledger: ldp.Ledger,
+) -> None:
     ids, order = np.arange(400), RNG.permutation(400)
     one = best(ledger, ids=ids)
     moved = [(query, groups[order]) for query, groups in CANDIDATES]
@@ -143,7 +163,8 @@ def test_ids_recognise_a_repeat_in_another_order_and_keep_disjoint_rows_apart(le
     assert ledger.spent("d", "label") == 1.5
 
 
-# What comes out ---------------------------------------------------------------------------------------------------------------------
+# What comes out
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_best_candidate_comes_out_with_its_number(tmp_path: Path) -> None:
@@ -159,7 +180,8 @@ def test_the_best_candidate_comes_out_with_its_number(tmp_path: Path) -> None:
 
 
 def test_runs_have_candidates_and_noise_of_their_own() -> None:
-    """Over 60 tunings candidates are uniform, and no answer comes twice: 200 cells of wide noise."""
+    """Over 60 tunings candidates are uniform, and no answer comes twice: 200 cells of wide
+    noise."""
     tries = [(Histogram(2, 0.1, 100), COARSE)] * 3
     picked, seen = Counter[int](), set()
 
@@ -172,11 +194,17 @@ def test_runs_have_candidates_and_noise_of_their_own() -> None:
         best(candidates=tries, score=score)
     total = picked.total()
     assert len(seen) == total
-    assert all(binom.ppf(FALSE_ALARM / 6, total, 1 / 3) <= picked[i] <= binom.isf(FALSE_ALARM / 6, total, 1 / 3) for i in range(3))
+    assert all(
+        binom.ppf(FALSE_ALARM / 6, total, 1 / 3)
+        <= picked[i]
+        <= binom.isf(FALSE_ALARM / 6, total, 1 / 3)
+        for i in range(3)
+    )
 
 
 def test_the_number_of_runs_is_geometric() -> None:
-    """800 tunings under the operating system's entropy, chi-square: one false alarm in a million; 1.5 times the mean is rejected."""
+    """800 tunings under the operating system's entropy, chi-square: one false alarm in a million;
+    1.5 times the mean is rejected."""
     times, runs = 800, []
 
     def score(found: Aggregate) -> float:
@@ -209,14 +237,19 @@ def test_a_score_that_is_nan_never_wins() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "0.5", [1.0, 2.0], 1j])
-def test_a_score_that_is_no_number_is_refused_and_the_charge_is_spent(ledger: ldp.Ledger, wrong: object) -> None:
-    with pytest.raises(InvalidInput, match=f"number from score, got {type(wrong).__name__}. The charge is spent"):
+def test_a_score_that_is_no_number_is_refused_and_the_charge_is_spent(
+    ledger: ldp.Ledger, wrong: object
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=f"number from score, got {type(wrong).__name__}. The charge is spent"
+    ):
         best(ledger, score=lambda _: wrong)
     assert ledger.spent("d", "label") == 1.5
     assert best(ledger, score=lambda found: np.float32(purity(found))).epsilon == 1.5
 
 
-# What is refused --------------------------------------------------------------------------------------------------------------------
+# What is refused
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -243,7 +276,9 @@ def test_a_score_that_is_no_number_is_refused_and_the_charge_is_spent(ledger: ld
         ({"noise": ldp.SeededNoise(0)}, "noise=None"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, more: dict[str, object], named: str) -> None:
+def test_what_is_wrong_is_said_before_anything_is_charged(
+    ledger: ldp.Ledger, more: dict[str, object], named: str
+) -> None:
     with pytest.raises(InvalidInput, match=named):
         best(ledger, **more)
     assert ledger.runs() == []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeat-and-select: its cost against the published formula, and the number of runs as it is drawn."""
+"""Repeat-and-select: its cost against the published formula, and the number of runs as it is
+drawn."""
 
 import math
 import sys
@@ -17,10 +18,13 @@ dp_accounting = pytest.importorskip("dp_accounting", reason="needs labeldp[centr
 
 
 def gamma_of(mean: float, shape: float) -> float:
-    """gamma of the truncated negative binomial with this mean: its mean falls in gamma, so bisect."""
+    """gamma of the truncated negative binomial with this mean: its mean falls in gamma, so
+    bisect."""
 
     def mean_of(g: float) -> float:
-        return (1 / g - 1) / math.log(1 / g) if shape == 0 else shape * (1 - g) / (g * (1 - g**shape))
+        return (
+            (1 / g - 1) / math.log(1 / g) if shape == 0 else shape * (1 - g) / (g * (1 - g**shape))
+        )
 
     low, high = 1e-12, 1 - 1e-12
     for _ in range(200):
@@ -29,11 +33,18 @@ def gamma_of(mean: float, shape: float) -> float:
     return low
 
 
-def published_bound(orders: np.ndarray, rdp: np.ndarray, mean: float, shape: float, delta: float) -> float:
-    """Theorem 2 of Papernot and Steinke over these orders, converted by Proposition 12 of Canonne, Kamath, Steinke."""
-    constant = (1 + shape) * np.min((1 - 1 / orders) * rdp + math.log(1 / gamma_of(mean, shape)) / orders)
+def published_bound(
+    orders: np.ndarray, rdp: np.ndarray, mean: float, shape: float, delta: float
+) -> float:
+    """Theorem 2 of Papernot and Steinke over these orders, converted by Proposition 12 of Canonne,
+    Kamath, Steinke."""
+    constant = (1 + shape) * np.min(
+        (1 - 1 / orders) * rdp + math.log(1 / gamma_of(mean, shape)) / orders
+    )
     whole = rdp + math.log(mean) / (orders - 1) + constant
-    return float(np.min(whole + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)))
+    return float(
+        np.min(whole + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1))
+    )
 
 
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 2.0])
@@ -54,15 +65,24 @@ def test_pure_epsilon_is_two_plus_shape_times_as_much(shape: float, cost: float)
     assert tuned.epsilon(1.0, 1e-12) <= cost
     laplace = tuned.epsilon(dp_accounting.LaplaceDpEvent(1.0), 1e-300)
     assert laplace >= cost * 0.99  # at a vanishing delta nothing is cheaper
-    assert tuned.epsilon(0.01, 1e-5) < tuned.pure_epsilon(0.01) or shape == 0.0 or tuned.epsilon(0.01, 1e-5) == tuned.pure_epsilon(0.01)
+    assert (
+        tuned.epsilon(0.01, 1e-5) < tuned.pure_epsilon(0.01)
+        or shape == 0.0
+        or tuned.epsilon(0.01, 1e-5) == tuned.pure_epsilon(0.01)
+    )
 
 
 def test_the_geometric_case_keeps_its_promise_exactly() -> None:
-    """Randomized response at epsilon, scored by its bit, repeated and selected: the exact ratio of both outcomes is within 3 epsilon."""
+    """Randomized response at epsilon, scored by its bit, repeated and selected: the exact ratio of
+    both outcomes is within 3 epsilon."""
     for epsilon in (0.1, 1.0, 3.0):
         keep = math.exp(epsilon) / (1 + math.exp(epsilon))
         chances = geometric_law(8.0, 4000)
-        zero = [sum(float(p) * miss ** (k + 1) for k, p in enumerate(chances)) for miss in (1 - keep, keep)]  # all runs give the low score
+        # all runs give the low score
+        zero = [
+            sum(float(p) * miss ** (k + 1) for k, p in enumerate(chances))
+            for miss in (1 - keep, keep)
+        ]
         ratio = max(math.log(zero[1] / zero[0]), math.log((1 - zero[0]) / (1 - zero[1])))
         assert ratio <= RepeatAndSelect(8.0).pure_epsilon(epsilon)
         assert ratio > epsilon  # so tuning is not free
@@ -92,7 +112,9 @@ def test_the_number_of_runs_is_geometric() -> None:
 
 def test_numbers_of_any_kind_are_taken() -> None:
     words = CounterWords(np.array([1]))
-    assert RepeatAndSelect(np.float32(3), np.int64(1)).repeats(words) == RepeatAndSelect(3).repeats(words)
+    assert RepeatAndSelect(np.float32(3), np.int64(1)).repeats(words) == RepeatAndSelect(3).repeats(
+        words
+    )
     assert RepeatAndSelect(3, np.int64(0)) == RepeatAndSelect(3.0, 0.0)
 
 
@@ -120,7 +142,10 @@ def test_the_best_run_wins() -> None:
         (lambda: RepeatAndSelect(3.0, math.nan), "shape"),
         (lambda: RepeatAndSelect(3.0).pure_epsilon(0.0), "epsilon"),
         (lambda: RepeatAndSelect(3.0).epsilon(1.0, 0.0), "delta"),
-        (lambda: RepeatAndSelect(3.0).epsilon(dp_accounting.NonPrivateDpEvent(), 1e-5), "inf|knows"),
+        (
+            lambda: RepeatAndSelect(3.0).epsilon(dp_accounting.NonPrivateDpEvent(), 1e-5),
+            "inf|knows",
+        ),
         (lambda: RepeatAndSelect(3.0).epsilon("gaussian", 1e-5), "knows"),
         (lambda: RepeatAndSelect(3.0).epsilon(dp_accounting.UnsupportedDpEvent(), 1e-5), "knows"),
         (lambda: RepeatAndSelect(3.0, 0.0).repeats(CounterWords(np.array([0]))), "geometric"),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damages model folders at random and loads them, in a process of its own: `python -m tests.app.fuzz_models FOLDER ROWS SEEDS`."""
+"""Damages model folders at random and loads them, in a process of its own: `python -m
+tests.app.fuzz_models FOLDER ROWS SEEDS`."""
 
 import io
 import json
@@ -40,14 +41,22 @@ def with_field(data: bytes, dice: random.Random) -> bytes:
     if array.dtype.names and len(array):
         field = dice.choice(array.dtype.names)
         kind = array.dtype[field]
-        value = dice.choice([0, 1, len(array) - 1, len(array), np.iinfo(kind).max if kind.kind in "iu" else 1e308])
+        value = dice.choice(
+            [0, 1, len(array) - 1, len(array), np.iinfo(kind).max if kind.kind in "iu" else 1e308]
+        )
         array[dice.randrange(len(array)) if dice.random() < 0.5 else 0][field] = value
     elif array.size and array.ndim:
         array = dice.choice(
             [
                 lambda: array[: len(array) // 2],
                 lambda: np.concatenate([array, array]),
-                lambda: array.astype(dice.choice(["f4", "f8", "u1", "i8", "U3"] if array.dtype.kind not in "US" else ["U1", "S3"])),
+                lambda: array.astype(
+                    dice.choice(
+                        ["f4", "f8", "u1", "i8", "U3"]
+                        if array.dtype.kind not in "US"
+                        else ["U1", "S3"]
+                    )
+                ),
                 lambda: array.reshape(-1),
                 lambda: array[None],
                 lambda: array if array.dtype.kind in "US" else array * 0 + dice.choice([0, 1, 250]),
@@ -72,7 +81,11 @@ def edited(value: Any, dice: random.Random) -> Any:
         return [*value[:i], edited(value[i], dice), *value[i + 1 :]]
     if isinstance(value, str) and dice.random() < 0.7:
         try:
-            return json.dumps(dice.choice(HUGE)) if isinstance(json.loads(value), int | float) else value
+            return (
+                json.dumps(dice.choice(HUGE))
+                if isinstance(json.loads(value), int | float)
+                else value
+            )
         except ValueError:
             return value
     return dice.choice(HUGE)
@@ -105,13 +118,18 @@ def damaged(raw: bytes, dice: random.Random) -> bytes:
     else:
         changed = bytearray(entries[name])
         for _ in range(dice.choice([1, 3, 50])):
-            changed[dice.randrange(128 if len(changed) > 200 and dice.random() < 0.7 else 0, len(changed))] = dice.randrange(256)
+            changed[
+                dice.randrange(
+                    128 if len(changed) > 200 and dice.random() < 0.7 else 0, len(changed)
+                )
+            ] = dice.randrange(256)
         entries[name] = bytes(changed)
     return archive_of(entries)
 
 
 def without_digests(folder: Path) -> Path:
-    """A folder whose maker did not mean to be found out: digests find accidents, and what lies behind them must hold without them."""
+    """A folder whose maker did not mean to be found out: digests find accidents, and what lies
+    behind them must hold without them."""
     facts = json.loads((folder / "model.json").read_text())
     del facts["digests"]
     (folder / "model.json").write_text(json.dumps(facts))
@@ -119,7 +137,11 @@ def without_digests(folder: Path) -> Path:
 
 
 def main(folder: Path, rows: Path, seeds: range) -> None:
-    X = np.load(rows) if rows.suffix == ".npy" else load_model(folder).inputs.read(pq.read_table(rows).to_batches()[0])
+    X = (
+        np.load(rows)
+        if rows.suffix == ".npy"
+        else load_model(folder).inputs.read(pq.read_table(rows).to_batches()[0])
+    )
     facts = json.loads((folder / "model.json").read_text())
     model = next(path for path in folder.iterdir() if path.name != "model.json")
     ends = {"refused": 0, "predicted": 0}
@@ -128,8 +150,12 @@ def main(folder: Path, rows: Path, seeds: range) -> None:
             dice = random.Random(seed)
             print(seed, flush=True)  # the last line says which one killed the process
             whole = seed % 7 == 0
-            (Path(place) / "model.json").write_text(json.dumps(edited(facts, dice) if whole else facts))
-            (Path(place) / model.name).write_bytes(model.read_bytes() if whole else damaged(model.read_bytes(), dice))
+            (Path(place) / "model.json").write_text(
+                json.dumps(edited(facts, dice) if whole else facts)
+            )
+            (Path(place) / model.name).write_bytes(
+                model.read_bytes() if whole else damaged(model.read_bytes(), dice)
+            )
             try:
                 load_model(Path(place)).predict_proba(X)
                 ends["predicted"] += 1

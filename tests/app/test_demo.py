@@ -18,7 +18,18 @@ from labeldp.errors import InvalidInput, ReleaseError
 
 def test_the_demo_writes_what_it_ran(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "labeldp", "demo", "--out", str(tmp_path / "out"), "--seeds", "1", "--workers", "2"],
+        [
+            sys.executable,
+            "-m",
+            "labeldp",
+            "demo",
+            "--out",
+            str(tmp_path / "out"),
+            "--seeds",
+            "1",
+            "--workers",
+            "2",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -34,7 +45,11 @@ def test_the_demo_writes_what_it_ran(tmp_path: Path) -> None:
         runs = [r for r in result["runs"] if r["task"] == row["task"]]
         for method in demo.METHODS:
             epsilon = None if method == "no privacy" else row["epsilon"]
-            scores = [100 * r["accuracy"] for r in runs if (r["method"], r["epsilon"]) == (method, epsilon)]
+            scores = [
+                100 * r["accuracy"]
+                for r in runs
+                if (r["method"], r["epsilon"]) == (method, epsilon)
+            ]
             assert statistics.mean(scores) == pytest.approx(row[method]["mean"])
             assert f"{row[method]['mean']:.1f}" in page
             assert f"{row[method]['mean']:.1f}" in printed
@@ -61,17 +76,25 @@ def test_one_seed_has_no_spread() -> None:
     assert all("80.0 ± 1.2" in cell for cell in demo._cells(row)[1:])
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demo, "run_all", lambda *_: pytest.fail("it trained"))
-    (tmp_path / ".summary.json.labeldp").write_text("in the way of the folder that is made beside the output")
+    (tmp_path / ".summary.json.labeldp").write_text(
+        "in the way of the folder that is made beside the output"
+    )
     with pytest.raises(ReleaseError):
         demo.run(tmp_path)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_an_interrupt_is_one_message(tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to all processes of the command, of which each would have a traceback."""
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from labeldp.cli import main; main()"
+    """A terminal sends Ctrl-C to all processes of the command, of which each would have a
+    traceback."""
+    heard = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from labeldp.cli"
+        " import main; main()"
+    )
     begun = subprocess.Popen(
         [sys.executable, "-c", heard, "demo", "--out", str(tmp_path / "out"), "--workers", "6"],
         stderr=subprocess.PIPE,

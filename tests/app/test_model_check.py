@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's folder that somebody changed is refused in words; it never crashes the process and never reads beyond its arrays."""
+"""A model's folder that somebody changed is refused in words; it never crashes the process and
+never reads beyond its arrays."""
 
 import io
 import json
@@ -36,7 +37,9 @@ N = 400
 
 def rows() -> np.ndarray:
     dice = np.random.default_rng(0)
-    return np.column_stack([dice.integers(0, 6, N), dice.normal(size=N), dice.normal(size=N)]).astype(np.float64)
+    return np.column_stack(
+        [dice.integers(0, 6, N), dice.normal(size=N), dice.normal(size=N)]
+    ).astype(np.float64)
 
 
 def codes() -> np.ndarray:
@@ -50,7 +53,9 @@ def facts() -> dict[str, Any]:
 
 
 def boosting() -> Any:
-    return HistGradientBoostingClassifier(max_iter=4, max_leaf_nodes=6, categorical_features=[0], random_state=0).fit(rows(), codes())
+    return HistGradientBoostingClassifier(
+        max_iter=4, max_leaf_nodes=6, categorical_features=[0], random_state=0
+    ).fit(rows(), codes())
 
 
 def nearest() -> Any:
@@ -108,12 +113,25 @@ def field(name: str, value: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray
         field("feature_idx", lambda nodes: 2**40),
         field("feature_idx", lambda nodes: -(2**40)),
         field("feature_idx", lambda nodes: 3),
-        lambda nodes: nodes.__setitem__("is_categorical", 1) or nodes.__setitem__("bitset_idx", 2**31),
+        lambda nodes: (
+            nodes.__setitem__("is_categorical", 1) or nodes.__setitem__("bitset_idx", 2**31)
+        ),
         lambda nodes: nodes["is_leaf"].__setitem__(-1, 0),
     ],
-    ids=["left", "right", "cycle", "feature", "negative-feature", "feature-off-by-one", "bitset", "last-is-no-leaf"],
+    ids=[
+        "left",
+        "right",
+        "cycle",
+        "feature",
+        "negative-feature",
+        "feature-off-by-one",
+        "bitset",
+        "last-is-no-leaf",
+    ],
 )
-def test_a_changed_tree_is_refused_and_does_not_crash(change: Callable[[np.ndarray], None], tmp_path: Path) -> None:
+def test_a_changed_tree_is_refused_and_does_not_crash(
+    change: Callable[[np.ndarray], None], tmp_path: Path
+) -> None:
     folder = stored(tmp_path / "model", boosting())
     assert predict_in_a_process(folder, tmp_path).returncode == 0
     (tmp_path / "p.parquet").unlink()
@@ -135,7 +153,11 @@ def of_columns(estimator: Any) -> tuple[Any, dict[str, Any]]:
     """A pipeline from columns to classes, as `labeldp train` stores it, and its facts."""
     inputs = ColumnInputs((Column("shop", "category"), Column("sum", "number")))
     encoding, table = Encoding(inputs), inputs.read(shops().to_batches()[0])
-    X = encoding.ordinal(table) if isinstance(estimator, HistGradientBoostingClassifier) else encoding.one_hot(table)
+    X = (
+        encoding.ordinal(table)
+        if isinstance(estimator, HistGradientBoostingClassifier)
+        else encoding.one_hot(table)
+    )
     X = as_floats(X) if isinstance(estimator, KNeighborsClassifier) else X  # centres are dense
     return encoding.pipeline(estimator.fit(X, codes())), facts() | {"features": inputs.to_dict()}
 
@@ -148,7 +170,9 @@ OF_COLUMNS = [
 
 
 @pytest.mark.parametrize("estimator", OF_COLUMNS, ids=["linear", "nearest", "boosting"])
-def test_damaged_pipelines_of_columns_end_in_an_error_or_a_prediction(estimator: Any, tmp_path: Path) -> None:
+def test_damaged_pipelines_of_columns_end_in_an_error_or_a_prediction(
+    estimator: Any, tmp_path: Path
+) -> None:
     save_model(tmp_path / "model", *of_columns(clone(estimator)))
     pq.write_table(shops().slice(0, 50), tmp_path / "rows.parquet")
     ends = damaged_often(without_digests(tmp_path / "model"), tmp_path / "rows.parquet")
@@ -160,8 +184,15 @@ def test_damaged_pipelines_of_columns_end_in_an_error_or_a_prediction(estimator:
 def test_an_encoder_that_points_outside_is_refused(sparse: bool, tmp_path: Path) -> None:
     """A category whose column is not there: compiled code would read or write beyond the matrix."""
     encoder = OneHotEncoder(sparse_output=sparse).fit(rows()[:, :2].round())
-    whole = Pipeline([("encoder", encoder), ("model", LogisticRegression().fit(encoder.transform(rows()[:, :2].round()), codes()))])
-    assert load_model(stored(tmp_path / "whole", whole)).predict_proba(rows()[:, :2].round()).shape == (N, 3)
+    whole = Pipeline(
+        [
+            ("encoder", encoder),
+            ("model", LogisticRegression().fit(encoder.transform(rows()[:, :2].round()), codes())),
+        ]
+    )
+    assert load_model(stored(tmp_path / "whole", whole)).predict_proba(
+        rows()[:, :2].round()
+    ).shape == (N, 3)
     encoder._n_features_outs = [1, sum(encoder._n_features_outs) - 1]
     encoder.categories_[1] = np.concatenate([encoder.categories_[1], np.arange(1000.0, 2000.0)])
     changed = load_model(stored(tmp_path / "model", whole))
@@ -172,16 +203,26 @@ def test_an_encoder_that_points_outside_is_refused(sparse: bool, tmp_path: Path)
 def damaged_often(folder: Path, rows: Path) -> dict[str, int]:
     """How 400 damaged copies end, in a process of their own."""
     command = [sys.executable, "-m", "tests.app.fuzz_models", str(folder), str(rows), "400"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT)
-    assert done.returncode == 0, (done.returncode, done.stdout.splitlines()[-1:], done.stderr[-4000:])
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, (
+        done.returncode,
+        done.stdout.splitlines()[-1:],
+        done.stderr[-4000:],
+    )
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.mark.parametrize(
-    "make", [boosting, nearest, lambda: LogisticRegression().fit(rows(), codes())], ids=["boosting", "nearest", "logistic"]
+    "make",
+    [boosting, nearest, lambda: LogisticRegression().fit(rows(), codes())],
+    ids=["boosting", "nearest", "logistic"],
 )
-def test_damaged_archives_end_in_an_error_or_a_prediction(make: Callable[[], Any], tmp_path: Path) -> None:
+def test_damaged_archives_end_in_an_error_or_a_prediction(
+    make: Callable[[], Any], tmp_path: Path
+) -> None:
     folder = stored(tmp_path / "model", make())
     np.save(tmp_path / "rows.npy", rows()[:50])
     ends = damaged_often(folder, tmp_path / "rows.npy")
@@ -193,13 +234,19 @@ def test_types_whose_code_trusts_its_arrays_are_asked_for(tmp_path: Path) -> Non
     folder = stored(tmp_path / "model", SVC().fit(rows(), codes()))
     with pytest.raises(InvalidInput, match=r"--trust sklearn\.svm\._classes\.SVC"):
         load_model(folder)
-    assert load_model(folder, trust=["sklearn.svm._classes.SVC"]).predict_proba(rows()).shape == (N, 3)
+    assert load_model(folder, trust=["sklearn.svm._classes.SVC"]).predict_proba(rows()).shape == (
+        N,
+        3,
+    )
 
 
 def test_a_sparse_matrix_that_points_outside_is_refused(tmp_path: Path) -> None:
     model = SGDClassifier(loss="log_loss", random_state=0).fit(rows(), codes()).sparsify()
     trust = [f"{type(model.coef_).__module__}.{type(model.coef_).__qualname__}"]
-    assert load_model(stored(tmp_path / "whole", model), trust).predict_proba(rows()).shape == (N, 3)
+    assert load_model(stored(tmp_path / "whole", model), trust).predict_proba(rows()).shape == (
+        N,
+        3,
+    )
     model.coef_ = sp.csr_matrix(model.coef_)
     model.coef_.indices[:] = 2**30
     with pytest.raises(InvalidInput, match="sparse"):
@@ -234,7 +281,10 @@ def test_release_with_a_changed_prior_model_is_refused_before_the_charge(tmp_pat
     folder = stored(tmp_path / "model", boosting())
     change_nodes(folder, field("left", lambda nodes: 2**31))
     X = rows()
-    table = {f"x{i}": X[:, i] for i in range(3)} | {"id": np.arange(N), "y": np.array(["a", "b", "c"])[codes()]}
+    table = {f"x{i}": X[:, i] for i in range(3)} | {
+        "id": np.arange(N),
+        "y": np.array(["a", "b", "c"])[codes()],
+    }
     pq.write_table(pa.table(table), tmp_path / "in.parquet")
     release = [
         "release",
@@ -260,7 +310,13 @@ def test_release_with_a_changed_prior_model_is_refused_before_the_charge(tmp_pat
         "--law",
         "rr-with-prior",
     ]
-    done = subprocess.run([sys.executable, "-m", "labeldp", *release, *more], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "labeldp", *release, *more],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode > 0, (done.returncode, done.stderr)
     assert "changed" in done.stderr
     assert not (tmp_path / "l.db").exists()

@@ -25,7 +25,11 @@ def folder(tmp_path: Path) -> Path:
     fitted = [(LogisticRegression().fit(X, (X @ [1, i] > 0).astype(int)), {}) for i in range(3)]
     columns = [{"label": name, "classes": ["no", "yes"]} for name in NAMES]
     features = {"columns": [{"name": f"x{i}", "kind": "number"} for i in range(2)], "left_out": []}
-    save_models(tmp_path / "m", fitted, {"label": "a,b,c", "columns": columns, "features": features, "ids": ["id"], "rows": 100})
+    save_models(
+        tmp_path / "m",
+        fitted,
+        {"label": "a,b,c", "columns": columns, "features": features, "ids": ["id"], "rows": 100},
+    )
     return tmp_path / "m"
 
 
@@ -42,8 +46,15 @@ def without_digests(folder: Path) -> None:
 
 def test_each_column_is_a_model(folder: Path) -> None:
     found = load_models(folder)
-    assert [each.facts["label"] for each in found] == NAMES and all(each.facts["ids"] == ["id"] for each in found)
-    assert sorted(path.name for path in folder.iterdir()) == ["column-1", "column-2", "column-3", "model.json"]
+    assert [each.facts["label"] for each in found] == NAMES and all(
+        each.facts["ids"] == ["id"] for each in found
+    )
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "column-1",
+        "column-2",
+        "column-3",
+        "model.json",
+    ]
     X = np.ones((4, 2))
     (own,) = load_models(folder / "column-2")
     np.testing.assert_array_equal(own.predict_proba(X), found[1].predict_proba(X))
@@ -52,7 +63,9 @@ def test_each_column_is_a_model(folder: Path) -> None:
     assert not [path for path in folder.parent.iterdir() if path != folder]
 
 
-def test_a_kill_while_it_is_written_leaves_no_half(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_it_is_written_leaves_no_half(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a killed process has left is removed by the next one, also if that has fewer columns."""
     facts = json.loads((folder / "model.json").read_text())
     for name in ("format", "kind", "digests"):  # are written anew
@@ -73,13 +86,17 @@ def test_a_kill_while_it_is_written_leaves_no_half(folder: Path, tmp_path: Path,
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "a column's name": lambda m: rewrite(m / "model.json", lambda f: f["columns"][0].update(label="z")),
+    "a column's name": lambda m: rewrite(
+        m / "model.json", lambda f: f["columns"][0].update(label="z")
+    ),
     "a fact of all": lambda m: rewrite(m / "model.json", lambda f: f.update(rows=7)),
     "the order": lambda m: rewrite(m / "model.json", lambda f: f["columns"].reverse()),
     "a column less": lambda m: rewrite(m / "model.json", lambda f: f["columns"].pop()),
     "a digest less": lambda m: rewrite(m / "model.json", lambda f: f["digests"].pop("column-1")),
     "digests of another kind": lambda m: rewrite(m / "model.json", lambda f: f.update(digests=[])),
-    "classes of a column": lambda m: rewrite(m / "column-2" / "model.json", lambda f: f.update(classes=["yes", "no"])),
+    "classes of a column": lambda m: rewrite(
+        m / "column-2" / "model.json", lambda f: f.update(classes=["yes", "no"])
+    ),
     "a model of a column": lambda m: (m / "column-2" / "model.skops").write_bytes(b"x"),
     "models that changed places": lambda m: (
         (m / "column-1").rename(m / "c"),
@@ -97,11 +114,19 @@ def test_a_changed_folder_is_refused(folder: Path, name: str) -> None:
 
 
 WITHOUT: dict[str, Callable[[Path], object]] = {
-    "a column's name": lambda m: rewrite(m / "model.json", lambda f: f["columns"][0].update(label="z")),
-    "other inputs": lambda m: rewrite(m / "model.json", lambda f: f["features"]["columns"].reverse()),
-    "inputs of one column": lambda m: rewrite(m / "column-3" / "model.json", lambda f: f["features"]["columns"].reverse()),
+    "a column's name": lambda m: rewrite(
+        m / "model.json", lambda f: f["columns"][0].update(label="z")
+    ),
+    "other inputs": lambda m: rewrite(
+        m / "model.json", lambda f: f["features"]["columns"].reverse()
+    ),
+    "inputs of one column": lambda m: rewrite(
+        m / "column-3" / "model.json", lambda f: f["features"]["columns"].reverse()
+    ),
     "one column": lambda m: rewrite(m / "model.json", lambda f: f.update(columns=f["columns"][:1])),
-    "too many columns": lambda m: rewrite(m / "model.json", lambda f: f.update(columns=f["columns"] * 9)),
+    "too many columns": lambda m: rewrite(
+        m / "model.json", lambda f: f.update(columns=f["columns"] * 9)
+    ),
     "no list": lambda m: rewrite(m / "model.json", lambda f: f.update(columns="a,b")),
     "no mappings": lambda m: rewrite(m / "model.json", lambda f: f.update(columns=["a", "b"])),
     "no columns": lambda m: rewrite(m / "model.json", lambda f: f.pop("columns")),
@@ -121,7 +146,9 @@ WITHOUT: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", WITHOUT)
-def test_a_folder_without_digests_whose_parts_do_not_fit_is_refused(folder: Path, name: str) -> None:
+def test_a_folder_without_digests_whose_parts_do_not_fit_is_refused(
+    folder: Path, name: str
+) -> None:
     without_digests(folder)
     assert len(load_models(folder)) == 3
     WITHOUT[name](folder)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp aggregate` as a person meets it: groups by their names, one charge, nothing half done, and never a raw label."""
+"""`labeldp aggregate` as a person meets it: groups by their names, one charge, nothing half done,
+and never a raw label."""
 
 import json
 import os
@@ -27,7 +28,13 @@ np.add.at(COUNTED, (SITE, KIND), 1)
 
 
 def visits(path: Path, **replaced: object) -> Path:
-    table = pa.table({"visit": np.arange(900), "site": np.array(SITES)[SITE], "kind": np.array(["x", "y", "z"])[KIND]})
+    table = pa.table(
+        {
+            "visit": np.arange(900),
+            "site": np.array(SITES)[SITE],
+            "kind": np.array(["x", "y", "z"])[KIND],
+        }
+    )
     for name, column in replaced.items():
         table = table.set_column(table.column_names.index(name), name, pa.array(column))
     if path.suffix == ".parquet":
@@ -38,7 +45,20 @@ def visits(path: Path, **replaced: object) -> Path:
 
 
 def command(source: Path, out: Path, *more: object, epsilon: object = 300) -> tuple[object, ...]:
-    base = ("aggregate", source, "--label", "kind", "--group", "site", "--classes", "x,y,z", "--epsilon", epsilon, "--out", out)
+    base = (
+        "aggregate",
+        source,
+        "--label",
+        "kind",
+        "--group",
+        "site",
+        "--classes",
+        "x,y,z",
+        "--epsilon",
+        epsilon,
+        "--out",
+        out,
+    )
     return (*base, "--budget", 1000, *more)
 
 
@@ -50,7 +70,11 @@ def test_counts_of_groups_by_name_and_a_free_repeat(tmp_path: Path, ending: str)
     assert "histogram of 'kind' in 4 groups of 900 rows; 300-label-DP for each row" in said
     assert f"Charged epsilon 300. Dataset 'visits' in {default_ledger().location}" in said
     found = Aggregate.load(out)
-    assert (found.group_names, found.classes, found.epsilon) == (tuple(SITES), ("x", "y", "z"), 300.0)
+    assert (found.group_names, found.classes, found.epsilon) == (
+        tuple(SITES),
+        ("x", "y", "z"),
+        300.0,
+    )
     assert found.values.tolist() == COUNTED.tolist()
     assert pq.read_table(out).column_names == ["group", "n_rows", "count_x", "count_y", "count_z"]
     raw = out.read_bytes()
@@ -66,12 +90,23 @@ def test_counts_of_groups_by_name_and_a_free_repeat(tmp_path: Path, ending: str)
 
 
 def test_the_same_question_in_python_finds_the_answer(tmp_path: Path) -> None:
-    """Groups are numbered in the order of their names, and nothing but the counts' epsilon is drawn with."""
+    """Groups are numbered in the order of their names, and nothing but the counts' epsilon is drawn
+    with."""
     source, place = visits(tmp_path / "visits.csv"), tmp_path / "ledger.db"
-    assert run(*command(source, tmp_path / "answer.parquet", "--ledger", place, epsilon=0.1))[0] == 0
+    assert (
+        run(*command(source, tmp_path / "answer.parquet", "--ledger", place, epsilon=0.1))[0] == 0
+    )
     labels = np.array(["x", "y", "z"])[KIND]
     query = Histogram(3, 0.1, 4)
-    found = ldp.aggregate(labels, query, SITE, classes=["x", "y", "z"], dataset="visits", column="kind", ledger=Ledger(place))
+    found = ldp.aggregate(
+        labels,
+        query,
+        SITE,
+        classes=["x", "y", "z"],
+        dataset="visits",
+        column="kind",
+        ledger=Ledger(place),
+    )
     named = Aggregate.load(tmp_path / "answer.parquet")
     assert (found.values.tolist(), found.receipt) == (named.values.tolist(), named.receipt)
     assert found.values.tolist() != COUNTED.tolist()
@@ -86,7 +121,9 @@ def test_the_same_question_in_python_finds_the_answer(tmp_path: Path) -> None:
 def test_an_answer_as_text(tmp_path: Path, ending: str) -> None:
     source, out = visits(tmp_path / "visits.parquet"), tmp_path / f"answer.{ending}"
     assert run(*command(source, out))[0] == 0
-    table = pyarrow.csv.read_csv(out, parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if ending == "tsv" else ","))
+    table = pyarrow.csv.read_csv(
+        out, parse_options=pyarrow.csv.ParseOptions(delimiter="\t" if ending == "tsv" else ",")
+    )
     assert table.column_names == ["group", "n_rows", "count_x", "count_y", "count_z"]
     assert table["group"].to_pylist() == SITES
     assert table["n_rows"].to_pylist() == COUNTED.sum(axis=1).tolist()
@@ -96,11 +133,16 @@ def test_an_answer_as_text(tmp_path: Path, ending: str) -> None:
     assert default_ledger().spent("visits", "kind") == 300.0
 
 
-@pytest.mark.parametrize(("mechanism", "delta"), [(None, 0), ("exponential", 0), ("gaussian", 1e-6)])
+@pytest.mark.parametrize(
+    ("mechanism", "delta"), [(None, 0), ("exponential", 0), ("gaussian", 1e-6)]
+)
 def test_a_vote_says_labels(tmp_path: Path, mechanism: str | None, delta: float) -> None:
     kind = np.where(RNG.random(900) < 0.9, np.array(["z", "x", "y", "z"])[SITE], "x")
     source = visits(tmp_path / "visits.csv", kind=kind)
-    more = [*(["--mechanism", mechanism] if mechanism else []), *(["--delta", delta] if delta else [])]
+    more = [
+        *(["--mechanism", mechanism] if mechanism else []),
+        *(["--delta", delta] if delta else []),
+    ]
     code, said, _ = run(*command(source, tmp_path / "answer.csv", "--query", "vote", *more))
     assert code == 0, said
     assert ("(300, 1e-06)-label-DP" in said) == bool(delta)
@@ -108,28 +150,63 @@ def test_a_vote_says_labels(tmp_path: Path, mechanism: str | None, delta: float)
     assert table.column_names == ["group", "n_rows", "label"]
     assert table["label"].to_pylist() == ["z", "x", "y", "z"]
     assert run(*command(source, tmp_path / "answer.parquet", "--query", "vote", *more))[0] == 0
-    assert Aggregate.load(tmp_path / "answer.parquet").predict(["a, b", "Örebro"]).tolist() == ["y", "z"]
+    assert Aggregate.load(tmp_path / "answer.parquet").predict(["a, b", "Örebro"]).tolist() == [
+        "y",
+        "z",
+    ]
     assert default_ledger().spent("visits", "kind") == 300.0
 
 
 VIEWS = pytest.param(
-    pa.string_view(), marks=pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 21, reason="pyarrow 20 writes none to Parquet")
+    pa.string_view(),
+    marks=pytest.mark.skipif(
+        int(pa.__version__.split(".")[0]) < 21, reason="pyarrow 20 writes none to Parquet"
+    ),
 )
 
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.bool_(), pa.large_string(), VIEWS, pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.int8(), pa.bool_(), pa.large_string(), VIEWS, pa.dictionary(pa.int32(), pa.string())],
+)
 def test_groups_and_labels_of_other_types(tmp_path: Path, kind: pa.DataType) -> None:
     values = [False, True] if kind == pa.bool_() else [10, 9] if kind == pa.int8() else ["b", "a"]
     column = pa.array([values[i % 2] for i in range(900)]).cast(kind)
-    source = visits(tmp_path / "visits.parquet", site=column, kind=pa.array(KIND.tolist(), pa.int16()), visit=column)
-    more = ("--classes", "0,1,2", "--epsilon", 300, "--out", tmp_path / "answer.parquet", "--budget", 300)
+    source = visits(
+        tmp_path / "visits.parquet",
+        site=column,
+        kind=pa.array(KIND.tolist(), pa.int16()),
+        visit=column,
+    )
+    more = (
+        "--classes",
+        "0,1,2",
+        "--epsilon",
+        300,
+        "--out",
+        tmp_path / "answer.parquet",
+        "--budget",
+        300,
+    )
     assert run("aggregate", source, "--label", "kind", "--group", "site", *more)[0] == 0
     found = Aggregate.load(tmp_path / "answer.parquet")
     assert found.group_names == tuple(sorted(values))
     assert (found.classes, found.n_rows.tolist()) == ((0, 1, 2), [450, 450])
-    assert found.values[1 if values == [False, True] else 0].tolist() == np.bincount(KIND[1::2], minlength=3).tolist()
+    assert (
+        found.values[1 if values == [False, True] else 0].tolist()
+        == np.bincount(KIND[1::2], minlength=3).tolist()
+    )
     classes = ",".join(map(str, values))
-    more = ("--classes", classes, "--epsilon", 300, "--out", tmp_path / "other.parquet", "--budget", 300)
+    more = (
+        "--classes",
+        classes,
+        "--epsilon",
+        300,
+        "--out",
+        tmp_path / "other.parquet",
+        "--budget",
+        300,
+    )
     assert run("aggregate", source, "--label", "visit", "--group", "site", *more)[0] == 0
     assert np.abs(Aggregate.load(tmp_path / "other.parquet").values).sum() == 900
 
@@ -138,13 +215,17 @@ def test_a_folder_whose_partitions_are_the_groups(tmp_path: Path) -> None:
     for number, name in enumerate(SITES[:2]):
         folder = tmp_path / "visits" / f"site={name}"
         folder.mkdir(parents=True)
-        pq.write_table(pa.table({"kind": np.array(["x", "y", "z"])[KIND[number == SITE]]}), folder / "part.parquet")
+        pq.write_table(
+            pa.table({"kind": np.array(["x", "y", "z"])[KIND[number == SITE]]}),
+            folder / "part.parquet",
+        )
     assert run(*command(tmp_path / "visits", tmp_path / "answer.parquet"))[0] == 0
     found = Aggregate.load(tmp_path / "answer.parquet")
     assert (found.group_names, found.receipt.dataset) == (tuple(SITES[:2]), "visits")
     assert found.values.tolist() == COUNTED[:2].tolist()
     swapped = [
-        "kind" if each == "site" else "site" if each == "kind" else each for each in command(tmp_path / "visits", tmp_path / "b.csv")
+        "kind" if each == "site" else "site" if each == "kind" else each
+        for each in command(tmp_path / "visits", tmp_path / "b.csv")
     ]
     code, _, said = run(*swapped)
     assert (code, "partition" in said) == (4, True)
@@ -174,7 +255,18 @@ def test_a_budget_that_is_used_up_is_code_3(tmp_path: Path) -> None:
 def test_an_aggregate_adds_to_a_release(tmp_path: Path) -> None:
     source = visits(tmp_path / "visits.csv")
     assert run(*command(source, tmp_path / "a.csv", epsilon=1))[0] == 0
-    release = ("release", source, "--label", "kind", "--classes", "x,y,z", "--epsilon", "0.5", "--out", tmp_path / "noisy.csv")
+    release = (
+        "release",
+        source,
+        "--label",
+        "kind",
+        "--classes",
+        "x,y,z",
+        "--epsilon",
+        "0.5",
+        "--out",
+        tmp_path / "noisy.csv",
+    )
     assert run(*release)[0] == 0
     assert default_ledger().spent("visits", "kind") == 1.5
     code, _, said = run(*command(tmp_path / "noisy.csv", tmp_path / "b.csv"))
@@ -213,25 +305,50 @@ def test_wrong_options_are_usage(tmp_path: Path, more: tuple[str, str], said: st
 
 def test_groups_that_are_called_like_classes_are_warned_of(tmp_path: Path) -> None:
     """By their names alone: a column that agrees with no label is warned of like a copy."""
-    for number, site in enumerate((np.array(["x", "y", "z"])[KIND], np.array(["x", "y"])[SITE % 2])):
+    for number, site in enumerate(
+        (np.array(["x", "y", "z"])[KIND], np.array(["x", "y"])[SITE % 2])
+    ):
         source = visits(tmp_path / f"visits{number}.csv", site=site)
         code, _, said = run(*command(source, tmp_path / f"{number}.csv"))
-        assert (code, "Every group in column 'site' is called like a class of 'kind'" in said) == (0, True)
-    code, _, said = run(*command(visits(tmp_path / "others.csv", site=np.array(["x", "w"])[SITE % 2]), tmp_path / "others-out.csv"))
+        assert (code, "Every group in column 'site' is called like a class of 'kind'" in said) == (
+            0,
+            True,
+        )
+    code, _, said = run(
+        *command(
+            visits(tmp_path / "others.csv", site=np.array(["x", "w"])[SITE % 2]),
+            tmp_path / "others-out.csv",
+        )
+    )
     assert (code, "called like a class" in said) == (0, False)
 
 
 def test_classes_are_declared(tmp_path: Path) -> None:
     source = visits(tmp_path / "visits.csv")
-    base = ("aggregate", source, "--label", "kind", "--group", "site", "--epsilon", 1, "--out", tmp_path / "a.csv")
+    base = (
+        "aggregate",
+        source,
+        "--label",
+        "kind",
+        "--group",
+        "site",
+        "--epsilon",
+        1,
+        "--out",
+        tmp_path / "a.csv",
+    )
     code, _, said = run(*base)
     assert (code, "--classes no,yes" in said, "--infer-classes" in said) == (2, True, True)
-    code, answer, said = run(*base[:-1], tmp_path / "read.parquet", "--infer-classes", "--dataset", "other")
+    code, answer, said = run(
+        *base[:-1], tmp_path / "read.parquet", "--infer-classes", "--dataset", "other"
+    )
     assert code == 0 and "--classes A,B" in said
     assert "1-label-DP for each row, except which classes occur." in answer
     assert Aggregate.load(tmp_path / "read.parquet").privacy.except_for == "which classes occur"
     many = visits(tmp_path / "many.csv", kind=np.arange(900))
-    code, _, said = run("aggregate", many, *base[2:-1], tmp_path / "many-out.csv", "--infer-classes")
+    code, _, said = run(
+        "aggregate", many, *base[2:-1], tmp_path / "many-out.csv", "--infer-classes"
+    )
     assert (code, "at most 30 distinct labels in 900 rows" in said) == (4, True)
     (tmp_path / "classes").write_text("x\ny\nz\n")
     assert run(*base, "--classes-file", tmp_path / "classes")[0] == 0
@@ -246,18 +363,27 @@ def test_classes_are_declared(tmp_path: Path) -> None:
         ({"kind": [*np.array(["x", "y", "z"])[KIND[:-1]], None]}, "some label is missing"),
     ],
 )
-def test_rows_of_bad_groups_are_named_those_of_bad_labels_not(tmp_path: Path, ending: str, replaced: dict[str, object], said: str) -> None:
+def test_rows_of_bad_groups_are_named_those_of_bad_labels_not(
+    tmp_path: Path, ending: str, replaced: dict[str, object], said: str
+) -> None:
     source = visits(tmp_path / f"visits.{ending}", **replaced)
     code, _, message = run(*command(source, tmp_path / "a.csv"))
     assert code == 4
-    assert said.format("row 900 (line 901)" if ending == "csv" else "row 900 (the first is row 1)") in message
+    assert (
+        said.format("row 900 (line 901)" if ending == "csv" else "row 900 (the first is row 1)")
+        in message
+    )
     assert default_ledger().runs() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name]
 
 
 def test_bad_columns_are_told(tmp_path: Path) -> None:
     source = visits(tmp_path / "visits.parquet", visit=RNG.random(900))
-    for option, name, said in (("--label", "knd", "'kind'"), ("--group", "sit", "'site'"), ("--group", "visit", "whole numbers")):
+    for option, name, said in (
+        ("--label", "knd", "'kind'"),
+        ("--group", "sit", "'site'"),
+        ("--group", "visit", "whole numbers"),
+    ):
         arguments = list(command(source, tmp_path / "a.csv"))
         arguments[arguments.index(option) + 1] = name
         code, _, message = run(*arguments)
@@ -281,7 +407,8 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
         assert run(*command(given, out))[0] == wanted
     assert default_ledger().runs() == []
     assert run(*command(source, tmp_path / "a.csv"))[0] == 0
-    assert run(*command(source, tmp_path / "mine.csv"))[0] == 5  # an answer is stored, but this is not it
+    # an answer is stored, but this is not it
+    assert run(*command(source, tmp_path / "mine.csv"))[0] == 5
     assert (tmp_path / "mine.csv").read_text() == "keep me"
 
 
@@ -303,21 +430,51 @@ module.aggregate(sys.argv[1], sys.argv[2], spec, Ledger(sys.argv[3]))
 
 
 @pytest.mark.parametrize("where", ["before settling", "before publishing"])
-def test_killed_before_the_file_is_there_the_same_command_writes_the_stored_answer(tmp_path: Path, where: str) -> None:
-    source, out, place = visits(tmp_path / "visits.csv"), tmp_path / "answer.csv", tmp_path / "private" / "ledger.db"
+def test_killed_before_the_file_is_there_the_same_command_writes_the_stored_answer(
+    tmp_path: Path, where: str
+) -> None:
+    source, out, place = (
+        visits(tmp_path / "visits.csv"),
+        tmp_path / "answer.csv",
+        tmp_path / "private" / "ledger.db",
+    )
     arguments = [sys.executable, "-c", KILLED, source, out, place, where]
-    died = subprocess.run(arguments, capture_output=True, timeout=60, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    died = subprocess.run(
+        arguments, capture_output=True, timeout=60, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     assert died.returncode == -signal.SIGKILL, died.stderr
     assert not out.exists()
     code, said, _ = run(*command(source, out, "--ledger", place, epsilon=0.5))
     assert (code, "nothing was charged" in said) == (0, True), said
     (record,) = Ledger(place).runs()
     assert (record.state, record.epsilon) == ("settled", 0.5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["answer.csv", "private", "visits.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "answer.csv",
+        "private",
+        "visits.csv",
+    ]
 
 
 def test_several_label_columns_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    asked = ("--classes", "x,y,z", "--group", "site", "--epsilon", 1, "--ledger", tmp_path / "l.db", "--out", tmp_path / "out.csv")
+    asked = (
+        "--classes",
+        "x,y,z",
+        "--group",
+        "site",
+        "--epsilon",
+        1,
+        "--ledger",
+        tmp_path / "l.db",
+        "--out",
+        tmp_path / "out.csv",
+    )
     code, _, said = run("aggregate", visits(tmp_path / "in.csv"), "--label", "kind, visit", *asked)
-    assert code == 4 and "Expected one label column, got 'kind', 'visit'. Ask about each by itself, such as --label kind" in said
-    assert not (tmp_path / "out.csv").exists() and (not (tmp_path / "l.db").exists() or not Ledger(tmp_path / "l.db").runs())
+    assert (
+        code == 4
+        and "Expected one label column, got 'kind', 'visit'. Ask about each by"
+        " itself, such as --label kind"
+        in said
+    )
+    assert not (tmp_path / "out.csv").exists() and (
+        not (tmp_path / "l.db").exists() or not Ledger(tmp_path / "l.db").runs()
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp key` and `--key`: a secret is created, used and destroyed, and no command ever shows it."""
+"""`labeldp key` and `--key`: a secret is created, used and destroyed, and no command ever shows
+it."""
 
 import json
 import stat
@@ -31,13 +32,31 @@ def table(tmp_path: Path) -> Path:
     rng = np.random.default_rng(5)
     path = tmp_path / "in.parquet"
     pq.write_table(
-        pa.table({"patient": np.arange(300), "age": rng.integers(20, 90, 300), "status": rng.choice(["ill", "well"], 300)}), path
+        pa.table(
+            {
+                "patient": np.arange(300),
+                "age": rng.integers(20, 90, 300),
+                "status": rng.choice(["ill", "well"], 300),
+            }
+        ),
+        path,
     )
     return path
 
 
 def release(table: Path, *more: object) -> tuple[int, str, str]:
-    facts = ("--label", "status", "--epsilon", 1, "--classes", "ill,well", "--id", "patient", "--ledger", table.with_name("ledger.sqlite"))
+    facts = (
+        "--label",
+        "status",
+        "--epsilon",
+        1,
+        "--classes",
+        "ill,well",
+        "--id",
+        "patient",
+        "--ledger",
+        table.with_name("ledger.sqlite"),
+    )
     return run("release", table, *facts, *more)
 
 
@@ -50,7 +69,13 @@ def kept_ids(table: Path) -> list[str | None]:
 def crashed(table: Path, key: Path) -> str:
     """Id of a run that was charged and never finished."""
     ledger = ldp.Ledger(table.with_name("ledger.sqlite"), key=key)
-    unfinished = table_pin(ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], dataset="other", column="y", ledger=ledger)
+    unfinished = table_pin(
+        ldp.RandomizedResponse(2, 1.0),
+        classes=["a", "b"],
+        dataset="other",
+        column="y",
+        ledger=ledger,
+    )
     unfinished.add(np.zeros(10, np.int32), ids=np.arange(10))
     return unfinished.charge().receipt.run_id
 
@@ -60,7 +85,11 @@ def test_create_says_where_and_never_what(tmp_path: Path) -> None:
     code, said, _ = run("key", "create", path, "--json")
     assert code == 0
     facts = json.loads(said)
-    assert facts == {"path": str(path), "source": f"file:{path}", "key_id": key_id(KeySource.of(path).fetch())}
+    assert facts == {
+        "path": str(path),
+        "source": f"file:{path}",
+        "key_id": key_id(KeySource.of(path).fetch()),
+    }
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_text()
     assert before.strip() not in said
@@ -77,12 +106,20 @@ def test_no_command_shows_a_key(key: Path) -> None:
     assert run("key", "show", f"file:{key}")[0] == 2
     code, said, error = run("key", "--help")
     assert code == 0
-    assert {word for word in ("create", "destroy", "show") if f" {word} " in said + error} == {"create", "destroy"}
+    assert {word for word in ("create", "destroy", "show") if f" {word} " in said + error} == {
+        "create",
+        "destroy",
+    }
 
 
-def test_release_with_a_key_and_without_one(table: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_with_a_key_and_without_one(
+    table: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = key_id(KeySource.of(key).fetch())
-    assert release(table, "--out", tmp_path / "a.parquet", "--key", f"file:{key}", "--budget", 9)[0] == 0
+    assert (
+        release(table, "--out", tmp_path / "a.parquet", "--key", f"file:{key}", "--budget", 9)[0]
+        == 0
+    )
     assert release(table, "--out", tmp_path / "b.parquet", "--redraw")[0] == 0
     monkeypatch.setenv("LABELDP_KEY", f"file:{key}")
     assert release(table, "--out", tmp_path / "c.parquet", "--redraw")[0] == 0
@@ -91,24 +128,54 @@ def test_release_with_a_key_and_without_one(table: Path, key: Path, tmp_path: Pa
     assert kept_ids(table) == [named, None, named, key_id(KeySource("env:HELD").fetch())]
 
 
-def test_the_users_own_ledger_reads_the_variable(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_own_ledger_reads_the_variable(
+    key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert default_ledger().key_source is None
     monkeypatch.setenv("LABELDP_KEY", f"file:{key}")
     assert default_ledger().key_source == KeySource.of(key)
 
 
 def test_train_with_a_key(table: Path, key: Path, tmp_path: Path) -> None:
-    facts = ("--label", "status", "--epsilon", 1, "--classes", "ill,well", "--id", "patient", "--ledger", table.with_name("ledger.sqlite"))
-    assert run("train", table, *facts, "--out", tmp_path / "model", "--stages", 1, "--key", f"file:{key}")[0] == 0
+    facts = (
+        "--label",
+        "status",
+        "--epsilon",
+        1,
+        "--classes",
+        "ill,well",
+        "--id",
+        "patient",
+        "--ledger",
+        table.with_name("ledger.sqlite"),
+    )
+    assert (
+        run(
+            "train",
+            table,
+            *facts,
+            "--out",
+            tmp_path / "model",
+            "--stages",
+            1,
+            "--key",
+            f"file:{key}",
+        )[0]
+        == 0
+    )
     assert kept_ids(table) == [key_id(KeySource.of(key).fetch())]
 
 
 @pytest.mark.parametrize("variable", [False, True])
-def test_a_secret_in_the_place_of_a_source_is_not_shown(table: Path, key: Path, variable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_the_place_of_a_source_is_not_shown(
+    table: Path, key: Path, variable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = key.read_text().strip()
     if variable:
         monkeypatch.setenv("LABELDP_KEY", secret)
-    code, said, error = release(table, "--out", table.with_name("out.parquet"), *(() if variable else ("--key", secret)))
+    code, said, error = release(
+        table, "--out", table.with_name("out.parquet"), *(() if variable else ("--key", secret))
+    )
     assert code == 2
     assert "Expected a key source" in " ".join(error.replace("│", " ").split())
     assert secret[:20] not in said + error
@@ -120,12 +187,16 @@ def test_a_key_that_is_not_there_charges_nothing(table: Path, key: Path) -> None
     code, _, error = release(table, "--out", table.with_name("out.parquet"), "--key", f"file:{key}")
     assert code == 5
     assert f"chmod 600 {key}" in error
-    code, _, error = release(table, "--out", table.with_name("out.parquet"), "--key", "file:none", "--json")
+    code, _, error = release(
+        table, "--out", table.with_name("out.parquet"), "--key", "file:none", "--json"
+    )
     assert code == 5
     assert not ldp.Ledger(table.with_name("ledger.sqlite")).runs()
 
 
-def test_destroy_waits_for_the_runs_that_need_the_key(table: Path, key: Path, tmp_path: Path) -> None:
+def test_destroy_waits_for_the_runs_that_need_the_key(
+    table: Path, key: Path, tmp_path: Path
+) -> None:
     first, second = crashed(table, key), crashed(table, key)
     assert first == second, "the same request is the same run"
     place = table.with_name("ledger.sqlite")
@@ -149,8 +220,19 @@ def test_destroy_waits_for_the_runs_that_need_the_key(table: Path, key: Path, tm
 def test_destroy_does_not_wait_for_others(table: Path, key: Path, tmp_path: Path) -> None:
     crashed(table, key)
     assert run("key", "create", tmp_path / "other.key")[0] == 0
-    assert release(table, "--out", tmp_path / "out.parquet", "--key", f"file:{tmp_path / 'other.key'}")[0] == 0
-    assert run("key", "destroy", tmp_path / "other.key", "--ledger", table.with_name("ledger.sqlite"))[0] == 0  # its run has settled
+    assert (
+        release(
+            table, "--out", tmp_path / "out.parquet", "--key", f"file:{tmp_path / 'other.key'}"
+        )[0]
+        == 0
+    )
+    # its run has settled
+    assert (
+        run("key", "destroy", tmp_path / "other.key", "--ledger", table.with_name("ledger.sqlite"))[
+            0
+        ]
+        == 0
+    )
     assert release(table, "--out", tmp_path / "out.parquet")[0] == 0  # and is repeated without it
     assert len(kept_ids(table)) == 2
 

@@ -32,11 +32,15 @@ def released(ledger: Ledger, path: Path) -> Path:
     """A settled run and its manifest."""
     receipt = charge(ledger)
     ledger.settle(receipt.run_id, "sha256:1234")
-    path.write_text(json.dumps({"receipt": receipt.to_dict(), "digests": {"output": "sha256:1234"}}))
+    path.write_text(
+        json.dumps({"receipt": receipt.to_dict(), "digests": {"output": "sha256:1234"}})
+    )
     return path
 
 
-def test_an_anchor_kept_elsewhere_shows_a_cut_history(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+def test_an_anchor_kept_elsewhere_shows_a_cut_history(
+    ledger: Ledger, place: Path, tmp_path: Path
+) -> None:
     anchor = tmp_path / "elsewhere" / "anchor.txt"
     anchor.parent.mkdir()
     for _ in range(2):
@@ -63,7 +67,9 @@ def test_anchor_files_that_are_none(ledger: Ledger, place: Path, tmp_path: Path)
     assert not (tmp_path / "a").exists()
 
 
-def test_manifests_are_compared_with_what_was_settled(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+def test_manifests_are_compared_with_what_was_settled(
+    ledger: Ledger, place: Path, tmp_path: Path
+) -> None:
     manifest = released(ledger, tmp_path / "m.json")
     assert run("ledger", "verify", manifest, "--ledger", place)[0] == 0
     facts = json.loads(manifest.read_text())
@@ -71,7 +77,9 @@ def test_manifests_are_compared_with_what_was_settled(ledger: Ledger, place: Pat
     code, said, _ = run("ledger", "verify", manifest, "--ledger", place)
     assert (code, "names another digest" in said) == (7, True)
     unfinished = charge(ledger)
-    manifest.write_text(json.dumps({"receipt": unfinished.to_dict(), "digests": {"output": "sha256:1234"}}))
+    manifest.write_text(
+        json.dumps({"receipt": unfinished.to_dict(), "digests": {"output": "sha256:1234"}})
+    )
     code, said, _ = run("ledger", "verify", manifest, "--ledger", place)
     assert (code, "is not settled" in said) == (7, True)
     manifest.write_text("[]")
@@ -87,16 +95,32 @@ def test_repair_lists_and_removes_with_yes_only(ledger: Ledger, place: Path) -> 
     os.utime(folder / "secret", (old, old))
     os.utime(folder, (old, old))
     code, said, _ = run("ledger", "repair", "--ledger", place)
-    assert (code, str(folder) in said, "--yes removes" in said, folder.exists()) == (0, True, True, True)
-    assert run("ledger", "repair", "--ledger", place, "--older-than", 600)[1].strip() == "Nothing to repair."
+    assert (code, str(folder) in said, "--yes removes" in said, folder.exists()) == (
+        0,
+        True,
+        True,
+        True,
+    )
+    assert (
+        run("ledger", "repair", "--ledger", place, "--older-than", 600)[1].strip()
+        == "Nothing to repair."
+    )
     code, said, _ = run("ledger", "repair", "--ledger", place, "--yes", "--json")
-    orphan = {"kind": "folder", "place": str(folder), "run_id": folder.name, "why": "its run was never charged", "removed": True}
+    orphan = {
+        "kind": "folder",
+        "place": str(folder),
+        "run_id": folder.name,
+        "why": "its run was never charged",
+        "removed": True,
+    }
     assert (code, json.loads(said)) == (0, {"orphans": [orphan]})
     assert not folder.exists()
     assert run("ledger", "repair", "--ledger", place, "--older-than", 0)[0] == 2
 
 
-def test_repair_removes_staging_folders_of_ended_runs(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+def test_repair_removes_staging_folders_of_ended_runs(
+    ledger: Ledger, place: Path, tmp_path: Path
+) -> None:
     run_id = charge(ledger).run_id
     staging = tmp_path / f".out.labeldp-{run_id[:8]}"
     staging.mkdir(mode=0o700)
@@ -109,7 +133,9 @@ def test_repair_removes_staging_folders_of_ended_runs(ledger: Ledger, place: Pat
     assert ledger.history()[-1]["reason"] == "disk full"
 
 
-def test_where_names_a_database_without_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_names_a_database_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("sqlalchemy")
     pytest.importorskip("psycopg")
     monkeypatch.setenv("LABELDP_RUNS", str(tmp_path))
@@ -121,10 +147,35 @@ def test_where_names_a_database_without_its_password(tmp_path: Path, monkeypatch
 
 def test_a_budget_of_an_unknown_name_is_told(ledger: Ledger, place: Path) -> None:
     charge(ledger)
-    known = run("ledger", "set-budget", "--dataset", "clicks", "--label", "label", "--budget", "8", "--ledger", place)
-    typed = run("ledger", "set-budget", "--dataset", "cliks", "--label", "label", "--budget", "8", "--ledger", place)
+    known = run(
+        "ledger",
+        "set-budget",
+        "--dataset",
+        "clicks",
+        "--label",
+        "label",
+        "--budget",
+        "8",
+        "--ledger",
+        place,
+    )
+    typed = run(
+        "ledger",
+        "set-budget",
+        "--dataset",
+        "cliks",
+        "--label",
+        "label",
+        "--budget",
+        "8",
+        "--ledger",
+        place,
+    )
     assert known[0] == typed[0] == 0
-    assert "right name" not in known[1] and "nothing is charged to dataset 'cliks', column 'label' yet" in typed[1]
+    assert (
+        "right name" not in known[1]
+        and "nothing is charged to dataset 'cliks', column 'label' yet" in typed[1]
+    )
 
 
 def test_an_unknown_run_is_looked_up_in_the_history(place: Path) -> None:
@@ -132,24 +183,39 @@ def test_an_unknown_run_is_looked_up_in_the_history(place: Path) -> None:
     assert code and "labeldp ledger history" in told and "new_run_id" not in told
 
 
-def test_a_name_that_nothing_is_charged_to_gets_the_names_that_there_are(ledger: Ledger, place: Path, tmp_path: Path) -> None:
+def test_a_name_that_nothing_is_charged_to_gets_the_names_that_there_are(
+    ledger: Ledger, place: Path, tmp_path: Path
+) -> None:
     charge(ledger)
-    assert ledger.spent("nope", "label") == 0.0  # whoever asks before the first charge gets no error
+    # whoever asks before the first charge gets no error
+    assert ledger.spent("nope", "label") == 0.0
     for what in ("spent", "budget"):
-        for asked in (("--dataset", "nope", "--label", "label"), ("--dataset", "clicks", "--label", "lable")):
+        for asked in (
+            ("--dataset", "nope", "--label", "label"),
+            ("--dataset", "clicks", "--label", "lable"),
+        ):
             code, said, _ = run("ledger", what, *asked, "--ledger", place)
-            assert code == 0 and f"othing was spent on dataset {asked[1]!r}, column {asked[3]!r}." in said
+            assert (
+                code == 0
+                and f"othing was spent on dataset {asked[1]!r}, column {asked[3]!r}." in said
+            )
             assert said.rstrip().endswith("knows dataset 'clicks', column 'label'.")
     Ledger(tmp_path / "new.db").set_budget("clicks", "label", 1.0)
     code, said, _ = run("ledger", "spent", "--dataset", "nope", "--ledger", tmp_path / "new.db")
     assert code == 0 and "on dataset 'nope'" in said and said.rstrip().endswith("knows no charge.")
-    assert run("ledger", "spent", "--ledger", tmp_path / "new.db")[1].strip() == "Nothing was spent."
+    assert (
+        run("ledger", "spent", "--ledger", tmp_path / "new.db")[1].strip() == "Nothing was spent."
+    )
     assert "clicks" in run("ledger", "spent", "--ledger", place)[1]
 
 
-@pytest.mark.parametrize("what", [("spent",), ("history",), ("budget", "--dataset", "d", "--label", "y"), ("verify",)])
+@pytest.mark.parametrize(
+    "what", [("spent",), ("history",), ("budget", "--dataset", "d", "--label", "y"), ("verify",)]
+)
 @pytest.mark.parametrize("named", [True, False])
-def test_no_figures_of_a_ledger_that_is_not_there(tmp_path: Path, what: tuple[str, ...], named: bool) -> None:
+def test_no_figures_of_a_ledger_that_is_not_there(
+    tmp_path: Path, what: tuple[str, ...], named: bool
+) -> None:
     ledger = ("--ledger", tmp_path / "typo.db") if named else ()
     code, said, told = run("ledger", *what, *ledger)
     assert (code, said) == (5, "") and "no such file" in told
@@ -162,7 +228,9 @@ def test_no_figures_of_a_ledger_that_is_not_there(tmp_path: Path, what: tuple[st
 def test_a_reader_that_has_gone_is_no_error_of_files(place: Path, more: tuple[str, ...]) -> None:
     """As `labeldp ledger history | head` ends."""
     command = [sys.executable, "-m", "labeldp", "ledger", "where", "--ledger", place, *more]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as begun:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as begun:
         assert begun.stdout is not None and begun.stderr is not None
         begun.stdout.close()
         assert (begun.stderr.read(), begun.wait(timeout=60)) == ("", 1)

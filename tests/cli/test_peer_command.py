@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp peer`: the exact cost of the clusters, one charge, estimates, and what is refused before it."""
+"""`labeldp peer`: the exact cost of the clusters, one charge, estimates, and what is refused before
+it."""
 
 import json
 import re
@@ -31,12 +32,27 @@ def votes(folder: Path, **replaced: object) -> Path:
 
 
 def command(source: Path, *more: object) -> tuple[object, ...]:
-    return ("peer", source, "--label", "said", "--group", "town", "--classes", "no,yes", "--flip", 0.1, *more)
+    return (
+        "peer",
+        source,
+        "--label",
+        "said",
+        "--group",
+        "town",
+        "--classes",
+        "no,yes",
+        "--flip",
+        0.1,
+        *more,
+    )
 
 
 def beyond(n: int, ones: int, errors: float) -> float:
-    """The exact probability that the estimate of a cluster is so many of its standard errors off."""
-    bits = np.convolve(binom.pmf(np.arange(ones + 1), ones, 0.9), binom.pmf(np.arange(n - ones + 1), n - ones, 0.1))
+    """The exact probability that the estimate of a cluster is so many of its standard errors
+    off."""
+    bits = np.convolve(
+        binom.pmf(np.arange(ones + 1), ones, 0.9), binom.pmf(np.arange(n - ones + 1), n - ones, 0.1)
+    )
     law = bits @ binom.pmf(np.arange(n + 1), n, np.arange(n + 1)[:, None] / n)
     counts = np.stack([n - np.arange(n + 1), np.arange(n + 1)], axis=1)
     off = np.abs(ones_shares(PeerToPeer(0.1), counts) - ones / n)
@@ -57,7 +73,10 @@ def test_the_cost_is_that_of_the_smallest_cluster_and_free_to_ask(tmp_path: Path
     assert not default_ledger().runs("votes", "said")
     code, said, _ = run(*command(source, "--dry-run", "--join", 0.5, "--delta", 1e-4))
     assert code == 0
-    assert f"Epsilon {Peer.of(PeerToPeer(0.1, 0.5), [20, 40, 60], 1e-4).epsilon!r} towards the learner at delta 0.0001" in said
+    assert (
+        f"Epsilon {Peer.of(PeerToPeer(0.1, 0.5), [20, 40, 60], 1e-4).epsilon!r} towards the learner"
+        " at delta 0.0001" in said
+    )
 
 
 def test_one_charge_one_answer_and_estimates(tmp_path: Path) -> None:
@@ -67,7 +86,10 @@ def test_one_charge_one_answer_and_estimates(tmp_path: Path) -> None:
     assert code == 0
     assert "120 reports of 120 users in 3 clusters" in said
     assert f"Charged epsilon {epsilon!r}." in said
-    assert (default_ledger().spent("votes", "said"), default_ledger().spent_delta("votes", "said")) == (epsilon, 1 / N**2)
+    assert (
+        default_ledger().spent("votes", "said"),
+        default_ledger().spent_delta("votes", "said"),
+    ) == (epsilon, 1 / N**2)
     raw = out.read_bytes()
     code, said, _ = run(*command(source, "--out", out))
     assert (code, out.read_bytes()) == (0, raw)
@@ -75,7 +97,9 @@ def test_one_charge_one_answer_and_estimates(tmp_path: Path) -> None:
     found = pyarrow.csv.read_csv(out)
     assert found.column_names == ["group", "n_rows", "count_no", "count_yes", "share_yes", "stderr"]
     assert dict(zip(found["group"].to_pylist(), found["n_rows"].to_pylist(), strict=True)) == SIZES
-    for town, share, error in zip(*(found[name].to_pylist() for name in ("group", "share_yes", "stderr")), strict=True):
+    for town, share, error in zip(
+        *(found[name].to_pylist() for name in ("group", "share_yes", "stderr")), strict=True
+    ):
         ones = np.count_nonzero(SAID[town == TOWN] == "yes")
         assert abs(share - ones / SIZES[town]) < 9 * error
         assert beyond(SIZES[town], ones, 9.0) < FALSE_ALARM
@@ -111,7 +135,9 @@ def test_parquet_is_read_back_with_its_protocol(tmp_path: Path) -> None:
         (["--dry-run"], 2, "got both"),
     ],
 )
-def test_bad_input_is_refused_before_the_charge(tmp_path: Path, more: list[object], code: int, message: str) -> None:
+def test_bad_input_is_refused_before_the_charge(
+    tmp_path: Path, more: list[object], code: int, message: str
+) -> None:
     found, said, told = run(*command(votes(tmp_path), "--out", tmp_path / "found.csv", *more))
     assert (found, said) == (code, "")
     assert message in re.sub(r"[\s│]+", " ", told)
@@ -124,17 +150,25 @@ def test_neither_output_nor_dry_run_and_no_classes(tmp_path: Path) -> None:
     code, _, told = run(*command(source))
     assert code == 2
     assert "got neither" in told
-    code, _, told = run("peer", source, "--label", "said", "--group", "town", "--flip", 0.1, "--dry-run")
+    code, _, told = run(
+        "peer", source, "--label", "said", "--group", "town", "--flip", 0.1, "--dry-run"
+    )
     assert code == 2
     assert "--classes no,yes" in re.sub(r"[\s│]+", " ", told)
 
 
 def test_a_user_without_a_town_and_a_town_that_hides_nobody(tmp_path: Path) -> None:
-    code, _, told = run(*command(votes(tmp_path, town=pa.array(["", *TOWN[1:]])), "--out", tmp_path / "found.csv"))
+    code, _, told = run(
+        *command(votes(tmp_path, town=pa.array(["", *TOWN[1:]])), "--out", tmp_path / "found.csv")
+    )
     assert code == 4
     assert "Expected a group in every row" in told
     alone = votes(tmp_path, town=pa.array(["Zug", *TOWN[1:]]))
     code, said, _ = run(*command(alone, "--dry-run", "--json"))
     assert code == 0
     # one user asks nobody but themselves, so the flip alone hides them
-    assert PeerToPeer(0.1).local_epsilon - 1e-3 < json.loads(said)["epsilon"] <= PeerToPeer(0.1).local_epsilon
+    assert (
+        PeerToPeer(0.1).local_epsilon - 1e-3
+        < json.loads(said)["epsilon"]
+        <= PeerToPeer(0.1).local_epsilon
+    )

@@ -21,17 +21,39 @@ def source(tmp_path: Path) -> Path:
     labels = np.array(["ill", "well", "unsure"])[rng.integers(0, 3, N)]
     weights = rng.random((3, N)) + 0.1
     pq.write_table(
-        pa.table({"patient": np.arange(N), "status": labels, "a": weights[0], "b": weights[1], "c": weights[2]}), tmp_path / "in.pq"
+        pa.table(
+            {
+                "patient": np.arange(N),
+                "status": labels,
+                "a": weights[0],
+                "b": weights[1],
+                "c": weights[2],
+            }
+        ),
+        tmp_path / "in.pq",
     )
     return tmp_path / "in.pq"
 
 
 def plan(folder: Path, *more: object) -> tuple[int, str, str]:
-    facts = ("--label", "status", "--classes", "ill,well,unsure", "--epsilon", "1", "--id", "patient", "--dataset", "d")
+    facts = (
+        "--label",
+        "status",
+        "--classes",
+        "ill,well,unsure",
+        "--epsilon",
+        "1",
+        "--id",
+        "patient",
+        "--dataset",
+        "d",
+    )
     return run("stage", "plan", folder, *facts, *(more or ("--parts", "0.6,0.4")))
 
 
-def release(folder: Path, source: Path, stage: int, out: Path, *more: object) -> tuple[int, str, str]:
+def release(
+    folder: Path, source: Path, stage: int, out: Path, *more: object
+) -> tuple[int, str, str]:
     return run("stage", "release", folder, source, "--stage", stage, "--out", out, *more)
 
 
@@ -43,20 +65,30 @@ def test_two_stages_from_plan_to_end(tmp_path: Path, source: Path) -> None:
     assert code == 0 and "rows of stage 1; all stages together are 1-label-DP for each row" in said
     code, said, _ = run("stage", "status", tmp_path / "plan")
     assert code == 0 and "Next: stage 2." in said and str(tmp_path / "one.parquet") in said
-    code, said, _ = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c", "--json")
+    code, said, _ = release(
+        tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c", "--json"
+    )
     assert code == 0 and json.loads(said)["receipt"]["epsilon"] == 1.0
     code, said, _ = run("stage", "status", tmp_path / "plan", "--json")
     facts = json.loads(said)
-    assert facts["state"] == "settled" and facts["next"] is None and sum(stage["rows"] for stage in facts["stages"]) == N
+    assert (
+        facts["state"] == "settled"
+        and facts["next"] is None
+        and sum(stage["rows"] for stage in facts["stages"]) == N
+    )
     assert default_ledger().spent("d", "status") == 1.0
-    code, said, _ = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c")
+    code, said, _ = release(
+        tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c"
+    )
     assert code == 0 and "Already released; nothing was drawn." in said
     manifests = [tmp_path / f"{name}.parquet.manifest.json" for name in ("one", "two")]
     code, said, _ = run("ledger", "verify", *manifests)
     assert (code, said.splitlines()[0]) == (0, "The history is whole.")
 
 
-def test_verify_sees_a_stage_whose_manifest_names_another_output(tmp_path: Path, source: Path) -> None:
+def test_verify_sees_a_stage_whose_manifest_names_another_output(
+    tmp_path: Path, source: Path
+) -> None:
     plan(tmp_path / "plan")
     release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
     path = tmp_path / "one.parquet.manifest.json"
@@ -85,7 +117,10 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
     assert code == 4 and "no UTF-8 text" in said
 
 
-@pytest.mark.parametrize("more", [("--parts", "0.6,0.6"), ("--parts", "a,b"), ("--parts", "0.5,0.5", "--law", "nonsense")])
+@pytest.mark.parametrize(
+    "more",
+    [("--parts", "0.6,0.6"), ("--parts", "a,b"), ("--parts", "0.5,0.5", "--law", "nonsense")],
+)
 def test_what_is_wrong_with_a_plan_is_a_usage_error(tmp_path: Path, more: tuple[str, ...]) -> None:
     code, _, said = plan(tmp_path / "plan", *more)
     assert code == 2 and "Expected" in said and not (tmp_path / "plan").exists()
@@ -93,15 +128,33 @@ def test_what_is_wrong_with_a_plan_is_a_usage_error(tmp_path: Path, more: tuple[
 
 def test_several_columns_have_no_stages_of_a_table(tmp_path: Path) -> None:
     for more in ((), ("--range", "b=0:1")):
-        of = ("--label", "a, b", "--classes", "no,yes", "--epsilon", 1, "--id", "patient", "--dataset", "d", "--parts", "0.6,0.4")
+        of = (
+            "--label",
+            "a, b",
+            "--classes",
+            "no,yes",
+            "--epsilon",
+            1,
+            "--id",
+            "patient",
+            "--dataset",
+            "d",
+            "--parts",
+            "0.6,0.4",
+        )
         code, _, err = run("stage", "plan", tmp_path / "plan", *of, *more)
         told = " ".join(err.replace("│", " ").split())
         assert (
-            code == 2 and "Expected one label column in a release in stages, got 'a', 'b'" in told and "labeldp release --label a,b" in told
+            code == 2
+            and "Expected one label column in a release in stages, got 'a', 'b'" in told
+            and "labeldp release --label a,b" in told
         )
         assert not (tmp_path / "plan").exists()
     code, _, err = run("stage", "plan", tmp_path / "plan", *of[2:], "--label", r"a\, b")
-    assert code == 0 and json.loads(next((tmp_path / "plan").glob("*.json")).read_text())["label"] == "a, b", err
+    assert (
+        code == 0
+        and json.loads(next((tmp_path / "plan").glob("*.json")).read_text())["label"] == "a, b"
+    ), err
 
 
 def test_a_used_folder_is_not_planned_again(tmp_path: Path) -> None:
@@ -113,14 +166,18 @@ def test_a_used_folder_is_not_planned_again(tmp_path: Path) -> None:
 
 def test_what_goes_wrong_has_one_message(tmp_path: Path, source: Path) -> None:
     plan(tmp_path / "plan")
-    code, _, said = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c")
+    code, _, said = release(
+        tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c"
+    )
     assert code == 4 and "stage 1 to be released before" in said
     release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
     code, _, said = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet")
     assert code == 4 and "a prior for stage 2" in said
     code, said, _ = run("stage", "close", tmp_path / "plan")
     assert code == 0 and "given up" in said
-    code, _, said = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c")
+    code, _, said = release(
+        tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c"
+    )
     assert code == 5 and "given up" in said
 
 
@@ -138,47 +195,90 @@ def test_a_model_is_trained_on_a_released_stage_for_free(tmp_path: Path, source:
     plan(tmp_path / "plan", "--parts", "0.8,0.2", "--law", "split")
     release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
     code, said, error = run(
-        "train", tmp_path / "one.parquet", "--label", "status", "--out", tmp_path / "model", "--id", "patient", "--json"
+        "train",
+        tmp_path / "one.parquet",
+        "--label",
+        "status",
+        "--out",
+        tmp_path / "model",
+        "--id",
+        "patient",
+        "--json",
     )
     assert code == 0, error
     assert json.loads(said)["guarantee"]["epsilon"] == 1.0
     assert default_ledger().spent("d", "status") == 1.0
-    code, _, error = release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior-model", tmp_path / "model")
+    code, _, error = release(
+        tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior-model", tmp_path / "model"
+    )
     assert code == 0, error
-    assert default_ledger().spent("d", "status") == 1.0 and default_ledger().runs()[0].state == "settled"
+    assert (
+        default_ledger().spent("d", "status") == 1.0
+        and default_ledger().runs()[0].state == "settled"
+    )
 
 
 def test_stages_of_a_folder_are_folders(tmp_path: Path, source: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(2):
-        pq.write_table(pq.read_table(source).slice(number * N // 2, N // 2), tmp_path / "in" / f"{number}.parquet")
+        pq.write_table(
+            pq.read_table(source).slice(number * N // 2, N // 2),
+            tmp_path / "in" / f"{number}.parquet",
+        )
     plan(tmp_path / "plan")
     for number in (1, 2):
         code, _, error = release(
-            tmp_path / "plan", tmp_path / "in", number, tmp_path / f"out-{number}", *(() if number == 1 else ("--prior", "a,b,c"))
+            tmp_path / "plan",
+            tmp_path / "in",
+            number,
+            tmp_path / f"out-{number}",
+            *(() if number == 1 else ("--prior", "a,b,c")),
         )
         assert code == 0, error
     assert sum(pq.read_table(tmp_path / f"out-{number}").num_rows for number in (1, 2)) == N
-    code, said, _ = run("ledger", "verify", *(tmp_path / f"out-{number}.manifest.json" for number in (1, 2)))
+    code, said, _ = run(
+        "ledger", "verify", *(tmp_path / f"out-{number}.manifest.json" for number in (1, 2))
+    )
     assert (code, said.splitlines()[0]) == (0, "The history is whole.")
 
 
-def test_a_plan_never_chooses_the_ledger_the_budget_or_the_key(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Edited by somebody who can write to its folder: it moves no spend elsewhere and runs no code."""
-    (tmp_path / "evil_hook.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef key():\n    return bytes(range(32))\n")
+def test_a_plan_never_chooses_the_ledger_the_budget_or_the_key(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edited by somebody who can write to its folder: it moves no spend elsewhere and runs no
+    code."""
+    (tmp_path / "evil_hook.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef key():\n    return bytes(range(32))\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert plan(tmp_path / "plan")[0] == 0
     path = tmp_path / "plan" / "plan.json"
     whole = path.read_text()
     other = str(tmp_path / "elsewhere.db")
-    for name, value, told in (("location", other, "--ledger"), ("key", "hook:evil_hook:key", "--key"), ("budget", 100.0, "--budget")):
+    for name, value, told in (
+        ("location", other, "--ledger"),
+        ("key", "hook:evil_hook:key", "--key"),
+        ("budget", 100.0, "--budget"),
+    ):
         facts = json.loads(whole)
         facts["ledger"][name] = value
         path.write_text(json.dumps(facts))
-        release_it = ("release", tmp_path / "plan", source, "--stage", "1", "--out", tmp_path / "one.parquet")
+        release_it = (
+            "release",
+            tmp_path / "plan",
+            source,
+            "--stage",
+            "1",
+            "--out",
+            tmp_path / "one.parquet",
+        )
         # A look at the plan, or its end, draws nothing: only the ledger matters.
         seen, closed = (4, 4) if name == "location" else (0, 5)
-        for command, expected in ((release_it, 4), (("status", tmp_path / "plan"), seen), (("close", tmp_path / "plan"), closed)):
+        for command, expected in (
+            (release_it, 4),
+            (("status", tmp_path / "plan"), seen),
+            (("close", tmp_path / "plan"), closed),
+        ):
             code, _, said = run("stage", *command)
             assert code == expected, (name, command, said)
             assert expected != 4 or told in said
@@ -198,12 +298,21 @@ def test_a_plan_with_a_ledger_of_its_own_is_told_so_each_time(tmp_path: Path, so
     assert release(tmp_path / "plan", source, 1, one, *mine)[0] == 4
     assert release(tmp_path / "plan", source, 1, one, *mine, "--budget", "3")[0] == 0
     assert run("stage", "status", tmp_path / "plan", *mine)[0] == 0
-    assert release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c", *mine)[0] == 0
+    assert (
+        release(tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c", *mine)[
+            0
+        ]
+        == 0
+    )
     assert not default_ledger().exists()
 
 
-def test_a_plan_goes_on_after_its_key_has_moved_and_is_looked_at_without_one(tmp_path: Path, source: Path) -> None:
-    old, moved, other = (f"file:{tmp_path / name}" for name in ("old/a.key", "moved.key", "other.key"))
+def test_a_plan_goes_on_after_its_key_has_moved_and_is_looked_at_without_one(
+    tmp_path: Path, source: Path
+) -> None:
+    old, moved, other = (
+        f"file:{tmp_path / name}" for name in ("old/a.key", "moved.key", "other.key")
+    )
     for place in (old, other):
         assert run("key", "create", place.removeprefix("file:"))[0] == 0
     assert plan(tmp_path / "plan", "--parts", "0.6,0.4", "--key", old)[0] == 0
@@ -213,7 +322,10 @@ def test_a_plan_goes_on_after_its_key_has_moved_and_is_looked_at_without_one(tmp
     assert release(tmp_path / "plan", source, 1, tmp_path / "one.parquet", "--key", old)[0] == 0
     Path(old.removeprefix("file:")).rename(moved.removeprefix("file:"))
     last = (tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior", "a,b,c")
-    for key, told in (((), "got a ledger without a key source"), (("--key", other), "got another release secret")):
+    for key, told in (
+        ((), "got a ledger without a key source"),
+        (("--key", other), "got another release secret"),
+    ):
         code, _, said = release(*last, *key)
         assert code == 5 and told in said, said
     assert release(*last, "--key", old)[0] == 5
@@ -231,13 +343,22 @@ def test_a_plan_is_closed_after_its_key_was_lost(tmp_path: Path, source: Path) -
     key = tmp_path / "a.key"
     assert run("key", "create", key)[0] == 0
     assert plan(tmp_path / "plan", "--parts", "0.6,0.4", "--key", f"file:{key}")[0] == 0
-    assert release(tmp_path / "plan", source, 1, tmp_path / "one.parquet", "--key", f"file:{key}")[0] == 0
+    assert (
+        release(tmp_path / "plan", source, 1, tmp_path / "one.parquet", "--key", f"file:{key}")[0]
+        == 0
+    )
     key.unlink()
     code, said, _ = run("stage", "close", tmp_path / "plan")
-    assert code == 0 and "The plan is closed." in said and default_ledger().runs()[0].state == "settled"
+    assert (
+        code == 0
+        and "The plan is closed." in said
+        and default_ledger().runs()[0].state == "settled"
+    )
 
 
-def test_a_repeated_stage_tells_of_a_new_plan_and_of_its_prior(tmp_path: Path, source: Path) -> None:
+def test_a_repeated_stage_tells_of_a_new_plan_and_of_its_prior(
+    tmp_path: Path, source: Path
+) -> None:
     plan(tmp_path / "plan", "--parts", "0.6,0.4", "--law", "rr-with-prior")
     release(tmp_path / "plan", source, 1, tmp_path / "one.parquet")
     last = (tmp_path / "plan", source, 2, tmp_path / "two.parquet", "--prior")

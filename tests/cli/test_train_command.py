@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp train` and `labeldp predict`: gaps, categories, ids; what is charged, what is free, and which files are trusted."""
+"""`labeldp train` and `labeldp predict`: gaps, categories, ids; what is charged, what is free, and
+which files are trusted."""
 
 import csv
 import json
@@ -44,12 +45,27 @@ def shop(n: int = N, seed: int = 0) -> dict[str, list[Any]]:
     for i in range(0, n, 17):
         colour[i] = None
         price[(i * 7) % n] = None
-    return {"id": list(range(n)), "who": [f"p{i // 2}" for i in range(n)], "colour": colour, "price": price, "bought": bought}
+    return {
+        "id": list(range(n)),
+        "who": [f"p{i // 2}" for i in range(n)],
+        "colour": colour,
+        "price": price,
+        "bought": bought,
+    }
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:
     if path.suffix == ".parquet":
-        pq.write_table(pa.table(columns | {"day": pa.array(columns["id"], pa.date32()), "tags": [[i] for i in columns["id"]]}), path)
+        pq.write_table(
+            pa.table(
+                columns
+                | {
+                    "day": pa.array(columns["id"], pa.date32()),
+                    "tags": [[i] for i in columns["id"]],
+                }
+            ),
+            path,
+        )
     else:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -58,13 +74,19 @@ def write(path: Path, columns: dict[str, list[Any]]) -> Path:
     return path
 
 
-def train(source: Path, out: Path, *more: object, epsilon: float | None = 8.0) -> tuple[int, str, str]:
+def train(
+    source: Path, out: Path, *more: object, epsilon: float | None = 8.0
+) -> tuple[int, str, str]:
     paid = () if epsilon is None else ("--epsilon", epsilon, "--classes", "no,yes")
     return run("train", source, "--label", "bought", "--out", out, *paid, *more)
 
 
 def accuracy_of(predictions: Path, truth: list[Any]) -> float:
-    table = pq.read_table(predictions) if predictions.suffix == ".parquet" else pa.csv.read_csv(predictions)
+    table = (
+        pq.read_table(predictions)
+        if predictions.suffix == ".parquet"
+        else pa.csv.read_csv(predictions)
+    )
     assert table.num_rows == len(truth)
     total = np.column_stack([table[f"probability_{c}"].to_numpy() for c in ("no", "yes")])
     np.testing.assert_allclose(total.sum(axis=1), 1)
@@ -94,7 +116,8 @@ def test_train_and_predict(tmp_path: Path, ending: str, predicted: str) -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_dates_in_text_are_times(tmp_path: Path, ending: str) -> None:
-    """Sales begin on one day: a number tells, and a category of each day could not tell of days to come."""
+    """Sales begin on one day: a number tells, and a category of each day could not tell of days to
+    come."""
     day = np.datetime64("2024-01-01") + np.arange(N) % 600
     sold = np.where(day >= np.datetime64("2024-10-01"), "yes", "no")
     rows = {"id": list(range(N)), "day": [str(d) for d in day], "bought": sold.tolist()}
@@ -104,13 +127,26 @@ def test_dates_in_text_are_times(tmp_path: Path, ending: str) -> None:
     else:
         pq.write_table(pa.table(rows), source)
     code, said, _ = train(source, tmp_path / "m", "--id", "id", "--model", "boosting", "--json")
-    assert (code, json.loads(said)["features"]) == (0, {"columns": [{"name": "day", "kind": "time"}], "left_out": []})
-    pq.write_table(pa.table({"day": pa.array(day.astype("datetime64[ms]"), pa.timestamp("ms"))}), tmp_path / "new.parquet")
-    future = write(tmp_path / "future.csv", {"id": [1, 2], "day": ["2023-05-01", "2026-01-01T12:00:00"]})
+    assert (code, json.loads(said)["features"]) == (
+        0,
+        {"columns": [{"name": "day", "kind": "time"}], "left_out": []},
+    )
+    pq.write_table(
+        pa.table({"day": pa.array(day.astype("datetime64[ms]"), pa.timestamp("ms"))}),
+        tmp_path / "new.parquet",
+    )
+    future = write(
+        tmp_path / "future.csv", {"id": [1, 2], "day": ["2023-05-01", "2026-01-01T12:00:00"]}
+    )
     for name, rows_in in (("a", source), ("b", tmp_path / "new.parquet"), ("c", future)):
-        assert run("predict", tmp_path / "m", rows_in, "--out", tmp_path / f"{name}.parquet")[0] == 0
+        assert (
+            run("predict", tmp_path / "m", rows_in, "--out", tmp_path / f"{name}.parquet")[0] == 0
+        )
     a, b, c = (pq.read_table(tmp_path / f"{name}.parquet") for name in "abc")
-    assert a["probability_yes"].equals(b["probability_yes"]) and np.mean(np.array(a["prediction"].to_pylist()) == sold) > 0.95
+    assert (
+        a["probability_yes"].equals(b["probability_yes"])
+        and np.mean(np.array(a["prediction"].to_pylist()) == sold) > 0.95
+    )
     assert c["prediction"].to_pylist() == ["no", "yes"]
     wrong = write(tmp_path / "wrong.csv", {"day": ["soon"] * 5})
     code, _, said = run("predict", tmp_path / "m", wrong, "--out", tmp_path / "d.csv")
@@ -126,19 +162,49 @@ def test_dates_in_text_are_times(tmp_path: Path, ending: str) -> None:
         ([str(2**64), "1", "2"], pa.string()),
     ],
 )
-def test_ids_of_predictions_have_the_type_that_they_had(tmp_path: Path, ids: list[Any], kind: pa.DataType) -> None:
-    """Whole numbers of a CSV are numbers in Parquet, if all are written as such; text is as it was."""
+def test_ids_of_predictions_have_the_type_that_they_had(
+    tmp_path: Path, ids: list[Any], kind: pa.DataType
+) -> None:
+    """Whole numbers of a CSV are numbers in Parquet, if all are written as such; text is as it
+    was."""
     assert train(write(tmp_path / "in.csv", shop(300)), tmp_path / "m", "--id", "id")[0] == 0
     fresh = {"id": ids, "who": ["a"] * 3, "colour": ["red"] * 3, "price": [1.0] * 3}
-    assert run("predict", tmp_path / "m", write(tmp_path / "new.csv", fresh), "--out", tmp_path / "p.parquet")[0] == 0
+    assert (
+        run(
+            "predict",
+            tmp_path / "m",
+            write(tmp_path / "new.csv", fresh),
+            "--out",
+            tmp_path / "p.parquet",
+        )[0]
+        == 0
+    )
     found = pq.read_table(tmp_path / "p.parquet")["id"]
     assert (found.type, found.to_pylist()) == (kind, ids)
     for of_table in (pa.int32(), pa.large_string()):
         table = pa.table(fresh | {"id": pa.array([1, 2, 3], pa.int32()).cast(of_table)})
         pq.write_table(table, tmp_path / "new.parquet")
-        assert run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / f"{of_table}.parquet")[0] == 0
+        assert (
+            run(
+                "predict",
+                tmp_path / "m",
+                tmp_path / "new.parquet",
+                "--out",
+                tmp_path / f"{of_table}.parquet",
+            )[0]
+            == 0
+        )
         assert pq.read_table(tmp_path / f"{of_table}.parquet")["id"].equals(table["id"])
-        assert run("predict", tmp_path / "m", tmp_path / "new.csv", "--out", tmp_path / f"{of_table}.csv")[0] == 0
+        assert (
+            run(
+                "predict",
+                tmp_path / "m",
+                tmp_path / "new.csv",
+                "--out",
+                tmp_path / f"{of_table}.csv",
+            )[0]
+            == 0
+        )
         with (tmp_path / f"{of_table}.csv").open(newline="", encoding="utf-8") as file:
             assert [row["id"] for row in csv.DictReader(file)] == [str(each) for each in ids]
 
@@ -154,15 +220,24 @@ def test_training_again_is_free_and_a_taken_folder_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_place_that_cannot_be_written_is_refused_before_the_charge(tmp_path: Path, taken: bool) -> None:
+def test_a_place_that_cannot_be_written_is_refused_before_the_charge(
+    tmp_path: Path, taken: bool
+) -> None:
     ledger, parent = Ledger(tmp_path / "ledger.db"), tmp_path / "parent"
     if taken:
         parent.write_text("a file")
     source = write(tmp_path / "shop.parquet", shop(200))
     with pytest.raises(ReleaseError, match="folder to write model to"):
-        run_train(source, parent / "model", TrainSpec("bought", 1.0, ["no", "yes"], id="id", model="linear"), ledger)
+        run_train(
+            source,
+            parent / "model",
+            TrainSpec("bought", 1.0, ["no", "yes"], id="id", model="linear"),
+            ledger,
+        )
     assert not ledger.runs()
-    assert sorted(each.name for each in tmp_path.iterdir() if each.name != "ledger.db") == ["parent"] * taken + ["shop.parquet"]
+    assert sorted(each.name for each in tmp_path.iterdir() if each.name != "ledger.db") == [
+        "parent"
+    ] * taken + ["shop.parquet"]
 
 
 def test_ids_called_like_predictions_are_refused_before_the_charge(tmp_path: Path) -> None:
@@ -171,18 +246,29 @@ def test_ids_called_like_predictions_are_refused_before_the_charge(tmp_path: Pat
     columns["prediction"] = columns.pop("id")
     pq.write_table(pa.table(columns), tmp_path / "shop.parquet")
     with pytest.raises(InvalidInput, match="got 'prediction'"):
-        run_train(tmp_path / "shop.parquet", tmp_path / "model", TrainSpec("bought", 1.0, ["no", "yes"], id="prediction"), ledger)
+        run_train(
+            tmp_path / "shop.parquet",
+            tmp_path / "model",
+            TrainSpec("bought", 1.0, ["no", "yes"], id="prediction"),
+            ledger,
+        )
     assert not ledger.runs()
 
 
 def test_one_stage_is_the_default(tmp_path: Path) -> None:
     """As asked for by name; two are another request."""
     rng = np.random.default_rng(0)
-    rows = {"id": list(range(400)), "x": rng.normal(size=400).tolist(), "bought": rng.choice(["yes", "no", "later"], 400).tolist()}
+    rows = {
+        "id": list(range(400)),
+        "x": rng.normal(size=400).tolist(),
+        "bought": rng.choice(["yes", "no", "later"], 400).tolist(),
+    }
     source, drawn = write(tmp_path / "in.csv", rows), []
     for name, stages in (("a", ()), ("b", ("--stages", 1)), ("c", ("--stages", 2))):
         facts = ("--classes", "yes,no,later", "--epsilon", 1, "--budget", 2, "--id", "id", *stages)
-        code, said, _ = run("train", source, "--label", "bought", "--out", tmp_path / name, *facts, "--json")
+        code, said, _ = run(
+            "train", source, "--label", "bought", "--out", tmp_path / name, *facts, "--json"
+        )
         assert code == 0
         drawn.append(json.loads(said)["receipts"][0]["run_id"])
     assert drawn[0] == drawn[1] != drawn[2] and len(default_ledger().runs()) == 2
@@ -214,27 +300,62 @@ def test_training_on_a_released_table_is_free(tmp_path: Path, law: str) -> None:
     facts = json.loads(said)
     assert facts["trained_on"] == "released table"
     assert not {"id", "bought__evidence"} & {f["name"] for f in facts["features"]["columns"]}
-    assert run("predict", tmp_path / "model", write(tmp_path / "new.csv", fresh), "--out", tmp_path / "p.csv")[0] == 0
-    assert (tmp_path / "p.csv").read_text().startswith('"id","prediction"')  # the release knows the id column; nobody named it again
+    assert (
+        run(
+            "predict",
+            tmp_path / "model",
+            write(tmp_path / "new.csv", fresh),
+            "--out",
+            tmp_path / "p.csv",
+        )[0]
+        == 0
+    )
+    # the release knows the id column; nobody named it again
+    assert (tmp_path / "p.csv").read_text().startswith('"id","prediction"')
     assert accuracy_of(tmp_path / "p.csv", fresh["bought"]) > 0.8
     assert len(default_ledger().runs()) == 1
 
 
 def test_another_column_of_ids_hides_no_rows(tmp_path: Path) -> None:
     columns = shop()
-    source = write(tmp_path / "shop.parquet", columns | {"barcode": [10_000 + i for i in columns["id"]]})
+    source = write(
+        tmp_path / "shop.parquet", columns | {"barcode": [10_000 + i for i in columns["id"]]}
+    )
     assert train(source, tmp_path / "one", "--id", "id", "--dataset", "shop")[0] == 0
     code, _, told = train(source, tmp_path / "two", "--id", "barcode", "--dataset", "shop")
     assert code != 0
     assert "is spent; got epsilon" in told
-    code, _, told = train(source, tmp_path / "three", "--id", "id", "--unit", "who", "--max-rows-per-unit", 2, "--dataset", "shop")
+    code, _, told = train(
+        source,
+        tmp_path / "three",
+        "--id",
+        "id",
+        "--unit",
+        "who",
+        "--max-rows-per-unit",
+        2,
+        "--dataset",
+        "shop",
+    )
     assert code != 0
     assert "Expected unit 'row'" in told
 
 
 def test_units(tmp_path: Path) -> None:
     source = write(tmp_path / "in.csv", shop(400))
-    code, said, _ = train(source, tmp_path / "m", "--unit", "who", "--max-rows-per-unit", 2, "--id", "id", "--stages", 1, "--json")
+    code, said, _ = train(
+        source,
+        tmp_path / "m",
+        "--unit",
+        "who",
+        "--max-rows-per-unit",
+        2,
+        "--id",
+        "id",
+        "--stages",
+        1,
+        "--json",
+    )
     assert code == 0
     assert json.loads(said)["guarantee"]["unit"] == "who"
     assert "who" not in {f["name"] for f in json.loads(said)["features"]["columns"]}
@@ -243,7 +364,8 @@ def test_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
 @pytest.mark.parametrize("role", ["id", "unit"])
 def test_the_label_is_neither_id_nor_unit(tmp_path: Path, suffix: str, role: str) -> None:
-    """As a unit it chose which rows were learned from and stood, as a digest, in the ledger; as an id a repeat told two equal labels."""
+    """As a unit it chose which rows were learned from and stood, as a digest, in the ledger; as an
+    id a repeat told two equal labels."""
     rows, source = shop(100), tmp_path / f"in.{suffix}"
     if suffix == "npz":
         np.savez(source, X=np.arange(200.0).reshape(100, 2), bought=np.array(rows["bought"]))
@@ -273,37 +395,88 @@ def test_classes_are_declared_or_read_off_aloud(tmp_path: Path, ending: str) -> 
     source = write(tmp_path / f"in.{ending}", shop(400))
     base = ("train", source, "--label", "bought", "--epsilon", 8, "--stages", 1, "--id", "id")
     code, _, said = run(*base, "--out", tmp_path / "m")
-    assert code == 4 and "--classes no,yes" in said and "--infer-classes" in said and "classes=" not in said
-    code, _, said = run("train", source, "--label", "price", *base[4:], "--infer-classes", "--out", tmp_path / "m")
+    assert (
+        code == 4
+        and "--classes no,yes" in said
+        and "--infer-classes" in said
+        and "classes=" not in said
+    )
+    code, _, said = run(
+        "train", source, "--label", "price", *base[4:], "--infer-classes", "--out", tmp_path / "m"
+    )
     assert code == 4 and "publish the labels" in said and "--classes" in said
     assert run(*base, "--infer-classes", "--strict", "--out", tmp_path / "m")[0] == 2
     assert default_ledger().runs() == [] and not (tmp_path / "m").exists()
     exception = "which classes occur"
-    for number, model in enumerate((("auto",), ("auto", "--prior", "clusters:5,eps=1"), ("proportions",), ("noise-cluster",))):
+    for number, model in enumerate(
+        (("auto",), ("auto", "--prior", "clusters:5,eps=1"), ("proportions",), ("noise-cluster",))
+    ):
         if len(model) + number > 1:  # clusters are of numbers without gaps
-            source = write(tmp_path / f"{number}.{ending}", {"id": shop(400)["id"], "x": list(range(400)), "bought": shop(400)["bought"]})
-        code, answer, said = run("train", source, *base[2:], "--infer-classes", "--model", *model, "--out", tmp_path / f"m{number}")
+            source = write(
+                tmp_path / f"{number}.{ending}",
+                {"id": shop(400)["id"], "x": list(range(400)), "bought": shop(400)["bought"]},
+            )
+        code, answer, said = run(
+            "train",
+            source,
+            *base[2:],
+            "--infer-classes",
+            "--model",
+            *model,
+            "--out",
+            tmp_path / f"m{number}",
+        )
         assert code == 0, said
-        assert said.count("warning: The classes are read off") == 1 and "--classes A,B" in said and "classes=" not in said
+        assert (
+            said.count("warning: The classes are read off") == 1
+            and "--classes A,B" in said
+            and "classes=" not in said
+        )
         assert "8-label-DP for each row, except which classes occur." in answer
         facts = json.loads((tmp_path / f"m{number}" / "model.json").read_text())
-        assert facts["guarantee"]["except_for"] == exception and facts["classes_inferred"] is True and facts["classes"] == ["no", "yes"]
-        assert [receipt["except_for"] for receipt in facts["receipts"]] == [exception] * len(facts["receipts"])
-    assert run("release", *base[1:6], "--infer-classes", "--dataset", "other", "--out", tmp_path / f"noisy.{ending}")[0] == 0
-    code, answer, _ = run("train", tmp_path / f"noisy.{ending}", "--label", "bought", "--out", tmp_path / "free")
+        assert (
+            facts["guarantee"]["except_for"] == exception
+            and facts["classes_inferred"] is True
+            and facts["classes"] == ["no", "yes"]
+        )
+        assert [receipt["except_for"] for receipt in facts["receipts"]] == [exception] * len(
+            facts["receipts"]
+        )
+    assert (
+        run(
+            "release",
+            *base[1:6],
+            "--infer-classes",
+            "--dataset",
+            "other",
+            "--out",
+            tmp_path / f"noisy.{ending}",
+        )[0]
+        == 0
+    )
+    code, answer, _ = run(
+        "train", tmp_path / f"noisy.{ending}", "--label", "bought", "--out", tmp_path / "free"
+    )
     assert code == 0 and "except which classes occur" in answer
-    assert json.loads((tmp_path / "free" / "model.json").read_text())["guarantee"]["except_for"] == exception
+    assert (
+        json.loads((tmp_path / "free" / "model.json").read_text())["guarantee"]["except_for"]
+        == exception
+    )
 
 
 def test_prediction_needs_the_training_columns(tmp_path: Path) -> None:
     source = write(tmp_path / "in.csv", shop(400))
     assert train(source, tmp_path / "m", "--id", "id", "--stages", 1)[0] == 0
     fewer = {name: values for name, values in shop(50).items() if name != "price"}
-    code, _, said = run("predict", tmp_path / "m", write(tmp_path / "new.csv", fewer), "--out", tmp_path / "p.csv")
+    code, _, said = run(
+        "predict", tmp_path / "m", write(tmp_path / "new.csv", fewer), "--out", tmp_path / "p.csv"
+    )
     assert code == 4
     assert "'price'" in said
     wrong = shop(50) | {"price": ["cheap"] * 50}
-    code, _, said = run("predict", tmp_path / "m", write(tmp_path / "new.csv", wrong), "--out", tmp_path / "p.csv")
+    code, _, said = run(
+        "predict", tmp_path / "m", write(tmp_path / "new.csv", wrong), "--out", tmp_path / "p.csv"
+    )
     assert code == 4
     assert not (tmp_path / "p.csv").exists()
 
@@ -330,7 +503,9 @@ def test_unknown_types_are_listed_and_built_only_if_trusted(tmp_path: Path) -> N
     ],
     ids=["classes", "columns", "guarantee", "digest", "no digests"],
 )
-def test_facts_that_were_edited_are_refused(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def test_facts_that_were_edited_are_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
     source = write(tmp_path / "in.csv", shop(300))
     assert train(source, tmp_path / "m")[0] == 0
     stored = tmp_path / "m" / "model.json"
@@ -370,10 +545,13 @@ def test_other_files_are_no_models(tmp_path: Path) -> None:
             load_model(tmp_path / "m")
 
 
-# Clusters ----------------------------------------------------------------------------------------------------------------------------
+# Clusters
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prior", ["clusters", "clusters:20", "clusters:20,eps=0.5", "clusters,eps=0.5"])
+@pytest.mark.parametrize(
+    "prior", ["clusters", "clusters:20", "clusters:20,eps=0.5", "clusters,eps=0.5"]
+)
 def test_clusters_are_asked_first_out_of_the_total(tmp_path, prior):
     source = write(tmp_path / "shop.parquet", shop())
     code, _, err = train(source, tmp_path / "model", "--prior", prior, "--id", "id", epsilon=4.0)
@@ -387,13 +565,33 @@ def test_clusters_are_asked_first_out_of_the_total(tmp_path, prior):
         assert first["event"]["query"]["n_groups"] == 20
     assert default_ledger().spent("shop", "bought") == 4.0
     new = shop(400, seed=1)
-    assert run("predict", tmp_path / "model", write(tmp_path / "new.parquet", new), "--out", tmp_path / "found.parquet")[0] == 0
+    assert (
+        run(
+            "predict",
+            tmp_path / "model",
+            write(tmp_path / "new.parquet", new),
+            "--out",
+            tmp_path / "found.parquet",
+        )[0]
+        == 0
+    )
     assert accuracy_of(tmp_path / "found.parquet", new["bought"]) > 0.8
 
 
 def test_votes_of_clusters_make_a_model(tmp_path):
     source = write(tmp_path / "shop.parquet", shop())
-    code, out, err = train(source, tmp_path / "model", "--model", "noise-cluster", "--id", "id", "--exclude", "who", "--json", epsilon=0.5)
+    code, out, err = train(
+        source,
+        tmp_path / "model",
+        "--model",
+        "noise-cluster",
+        "--id",
+        "id",
+        "--exclude",
+        "who",
+        "--json",
+        epsilon=0.5,
+    )
     assert (code, err) == (0, "")
     facts = json.loads(out)
     assert facts["guarantee"] == {"unit": "row", "epsilon": 0.5, "delta": 0.0}
@@ -401,7 +599,16 @@ def test_votes_of_clusters_make_a_model(tmp_path):
     assert 0 < facts["clusters"]["failure"] < 0.5
     assert [receipt["event"]["query"]["query"] for receipt in facts["receipts"]] == ["vote"]
     new = shop(400, seed=1)
-    assert run("predict", tmp_path / "model", write(tmp_path / "new.parquet", new), "--out", tmp_path / "found.parquet")[0] == 0
+    assert (
+        run(
+            "predict",
+            tmp_path / "model",
+            write(tmp_path / "new.parquet", new),
+            "--out",
+            tmp_path / "found.parquet",
+        )[0]
+        == 0
+    )
     assert accuracy_of(tmp_path / "found.parquet", new["bought"]) > 0.8
     chances = pq.read_table(tmp_path / "found.parquet")["probability_yes"].to_numpy()
     assert len(np.unique(chances)) > 100  # a vote alone would say 0 or 1
@@ -409,14 +616,35 @@ def test_votes_of_clusters_make_a_model(tmp_path):
 
 def test_counts_of_clusters_make_a_model(tmp_path):
     source = write(tmp_path / "shop.parquet", shop())
-    code, out, err = train(source, tmp_path / "model", "--model", "proportions", "--id", "id", "--exclude", "who", "--json", epsilon=0.5)
+    code, out, err = train(
+        source,
+        tmp_path / "model",
+        "--model",
+        "proportions",
+        "--id",
+        "id",
+        "--exclude",
+        "who",
+        "--json",
+        epsilon=0.5,
+    )
     assert (code, err) == (0, "")
     facts = json.loads(out)
     assert facts["guarantee"] == {"unit": "row", "epsilon": 0.5, "delta": 0.0}
-    assert facts["clusters"]["deviation"] == pytest.approx(5.65, abs=0.01)  # discrete Laplace noise of scale 4
+    # discrete Laplace noise of scale 4
+    assert facts["clusters"]["deviation"] == pytest.approx(5.65, abs=0.01)
     assert [receipt["event"]["query"]["query"] for receipt in facts["receipts"]] == ["histogram"]
     new = shop(400, seed=1)
-    assert run("predict", tmp_path / "model", write(tmp_path / "new.parquet", new), "--out", tmp_path / "found.parquet")[0] == 0
+    assert (
+        run(
+            "predict",
+            tmp_path / "model",
+            write(tmp_path / "new.parquet", new),
+            "--out",
+            tmp_path / "found.parquet",
+        )[0]
+        == 0
+    )
     assert accuracy_of(tmp_path / "found.parquet", new["bought"]) > 0.8
 
 
@@ -458,7 +686,18 @@ def test_bad_clusters_are_refused_before_a_charge(tmp_path, options, code, messa
 
 def test_a_released_table_is_not_asked_again(tmp_path):
     source = write(tmp_path / "shop.parquet", shop())
-    released = ("release", source, "--label", "bought", "--epsilon", 2, "--classes", "no,yes", "--out", tmp_path / "out.parquet")
+    released = (
+        "release",
+        source,
+        "--label",
+        "bought",
+        "--epsilon",
+        2,
+        "--classes",
+        "no,yes",
+        "--out",
+        tmp_path / "out.parquet",
+    )
     assert run(*released)[0] == 0
     for more, message in (
         (("--prior", "clusters"), "paid for"),
@@ -473,7 +712,20 @@ def test_a_released_table_is_not_asked_again(tmp_path):
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_nothing_said_of_a_released_table_is_passed_over(tmp_path: Path, form: str) -> None:
     source, out = write(tmp_path / f"shop.{form}", shop(200)), tmp_path / f"out.{form}"
-    released = ("release", source, "--label", "bought", "--epsilon", 2, "--classes", "no,yes", "--id", "id", "--out", out)
+    released = (
+        "release",
+        source,
+        "--label",
+        "bought",
+        "--epsilon",
+        2,
+        "--classes",
+        "no,yes",
+        "--id",
+        "id",
+        "--out",
+        out,
+    )
     assert run(*released)[0] == 0
     for more, message in (
         (("--stages", 2), "got 2 stages"),
@@ -486,13 +738,28 @@ def test_nothing_said_of_a_released_table_is_passed_over(tmp_path: Path, form: s
     ):
         code, _, err = train(out, tmp_path / "model", *more, epsilon=None)
         assert (code, message in err) == (4, True), (more, err)
-    assert train(out, tmp_path / "model", "--id", "id", "--classes", "no,yes", "--exclude", "who", epsilon=None)[0] == 0
+    assert (
+        train(
+            out,
+            tmp_path / "model",
+            "--id",
+            "id",
+            "--classes",
+            "no,yes",
+            "--exclude",
+            "who",
+            epsilon=None,
+        )[0]
+        == 0
+    )
     declared = ("--noisy", "--law", "rr", "--stages", 2)
     code, _, err = train(source, tmp_path / "other", *declared)
     assert code == 4 and "Leave them out (--stages)" in err
 
 
-def test_a_training_that_finishes_a_failed_one_says_that_nothing_more_was_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_finishes_a_failed_one_says_that_nothing_more_was_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write(tmp_path / "in.csv", shop(200))
 
     def fail(*_: object, **__: object) -> None:
@@ -503,16 +770,29 @@ def test_a_training_that_finishes_a_failed_one_says_that_nothing_more_was_charge
         assert train(source, tmp_path / "a", "--id", "id")[0] == 4
     assert default_ledger().spent("in", "bought") == 8.0
     said = train(source, tmp_path / "a", "--id", "id")[1]
-    assert "\nFinished what an earlier call, which was killed or failed, had charged epsilon 8 for; nothing more was charged." in said
+    assert (
+        "\nFinished what an earlier call, which was killed or failed, had charged epsilon 8 for;"
+        " nothing more was charged." in said
+    )
     assert default_ledger().spent("in", "bought") == 8.0
 
 
 def test_a_training_says_what_it_was_charged(tmp_path: Path) -> None:
-    source, where = write(tmp_path / "in.csv", shop(200)), f"Dataset 'in' in {default_ledger().location}."
-    assert train(source, tmp_path / "a", "--id", "id")[1].endswith(f"\nCharged epsilon 8. {where}\n")
-    assert train(source, tmp_path / "b", "--id", "id")[1].endswith(f"\nNothing was drawn, nothing was charged. {where}\n")
-    code, said, _ = train(source, tmp_path / "c", "--id", "id", "--dataset", "asked", "--prior", "clusters:5,eps=0.4")
-    assert code == 0 and "\nCharged epsilon 8. Dataset 'asked'" in said and "In all" not in said  # both charges are the training's
+    source, where = (
+        write(tmp_path / "in.csv", shop(200)),
+        f"Dataset 'in' in {default_ledger().location}.",
+    )
+    assert train(source, tmp_path / "a", "--id", "id")[1].endswith(
+        f"\nCharged epsilon 8. {where}\n"
+    )
+    assert train(source, tmp_path / "b", "--id", "id")[1].endswith(
+        f"\nNothing was drawn, nothing was charged. {where}\n"
+    )
+    code, said, _ = train(
+        source, tmp_path / "c", "--id", "id", "--dataset", "asked", "--prior", "clusters:5,eps=0.4"
+    )
+    # both charges are the training's
+    assert code == 0 and "\nCharged epsilon 8. Dataset 'asked'" in said and "In all" not in said
     price = (
         "train",
         source,
@@ -531,7 +811,12 @@ def test_a_training_says_what_it_was_charged(tmp_path: Path) -> None:
     )
     write(source, shop(200) | {"price": [number % 10 for number in range(200)]})  # without gaps
     code, said, _ = run(*price, "--dataset", "asked", "--out", tmp_path / "d")
-    assert code == 0 and "In all each row of dataset 'asked' has spent up to epsilon 9, on columns 'bought', 'price'." in said
+    assert (
+        code == 0
+        and "In all each row of dataset 'asked' has spent up to epsilon 9, on"
+        " columns 'bought', 'price'."
+        in said
+    )
 
 
 def test_accuracy_is_said_beside_a_constants_and_never_where_it_cannot_be() -> None:
@@ -544,20 +829,36 @@ def test_accuracy_is_said_beside_a_constants_and_never_where_it_cannot_be() -> N
         "estimated_log_loss": found(0.0563, 0.03, 0.08),
         "baseline_log_loss": found(0.0562, 0.03, 0.08),
     }
-    assert quality_text(facts) == (
-        " Estimated accuracy 0.950 to 1.000: cannot tell whether it is better than always the commonest class, 0.991."
-        " Estimated log-loss 0.030 to 0.080 (estimate 0.056): cannot tell whether it is better than the class frequencies alone, 0.056."
+    assert (
+        quality_text(facts)
+        == " Estimated accuracy 0.950 to 1.000: cannot tell whether it is better than always the"
+        " commonest class, 0.991. Estimated log-loss 0.030 to 0.080 (estimate 0.056): cannot"
+        " tell whether it is better than the class frequencies alone, 0.056."
     )
-    better = facts | {"estimated_accuracy": found(1.2, 0.995, 1.0), "estimated_log_loss": found(0.0263, 0.02, 0.04)}
-    assert quality_text(better) == (
-        " Estimated accuracy 1.000 (0.995 to 1.000); always the commonest class: 0.991."
+    better = facts | {
+        "estimated_accuracy": found(1.2, 0.995, 1.0),
+        "estimated_log_loss": found(0.0263, 0.02, 0.04),
+    }
+    assert (
+        quality_text(better)
+        == " Estimated accuracy 1.000 (0.995 to 1.000); always the commonest class: 0.991."
         " Estimated log-loss 0.026 (0.020 to 0.040); the class frequencies alone: 0.056."
     )
     few = facts | {"estimated_accuracy": found(6.8, 0.0, 1.0, tells=False)}
-    assert quality_text(few) == " At this epsilon the noisy rows that were held out are too few to tell how accurate it is."
-    reasons = {"paper": "; --recipe holds out none", "clusters": "; answers about clusters have none"}
+    assert (
+        quality_text(few)
+        == " At this epsilon the noisy rows that were held out are too few to tell how accurate"
+        " it is."
+    )
+    reasons = {
+        "paper": "; --recipe holds out none",
+        "clusters": "; answers about clusters have none",
+    }
     for more, why in (({}, ""), *(({name: {"n": 3}}, reason) for name, reason in reasons.items())):
-        said = f" How accurate it is was not estimated: that takes at least 20 noisy rows that are held out{why}."
+        said = (
+            " How accurate it is was not estimated: that takes at least 20 noisy rows that are"
+            f" held out{why}."
+        )
         assert quality_text(facts | more | {"estimated_accuracy": None}) == said
 
 
@@ -569,8 +870,13 @@ def test_features_are_listed_up_to_a_dozen() -> None:
 
 
 def test_clusters_say_how_far_they_can_be_trusted() -> None:
-    said = " 1,200 clusters voted; if the first class led by half of a cluster, noise overruled it for 0.3 % of the rows."
-    assert clusters_text({"number": 1200, "mechanism": "permute-and-flip", "failure": 0.00201}) == said
+    said = (
+        " 1,200 clusters voted; if the first class led by half of a cluster, noise overruled it for"
+        " 0.3 % of the rows."
+    )
+    assert (
+        clusters_text({"number": 1200, "mechanism": "permute-and-flip", "failure": 0.00201}) == said
+    )
     counts = " It learned from the label counts of 1,200 clusters, each with noise of 5.65 rows."
     assert clusters_text({"number": 1200, "mechanism": "laplace", "deviation": 5.646}) == counts
     assert clusters_text(None) == ""
@@ -586,30 +892,49 @@ def shops(path: Path, n: int, seed: int) -> tuple[Path, np.ndarray]:
         columns[f"c{j}"] = [f"v{each}" for each in found]
         score += effect[found]
     sold = rng.random(n) < 1 / (1 + np.exp(-score))
-    pq.write_table(pa.table({"row": np.arange(n), **columns, "sold": np.where(sold, "yes", "no")}), path)
+    pq.write_table(
+        pa.table({"row": np.arange(n), **columns, "sold": np.where(sold, "yes", "no")}), path
+    )
     return path, sold
 
 
 def test_many_categories_are_for_a_linear_model(tmp_path: Path) -> None:
-    """Guessing has an area of .5, with a standard deviation of .015: some 400 of the 8,000 rows are sales."""
+    """Guessing has an area of .5, with a standard deviation of .015: some 400 of the 8,000 rows are
+    sales."""
     source, _ = shops(tmp_path / "shops.parquet", 20_000, 0)
     fresh, sold = shops(tmp_path / "fresh.parquet", 8_000, 1)
     heard: list[tuple[str, int, int]] = []
-    spec = TrainSpec("sold", 3.0, ["no", "yes"], id="row", dataset="shops", inputs=InputsSpec(exclude=["c19"]))
-    run_train(source, tmp_path / "m", spec, Ledger(tmp_path / "l.db"), progress=lambda *each: heard.append(each))
+    spec = TrainSpec(
+        "sold", 3.0, ["no", "yes"], id="row", dataset="shops", inputs=InputsSpec(exclude=["c19"])
+    )
+    run_train(
+        source,
+        tmp_path / "m",
+        spec,
+        Ledger(tmp_path / "l.db"),
+        progress=lambda *each: heard.append(each),
+    )
     fits = [done for phase, done, total in heard if phase == "train" and done < total]
     assert fits and fits == list(range(1, len(fits) + 1))
     predict(tmp_path / "m", fresh, tmp_path / "p.parquet")
-    assert roc_auc_score(sold, pq.read_table(tmp_path / "p.parquet")["probability_yes"].to_numpy()) > 0.63
+    assert (
+        roc_auc_score(sold, pq.read_table(tmp_path / "p.parquet")["probability_yes"].to_numpy())
+        > 0.63
+    )
     assert isinstance(load_model(tmp_path / "m").model.estimator[-1], LogisticRegression)
 
 
-def test_linear_weighs_every_category_and_others_say_how_many_they_count_as_one(tmp_path: Path) -> None:
-    """Even campaigns sell; boosting knows 254 of 300, and of the others only that half of them do."""
+def test_linear_weighs_every_category_and_others_say_how_many_they_count_as_one(
+    tmp_path: Path,
+) -> None:
+    """Even campaigns sell; boosting knows 254 of 300, and of the others only that half of them
+    do."""
     rng = np.random.default_rng(0)
     campaign = rng.permutation(np.arange(6000) % 300)
     sold = np.where((campaign % 2 == 0) == (rng.random(6000) < 0.98), "yes", "no")
-    table = pa.table({"row": np.arange(6000), "campaign": [f"k{c}" for c in campaign], "sold": sold})
+    table = pa.table(
+        {"row": np.arange(6000), "campaign": [f"k{c}" for c in campaign], "sold": sold}
+    )
     pq.write_table(table, tmp_path / "t.parquet")
     right = {}
     for model in ("linear", "boosting"):
@@ -628,20 +953,40 @@ def test_linear_weighs_every_category_and_others_say_how_many_they_count_as_one(
 def test_the_default_estimator_says_how_many_categories_it_counts_as_one() -> None:
     X = np.array([[f"k{i % 300}"] for i in range(900)], object)
     y = np.arange(900) % 2
-    frame = pd.DataFrame({"campaign": pd.Series(X[:, 0], dtype="string").mask(np.arange(900) % 90 == 0)})
+    frame = pd.DataFrame(
+        {"campaign": pd.Series(X[:, 0], dtype="string").mask(np.arange(900) % 90 == 0)}
+    )
     for rows in (X, frame):
         with pytest.warns(RareCategoriesWarning, match="300"):
-            ldp.LabelDPClassifier(epsilon=2.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(rows, y)
+            ldp.LabelDPClassifier(
+                epsilon=2.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0
+            ).fit(rows, y)
 
 
 def test_boosting_tells_of_each_fit(tmp_path: Path) -> None:
     source, heard = write(tmp_path / "shop.csv", shop()), []
-    spec = TrainSpec("bought", 4.0, ["no", "yes"], id="id", dataset="shop", model="boosting", inputs=InputsSpec(exclude=["who"]))
-    run_train(source, tmp_path / "m", spec, Ledger(tmp_path / "l.db"), progress=lambda *each: heard.append(each))
+    spec = TrainSpec(
+        "bought",
+        4.0,
+        ["no", "yes"],
+        id="id",
+        dataset="shop",
+        model="boosting",
+        inputs=InputsSpec(exclude=["who"]),
+    )
+    run_train(
+        source,
+        tmp_path / "m",
+        spec,
+        Ledger(tmp_path / "l.db"),
+        progress=lambda *each: heard.append(each),
+    )
     assert len([phase for phase, *_ in heard if phase == "train"]) > 2
 
 
-def test_categories_that_arrays_of_text_would_merge_are_refused_before_the_charge(tmp_path: Path) -> None:
+def test_categories_that_arrays_of_text_would_merge_are_refused_before_the_charge(
+    tmp_path: Path,
+) -> None:
     table = shop(60)
     table["colour"][:2] = ["red", "red\0"]
     code, _, said = train(write(tmp_path / "in.parquet", table), tmp_path / "model", "--id", "id")
@@ -651,9 +996,25 @@ def test_categories_that_arrays_of_text_would_merge_are_refused_before_the_charg
 
 def test_features_are_chosen(tmp_path: Path) -> None:
     source, _ = shops(tmp_path / "shops.parquet", 600, 0)
-    options = ("train", source, "--label", "sold", "--classes", "no,yes", "--epsilon", "2", "--id", "row", "--dataset", "s")
+    options = (
+        "train",
+        source,
+        "--label",
+        "sold",
+        "--classes",
+        "no,yes",
+        "--epsilon",
+        "2",
+        "--id",
+        "row",
+        "--dataset",
+        "s",
+    )
     for number, (more, expected) in enumerate(
-        [(("--features", "c3,c1"), ["c3", "c1"]), (("--exclude", "c0"), [f"c{j}" for j in range(1, 20)])]
+        [
+            (("--features", "c3,c1"), ["c3", "c1"]),
+            (("--exclude", "c0"), [f"c{j}" for j in range(1, 20)]),
+        ]
     ):
         code, _, told = run(*options, "--out", tmp_path / f"m{number}", *more)
         assert code == 0, told
@@ -674,9 +1035,21 @@ def model_features(folder: Path) -> list[dict[str, object]]:
     return json.loads((folder / "model.json").read_text())["features"]["columns"]
 
 
-# Stages and correction --------------------------------------------------------------------------------------------------------------------
+# Stages and correction
+# --------------------------------------------------------------------------------------------------
 
-LP_2ST = ("--stages", 2, "--stage-sizes", ".7,.3", "--temperature", 0.6, "--filter", "mean", "--correction", "none")
+LP_2ST = (
+    "--stages",
+    2,
+    "--stage-sizes",
+    ".7,.3",
+    "--temperature",
+    0.6,
+    "--filter",
+    "mean",
+    "--correction",
+    "none",
+)
 
 
 @pytest.mark.parametrize("model", ["linear", "boosting", "mlp"])
@@ -684,16 +1057,30 @@ def test_the_papers_two_stages_are_options(tmp_path: Path, model: str) -> None:
     if model == "mlp":
         pytest.importorskip("torch")
     columns = shop()
-    columns["bought"] = [("later" if i % 5 == 0 else label) for i, label in enumerate(columns["bought"])]
+    columns["bought"] = [
+        ("later" if i % 5 == 0 else label) for i, label in enumerate(columns["bought"])
+    ]
     source, ledger = write(tmp_path / "in.csv", columns), tmp_path / "ledger.db"
-    three = ("--classes", "no,yes,later", "--epsilon", 8, "--id", "id", "--ledger", ledger, "--model", model)
+    three = (
+        "--classes",
+        "no,yes,later",
+        "--epsilon",
+        8,
+        "--id",
+        "id",
+        "--ledger",
+        ledger,
+        "--model",
+        model,
+    )
     asked = ("train", source, "--label", "bought", *three, "--law", "rr-with-prior", *LP_2ST)
     code, said, err = run(*asked, "--out", tmp_path / "m", "--json")
     assert code == 0, err
     facts = json.loads(said)
     assert facts["guarantee"]["epsilon"] == 8
     assert [run.epsilon for run in Ledger(ledger).runs()] == [8.0]
-    code, _, err = run(*asked[:-8], "--out", tmp_path / "other", "--json")  # equal stages: another request, over the budget
+    # equal stages: another request, over the budget
+    code, _, err = run(*asked[:-8], "--out", tmp_path / "other", "--json")
     assert code == 3 and len(Ledger(ledger).runs()) == 1, err
 
 
@@ -706,15 +1093,34 @@ def test_the_papers_two_stages_are_options(tmp_path: Path, model: str) -> None:
         ("alibi", "linear", "alibi", [1.0]),
     ],
 )
-def test_a_recipe_by_name_draws_as_its_paper_does(tmp_path: Path, recipe: str, model: str, law: str, shares: list[float]) -> None:
+def test_a_recipe_by_name_draws_as_its_paper_does(
+    tmp_path: Path, recipe: str, model: str, law: str, shares: list[float]
+) -> None:
     if model == "mlp":
         pytest.importorskip("torch")
     columns = shop()
-    columns["bought"] = [("later" if i % 5 == 0 else label) for i, label in enumerate(columns["bought"])]
+    columns["bought"] = [
+        ("later" if i % 5 == 0 else label) for i, label in enumerate(columns["bought"])
+    ]
     source, ledger = write(tmp_path / "in.csv", columns), tmp_path / "ledger.db"
-    asked = ("--classes", "no,yes,later", "--epsilon", 8, "--id", "id", "--ledger", ledger, "--model", model, "--recipe", recipe)
+    asked = (
+        "--classes",
+        "no,yes,later",
+        "--epsilon",
+        8,
+        "--id",
+        "id",
+        "--ledger",
+        ledger,
+        "--model",
+        model,
+        "--recipe",
+        recipe,
+    )
     asked += ("--epochs", 1) if model == "mlp" else ()
-    code, said, err = run("train", source, "--label", "bought", *asked, "--out", tmp_path / "m", "--json")
+    code, said, err = run(
+        "train", source, "--label", "bought", *asked, "--out", tmp_path / "m", "--json"
+    )
     assert code == 0, err
     facts, (drawn,) = json.loads(said), Ledger(ledger).runs()
     assert facts["paper"] == {"recipe": recipe, "data": None}
@@ -725,7 +1131,8 @@ def test_a_recipe_by_name_draws_as_its_paper_does(tmp_path: Path, recipe: str, m
 
 
 def test_boosting_learns_as_it_was_told() -> None:
-    """By likelihood with the library's own trees, by EM with few rows; and as the user says, whatever their number."""
+    """By likelihood with the library's own trees, by EM with few rows; and as the user says,
+    whatever their number."""
     inputs = ArrayInputs("X", (2,), "float32")
     for n_rows, asked, expected, leaves in [
         (2000, "auto", "auto", 31),
@@ -764,7 +1171,10 @@ def test_a_nets_correction_is_its_loss(correction: str, loss: str) -> None:
         (("--stage-sizes", ".6,.4"), "Add --stages 2"),
         (("--temperature", 0.5), "Add --stages 2"),
         (("--filter", 1), "Add --stages 2"),
-        (("--stages", 2, "--stage-sizes", ".6"), "Expected --stage-sizes of one positive number for each of --stages 2, got 0.6."),
+        (
+            ("--stages", 2, "--stage-sizes", ".6"),
+            "Expected --stage-sizes of one positive number for each of --stages 2, got 0.6.",
+        ),
         (("--stages", 2, "--stage-sizes", "a,b"), "separated by commas"),
         (("--stages", 2, "--stage-sizes", "1,0"), "--stage-sizes"),
         (("--stages", 2, "--stage-sizes", "1,nan"), "--stage-sizes"),
@@ -774,34 +1184,89 @@ def test_a_nets_correction_is_its_loss(correction: str, loss: str) -> None:
         (("--stages", 2, "--filter", "median"), "filter"),
         (("--model", "proportions", "--correction", "none"), "asks clusters alone"),
         (("--recipe", "lp2st"), "one of lp-1st, lp-2st, lp-3st, alibi; got 'lp2st'"),
-        (("--recipe", "lp-2st:cifar"), "one of mnist, fashion_mnist, kmnist, cifar10, cifar100, movielens_1m; got 'cifar'"),
+        (
+            ("--recipe", "lp-2st:cifar"),
+            "one of mnist, fashion_mnist, kmnist, cifar10, cifar100, movielens_1m; got 'cifar'",
+        ),
         (("--recipe", "alibi:mnist"), "alibi without a data set"),
-        (("--recipe", "lp-2st", "--stages", 1), "--recipe lp-2st to decide law, stages and correction, got --stages, too. Leave it out"),
-        (("--recipe", "lp-2st", "--law", "auto", "--correction", "auto"), "got --law and --correction, too. Leave them out"),
-        (("--recipe", "lp-2st", "--temperature", 1, "--filter", 2, "--stage-sizes", "1"), "--stage-sizes and --temperature and --filter"),
+        (
+            ("--recipe", "lp-2st", "--stages", 1),
+            "--recipe lp-2st to decide law, stages and correction, got --stages, too. Leave it out",
+        ),
+        (
+            ("--recipe", "lp-2st", "--law", "auto", "--correction", "auto"),
+            "got --law and --correction, too. Leave them out",
+        ),
+        (
+            ("--recipe", "lp-2st", "--temperature", 1, "--filter", 2, "--stage-sizes", "1"),
+            "--stage-sizes and --temperature and --filter",
+        ),
         (("--recipe", "lp-1st", "--prior", "clusters"), "got --prior, too"),
         (("--recipe", "lp-1st", "--model", "proportions"), "asks clusters alone"),
-        (("--recipe", "lp-1st:mnist", "--model", "boosting"), "Expected a net with the training of mnist, got model 'boosting'"),
+        (
+            ("--recipe", "lp-1st:mnist", "--model", "boosting"),
+            "Expected a net with the training of mnist, got model 'boosting'",
+        ),
         (("--recipe", "lp-1st", "--epochs", 3), "Expected a net with --epochs"),
     ],
 )
-def test_faulty_stages_and_corrections_are_refused_before_the_charge(tmp_path: Path, options: tuple[object, ...], said: str) -> None:
+def test_faulty_stages_and_corrections_are_refused_before_the_charge(
+    tmp_path: Path, options: tuple[object, ...], said: str
+) -> None:
     ledger = tmp_path / "ledger.db"
-    code, _, err = train(write(tmp_path / "in.csv", shop()), tmp_path / "m", "--id", "id", "--ledger", ledger, *options)
+    code, _, err = train(
+        write(tmp_path / "in.csv", shop()),
+        tmp_path / "m",
+        "--id",
+        "id",
+        "--ledger",
+        ledger,
+        *options,
+    )
     assert code in (2, 4) and said in " ".join(err.replace("│", " ").split()), err
     assert not ledger.exists() or not Ledger(ledger).runs()
 
 
-def test_a_column_of_several_is_named_as_in_the_release_and_its_asked_rows_are_counted(tmp_path: Path) -> None:
+def test_a_column_of_several_is_named_as_in_the_release_and_its_asked_rows_are_counted(
+    tmp_path: Path,
+) -> None:
     source, out, ledger = tmp_path / "in.csv", tmp_path / "out.csv", ("--ledger", tmp_path / "l.db")
-    source.write_text('id,x,"clicked, once",bought\n' + "".join(f"{i},{i % 7},{i % 2},{i % 3 // 2}\n" for i in range(600)))
-    asked = ("--label", r"clicked\, once,bought", "--classes", "0,1", "--epsilon", 4, "--split", "one", "--id", "id", "--dataset", "d")
+    source.write_text(
+        'id,x,"clicked, once",bought\n'
+        + "".join(f"{i},{i % 7},{i % 2},{i % 3 // 2}\n" for i in range(600))
+    )
+    asked = (
+        "--label",
+        r"clicked\, once,bought",
+        "--classes",
+        "0,1",
+        "--epsilon",
+        4,
+        "--split",
+        "one",
+        "--id",
+        "id",
+        "--dataset",
+        "d",
+    )
     assert run("release", source, *asked, *ledger, "--out", out)[0] == 0
     n_asked = int(ldp.read_noisy(out, "clicked, once").evidenced.sum())
     assert 0 < n_asked < 600
     for number, name in enumerate((r"clicked\, once", "clicked, once")):
-        code, said, wrong = run("train", out, "--label", name, "--model", "linear", *ledger, "--out", tmp_path / f"model{number}")
-        assert code == 0 and f"a model of 600 rows ({n_asked} of them asked about this column)" in said, wrong
+        code, said, wrong = run(
+            "train",
+            out,
+            "--label",
+            name,
+            "--model",
+            "linear",
+            *ledger,
+            "--out",
+            tmp_path / f"model{number}",
+        )
+        assert (
+            code == 0 and f"a model of 600 rows ({n_asked} of them asked about this column)" in said
+        ), wrong
         assert run("ledger", "budget", "--dataset", "d", "--label", name, *ledger)[1].strip() == "4"
         assert "clicked, once" in run("ledger", "spent", "--label", name, *ledger)[1]
     code, _, wrong = run("train", out, "--label", "clicked", *ledger, "--out", tmp_path / "model")
@@ -811,28 +1276,96 @@ def test_a_column_of_several_is_named_as_in_the_release_and_its_asked_rows_are_c
 def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> None:
     """As of a release: a repeat, and rows over the cap, are not refused."""
     source = write(tmp_path / "in.csv", shop(200))
-    bought = ("train", source, "--label", "bought", "--classes", "no,yes", "--id", "id", "--model", "linear", "--epsilon")
+    bought = (
+        "train",
+        source,
+        "--label",
+        "bought",
+        "--classes",
+        "no,yes",
+        "--id",
+        "id",
+        "--model",
+        "linear",
+        "--epsilon",
+    )
     people = ",".join(f"p{number}" for number in range(100))
-    who = ("train", source, "--label", "who", "--classes", people, "--dataset", "other", "--id", "id", "--model", "linear", "--epsilon", 1)
-    cases = {"An epsilon of 9": (*bought, 9), "have the names of private columns of other data sets": who}
+    who = (
+        "train",
+        source,
+        "--label",
+        "who",
+        "--classes",
+        people,
+        "--dataset",
+        "other",
+        "--id",
+        "id",
+        "--model",
+        "linear",
+        "--epsilon",
+        1,
+    )
+    cases = {
+        "An epsilon of 9": (*bought, 9),
+        "have the names of private columns of other data sets": who,
+    }
     for number, (told, asked) in enumerate(cases.items()):
         code, _, said = run(*asked, "--strict", "--out", tmp_path / "refused")
-        assert code == 4 and told in said and "--strict refuses this; nothing was charged." in said and "warning:" not in said
+        assert (
+            code == 4
+            and told in said
+            and "--strict refuses this; nothing was charged." in said
+            and "warning:" not in said
+        )
         assert not (tmp_path / "refused").exists() and len(default_ledger().runs()) == number
         code, _, said = run(*asked, "--out", tmp_path / f"{number}")
         assert code == 0 and "warning: " in said and told in said
     code, said, warned = run(*bought, 9, "--strict", "--out", tmp_path / "repeat")
-    assert code == 0 and "nothing was charged" in said and "warning: An epsilon of 9" in warned and "warning: Run " in warned
-    capped = ("--unit", "who", "--id", "id", "--model", "linear", "--strict", "--ledger", tmp_path / "new.db")
+    assert (
+        code == 0
+        and "nothing was charged" in said
+        and "warning: An epsilon of 9" in warned
+        and "warning: Run " in warned
+    )
+    capped = (
+        "--unit",
+        "who",
+        "--id",
+        "id",
+        "--model",
+        "linear",
+        "--strict",
+        "--ledger",
+        tmp_path / "new.db",
+    )
     code, said, warned = train(source, tmp_path / "units", *capped, epsilon=1)
     assert code == 0 and "100 rows over the cap" in said and "are over the cap" in warned
 
 
 def test_repeated_ids_of_labels_that_are_noisy_already_are_refused(tmp_path: Path) -> None:
     rows = shop(60)
-    asked = ("--label", "bought", "--noisy", "--law", "rr", "--epsilon", 2, "--classes", "no,yes", "--id", "id", "--model", "linear")
+    asked = (
+        "--label",
+        "bought",
+        "--noisy",
+        "--law",
+        "rr",
+        "--epsilon",
+        2,
+        "--classes",
+        "no,yes",
+        "--id",
+        "id",
+        "--model",
+        "linear",
+    )
     source = write(tmp_path / "twice.csv", rows | {"id": [0, *rows["id"][:-1]]})
     code, _, said = run("train", source, *asked, "--out", tmp_path / "m")
-    assert code == 4 and "ids that are all different, got 1 that repeat" in said and not (tmp_path / "m").exists()
+    assert (
+        code == 4
+        and "ids that are all different, got 1 that repeat" in said
+        and not (tmp_path / "m").exists()
+    )
     assert run("train", write(tmp_path / "once.csv", rows), *asked, "--out", tmp_path / "m")[0] == 0
     assert not default_ledger().exists()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of text become the blocks that docs/noise.md says, one id at a time, in whatever form and company they come."""
+"""Ids of text become the blocks that docs/noise.md says, one id at a time, in whatever form and
+company they come."""
 
 from collections.abc import Callable
 
@@ -29,9 +30,7 @@ def reference_part(value: object) -> bytes:
     tag, data = (
         (1, value.to_bytes(12, "little", signed=True))
         if isinstance(value, int)
-        else (2, value.encode())
-        if isinstance(value, str)
-        else (3, bytes(value))  # type: ignore[call-overload]
+        else ((2, value.encode()) if isinstance(value, str) else (3, bytes(value)))  # type: ignore[call-overload]
     )
     return bytes([tag]) + len(data).to_bytes(8, "little") + data
 
@@ -47,9 +46,13 @@ FORMS: dict[str, Callable[[pa.Array], object]] = {
     "large": lambda whole: whole.cast(pa.large_string()),
     "view": lambda whole: whole.cast(pa.string_view()),
     "dictionary": lambda whole: whole.dictionary_encode(),
-    "few of many": lambda whole: pa.concat_arrays([pa.array(["before"] * 3), whole, pa.array(["behind"])])[3:-1],
+    "few of many": lambda whole: pa.concat_arrays(
+        [pa.array(["before"] * 3), whole, pa.array(["behind"])]
+    )[3:-1],
     "chunks": lambda whole: pa.chunked_array([whole[:1], whole[1:1], whole[1:]]),
-    "dictionaries": lambda whole: pa.chunked_array([whole[:1].dictionary_encode(), whole[1:].dictionary_encode()]),
+    "dictionaries": lambda whole: pa.chunked_array(
+        [whole[:1].dictionary_encode(), whole[1:].dictionary_encode()]
+    ),
     "long dictionary": lambda whole: pa.DictionaryArray.from_arrays(
         pa.array(range(len(whole)), pa.int16()), pa.concat_arrays([whole, pa.array(["x"] * 50)])
     ),
@@ -60,7 +63,9 @@ FORMS: dict[str, Callable[[pa.Array], object]] = {
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 @given(st.lists(text, min_size=1, max_size=20))
 def test_text_in_any_form_is_the_cmac_of_its_utf8(form, values):
-    assert made(form(pa.array(values, pa.string()))) == [reference(2, value.encode()) for value in values]
+    assert made(form(pa.array(values, pa.string()))) == [
+        reference(2, value.encode()) for value in values
+    ]
 
 
 @given(st.lists(text.map(lambda value: value.rstrip("\0")), min_size=1, max_size=20))
@@ -69,7 +74,9 @@ def test_numpy_text_is_the_cmac_of_its_utf8(values):
     array = np.array(values)
     assert made(array) == made(array.astype(array.dtype.newbyteorder())) == expected
     assert made(np.repeat(array, 2)[::2]) == expected
-    assert made(np.array([value.encode() for value in values])) == [reference(3, value.encode()) for value in values]
+    assert made(np.array([value.encode() for value in values])) == [
+        reference(3, value.encode()) for value in values
+    ]
 
 
 @given(st.lists(st.binary(max_size=100), min_size=1, max_size=20))
@@ -78,14 +85,28 @@ def test_bytes_in_any_form_are_their_cmac(values):
     for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
         assert made(pa.array(values, kind)) == expected
     fixed = [value.ljust(100)[:7] for value in values]
-    assert made(pa.array([b"before.", *fixed], pa.binary(7))[1:]) == [reference(3, value) for value in fixed]
+    assert made(pa.array([b"before.", *fixed], pa.binary(7))[1:]) == [
+        reference(3, value) for value in fixed
+    ]
 
 
-@given(st.lists(st.tuples(numbers, text, st.binary(max_size=100), st.integers(-5, 5)), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.tuples(numbers, text, st.binary(max_size=100), st.integers(-5, 5)),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_composites_are_the_cmac_of_their_parts(rows):
     expected = [reference(4, b"".join(map(reference_part, row))) for row in rows]
     columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    assert made(columns) == made(tuple(columns)) == made(rows) == made(pa.table(columns, names=list("abcd"))) == expected
+    assert (
+        made(columns)
+        == made(tuple(columns))
+        == made(rows)
+        == made(pa.table(columns, names=list("abcd")))
+        == expected
+    )
     in_pieces = [pa.chunked_array([column[:1], column[1:]]) for column in columns]
     in_pieces[1] = pa.chunked_array([columns[1].dictionary_encode()])
     assert made([np.array(columns[0]), *in_pieces[1:3], columns[3].cast(pa.int8())]) == expected
@@ -93,7 +114,11 @@ def test_composites_are_the_cmac_of_their_parts(rows):
     assert made([columns[1]]) == alone
 
 
-@given(st.lists(st.tuples(numbers, text.map(lambda value: value.rstrip("\0"))), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.tuples(numbers, text.map(lambda value: value.rstrip("\0"))), min_size=1, max_size=20
+    )
+)
 def test_columns_of_text_are_the_array_of_text(rows):
     """What a table's id columns become: numbers in several columns are compared as text."""
     first, second = (list(column) for column in zip(*rows, strict=True))
@@ -113,7 +138,8 @@ def test_every_row_of_many_is_hashed_as_if_alone(lengths):
     ends = np.cumsum(sizes)
     everything = rng.integers(32, 127, ends[-1], dtype=np.uint8).tobytes()
     offsets = pa.py_buffer(np.r_[0, ends].astype(np.int32))
-    column = pa.StringArray.from_buffers(n, offsets, pa.py_buffer(everything))  # exactly as long as its text: nothing to read behind it
+    # exactly as long as its text: nothing to read behind it
+    column = pa.StringArray.from_buffers(n, offsets, pa.py_buffer(everything))
     whole = id_blocks(column, KEY).templates()
     pairs = id_blocks([np.arange(n), column, column], KEY).templates()
     for i in {0, 1, CHUNK - 1, CHUNK, CHUNK + 1, n - 1, *rng.integers(0, n, 60).tolist()}:
@@ -134,7 +160,16 @@ def test_every_row_of_many_is_hashed_as_if_alone(lengths):
         pa.array([True]),
         pa.array([1.0]).dictionary_encode(),
     ],
-    ids=["null index", "null in dictionary", "null in chunk", "null in part", "lengths", "surrogate", "bool", "float"],
+    ids=[
+        "null index",
+        "null in dictionary",
+        "null in chunk",
+        "null in part",
+        "lengths",
+        "surrogate",
+        "bool",
+        "float",
+    ],
 )
 def test_what_is_no_id_is_refused(ids):
     with pytest.raises(InvalidInput, match="Expected"):
@@ -150,6 +185,7 @@ def test_parts_of_a_block_are_its_bytes():
     for ids in ([-1, 2**40], [2**40], np.array([2**64 - 1], np.uint64), ["a", "b"], [("a", 1)]):
         blocks = id_blocks(ids, KEY)
         low, high = blocks.halves()
-        assert [int(a).to_bytes(8, "little") + int(b).to_bytes(4, "little") for a, b in zip(low, high, strict=True)] == [
-            row[1:13] for row in made(ids)
-        ]
+        assert [
+            int(a).to_bytes(8, "little") + int(b).to_bytes(4, "little")
+            for a, b in zip(low, high, strict=True)
+        ] == [row[1:13] for row in made(ids)]

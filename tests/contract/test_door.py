@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door: checks everything, charges, draws each row once, and never draws a settled release again."""
+"""The door: checks everything, charges, draws each row once, and never draws a settled release
+again."""
 
 import contextlib
 import dataclasses
@@ -61,7 +62,9 @@ def test_a_data_set_whose_name_is_no_text_is_refused(ledger, dataset):
     with pytest.raises(ldp.InvalidInput, match="dataset= as text"):
         ldp.privatize(LABELS, RR, dataset=dataset, ids=IDS, ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="dataset= as text"):
-        ldp.aggregate(LABELS, ldp.aggregates.Vote(5, 1.0, 2), IDS % 2, dataset=dataset, ids=IDS, ledger=ledger)
+        ldp.aggregate(
+            LABELS, ldp.aggregates.Vote(5, 1.0, 2), IDS % 2, dataset=dataset, ids=IDS, ledger=ledger
+        )
     assert ledger.runs() == []
 
 
@@ -76,9 +79,15 @@ def test_another_law_prior_or_row_set_is_a_new_charge(ledger):
     prior = np.random.default_rng(3).dirichlet(np.ones(5), 1000)
     runs = {
         ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger).receipts[0].run_id,
-        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior, ledger=ledger).receipts[0].run_id,
-        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior, ledger=ledger).receipts[0].run_id,
-        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior[::-1], ledger=ledger).receipts[0].run_id,
+        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior, ledger=ledger)
+        .receipts[0]
+        .run_id,
+        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior, ledger=ledger)
+        .receipts[0]
+        .run_id,
+        ldp.privatize(LABELS, law, dataset="d", ids=IDS, prior=prior[::-1], ledger=ledger)
+        .receipts[0]
+        .run_id,
     }
     assert len(runs) == 3 and ledger.spent("d", "label") == 3.0
     with pytest.raises(ldp.BudgetExceeded, match="1"):
@@ -90,7 +99,8 @@ def test_a_redraw_is_asked_for_charged_and_shares_no_word(ledger):
     again = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, redraw=True)
     assert ledger.spent("d", "label") == 2.0
     kept_first, kept_again = outputs(first) == LABELS, outputs(again) == LABELS
-    # independent draws: both kept with p^2; equal words would make the two events the same. 6 standard deviations.
+    # independent draws: both kept with p^2; equal words would make the two events the same. 6
+    # standard deviations.
     p = np.e / (np.e + 4)
     assert abs((kept_first & kept_again).mean() - p * p) < 6 * np.sqrt(p * p * (1 - p * p) / 1000)
 
@@ -132,7 +142,15 @@ class Stop(Exception):
 
 def crashed_run(ledger, labels=LABELS):
     """A run that was charged, drew its first stage, and died before the second."""
-    run = open_run(labels, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
+    run = open_run(
+        labels,
+        classes=range(5),
+        epsilon=1.0,
+        laws={"n": 2},
+        dataset="d",
+        rows=RowIds.of(IDS),
+        ledger=ledger,
+    )
     with pytest.raises(Stop), run:
         part = run.partition([0.5, 0.5])
         noisy = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
@@ -141,11 +159,26 @@ def crashed_run(ledger, labels=LABELS):
 
 
 def finish(ledger, labels=LABELS):
-    with open_run(labels, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS), ledger=ledger) as run:
+    with open_run(
+        labels,
+        classes=range(5),
+        epsilon=1.0,
+        laws={"n": 2},
+        dataset="d",
+        rows=RowIds.of(IDS),
+        ledger=ledger,
+    ) as run:
         part = run.partition([0.5, 0.5])
         prior = np.random.default_rng(4).dirichlet(np.ones(5), (part == 1).sum())
         first = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
-        return run, part, first, run.privatize(np.flatnonzero(part == 1), ldp.RRWithPrior(5, 1.0), prior, stage="second")
+        return (
+            run,
+            part,
+            first,
+            run.privatize(
+                np.flatnonzero(part == 1), ldp.RRWithPrior(5, 1.0), prior, stage="second"
+            ),
+        )
 
 
 def test_a_crashed_fit_is_picked_up_with_the_same_partition_and_outputs(ledger):
@@ -170,10 +203,21 @@ def test_over_budget_the_crashed_run_of_the_same_request_is_named(tmp_path, lost
         shutil.rmtree(ledger.runs_dir)
     with pytest.raises(ldp.BudgetExceeded) as told:
         if lost == "neither":  # another request: other rows
-            open_run(changed, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS + 1), ledger=ledger)
+            open_run(
+                changed,
+                classes=range(5),
+                epsilon=1.0,
+                laws={"n": 2},
+                dataset="d",
+                rows=RowIds.of(IDS + 1),
+                ledger=ledger,
+            )
         else:
             finish(ledger, LABELS if lost == "folder" else changed)
-    named = [f"Run {run_id} was charged for the same request and was never finished" in said for said in (str(told.value), told.value.cli)]
+    named = [
+        f"Run {run_id} was charged for the same request and was never finished" in said
+        for said in (str(told.value), told.value.cli)
+    ]
     assert named == [lost != "neither"] * 2
     assert ("but for other labels" in str(told.value)) == (lost == "labels")
     assert (f"{ledger.run_dir(run_id)} is gone" in str(told.value)) == (lost == "folder")
@@ -187,21 +231,39 @@ def test_over_budget_the_crashed_run_of_the_same_request_is_named(tmp_path, lost
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda ledger, **more: ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ledger, **more),
-        lambda ledger, **more: ldp.aggregate(LABELS, ldp.aggregates.Vote(5, 1.0, 2), IDS % 2, dataset="d", ids=IDS, ledger=ledger, **more),
-        lambda ledger: ldp.LabelDPClassifier(LogisticRegression(), classes=range(5), dataset="d", ledger=ledger, law="rr").fit(
-            np.zeros((1000, 1)), LABELS
+        lambda ledger, **more: ldp.privatize(
+            LABELS, RR, dataset="d", ids=IDS, ledger=ledger, **more
         ),
+        lambda ledger, **more: ldp.aggregate(
+            LABELS,
+            ldp.aggregates.Vote(5, 1.0, 2),
+            IDS % 2,
+            dataset="d",
+            ids=IDS,
+            ledger=ledger,
+            **more,
+        ),
+        lambda ledger: ldp.LabelDPClassifier(
+            LogisticRegression(), classes=range(5), dataset="d", ledger=ledger, law="rr"
+        ).fit(np.zeros((1000, 1)), LABELS),
     ],
     ids=["privatize", "aggregate", "fit"],
 )
-def test_a_repeat_without_the_runs_folder_says_what_is_lost_and_what_to_do(ledger, tmp_path, ask, moved):
+def test_a_repeat_without_the_runs_folder_says_what_is_lost_and_what_to_do(
+    ledger, tmp_path, ask, moved
+):
     ask(ledger)
     (run,) = ledger.runs()
     ledger.runs_dir.rename(tmp_path / "elsewhere")
     with pytest.raises(ldp.LedgerError) as told:
         ask(ledger)
-    for part in (str(ledger.run_dir(run.run_id)), "is gone", "epsilon stays spent", "move it back", "redraw=True"):
+    for part in (
+        str(ledger.run_dir(run.run_id)),
+        "is gone",
+        "epsilon stays spent",
+        "move it back",
+        "redraw=True",
+    ):
         assert part in str(told.value)
     assert not hasattr(told.value, "__notes__")  # no promise that a fit costs nothing more
     assert ledger.spent("d", "label") == 1.0 and len(ledger.runs()) == 1
@@ -221,14 +283,24 @@ def test_a_crashed_run_whose_labels_changed_is_a_new_charge_under_new_words(ledg
 
 
 def test_a_resumed_stage_reads_the_stored_side_not_a_new_prior(ledger):
-    """A model's prior may come out differently the second time; what was decided before the crash stands."""
+    """A model's prior may come out differently the second time; what was decided before the crash
+    stands."""
 
     def attempt(prior, die):
         law = ldp.RRWithPrior(5, 1.0)
-        with open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", rows=RowIds.of(IDS), ledger=ledger) as run:
+        with open_run(
+            LABELS,
+            classes=range(5),
+            epsilon=1.0,
+            laws={"n": 1},
+            dataset="d",
+            rows=RowIds.of(IDS),
+            ledger=ledger,
+        ) as run:
             noisy = run.privatize(np.arange(1000), law, prior, stage="only")
             if die:
-                (ledger.run_dir(run.receipt.run_id) / "only.parquet").unlink()  # as if it died before the outputs were kept
+                # as if it died before the outputs were kept
+                (ledger.run_dir(run.receipt.run_id) / "only.parquet").unlink()
                 raise Stop
             return noisy
 
@@ -237,7 +309,9 @@ def test_a_resumed_stage_reads_the_stored_side_not_a_new_prior(ledger):
     with pytest.raises(Stop):
         attempt(prior, die=True)
     noisy = attempt(rng.dirichlet(np.ones(5), 1000), die=False)
-    np.testing.assert_array_equal(noisy.blocks[0].side["candidates"], ldp.RRWithPrior(5, 1.0).prepare(prior)["candidates"])
+    np.testing.assert_array_equal(
+        noisy.blocks[0].side["candidates"], ldp.RRWithPrior(5, 1.0).prepare(prior)["candidates"]
+    )
     assert ledger.spent("d", "label") == 1.0
 
 
@@ -247,7 +321,10 @@ def test_the_partition_ignores_labels_and_seeds():
         run = open_run(labels, classes=range(5), epsilon=1.0, laws={}, noise=ldp.SeededNoise(3))
         parts.append(run.partition([0.3, 0.7]))
     np.testing.assert_array_equal(*parts)
-    fresh = [open_run(LABELS, classes=range(5), epsilon=1.0, laws={}).partition([0.3, 0.7]) for _ in range(2)]
+    fresh = [
+        open_run(LABELS, classes=range(5), epsilon=1.0, laws={}).partition([0.3, 0.7])
+        for _ in range(2)
+    ]
     assert (fresh[0] != fresh[1]).any()
 
 
@@ -272,7 +349,9 @@ def test_a_run_refuses_laws_beyond_its_charge():
 
 def test_a_unit_shares_its_epsilon_over_its_rows_and_further_rows_get_none(ledger):
     unit = np.repeat(np.arange(200), 5)
-    noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, unit=unit, max_rows_per_unit=2, ledger=ledger)
+    noisy = ldp.privatize(
+        LABELS, RR, dataset="d", ids=IDS, unit=unit, max_rows_per_unit=2, ledger=ledger
+    )
     assert len(noisy) == 1000 and noisy.evidenced.reshape(200, 5).sum(axis=1).tolist() == [2] * 200
     assert noisy.blocks[0].law == dataclasses.replace(RR, epsilon=0.5)
     assert noisy.privacy.epsilon == 1.0 and noisy.privacy.unit == "unit"
@@ -284,36 +363,64 @@ def test_rows_over_the_cap_are_told_in_numbers():
     count = ldp.aggregates.Histogram(5, 1.0, 1)
     for ask in (
         lambda: ldp.privatize(LABELS, RR, unit=unit, max_rows_per_unit=2),
-        lambda: ldp.LabelDPClassifier(law=RR, n_stages=1).fit(np.zeros((1000, 1)), LABELS, unit=unit).noisy_labels_,
-        lambda: ldp.aggregate(LABELS, count, groups=np.zeros(1000, int), classes=range(5), unit=unit),
+        lambda: (
+            ldp.LabelDPClassifier(law=RR, n_stages=1)
+            .fit(np.zeros((1000, 1)), LABELS, unit=unit)
+            .noisy_labels_
+        ),
+        lambda: ldp.aggregate(
+            LABELS, count, groups=np.zeros(1000, int), classes=range(5), unit=unit
+        ),
     ):
-        with pytest.warns(LeftOutWarning, match=r"of 1,000 rows are over the cap of (2 rows|1 row) for each unit") as told:
+        with pytest.warns(
+            LeftOutWarning, match=r"of 1,000 rows are over the cap of (2 rows|1 row) for each unit"
+        ) as told:
             answer = ask()
         said = next(each.message for each in told if each.category is LeftOutWarning)
         over = 200 if "cap of 2" in str(said) else 600
         assert str(said).startswith(f"{over} of") and "--max-rows-per-unit" in said.cli
         assert getattr(answer, "left_out", over) == over
-        assert answer.privacy.rows_over_the_cap == over and f"; {over} rows over the cap left out" in str(answer.privacy)
+        assert (
+            answer.privacy.rows_over_the_cap == over
+            and f"; {over} rows over the cap left out" in str(answer.privacy)
+        )
         assert type(answer).from_table(answer.to_table()).privacy.rows_over_the_cap == over
     assert answer.receipt.guarantee == "1-label-DP for each unit (at most 1 row each)"
     with warnings.catch_warnings():
         warnings.simplefilter("error", LeftOutWarning)
         noisy = ldp.privatize(LABELS, RR, unit=np.arange(1000) // 2, max_rows_per_unit=2)
-        assert noisy.left_out == noisy.privacy.rows_over_the_cap == 0 and "rows_over_the_cap" not in repr(noisy.receipts)
+        assert (
+            noisy.left_out == noisy.privacy.rows_over_the_cap == 0
+            and "rows_over_the_cap" not in repr(noisy.receipts)
+        )
 
 
 def test_receipts_tell_of_rows_over_the_cap(ledger):
     """Again in a repeat, beside other runs, and in a fit that asks the same rows twice."""
     unit = np.arange(1000) % 400
-    asked = [ldp.privatize(LABELS, RR, dataset="d", ids=IDS, unit=unit, ledger=ledger) for _ in range(2)]
-    assert [noisy.receipts[0].rows_over_the_cap for noisy in asked] == [600, 600] and asked[1].receipts[0].repeated
-    assert asked[0].receipts[0].to_dict()["rows_over_the_cap"] == 600 and asked[0].looked_up(ledger).privacy.rows_over_the_cap == 600
-    assert ledger.verify(asked[0].receipts) == [] and "rows_over_the_cap=600" in repr(asked[0].receipts[0])
-    with pytest.warns(ldp.LabelDPWarning, match="1,000 ids in column 'id', and many of them are also in data set 'd'"):
+    asked = [
+        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, unit=unit, ledger=ledger) for _ in range(2)
+    ]
+    assert [noisy.receipts[0].rows_over_the_cap for noisy in asked] == [600, 600] and asked[
+        1
+    ].receipts[0].repeated
+    assert (
+        asked[0].receipts[0].to_dict()["rows_over_the_cap"] == 600
+        and asked[0].looked_up(ledger).privacy.rows_over_the_cap == 600
+    )
+    assert ledger.verify(asked[0].receipts) == [] and "rows_over_the_cap=600" in repr(
+        asked[0].receipts[0]
+    )
+    with pytest.warns(
+        ldp.LabelDPWarning,
+        match="1,000 ids in column 'id', and many of them are also in data set 'd'",
+    ):
         other = ldp.privatize(LABELS, RR, dataset="other", ids=IDS, ledger=ledger)
     assert asked[0].combine(other).privacy.rows_over_the_cap == 600
     prior = ClusterPrior(n_clusters=4, epsilon=0.2)
-    model = ldp.LabelDPClassifier(epsilon=1.0, prior=prior, classes=range(5), dataset="c", ledger=ledger)
+    model = ldp.LabelDPClassifier(
+        epsilon=1.0, prior=prior, classes=range(5), dataset="c", ledger=ledger
+    )
     fitted = model.fit(np.random.default_rng(0).normal(size=(1000, 2)), LABELS, unit=unit)
     assert fitted.privacy_.rows_over_the_cap == 600
 
@@ -365,12 +472,23 @@ def test_bad_input_is_refused_before_anything_is_charged(ledger, change, message
     assert ledger.runs("d", "label") == []
 
 
-@pytest.mark.parametrize("prior", [np.full((3, 5), np.nan), -np.ones((3, 5)), np.ones((3, 4)), np.ones((2, 5)), np.full((3, 5), np.inf)])
+@pytest.mark.parametrize(
+    "prior",
+    [
+        np.full((3, 5), np.nan),
+        -np.ones((3, 5)),
+        np.ones((3, 4)),
+        np.ones((2, 5)),
+        np.full((3, 5), np.inf),
+    ],
+)
 def test_bad_priors_are_refused_before_anything_is_charged(ledger, prior):
     with pytest.raises(ldp.InvalidInput, match="prior"):
         ldp.privatize([0, 1, 2], ldp.RRWithPrior(5, 1.0), dataset="d", prior=prior, ledger=ledger)
     with pytest.raises(ldp.InvalidInput, match="prior"):
-        ldp.privatize([0, 1, 2], ldp.RRWithPrior(5, 1.0), dataset="d", prior=iter([prior]), ledger=ledger)
+        ldp.privatize(
+            [0, 1, 2], ldp.RRWithPrior(5, 1.0), dataset="d", prior=iter([prior]), ledger=ledger
+        )
     assert ledger.runs("d", "label") == []
 
 
@@ -382,11 +500,22 @@ def test_a_prior_may_come_as_array_function_or_batches():
         np.testing.assert_array_equal(noisy.log_likelihood(), drawn[0].log_likelihood())
 
 
-@pytest.mark.parametrize("drawn", [False, True], ids=["crashed before its outputs were kept", "settled"])
-def test_a_stage_that_a_version_with_another_choice_began_keeps_its_questions(ledger, monkeypatch, drawn):
-    """How AutoLaw chooses may change between versions: what a stage's rows were asked is kept, or its labels could be drawn in two ways."""
+@pytest.mark.parametrize(
+    "drawn", [False, True], ids=["crashed before its outputs were kept", "settled"]
+)
+def test_a_stage_that_a_version_with_another_choice_began_keeps_its_questions(
+    ledger, monkeypatch, drawn
+):
+    """How AutoLaw chooses may change between versions: what a stage's rows were asked is kept, or
+    its labels could be drawn in two ways."""
     law, prior = ldp.AutoLaw(5, 1.0), np.random.default_rng(7).dirichlet(np.full(5, 0.3), 1000)
-    facts = {"epsilon": 1.0, "laws": {"law": law.to_dict()}, "dataset": "d", "rows": RowIds.of(IDS), "ledger": ledger}
+    facts = {
+        "epsilon": 1.0,
+        "laws": {"law": law.to_dict()},
+        "dataset": "d",
+        "rows": RowIds.of(IDS),
+        "ledger": ledger,
+    }
     present = law.prepare(prior)["choice"]
     with monkeypatch.context() as version:
         version.setattr(_subset, "_MIXED", 0.9)
@@ -394,15 +523,23 @@ def test_a_stage_that_a_version_with_another_choice_began_keeps_its_questions(le
         if not drawn:
             version.setattr(RunStore, "save_noisy", lambda *parts: 1 / 0)
         with contextlib.nullcontext() if drawn else pytest.raises(ZeroDivisionError):
-            before = open_run(LABELS, classes=range(5), **facts).privatize(np.arange(1000), law, prior, "stage-2")
-    after = open_run(LABELS, classes=range(5), **facts).privatize(np.arange(1000), law, prior, "stage-2")
+            before = open_run(LABELS, classes=range(5), **facts).privatize(
+                np.arange(1000), law, prior, "stage-2"
+            )
+    after = open_run(LABELS, classes=range(5), **facts).privatize(
+        np.arange(1000), law, prior, "stage-2"
+    )
     assert (earlier != present).any() and (after.blocks[0].side["choice"] == earlier).all()
     assert len(ledger.runs("d", "label")) == 1 and ledger.spent("d", "label") == 1.0
     assert not drawn or (after.blocks[0].outputs == before.blocks[0].outputs).all()
 
 
 def test_messages_never_show_a_label():
-    for labels in (["sentinel-7f3a", "a"], np.array(["a", "sentinel-7f3a"]), np.array(["a", None, "sentinel-7f3a"], object)):
+    for labels in (
+        ["sentinel-7f3a", "a"],
+        np.array(["a", "sentinel-7f3a"]),
+        np.array(["a", None, "sentinel-7f3a"], object),
+    ):
         with pytest.raises(ldp.InvalidInput) as caught:
             ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=["a", "b"])
         assert "sentinel" not in str(caught.value) and "row" in str(caught.value)
@@ -416,9 +553,18 @@ def test_classes_read_off_the_labels_are_warned_about():
     assert receipt.event["law"]["classes_inferred"] is True
     known = ldp.privatize(["b", "a"], ldp.RandomizedResponse(2, 1.0), classes=["a", "b"])
     assert known.privacy.except_for == known.receipts[0].except_for == ""
-    assert "except" not in repr(known.privacy) + str(known.privacy) + repr(known.receipts) + str(known.receipts[0].to_dict())
+    assert "except" not in repr(known.privacy) + str(known.privacy) + repr(known.receipts) + str(
+        known.receipts[0].to_dict()
+    )
     stored = ldp.NoisyLabels.from_table(noisy.to_table())
-    said = [noisy.privacy, noisy[:1].privacy, ldp.concat([known, noisy]).privacy, noisy.combine(known).privacy, stored.privacy, receipt]
+    said = [
+        noisy.privacy,
+        noisy[:1].privacy,
+        ldp.concat([known, noisy]).privacy,
+        noisy.combine(known).privacy,
+        stored.privacy,
+        receipt,
+    ]
     for each in said:
         assert each.except_for == "which classes occur"
         assert "which classes occur" in repr(each) and "which classes occur" in str(each)
@@ -434,7 +580,11 @@ DAYS = np.array(["2024-01-31", "2024-02-29"], "datetime64[ns]")
 @pytest.mark.parametrize(
     ("labels", "classes", "said"),
     [
-        (TEXTS, None, "got none. Declare yours, for example classes=.'no', 'yes'.; or say classes='infer'"),
+        (
+            TEXTS,
+            None,
+            "got none. Declare yours, for example classes=.'no', 'yes'.; or say classes='infer'",
+        ),
         (TEXTS.astype(object), None, "got none"),
         (TEXTS == "no", None, "for example classes=.False, True."),
         ([0.0, 1.0], None, "got none"),
@@ -449,25 +599,46 @@ DAYS = np.array(["2024-01-31", "2024-02-29"], "datetime64[ns]")
         (["a", "b"], ["a", None], "missing"),
         ([0, 1], [0.0, math.nan], "missing"),
         ([0, 5, 0, 7], None, "codes 0 to 1, but some label is not. Which row"),
-        (["a"] * 3 + ["x"] * 4, ["a", "b"], "one of the 2 declared classes, but some label is not. Which row"),
+        (
+            ["a"] * 3 + ["x"] * 4,
+            ["a", "b"],
+            "one of the 2 declared classes, but some label is not. Which row",
+        ),
         (["no", "yes "], ["no", "yes"], "some label is not.*but for blanks"),
         (["no", "Yes"], ["no", "yes"], "some label is not.*but for capital letters"),
         (["0", "1.0"], ["0", "1"], "some label is not.*as a number with a decimal point: write"),
         (["0", "1,0"], ["0", "1"], "some label is not.*as a number with a decimal comma: write"),
         (["0", "1e0"], ["0", "1"], "some label is not.*as a number with an exponent: write"),
         (["0", "01"], ["0", "1"], "some label is not.*as a number: write"),
-        (["0", '"1,0"'], ["0", "1"], "some label is not.*as a number with a decimal comma and in quotation marks: write"),
-        (["0.5", "1.0"], ["0.5", "1"], "some label is not.*as a number: write"),  # a point is not for every class to be left out
+        (
+            ["0", '"1,0"'],
+            ["0", "1"],
+            "some label is not.*as a number with a decimal comma and in quotation marks: write",
+        ),
+        # a point is not for every class to be left out
+        (["0.5", "1.0"], ["0.5", "1"], "some label is not.*as a number: write"),
         (["no", "'yes' "], ["no", "yes"], "some label is not.*but for quotation marks"),
-        (["0", "1"], [0, 1], "some label is not.*text, and the classes are int: pass classes=.'0', '1'.,"),
-        (["True", "False"], [False, True], "some label is not.*the classes are bool: pass classes=.'False', 'True'.,"),
+        (
+            ["0", "1"],
+            [0, 1],
+            "some label is not.*text, and the classes are int: pass classes=.'0', '1'.,",
+        ),
+        (
+            ["True", "False"],
+            [False, True],
+            "some label is not.*the classes are bool: pass classes=.'False', 'True'.,",
+        ),
         ([0, 1], ["0", "1"], "some label is not.*as text"),
         (["a", None], "infer", "one type, none missing"),
         ([0.0, 1.0], "infer", "decimal point"),
         (["1.5", "2"], "infer", "decimal point"),
         (np.array([0.5, 1], object), "infer", "decimal point"),
         (list(range(100)), "infer", "at most 10 distinct labels in 100 rows .*got more: "),
-        ([str(i) for i in range(5)] * 4, "infer", "at most 4 distinct labels in 20 rows .*got more: "),
+        (
+            [str(i) for i in range(5)] * 4,
+            "infer",
+            "at most 4 distinct labels in 20 rows .*got more: ",
+        ),
         (list("aabbcc") * 6, "infer", "Expected 2 classes, .*got others"),
     ],
 )
@@ -475,7 +646,9 @@ def test_classes_are_declared_in_words_that_help(tmp_path, labels, classes, said
     ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
     with warnings.catch_warnings(), pytest.raises(ldp.InvalidInput, match=said):
         warnings.simplefilter("ignore", ldp.DomainLeakWarning)
-        ldp.privatize(labels, ldp.RandomizedResponse(2, 1.0), classes=classes, dataset="d", ledger=ledger)
+        ldp.privatize(
+            labels, ldp.RandomizedResponse(2, 1.0), classes=classes, dataset="d", ledger=ledger
+        )
     assert ledger.runs() == []
 
 
@@ -489,15 +662,20 @@ def test_no_hint_says_which_class_a_row_has(classes):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_no_hint_stands_beside_the_row_that_it_is_of(tmp_path, suffix):
-    """Of the classes no and Yes, only one label is a class but for capitals: with the row it would be known, as without a hint."""
+    """Of the classes no and Yes, only one label is a class but for capitals: with the row it would
+    be known, as without a hint."""
     table = pa.table({"id": range(8), "y": ["no"] * 5 + ["yes"] * 3})
     place = tmp_path / f"t.{suffix}"
     pyarrow.csv.write_csv(table, place) if suffix == "csv" else pq.write_table(table, place)
     for classes, told in ((["no", "Yes"], False), (["no", "maybe"], True)):
         spec, said = ldp.ReleaseSpec("y", classes, 1.0, id="id", dataset="d"), []
         for attempt in (
-            lambda classes=classes: ldp.privatize(table["y"].to_pylist(), ldp.RandomizedResponse(2, 1.0), classes=classes),
-            lambda spec=spec: ldp.release(place, tmp_path / f"out.{suffix}", spec, ldp.Ledger(tmp_path / "l.db")),
+            lambda classes=classes: ldp.privatize(
+                table["y"].to_pylist(), ldp.RandomizedResponse(2, 1.0), classes=classes
+            ),
+            lambda spec=spec: ldp.release(
+                place, tmp_path / f"out.{suffix}", spec, ldp.Ledger(tmp_path / "l.db")
+            ),
         ):
             with pytest.raises(ldp.InvalidInput) as refused:
                 attempt()
@@ -508,7 +686,8 @@ def test_no_hint_stands_beside_the_row_that_it_is_of(tmp_path, suffix):
 
 @pytest.mark.parametrize("n", [4, 30, 1000])
 def test_a_refusal_depends_on_the_labels_by_no_more_than_one_bit(n):
-    """Whatever is in the column, all that is refused for its many values is refused in the same words."""
+    """Whatever is in the column, all that is refused for its many values is refused in the same
+    words."""
     rng, said = np.random.default_rng(n), set()
     for many in range(math.isqrt(n) + 1, n, max(1, n // 9)):
         labels = np.concatenate([np.arange(many), rng.integers(0, many, n - many)])
@@ -536,7 +715,13 @@ def test_a_run_never_pickles_its_labels_and_secret():
 def test_an_unwritable_ledger_means_no_draw(tmp_path):
     (tmp_path / "folder").write_text("in the way")
     with pytest.raises(ldp.LedgerError):
-        ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=ldp.Ledger(tmp_path / "folder" / "ledger.sqlite"))
+        ldp.privatize(
+            LABELS,
+            RR,
+            dataset="d",
+            ids=IDS,
+            ledger=ldp.Ledger(tmp_path / "folder" / "ledger.sqlite"),
+        )
 
 
 KILLED = """
@@ -551,7 +736,11 @@ ldp.privatize(ids % 50, ldp.SubsetSelection(50, 1.0), dataset="d", ids=ids, ledg
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 def test_a_killed_draw_is_charged_once_and_repeats_the_same_words(tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
-    child = subprocess.Popen([sys.executable, "-c", KILLED, str(ledger.location)], stdout=subprocess.PIPE, env=os.environ.copy())
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(ledger.location)],
+        stdout=subprocess.PIPE,
+        env=os.environ.copy(),
+    )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and child.poll() is None and not _charged(ledger):
         time.sleep(0.005)
@@ -560,7 +749,9 @@ def test_a_killed_draw_is_charged_once_and_repeats_the_same_words(tmp_path):
     (record,) = ledger.runs("d", "label")
     assert record.state == "charged"
     ids = np.arange(400_000)
-    noisy = ldp.privatize(ids % 50, ldp.SubsetSelection(50, 1.0), dataset="d", ids=ids, ledger=ledger)
+    noisy = ldp.privatize(
+        ids % 50, ldp.SubsetSelection(50, 1.0), dataset="d", ids=ids, ledger=ledger
+    )
     assert noisy.receipts[0].run_id == record.run_id and len(ledger.runs("d", "label")) == 1
     assert ledger.spent("d", "label") == 1.0
 
@@ -569,7 +760,8 @@ def _charged(ledger):
     return os.path.exists(ledger.location) and bool(ledger.runs("d", "label"))
 
 
-# Picked up again, in another order or beside another process ------------------------------------------------------------------------
+# Picked up again, in another order or beside another process
+# ------------------------------------------------------------------------
 
 
 def units_of(ids):
@@ -580,7 +772,13 @@ def units_of(ids):
 def capped(ledger, order, units, die):
     law = ldp.RandomizedResponse(5, 1.0)
     run = open_run(
-        LABELS[order], classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", rows=RowIds.of(IDS[order], units[order]), ledger=ledger
+        LABELS[order],
+        classes=range(5),
+        epsilon=1.0,
+        laws={"n": 1},
+        dataset="d",
+        rows=RowIds.of(IDS[order], units[order]),
+        ledger=ledger,
     )
     with pytest.raises(Stop) if die else contextlib.nullcontext(), run:
         if die:
@@ -595,14 +793,16 @@ def test_a_capped_run_picked_up_in_another_order_keeps_the_same_rows_of_each_uni
     crashed, _ = capped(ledger, np.arange(1000), units, die=True)
     run, noisy = capped(ledger, order, units, die=False)
     assert run.receipt.run_id == crashed.receipt.run_id
-    assert np.bincount(units[order][noisy.evidenced]).max() == 1  # two rows of one person would spend twice the charge
+    # two rows of one person would spend twice the charge
+    assert np.bincount(units[order][noisy.evidenced]).max() == 1
     np.testing.assert_array_equal(run.kept, crashed.kept[order])
 
 
 def test_rows_of_other_people_are_another_request(ledger):
     units = units_of(IDS)
     crashed, _ = capped(ledger, np.arange(1000), units, die=True)
-    run, _ = capped(ledger, np.arange(1000), np.roll(units, 1), die=False)  # the same people, with other rows
+    # the same people, with other rows
+    run, _ = capped(ledger, np.arange(1000), np.roll(units, 1), die=False)
     assert run.receipt.run_id != crashed.receipt.run_id and ledger.spent("d", "label") == 2.0
 
 
@@ -611,7 +811,13 @@ def test_a_fit_is_repeated_and_picked_up_in_any_order(ledger):
 
     def fit(order, die=False):
         with open_run(
-            LABELS[order], classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS[order]), ledger=ledger
+            LABELS[order],
+            classes=range(5),
+            epsilon=1.0,
+            laws={"n": 2},
+            dataset="d",
+            rows=RowIds.of(IDS[order]),
+            ledger=ledger,
         ) as run:
             part = run.partition([0.5, 0.5])
             first = run.privatize(np.flatnonzero(part == 0), RR, stage="first")
@@ -621,7 +827,10 @@ def test_a_fit_is_repeated_and_picked_up_in_any_order(ledger):
             if die:
                 (ledger.run_dir(run.receipt.run_id) / "second.parquet").unlink()
                 raise Stop
-            return part, {**dict(zip(first.ids, outputs(first), strict=True)), **dict(zip(second.ids, outputs(second), strict=True))}
+            return part, {
+                **dict(zip(first.ids, outputs(first), strict=True)),
+                **dict(zip(second.ids, outputs(second), strict=True)),
+            }
 
     with pytest.raises(Stop):
         fit(np.arange(1000), die=True)
@@ -634,29 +843,51 @@ def test_a_fit_is_repeated_and_picked_up_in_any_order(ledger):
 def test_rows_that_a_crashed_attempt_drew_belong_to_their_stage(ledger):
     """Under another stage they would be drawn again, with independent words, at no charge."""
     crashed_run(ledger)
-    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 2}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
+    run = open_run(
+        LABELS,
+        classes=range(5),
+        epsilon=1.0,
+        laws={"n": 2},
+        dataset="d",
+        rows=RowIds.of(IDS),
+        ledger=ledger,
+    )
     with pytest.raises(ldp.InvalidInput, match="drawn"):
         run.privatize(np.arange(1000), RR, stage="another")
 
 
 def test_two_attempts_at_once_draw_with_one_side(ledger):
-    """The same fit in two processes, whose models differ: with a side each, every row would be drawn twice under one charge."""
+    """The same fit in two processes, whose models differ: with a side each, every row would be
+    drawn twice under one charge."""
     rng = np.random.default_rng(10)
     law = ldp.RRWithPrior(5, 1.0)
 
     def begun():
-        return open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
+        return open_run(
+            LABELS,
+            classes=range(5),
+            epsilon=1.0,
+            laws={"n": 1},
+            dataset="d",
+            rows=RowIds.of(IDS),
+            ledger=ledger,
+        )
 
     one, other = begun(), begun()
     assert one.receipt.run_id == other.receipt.run_id
 
     def prior_of_the_slower(rows):
-        drawn.append(one.privatize(np.arange(1000), law, rng.dirichlet(np.ones(5), 1000), stage="only"))  # while this one is asked
+        # while this one is asked
+        drawn.append(
+            one.privatize(np.arange(1000), law, rng.dirichlet(np.ones(5), 1000), stage="only")
+        )
         return rng.dirichlet(np.ones(5), len(rows))
 
     drawn = []
     drawn.append(other.privatize(np.arange(1000), law, prior_of_the_slower, stage="only"))
-    np.testing.assert_array_equal(drawn[0].blocks[0].side["candidates"], drawn[1].blocks[0].side["candidates"])
+    np.testing.assert_array_equal(
+        drawn[0].blocks[0].side["candidates"], drawn[1].blocks[0].side["candidates"]
+    )
     np.testing.assert_array_equal(outputs(drawn[0]), outputs(drawn[1]))
     one.settle()
     other.settle()
@@ -664,21 +895,39 @@ def test_two_attempts_at_once_draw_with_one_side(ledger):
 
 
 def test_a_crashed_stage_with_a_prior_goes_on_with_its_rows_alone(ledger):
-    """The side on disk is of the rows that the stage began with: for others it would be read as theirs."""
+    """The side on disk is of the rows that the stage began with: for others it would be read as
+    theirs."""
 
     def attempt(rows, die):
-        run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", rows=RowIds.of(IDS), ledger=ledger)
+        run = open_run(
+            LABELS,
+            classes=range(5),
+            epsilon=1.0,
+            laws={"n": 1},
+            dataset="d",
+            rows=RowIds.of(IDS),
+            ledger=ledger,
+        )
         with run:
-            noisy = run.privatize(np.arange(rows), ldp.RRWithPrior(5, 1.0), np.tile([0.4, 0.3, 0.1, 0.1, 0.1], (rows, 1)), stage="only")
+            noisy = run.privatize(
+                np.arange(rows),
+                ldp.RRWithPrior(5, 1.0),
+                np.tile([0.4, 0.3, 0.1, 0.1, 0.1], (rows, 1)),
+                stage="only",
+            )
             if die:
-                (ledger.run_dir(run.receipt.run_id) / "only.parquet").unlink()  # as if it died before the outputs were kept
+                # as if it died before the outputs were kept
+                (ledger.run_dir(run.receipt.run_id) / "only.parquet").unlink()
                 raise Stop
         return noisy
 
     with pytest.raises(Stop):
         attempt(600, die=True)
     for rows in (599, 601):
-        with pytest.raises(ldp.LedgerError, match=r"the rows that stage 'only' of run .* began with, got other ones"):
+        with pytest.raises(
+            ldp.LedgerError,
+            match=r"the rows that stage 'only' of run .* began with, got other ones",
+        ):
             attempt(rows, die=False)
     assert len(attempt(600, die=False)) == 600 and ledger.spent("d", "label") == 1.0
 
@@ -700,7 +949,9 @@ def test_only_the_owner_can_read_what_a_run_keeps(tmp_path):
     finally:
         os.umask(before)
     folder = ledger.run_dir(crashed.receipt.run_id)
-    assert all(each.stat().st_mode & 0o077 == 0 for each in (folder, folder.parent, folder.parent.parent))
+    assert all(
+        each.stat().st_mode & 0o077 == 0 for each in (folder, folder.parent, folder.parent.parent)
+    )
     assert all((folder / name).stat().st_mode & 0o077 == 0 for name in ("secret", "pin"))
 
 
@@ -732,7 +983,12 @@ def test_labels_of_another_kind_are_refused_without_showing_one(labels, classes)
 
 @pytest.mark.parametrize("columns", [["day", "shop"], ["shop"]], ids=["two columns", "text"])
 def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
-    table = pd.DataFrame({"day": np.arange(40) // 2, "shop": [f"shop {i % 2}" if len(columns) > 1 else f"shop {i}" for i in range(40)]})
+    table = pd.DataFrame(
+        {
+            "day": np.arange(40) // 2,
+            "shop": [f"shop {i % 2}" if len(columns) > 1 else f"shop {i}" for i in range(40)],
+        }
+    )
     ids = table[columns] if len(columns) > 1 else table["shop"]
     noisy = ldp.privatize(np.arange(40) % 5, RR, dataset="d", ids=ids, ledger=ledger)
     again = ldp.privatize(np.arange(40)[::-1] % 5, RR, dataset="d", ids=ids[::-1], ledger=ledger)
@@ -745,13 +1001,24 @@ def test_ids_may_be_columns_of_a_data_frame(ledger, columns):
         ldp.concat([noisy[:10], noisy[9:]])
 
 
-@pytest.mark.parametrize("given", [list, lambda values: np.array(values, np.uint64)], ids=["list", "unsigned"])
-@pytest.mark.parametrize("classes", [[2**63, 2**63 + 1, 5], [2**53, 2**53 + 1, 5]], ids=["above 2^63", "above 2^53"])
+@pytest.mark.parametrize(
+    "given", [list, lambda values: np.array(values, np.uint64)], ids=["list", "unsigned"]
+)
+@pytest.mark.parametrize(
+    "classes", [[2**63, 2**63 + 1, 5], [2**53, 2**53 + 1, 5]], ids=["above 2^63", "above 2^53"]
+)
 def test_classes_that_are_large_numbers_stay_different(given, classes):
-    noisy = ldp.privatize(given(classes * 100), ldp.RandomizedResponse(3, 7.0), classes=classes, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        given(classes * 100),
+        ldp.RandomizedResponse(3, 7.0),
+        classes=classes,
+        noise=ldp.SeededNoise(0),
+    )
     assert np.mean(outputs(noisy) == np.arange(300) % 3) > 0.99
     with pytest.raises(ldp.InvalidInput, match="one of the 3 declared classes"):
-        ldp.privatize(given([classes[1] + 1, 5, 5]), ldp.RandomizedResponse(3, 7.0), classes=classes)
+        ldp.privatize(
+            given([classes[1] + 1, 5, 5]), ldp.RandomizedResponse(3, 7.0), classes=classes
+        )
 
 
 @pytest.mark.parametrize("classes", [[1, "1"], ["a", True, "True"], [1.5, "1.5"]])
@@ -762,9 +1029,15 @@ def test_classes_that_are_written_alike_are_refused(classes):
 
 def test_labels_of_32_bits_are_their_nearest_classes(ledger):
     classes = [0.1, 0.2, 0.3, 0.4, 0.5]
-    noisy = ldp.privatize(np.array(classes * 20, np.float32), ldp.RandomizedResponse(5, 9.0), classes=classes, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.array(classes * 20, np.float32),
+        ldp.RandomizedResponse(5, 9.0),
+        classes=classes,
+        noise=ldp.SeededNoise(0),
+    )
     assert np.mean(outputs(noisy) == np.arange(100) % 5) > 0.9
-    with pytest.raises(ldp.InvalidInput, match="one of the 2 declared"):  # one number of 32 bits would be both
+    # one number of 32 bits would be both
+    with pytest.raises(ldp.InvalidInput, match="one of the 2 declared"):
         ldp.privatize(np.float32([0.1]), ldp.RandomizedResponse(2, 1.0), classes=[0.1, 0.1 + 1e-12])
 
 
@@ -782,12 +1055,15 @@ BIG = [2**63 + i for i in range(999)]
     [
         lambda start: [*(value + start for value in BIG), 7],
         lambda start: [*((value + start, -1) for value in BIG), (7, -1)],
-        lambda start: pd.DataFrame({"a": np.array([*BIG, 7], np.uint64) + np.uint64(start), "b": range(1000)}),
+        lambda start: pd.DataFrame(
+            {"a": np.array([*BIG, 7], np.uint64) + np.uint64(start), "b": range(1000)}
+        ),
     ],
     ids=["list", "tuples", "data frame"],
 )
 def test_large_ids_of_other_rows_are_another_request(ledger, ids_of):
-    # NumPy joins them with the others as floats, in which 2^63 and the thousand numbers after it are equal
+    # NumPy joins them with the others as floats, in which 2^63 and the thousand numbers after it
+    # are equal
     first = ldp.privatize(LABELS, RR, dataset="d", ids=ids_of(0), ledger=ledger)
     other = ldp.privatize(LABELS, RR, dataset="d", ids=ids_of(1000), ledger=ledger)
     assert first.receipts != other.receipts
@@ -809,7 +1085,9 @@ def test_large_ids_of_other_rows_are_another_request(ledger, ids_of):
     ids=["objects", "Int64", "numbers and text", "bytes", "bytes of pandas", "bytes of Arrow"],
 )
 def test_a_repeat_reads_ids_of_every_type(ledger, ids):
-    first, again = (ldp.privatize(LABELS, RR, dataset="d", ids=ids, ledger=ledger) for _ in range(2))
+    first, again = (
+        ldp.privatize(LABELS, RR, dataset="d", ids=ids, ledger=ledger) for _ in range(2)
+    )
     assert again.receipts == first.receipts
     for noisy in (first, again):
         np.testing.assert_array_equal(outputs(noisy.by_id(ids)), outputs(first))
@@ -819,11 +1097,27 @@ def test_a_repeat_reads_ids_of_every_type(ledger, ids):
 def test_a_path_names_a_ledger(tmp_path):
     where = str(tmp_path / "ledger.db")
     noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=where)
-    model = ldp.LabelDPClassifier(epsilon=1.0, law=RR, dataset="e", ledger=where, n_stages=1).fit(np.zeros((1000, 1)), LABELS, ids=IDS)
-    assert ldp.LabelDPClassifier(ledger=where).fit(np.zeros((1000, 1)), model.noisy_labels_).privacy_.recorded
+    model = ldp.LabelDPClassifier(epsilon=1.0, law=RR, dataset="e", ledger=where, n_stages=1).fit(
+        np.zeros((1000, 1)), LABELS, ids=IDS
+    )
+    assert (
+        ldp.LabelDPClassifier(ledger=where)
+        .fit(np.zeros((1000, 1)), model.noisy_labels_)
+        .privacy_.recorded
+    )
     query = ldp.aggregates.Histogram(5, 1.0, 1)
-    ldp.aggregate(LABELS, query, groups=np.zeros(1000, int), classes=range(5), dataset="f", ids=IDS, ledger=where)
-    assert noisy.privacy.recorded and [ldp.Ledger(where).spent(name, "label") for name in "def"] == [1.0, 1.0, 1.0]
+    ldp.aggregate(
+        LABELS,
+        query,
+        groups=np.zeros(1000, int),
+        classes=range(5),
+        dataset="f",
+        ids=IDS,
+        ledger=where,
+    )
+    assert noisy.privacy.recorded and [
+        ldp.Ledger(where).spent(name, "label") for name in "def"
+    ] == [1.0, 1.0, 1.0]
     with pytest.raises(ldp.InvalidInput, match=r"ledger=labeldp\.Ledger"):
         ldp.privatize(LABELS, RR, dataset="d", ledger=3)
 
@@ -837,13 +1131,22 @@ def test_a_law_is_a_law(law):
 def test_a_huge_epsilon_is_warned_of(ledger):
     with pytest.warns(LargeEpsilonWarning, match="0.999955"):
         ldp.privatize([0, 1], ldp.RandomizedResponse(2, 10.0))
-    with pytest.warns(LargeEpsilonWarning, match=r"whoever knows all other labels tells which of two a label is .* up to 0.999955"):
+    with pytest.warns(
+        LargeEpsilonWarning,
+        match=r"whoever knows all other labels tells which of two a label is .* up to 0.999955",
+    ):
         ldp.aggregate([0, 1], ldp.aggregates.Histogram(2, 10.0, 1), groups=[0, 0], classes=range(2))
-    with pytest.warns(LargeEpsilonWarning, match="An epsilon of 1000 protects nothing: the labels come out practically in the clear"):
+    with pytest.warns(
+        LargeEpsilonWarning,
+        match="An epsilon of 1000 protects nothing: the labels come out practically in the clear",
+    ):
         ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1000.0))
     with pytest.warns(LargeEpsilonWarning, match="the answers come out practically exact"):
-        ldp.aggregate([0, 1], ldp.aggregates.Histogram(2, 100.0, 1), groups=[0, 0], classes=range(2))
-    with pytest.warns(LargeEpsilonWarning, match="next to nothing"):  # four rows a unit: each label is drawn at 10
+        ldp.aggregate(
+            [0, 1], ldp.aggregates.Histogram(2, 100.0, 1), groups=[0, 0], classes=range(2)
+        )
+    # four rows a unit: each label is drawn at 10
+    with pytest.warns(LargeEpsilonWarning, match="next to nothing"):
         ldp.privatize([0, 1], ldp.RandomizedResponse(2, 40.0), unit=[0, 1], max_rows_per_unit=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error", LargeEpsilonWarning)
@@ -858,7 +1161,8 @@ def test_a_spent_budget_advises_a_name_for_other_data(ledger):
 
 
 def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledger, monkeypatch):
-    """Secret, pin, rows and charge, then their folder; which rows are drawn; what came out; the secret's end. SQLite's own come on top."""
+    """Secret, pin, rows and charge, then their folder; which rows are drawn; what came out; the
+    secret's end. SQLite's own come on top."""
     counted = {"fsync": 0, "connect": 0}
     for home, name in ((os, "fsync"), (sqlite3, "connect")):
         real = getattr(home, name)
@@ -871,20 +1175,39 @@ def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledge
     for dataset in ("first", "second"):  # the first charge makes the ledger and its folders
         counted.update(fsync=0, connect=0)
         people = [f"{dataset} person {i}" for i in IDS]
-        ldp.privatize(LABELS, ldp.RandomizedResponse(5, 1.0), classes=range(5), dataset=dataset, ids=people, ledger=ledger)
+        ldp.privatize(
+            LABELS,
+            ldp.RandomizedResponse(5, 1.0),
+            classes=range(5),
+            dataset=dataset,
+            ids=people,
+            ledger=ledger,
+        )
     assert counted == {"fsync": 12, "connect": 5}, (
-        "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, other names, charge, stages, settle"
+        "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, other names, charge, stages,"
+        " settle"
     )
 
 
 @pytest.mark.parametrize(
     "made",
-    [list, np.array, pa.array, lambda names: pa.table({"name": names}), lambda names: [(name, 1) for name in names]],
+    [
+        list,
+        np.array,
+        pa.array,
+        lambda names: pa.table({"name": names}),
+        lambda names: [(name, 1) for name in names],
+    ],
     ids=["list", "array", "arrow", "table", "tuples"],
 )
 def test_rows_within_the_cap_are_counted_in_units_of_any_kind(made):
     def within(unit, cap):
         return RowIds(None, unit).within(cap, 8)
 
-    assert [within(made(["a"] * 5 + ["b"] * 2 + ["c"]), cap) for cap in (1, 2, 3, 9)] == [3, 5, 6, 8]
+    assert [within(made(["a"] * 5 + ["b"] * 2 + ["c"]), cap) for cap in (1, 2, 3, 9)] == [
+        3,
+        5,
+        6,
+        8,
+    ]
     assert within(None, 1) == within([["a"] * 8, ["b"] * 8], 1) == within("ab", 1) == 8

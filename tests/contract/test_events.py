@@ -25,7 +25,10 @@ def test_rows_of_a_unit_never_exceed_it(epsilon: float, rows: int) -> None:
     assert share > epsilon / rows * (1 - 1e-15)
 
 
-@pytest.mark.parametrize(("epsilon", "rows"), [(math.nan, 1), (math.inf, 1), (0.0, 1), (-1.0, 1), (1.0, 0), (1.0, 1.5), (5e-324, 2)])
+@pytest.mark.parametrize(
+    ("epsilon", "rows"),
+    [(math.nan, 1), (math.inf, 1), (0.0, 1), (-1.0, 1), (1.0, 0), (1.0, 1.5), (5e-324, 2)],
+)
 def test_shares_that_are_none(epsilon: float, rows: int) -> None:
     with pytest.raises(InvalidInput, match="Expected"):
         events.per_row_epsilon(epsilon, rows)
@@ -49,7 +52,10 @@ def test_json_form_is_kept() -> None:
     kept = {
         full: 1.0,
         '{"event":"label-draw","law":{},"epsilon":0.5}': 0.5,
-        '{"event":"aggregate","query":{"query":"vote"},"epsilon":0.5,"delta":1e-06,"unit":"row","max_rows_per_unit":2}': 0.5,
+        (
+            '{"event":"aggregate","query":{"query":"vote"},"epsilon":0.5,"delta":1e-06,'
+            '"unit":"row","max_rows_per_unit":2}'
+        ): (0.5),
     }
     for text, epsilon in kept.items():
         assert events.event_of(json.loads(text)).epsilon == epsilon

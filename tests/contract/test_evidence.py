@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NoisyLabels: a sequence of rows whose evidence multiplies, whose spend composes, and which survives a file."""
+"""NoisyLabels: a sequence of rows whose evidence multiplies, whose spend composes, and which
+survives a file."""
 
 import itertools
 import math
@@ -29,17 +30,36 @@ LAWS = [
 def draw(law, n=200, seed=0, **options):
     rng = np.random.default_rng(seed)
     prior = rng.dirichlet(np.ones(law.n_classes), n) if law.uses_prior else None
-    return ldp.privatize(rng.integers(law.n_classes, size=n), law, prior=prior, noise=ldp.SeededNoise(seed), **options)
+    return ldp.privatize(
+        rng.integers(law.n_classes, size=n),
+        law,
+        prior=prior,
+        noise=ldp.SeededNoise(seed),
+        **options,
+    )
 
 
 def receipt(run_id, epsilon=1.0, **fields):
-    facts = {"dataset": "d", "column": "y", "unit": "row", "max_rows_per_unit": 1, "recorded": True, "secure": True}
+    facts = {
+        "dataset": "d",
+        "column": "y",
+        "unit": "row",
+        "max_rows_per_unit": 1,
+        "recorded": True,
+        "secure": True,
+    }
     return Receipt(run_id=run_id, epsilon=epsilon, **(facts | fields))
 
 
 def noisy_of(run_id, ids, epsilon=1.0, explicit=True, **fields):
     law = ldp.RandomizedResponse(3, epsilon)
-    block = Block(law, np.zeros(len(ids), np.int32), {}, np.arange(len(ids)), receipt(run_id, epsilon, **fields))
+    block = Block(
+        law,
+        np.zeros(len(ids), np.int32),
+        {},
+        np.arange(len(ids)),
+        receipt(run_id, epsilon, **fields),
+    )
     return NoisyLabels(len(ids), (0, 1, 2), (block,), np.asarray(ids), explicit)
 
 
@@ -52,7 +72,9 @@ def test_likelihood_has_row_maximum_one_and_picks_rows(law):
     rows = np.array([5, 3, 3, 199])
     np.testing.assert_array_equal(noisy.likelihood(rows), likelihood[rows])
     np.testing.assert_array_equal(noisy[rows].likelihood(), likelihood[rows])
-    np.testing.assert_array_equal(noisy[likelihood[:, 0] == 1].likelihood(), likelihood[likelihood[:, 0] == 1])
+    np.testing.assert_array_equal(
+        noisy[likelihood[:, 0] == 1].likelihood(), likelihood[likelihood[:, 0] == 1]
+    )
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
@@ -61,7 +83,11 @@ def test_file_gives_back_the_same_evidence(law, tmp_path):
     noisy.save(tmp_path / "noisy.parquet")
     again = NoisyLabels.load(tmp_path / "noisy.parquet")
     np.testing.assert_array_equal(again.log_likelihood(), noisy.log_likelihood())
-    assert again.receipts == noisy.receipts and again.privacy == noisy.privacy and again.classes == noisy.classes
+    assert (
+        again.receipts == noisy.receipts
+        and again.privacy == noisy.privacy
+        and again.classes == noisy.classes
+    )
     assert pickle.loads(pickle.dumps(noisy)).receipts == noisy.receipts
 
 
@@ -79,7 +105,9 @@ def test_a_damaged_file_is_refused(tmp_path):
     table = draw(LAWS[0]).to_table()
     with pytest.raises(ldp.InvalidInput, match="format"):
         NoisyLabels.from_table(table.replace_schema_metadata(None))
-    other = table.set_column(table.column_names.index("evidence_0"), "evidence_0", draw(LAWS[1]).to_table()["evidence_0"])
+    other = table.set_column(
+        table.column_names.index("evidence_0"), "evidence_0", draw(LAWS[1]).to_table()["evidence_0"]
+    )
     with pytest.raises(ldp.InvalidInput, match="bytes of evidence"):
         NoisyLabels.from_table(other)
 
@@ -88,7 +116,11 @@ def test_independent_draws_multiply_and_one_draw_never_counts_twice():
     first, second = draw(LAWS[0]), draw(LAWS[1], seed=1)
     both = first.combine(second)
     expected = first.log_likelihood(dtype="float64") + second.log_likelihood(dtype="float64")
-    np.testing.assert_allclose(both.log_likelihood(dtype="float64"), expected - expected.max(axis=1, keepdims=True), atol=1e-12)
+    np.testing.assert_allclose(
+        both.log_likelihood(dtype="float64"),
+        expected - expected.max(axis=1, keepdims=True),
+        atol=1e-12,
+    )
     with pytest.raises(ldp.InvalidInput, match="twice"):
         both.combine(first)
     with pytest.raises(ldp.InvalidInput, match="same rows"):
@@ -99,7 +131,9 @@ def test_posterior_is_prior_times_likelihood():
     noisy = draw(LAWS[0])
     prior = np.random.default_rng(1).dirichlet(np.ones(4), 200)
     expected = prior * noisy.likelihood(dtype="float64")
-    np.testing.assert_allclose(noisy.posterior(prior), expected / expected.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(
+        noisy.posterior(prior), expected / expected.sum(axis=1, keepdims=True)
+    )
     np.testing.assert_allclose(noisy.posterior().sum(axis=1), 1)
 
 
@@ -122,7 +156,11 @@ def test_hard_labels_under_a_prior_of_zeros_are_those_of_the_likelihood():
     noisy = draw(ldp.RandomizedResponse(4, 20.0))
     prior = np.ones((200, 4))
     prior[::2] = 0
-    assert noisy.hard_codes(prior).tolist() == noisy.posterior(prior).argmax(axis=1).tolist() == noisy.hard_codes().tolist()
+    assert (
+        noisy.hard_codes(prior).tolist()
+        == noisy.posterior(prior).argmax(axis=1).tolist()
+        == noisy.hard_codes().tolist()
+    )
 
 
 def test_rows_without_a_draw_have_a_hard_label_too():
@@ -132,7 +170,9 @@ def test_rows_without_a_draw_have_a_hard_label_too():
 
 def test_ties_do_not_favour_a_class():
     n = 20_000
-    noisy = ldp.privatize(np.zeros(n, int), ldp.SubsetSelection(6, 0.01, size=3), noise=ldp.SeededNoise(5))
+    noisy = ldp.privatize(
+        np.zeros(n, int), ldp.SubsetSelection(6, 0.01, size=3), noise=ldp.SeededNoise(5)
+    )
     members = noisy.blocks[0].law.members(noisy.blocks[0].outputs, {})
     codes = noisy.hard_codes()
     assert members[np.arange(n), codes].all()
@@ -143,32 +183,45 @@ def test_ties_do_not_favour_a_class():
 
 
 def test_a_released_label_is_the_hard_label_in_any_company():
-    """Also where the prior left one candidate, so that all classes are equally likely, and with rows of other draws beside it."""
+    """Also where the prior left one candidate, so that all classes are equally likely, and with
+    rows of other draws beside it."""
     prior = np.tile([0.97, 0.01, 0.01, 0.01], (50, 1))
     prior[-1] = 0.25  # a draw in which no row tells anything is refused
-    constant = ldp.privatize(np.full(50, 2), ldp.RRWithPrior(4, 0.1), prior=prior, noise=ldp.SeededNoise(0))
+    constant = ldp.privatize(
+        np.full(50, 2), ldp.RRWithPrior(4, 0.1), prior=prior, noise=ldp.SeededNoise(0)
+    )
     other = ldp.privatize(np.full(50, 2), ldp.RandomizedResponse(4, 0.1), noise=ldp.SeededNoise(1))
     assert (constant.hard_codes()[:-1] == 0).all()
     both = ldp.concat([constant, other])
-    assert np.array_equal(both.hard_codes(), np.concatenate([constant.hard_codes(), other.hard_codes()]))
+    assert np.array_equal(
+        both.hard_codes(), np.concatenate([constant.hard_codes(), other.hard_codes()])
+    )
     assert np.array_equal(both[::-1].hard_codes(), both.hard_codes()[::-1])
 
 
 def test_hard_gives_class_values():
-    noisy = ldp.privatize(["b", "a", "b"], ldp.RandomizedResponse(2, 700.0), classes=["a", "b"], noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        ["b", "a", "b"],
+        ldp.RandomizedResponse(2, 700.0),
+        classes=["a", "b"],
+        noise=ldp.SeededNoise(0),
+    )
     assert noisy.hard().tolist() == ["b", "a", "b"]
     assert noisy.hard(prior=[1.0, 0.0]).tolist() == ["a", "a", "a"]
 
 
 def test_hard_gives_large_numbers_as_they_are():
     classes = [2**63 + 1, 2**63, 5]
-    noisy = ldp.privatize(classes, ldp.RandomizedResponse(3, 30.0), classes=classes, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        classes, ldp.RandomizedResponse(3, 30.0), classes=classes, noise=ldp.SeededNoise(0)
+    )
     assert noisy.hard().tolist() == noisy.released().tolist() == classes
 
 
 @pytest.mark.parametrize("law", LAWS[:2], ids=lambda law: law.name)
 def test_debias_is_exactly_unbiased_over_the_law(law):
-    """Every possible output once, weighted by its exact probability: the expectation is the true loss."""
+    """Every possible output once, weighted by its exact probability: the expectation is the true
+    loss."""
     matrix = law.matrix(exact=True)
     outputs = law.outputs()
     if outputs.ndim == 2:
@@ -179,7 +232,9 @@ def test_debias_is_exactly_unbiased_over_the_law(law):
     losses = np.array([0.3, 1.7, -0.4, 2.0])
     estimates = noisy.debias(np.broadcast_to(losses, (m, 4)))
     for label in range(law.n_classes):
-        expected = sum(Fraction(p) * Fraction(e) for p, e in zip(matrix[label], estimates, strict=True))
+        expected = sum(
+            Fraction(p) * Fraction(e) for p, e in zip(matrix[label], estimates, strict=True)
+        )
         assert float(expected) == pytest.approx(losses[label], abs=1e-12)
 
 
@@ -193,7 +248,8 @@ def test_debias_refuses_laws_that_cannot_be_inverted(law):
 def test_debias_refuses_losses_that_are_no_numbers(value):
     losses = np.zeros((200, 4))
     losses[7, 1] = value
-    with pytest.raises(ldp.InvalidInput, match="finite losses"):  # the law was said to have no estimator
+    # the law was said to have no estimator
+    with pytest.raises(ldp.InvalidInput, match="finite losses"):
         draw(ldp.RandomizedResponse(4, 1.0)).debias(losses)
 
 
@@ -262,20 +318,27 @@ def test_ids_that_a_type_does_not_hold_are_none_of_its_ids(ids, known, wanted):
 
 def test_ids_of_several_types_name_rows_in_memory_as_in_a_ledger(tmp_path):
     pd = pytest.importorskip("pandas")
-    ids, ledger = pd.DataFrame({"shop": [f"s{i // 5}" for i in range(200)], "visit": np.arange(200) % 5}), ldp.Ledger(tmp_path / "l.db")
+    ids, ledger = (
+        pd.DataFrame({"shop": [f"s{i // 5}" for i in range(200)], "visit": np.arange(200) % 5}),
+        ldp.Ledger(tmp_path / "l.db"),
+    )
     noisy = ldp.privatize(np.arange(200) % 4, LAWS[0], dataset="d", ids=ids, ledger=ledger)
     again = ldp.concat([noisy[150:], noisy[:150]])
     assert again.privacy == noisy.looked_up(ledger).privacy and noisy.privacy.evidence == "proven"
     with pytest.raises(ldp.InvalidInput, match="evidence twice"):
         ldp.concat([noisy, noisy[:1]])
     noisy.save(tmp_path / "noisy.parquet")
-    assert NoisyLabels.load(tmp_path / "noisy.parquet")[::-1].looked_up(ledger).privacy == noisy.privacy
+    assert (
+        NoisyLabels.load(tmp_path / "noisy.parquet")[::-1].looked_up(ledger).privacy
+        == noisy.privacy
+    )
 
 
 @pytest.mark.parametrize(
     ("labels", "facts", "said"),
     [
-        ([0, 1], {"max_rows_per_unit": 0}, "max_rows_per_unit >= 1"),  # it was declared as "0-label-DP"
+        # it was declared as "0-label-DP"
+        ([0, 1], {"max_rows_per_unit": 0}, "max_rows_per_unit >= 1"),
         ([0, 1], {"max_rows_per_unit": -3}, "max_rows_per_unit >= 1"),
         ([0, 1], {"max_rows_per_unit": 1.5}, "max_rows_per_unit >= 1"),
         ([0, 1], {"unit": ""}, "unit to be 'row'"),
@@ -294,7 +357,9 @@ def test_labels_of_another_mechanism_are_declared_in_full(labels, facts, said):
 
 def test_declared_labels_are_kept_in_a_file_whatever_numbers_declare_them(tmp_path):
     law = ldp.RandomizedResponse(2, 1.0)
-    NoisyLabels.from_labels(np.array([[3], [4]]), law, np.array([3, 4]), max_rows_per_unit=np.int64(2)).save(tmp_path / "a.parquet")
+    NoisyLabels.from_labels(
+        np.array([[3], [4]]), law, np.array([3, 4]), max_rows_per_unit=np.int64(2)
+    ).save(tmp_path / "a.parquet")
     noisy = NoisyLabels.load(tmp_path / "a.parquet")
     assert noisy.privacy.epsilon == 2.0 and noisy.hard().tolist() == [3, 4]
     with pytest.raises(ldp.InvalidInput, match="law that releases"):

@@ -19,7 +19,9 @@ def test_an_id_hashes_alike_whatever_stands_beside_it():
     long = np.array(["a", "bb", "a much longer id than the others"])
     np.testing.assert_array_equal(public_hash("s", long)[:2], public_hash("s", long[:2]))
     np.testing.assert_array_equal(public_hash("s", long.astype(object)), public_hash("s", long))
-    np.testing.assert_array_equal(public_hash("s", np.arange(5, dtype=np.int32)), public_hash("s", np.arange(5)))
+    np.testing.assert_array_equal(
+        public_hash("s", np.arange(5, dtype=np.int32)), public_hash("s", np.arange(5))
+    )
 
 
 def test_different_ids_and_salts_hash_apart():
@@ -33,7 +35,11 @@ def test_different_ids_and_salts_hash_apart():
 
 def test_a_set_digest_of_pairs_sees_who_belongs_to_whom():
     ids, units, found = np.arange(6), np.array(["a", "a", "b", "b", "c", "c"]), []
-    for order, whose in ((np.arange(6), units), (np.arange(6)[::-1], units), (np.arange(6), np.roll(units, 1))):
+    for order, whose in (
+        (np.arange(6), units),
+        (np.arange(6)[::-1], units),
+        (np.arange(6), np.roll(units, 1)),
+    ):
         digest = SetDigest()
         digest.update(ids[order], whose[order])
         found.append(digest.hexdigest())
@@ -66,10 +72,24 @@ def digest_of(*ids: object) -> str:
 
 def test_hashes_are_what_they_were():
     """Kept releases are found again by these: they break ties and name sets."""
-    words = [0xE4C1EA7F6DBE27E5, 0xC0EA6C7DB285ABC2, 0x60A7F2C3B7D5EB1F, 0x716C49BF0CF391C9, 0xE981E940E712DB7D, 0xC03647A1BB6C3752]
+    words = [
+        0xE4C1EA7F6DBE27E5,
+        0xC0EA6C7DB285ABC2,
+        0x60A7F2C3B7D5EB1F,
+        0x716C49BF0CF391C9,
+        0xE981E940E712DB7D,
+        0xC03647A1BB6C3752,
+    ]
     assert public_hash("s", np.array(TEXTS)).tolist() == words
-    assert public_hash("s", np.array([0, -1, 2**40])).tolist() == [0xE4C1EA7F6DBE27E5, 0x69BAE1F76130A35E, 0x4EC50F9675A59233]
-    assert public_hash("s", np.array([["a", "bc"], ["ab", "c"]])).tolist() == [0x4FE28CF9C74742BA, 0xB68DA16DB895ED3A]
+    assert public_hash("s", np.array([0, -1, 2**40])).tolist() == [
+        0xE4C1EA7F6DBE27E5,
+        0x69BAE1F76130A35E,
+        0x4EC50F9675A59233,
+    ]
+    assert public_hash("s", np.array([["a", "bc"], ["ab", "c"]])).tolist() == [
+        0x4FE28CF9C74742BA,
+        0xB68DA16DB895ED3A,
+    ]
     found = SetDigest()
     found.update(np.array(TEXTS))
     assert found.hexdigest() == "000000000000000676d06c58b1304fbbb656dfa76323866e"
@@ -87,13 +107,20 @@ def arrow_forms(values: list[str]) -> list[object]:
         whole.cast(pa.binary()),
         whole.dictionary_encode(),
         pa.chunked_array([whole[:cut], whole[cut:]], pa.string()),
-        pa.chunked_array([whole[:cut].dictionary_encode(), whole[cut:].dictionary_encode()], pa.dictionary(pa.int32(), pa.string())),
+        pa.chunked_array(
+            [whole[:cut].dictionary_encode(), whole[cut:].dictionary_encode()],
+            pa.dictionary(pa.int32(), pa.string()),
+        ),
         pa.concat_arrays([pa.array(["before"]), whole, pa.array(["behind"])])[1:-1],
     ]
 
 
 texts = st.lists(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=100).map(lambda text: text.rstrip("\0")), min_size=1, max_size=30
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=100).map(
+        lambda text: text.rstrip("\0")
+    ),
+    min_size=1,
+    max_size=30,
 )
 
 
@@ -109,7 +136,9 @@ def test_arrow_integers_hash_as_the_same_numbers_in_numpy(values):
     expected = public_hash("s", np.array(values, np.int64))
     for kind in (pa.int32(), pa.int64()):
         np.testing.assert_array_equal(public_hash("s", pa.array(values, kind)), expected)
-        np.testing.assert_array_equal(public_hash("s", pa.array(values, kind).dictionary_encode()), expected)
+        np.testing.assert_array_equal(
+            public_hash("s", pa.array(values, kind).dictionary_encode()), expected
+        )
 
 
 def test_many_rows_hash_as_they_do_alone():
@@ -134,8 +163,17 @@ def test_composite_ids_are_their_columns(values):
     numbers, text = np.arange(len(values)), pa.array(values)
     both = np.column_stack([numbers.astype(np.str_), np.array(values)])
     as_text = pa.array(numbers).cast(pa.string())
-    assert digest_of(both) == digest_of(as_text, text) == digest_of([as_text, text]) == digest_of(pa.table({"a": as_text, "b": text}))
-    assert digest_of(numbers, text) == digest_of(numbers, np.array(values)) == digest_of([pa.array(numbers), text])
+    assert (
+        digest_of(both)
+        == digest_of(as_text, text)
+        == digest_of([as_text, text])
+        == digest_of(pa.table({"a": as_text, "b": text}))
+    )
+    assert (
+        digest_of(numbers, text)
+        == digest_of(numbers, np.array(values))
+        == digest_of([pa.array(numbers), text])
+    )
 
 
 def test_a_record_of_bytes_belongs_to_its_row():
@@ -145,7 +183,15 @@ def test_a_record_of_bytes_belongs_to_its_row():
     turned = np.roll(side, 1, axis=0)
     wider = np.hstack([side, np.zeros((6, 1), np.uint8)])  # NULs count
     assert digest_of(ids, side) == digest_of(ids[::-1], side[::-1])
-    assert len({digest_of(ids, other) for other in (side, changed, turned, wider, side[:, :8], side[:, :0])}) == 6
+    assert (
+        len(
+            {
+                digest_of(ids, other)
+                for other in (side, changed, turned, wider, side[:, :8], side[:, :0])
+            }
+        )
+        == 6
+    )
 
 
 def test_parts_of_a_set_add_up_to_the_set():
@@ -161,7 +207,10 @@ def test_parts_of_a_set_add_up_to_the_set():
     for part in parts[:0:-2]:
         again.merge(part)
     assert whole.hexdigest() == again.hexdigest() == digest_of(ids)
-    assert (whole.count, whole.sums.tolist()) == (1000, SetDigest.words(ids).sum(axis=0, dtype=np.uint64).tolist())
+    assert (whole.count, whole.sums.tolist()) == (
+        1000,
+        SetDigest.words(ids).sum(axis=0, dtype=np.uint64).tolist(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,8 +245,13 @@ def test_rounding_is_directed(value):
 
 
 def test_a_set_of_numbers_is_named_by_the_numbers_alone() -> None:
-    """2^64 - 1 has the bits of -1; the hash of ties, which released labels depend on, has always taken them for one."""
-    small, large, negative = np.array([3, 2**62]), np.array([2**64 - 1, 2**63], np.uint64), np.array([-1, -(2**63)])
+    """2^64 - 1 has the bits of -1; the hash of ties, which released labels depend on, has always
+    taken them for one."""
+    small, large, negative = (
+        np.array([3, 2**62]),
+        np.array([2**64 - 1, 2**63], np.uint64),
+        np.array([-1, -(2**63)]),
+    )
 
     def name(*columns: object) -> str:
         made = SetDigest()

@@ -29,18 +29,27 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "a folder" / "l%?#.sqlite")
 
 
-def charge(ledger: Ledger, epsilon: float = 1.0, dataset: str = "clicks", column: str = "label", **facts: Any) -> Receipt:
+def charge(
+    ledger: Ledger,
+    epsilon: float = 1.0,
+    dataset: str = "clicks",
+    column: str = "label",
+    **facts: Any,
+) -> Receipt:
     unit = facts.get("unit", "row")
     event = LabelDraw({"law": "rr", "n_classes": 3}, epsilon, unit=unit).to_dict()
     given = {"event": event, "identity": "request", "run_id": new_run_id()} | facts
     return runs.charge(ledger, dataset=dataset, column=column, epsilon=epsilon, **given)
 
 
-# Budgets ---------------------------------------------------------------------------------------------------------------------------
+# Budgets
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_charge_is_refused_beforehand_and_nothing_is_written(ledger: Ledger) -> None:
-    wanted = Spending("clicks", "label", 1.0, LabelDraw({"law": "rr"}, 1.0).to_dict(), "request", new_run_id())
+    wanted = Spending(
+        "clicks", "label", 1.0, LabelDraw({"law": "rr"}, 1.0).to_dict(), "request", new_run_id()
+    )
     ledger.require(wanted)
     with pytest.raises(BudgetExceeded):
         Ledger(ledger.location, budget=0.5).require(wanted)
@@ -48,7 +57,8 @@ def test_a_charge_is_refused_beforehand_and_nothing_is_written(ledger: Ledger) -
     result = ledger.run_dir("0" * 32) / "release.parquet"
     result.parent.mkdir(mode=0o700, parents=True)
     result.write_bytes(b"")
-    with pytest.raises(LedgerError, match="every run that has results"):  # before hours of training, not after
+    # before hours of training, not after
+    with pytest.raises(LedgerError, match="every run that has results"):
         ledger.require(wanted)
     assert not ledger.exists()
 
@@ -57,7 +67,10 @@ def test_three_charges_of_a_tenth_are_three_tenths(ledger: Ledger) -> None:
     bounded = Ledger(ledger.location, budget=0.3)
     for spent, remaining in ((0.1, 0.2), (0.2, 0.1), (0.3, 0.0)):
         charge(bounded, 0.1)
-        assert (ledger.spent("clicks", "label"), ledger.remaining("clicks", "label")) == (spent, remaining)
+        assert (ledger.spent("clicks", "label"), ledger.remaining("clicks", "label")) == (
+            spent,
+            remaining,
+        )
     with pytest.raises(BudgetExceeded):
         charge(bounded, 1e-300)
     assert ledger.spent("clicks", "label") == 0.3
@@ -70,7 +83,14 @@ def test_refusal_says_what_remains_where_and_what_to_do(ledger: Ledger) -> None:
     charge(Ledger(ledger.location, budget=1.0), 0.75)
     with pytest.raises(BudgetExceeded) as caught:
         charge(ledger, 0.5)
-    for part in ("epsilon <= 0.25", "budget 1.0", "epsilon=0.5", str(ledger.location), "set_budget('clicks', 'label', 1.25)", COMMAND):
+    for part in (
+        "epsilon <= 0.25",
+        "budget 1.0",
+        "epsilon=0.5",
+        str(ledger.location),
+        "set_budget('clicks', 'label', 1.25)",
+        COMMAND,
+    ):
         assert part in str(caught.value)
     assert len(ledger.runs()) == 1
     ledger.set_budget("clicks", "label", 1.25)
@@ -78,7 +98,9 @@ def test_refusal_says_what_remains_where_and_what_to_do(ledger: Ledger) -> None:
     assert ledger.remaining("clicks", "label") == 0.0
 
 
-def test_a_printed_command_works_on_the_ledger_that_it_is_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_printed_command_works_on_the_ledger_that_it_is_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "the ledger.sqlite"
     ledger, own = Ledger(place), f"{COMMAND} --ledger '{place}'"
     charge(Ledger(place, budget=1.0), 0.75)
@@ -87,10 +109,15 @@ def test_a_printed_command_works_on_the_ledger_that_it_is_about(tmp_path: Path, 
         with pytest.raises(BudgetExceeded) as caught:
             charge(ledger, 0.5)
         assert f"`{command}`" in str(caught.value) and f"`{command}`" in caught.value.cli
-    assert Ledger("postgresql://a:secret@host/db").command("spent") == "labeldp ledger spent --ledger postgresql://a@host/db"
+    assert (
+        Ledger("postgresql://a:secret@host/db").command("spent")
+        == "labeldp ledger spent --ledger postgresql://a@host/db"
+    )
 
 
-def test_first_charge_without_a_budget_sets_it_and_says_so(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_first_charge_without_a_budget_sets_it_and_says_so(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
     assert ledger.budget_of("clicks", "label") is None
     assert ledger.remaining("clicks", "label") == math.inf
     with caplog.at_level(logging.WARNING, "labeldp"):
@@ -158,14 +185,20 @@ def test_sums_are_exact_and_rounded_up(ledger: Ledger) -> None:
         charge(ledger, 1.7e308)
 
 
-# Runs ------------------------------------------------------------------------------------------------------------------------------
+# Runs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_run_from_charge_to_settling(ledger: Ledger) -> None:
     receipt = charge(ledger, identity="x", max_rows_per_unit=3, unit="user", delta=1e-9)
     assert receipt.recorded
     assert receipt.secure
-    assert (receipt.unit, receipt.max_rows_per_unit, receipt.epsilon, receipt.delta) == ("user", 3, 1.0, 1e-9)
+    assert (receipt.unit, receipt.max_rows_per_unit, receipt.epsilon, receipt.delta) == (
+        "user",
+        3,
+        1.0,
+        1e-9,
+    )
     run = ledger.find("clicks", "label", "x")
     assert run is not None
     assert (run.state, run.receipt, run.artefact, run.settled_at) == ("charged", receipt, "", "")
@@ -235,7 +268,8 @@ def test_run_dir_is_beside_the_ledger(ledger: Ledger) -> None:
             ledger.run_dir(bad)
 
 
-# Refusals --------------------------------------------------------------------------------------------------------------------------
+# Refusals
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -299,12 +333,19 @@ def test_locations_that_are_none(location: object) -> None:
         Ledger(location)
 
 
-# The value and its file ------------------------------------------------------------------------------------------------------------
+# The value and its file
+# --------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_is_a_value(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_ledger_is_a_value(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     receipt = charge(ledger)
-    for twin in (copy.deepcopy(ledger), pickle.loads(pickle.dumps(ledger)), Ledger(str(ledger.location))):
+    for twin in (
+        copy.deepcopy(ledger),
+        pickle.loads(pickle.dumps(ledger)),
+        Ledger(str(ledger.location)),
+    ):
         assert twin == ledger
         assert twin.runs()[0].receipt == receipt
     monkeypatch.chdir(tmp_path)
@@ -314,7 +355,12 @@ def test_a_ledger_is_a_value(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_reading_makes_no_file(ledger: Ledger) -> None:
-    assert (ledger.spent("a", "b"), ledger.runs(), ledger.history(), ledger.find("a", "b", "c")) == (0, [], [], None)
+    assert (
+        ledger.spent("a", "b"),
+        ledger.runs(),
+        ledger.history(),
+        ledger.find("a", "b", "c"),
+    ) == (0, [], [], None)
     with pytest.raises(LedgerError, match="no such file"):
         ledger.verify()
     assert not Path(ledger.location).parent.exists()
@@ -342,7 +388,9 @@ def test_default_ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_clock_going_back_is_harmless(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.set_budget("clicks", "label", 9.0)
     days = iter(range(28, 0, -1))
-    monkeypatch.setattr("labeldp.ledger._database.utc_now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00")
+    monkeypatch.setattr(
+        "labeldp.ledger._database.utc_now", lambda: f"2026-01-{next(days):02}T00:00:00+00:00"
+    )
     first, second = charge(ledger), charge(ledger)
     ledger.settle(first.run_id, "digest")
     found = ledger.find("clicks", "label", "request")
@@ -351,7 +399,8 @@ def test_clock_going_back_is_harmless(ledger: Ledger, monkeypatch: pytest.Monkey
     assert ledger.verify([first, second]) == []
 
 
-# History ---------------------------------------------------------------------------------------------------------------------------
+# History
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -395,7 +444,13 @@ def test_a_whole_history_verifies(ledger: Ledger, kept: list[Receipt]) -> None:
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ('UPDATE entries SET body = replace(body, \'"epsilon":"1.0"\', \'"epsilon":"0.1"\') WHERE seq = 4', "Entry 4 was rewritten"),
+        (
+            (
+                'UPDATE entries SET body = replace(body, \'"epsilon":"1.0"\', \'"epsilon":"0.1"\')'
+                " WHERE seq = 4"
+            ),
+            "Entry 4 was rewritten",
+        ),
         ("DELETE FROM entries WHERE seq = 4", "breaks at entry 4"),
         ("DELETE FROM entries WHERE seq = 1", "breaks at entry 1"),
         ("UPDATE entries SET seq = 99 WHERE seq = 5", "breaks at entry 5"),
@@ -404,7 +459,9 @@ def test_a_whole_history_verifies(ledger: Ledger, kept: list[Receipt]) -> None:
         ("DELETE FROM entries", "history was deleted"),
     ],
 )
-def test_touched_entries_are_seen_without_receipts(ledger: Ledger, kept: list[Receipt], statement: str, says: str) -> None:
+def test_touched_entries_are_seen_without_receipts(
+    ledger: Ledger, kept: list[Receipt], statement: str, says: str
+) -> None:
     execute(ledger, statement)
     assert says in " ".join(ledger.verify())
 
@@ -415,8 +472,15 @@ def test_a_cut_history_is_seen_by_who_kept_a_receipt(ledger: Ledger, kept: list[
     assert kept[2].run_id in " ".join(ledger.verify(kept))
 
 
-def test_a_recomputed_history_is_seen_by_who_kept_a_receipt(ledger: Ledger, kept: list[Receipt]) -> None:
-    rewrite(ledger, lambda bodies: [body | ({"epsilon": "0.1"} if body["kind"] == "charge" else {}) for body in bodies])
+def test_a_recomputed_history_is_seen_by_who_kept_a_receipt(
+    ledger: Ledger, kept: list[Receipt]
+) -> None:
+    rewrite(
+        ledger,
+        lambda bodies: [
+            body | ({"epsilon": "0.1"} if body["kind"] == "charge" else {}) for body in bodies
+        ],
+    )
     assert ledger.verify() == []
     assert len(ledger.verify(kept)) == 3
 
@@ -430,11 +494,16 @@ def test_a_recomputed_history_is_seen_by_who_kept_a_receipt(ledger: Ledger, kept
         (lambda bodies: [bodies[0], *bodies[2:]], "exceeds the budget"),
         (lambda bodies: bodies[1:], "does not belong"),
         (lambda bodies: [*bodies, {"kind": "grant"}], "cannot be read"),
-        (lambda bodies: [*bodies, {**bodies[2], "run_id": "0" * 32, "epsilon": "much"}], "cannot be read"),
+        (
+            lambda bodies: [*bodies, {**bodies[2], "run_id": "0" * 32, "epsilon": "much"}],
+            "cannot be read",
+        ),
         (lambda bodies: [*bodies, {"kind": "charge"}], "cannot be read"),
     ],
 )
-def test_a_forged_history_must_make_sense(ledger: Ledger, kept: list[Receipt], change: Any, says: str) -> None:
+def test_a_forged_history_must_make_sense(
+    ledger: Ledger, kept: list[Receipt], change: Any, says: str
+) -> None:
     rewrite(ledger, change)
     assert says in " ".join(ledger.verify())
 
@@ -450,7 +519,9 @@ def test_nothing_is_added_to_a_rewritten_head(ledger: Ledger, kept: list[Receipt
         charge(ledger)
 
 
-def test_an_entry_that_cannot_be_read_refuses_the_account(ledger: Ledger, kept: list[Receipt]) -> None:
+def test_an_entry_that_cannot_be_read_refuses_the_account(
+    ledger: Ledger, kept: list[Receipt]
+) -> None:
     rewrite(ledger, lambda bodies: [*bodies, {**bodies[2], "run_id": "0" * 32, "epsilon": "much"}])
     with pytest.raises(LedgerError, match="entry 7"):
         charge(ledger)

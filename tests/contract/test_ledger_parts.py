@@ -42,7 +42,10 @@ def test_parts_are_announced_once_each(ledger: Ledger) -> None:
         ledger.intend(run, FILES)
     assert ledger.parts(run) == PARTS
     assert [entry["kind"] for entry in ledger.history()] == ["open", "budget", "charge", "parts"]
-    assert (ledger.history()[-1]["count"], ledger.history()[-1]["digest"]) == (2, ledger_entries.parts_digest(PARTS))
+    assert (ledger.history()[-1]["count"], ledger.history()[-1]["digest"]) == (
+        2,
+        ledger_entries.parts_digest(PARTS),
+    )
     assert ledger.verify() == []
     ledger.settle(run, "digest")
     ledger.intend(run, FILES)
@@ -90,7 +93,8 @@ def test_a_changed_table_of_parts_is_seen(ledger: Ledger, statement: str) -> Non
     assert "parts of run" in " ".join(ledger.verify())
 
 
-# What accounts are kept to stand at --------------------------------------------------------------------------------------------------
+# What accounts are kept to stand at
+# --------------------------------------------------------------------------------------------------
 
 
 def kept_text(ledger: Ledger) -> str:
@@ -103,7 +107,9 @@ def test_a_charge_reads_only_what_is_new(ledger: Ledger, monkeypatch: pytest.Mon
     read: list[int] = []
     real = Session.rows
 
-    def counted(self: Session, dataset: str | None = None, column: str | None = None, after: int = 0) -> list[ledger_entries.Row]:
+    def counted(
+        self: Session, dataset: str | None = None, column: str | None = None, after: int = 0
+    ) -> list[ledger_entries.Row]:
         found = real(self, dataset, column, after)
         read.append(len(found))
         return found
@@ -117,12 +123,15 @@ def test_a_charge_reads_only_what_is_new(ledger: Ledger, monkeypatch: pytest.Mon
     assert ledger.verify() == []
 
 
-@pytest.mark.parametrize("facts", ['{"budget":"99","total":"0","everywhere":"0","unit":"row","runs":0}', "no json", "{}"])
+@pytest.mark.parametrize(
+    "facts", ['{"budget":"99","total":"0","everywhere":"0","unit":"row","runs":0}', "no json", "{}"]
+)
 def test_a_forged_standing_is_seen(ledger: Ledger, facts: str) -> None:
     charge(ledger)
     with inside(ledger) as database:
         database("UPDATE {accounts} SET facts = :facts", facts=facts)
-    assert (ledger.spent("clicks", "label"), ledger.budget_of("clicks", "label")) == (1.0, 1.0)  # read from the entries
+    # read from the entries
+    assert (ledger.spent("clicks", "label"), ledger.budget_of("clicks", "label")) == (1.0, 1.0)
     if facts.startswith('{"b'):
         assert "is not what its entries add up to" in " ".join(ledger.verify())
     else:  # what cannot be read is added up again
@@ -136,12 +145,23 @@ def test_a_forged_standing_in_the_past_is_seen(ledger: Ledger) -> None:
     head = ledger.history()[1]["hash"]
     with inside(ledger) as database:
         facts = '{"budget":"99","total":"0","everywhere":"0","unit":null,"runs":0}'
-        database("UPDATE {accounts} SET seq = 2, head = :head, facts = :facts", head=head, facts=facts)
+        database(
+            "UPDATE {accounts} SET seq = 2, head = :head, facts = :facts", head=head, facts=facts
+        )
     assert "is not what its entries add up to" in " ".join(ledger.verify())
 
 
-@pytest.mark.parametrize("statement", ["DELETE FROM {accounts}", "UPDATE {accounts} SET head = 'x'", "UPDATE {accounts} SET seq = 999"])
-def test_a_standing_that_does_not_end_at_an_entry_is_dropped(ledger: Ledger, statement: str) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM {accounts}",
+        "UPDATE {accounts} SET head = 'x'",
+        "UPDATE {accounts} SET seq = 999",
+    ],
+)
+def test_a_standing_that_does_not_end_at_an_entry_is_dropped(
+    ledger: Ledger, statement: str
+) -> None:
     charge(ledger)
     with inside(ledger) as database:
         database(statement)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a ledger may lie and how it is named: network file systems are refused where they can be told, and passwords are never shown."""
+"""Where a ledger may lie and how it is named: network file systems are refused where they can be
+told, and passwords are never shown."""
 
 import copy
 import pickle
@@ -70,8 +71,14 @@ def test_network_file_systems_are_told_from_disks(folder: str, kind: str | None)
     assert network_kind(folder, MOUNTS.splitlines()) == kind
 
 
-def test_a_ledger_on_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_place, "_kind_at", lambda folder: "nfs4" if folder == str(tmp_path.resolve()) else None)
+def test_a_ledger_on_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ledger_place,
+        "_kind_at",
+        lambda folder: "nfs4" if folder == str(tmp_path.resolve()) else None,
+    )
     ledger = Ledger(tmp_path / "deep" / "ledger.sqlite")
     with pytest.raises(LedgerError, match=r"network file system \(nfs4\).*postgresql://") as caught:
         ledger.set_budget("d", "y", 1.0)
@@ -92,18 +99,26 @@ def test_no_part_of_a_password_is_shown(password: str) -> None:
     for text in (repr(ledger), str(ledger.location), str(ledger.runs_dir), f"{ledger.location}"):
         assert "s3" not in text.replace(str(Path.home()), "") and "cr3t" not in text
     assert "anna:***@db.example/ledger?sslmode=require" in repr(ledger)
-    asked = LedgerUrl(f"postgresql://db/ledger?user=anna&password={password.replace('@', '').replace('?', '')}&sslmode=require")
+    asked = LedgerUrl(
+        "postgresql://db/ledger?user=anna&sslmode=require"
+        f"&password={password.replace('@', '').replace('?', '')}"
+    )
     assert "cr3t" not in str(asked) and str(asked).endswith("&sslmode=require")
 
 
-URLS = [f"postgresql+psycopg://anna:{password}@db.example/ledger?sslmode=require" for password in PASSWORDS] + [
-    f"postgresql://db/ledger?user=anna&Password={password}&sslmode=require" for password in ("s3cr3t", "s3@cr3t", "s3%40cr3t")
+URLS = [
+    f"postgresql+psycopg://anna:{password}@db.example/ledger?sslmode=require"
+    for password in PASSWORDS
+] + [
+    f"postgresql://db/ledger?user=anna&Password={password}&sslmode=require"
+    for password in ("s3cr3t", "s3@cr3t", "s3%40cr3t")
 ]
 
 
 @pytest.mark.parametrize("url", URLS)
 def test_no_pickle_holds_a_password(url: str) -> None:
-    """Of a ledger, and of an estimator with one; what is unpickled is the same ledger, and asks the environment for the password."""
+    """Of a ledger, and of an estimator with one; what is unpickled is the same ledger, and asks the
+    environment for the password."""
     ledger = Ledger(url, budget=1.0)
     model = LabelDPClassifier(ledger=ledger, dataset="d")
     for thing in (ledger, ledger.location, model):
@@ -113,14 +128,29 @@ def test_no_pickle_holds_a_password(url: str) -> None:
     again = pickle.loads(pickle.dumps(model)).ledger
     assert again.runs_dir == ledger.runs_dir and again.budget == 1.0
     made = pytest.importorskip("sqlalchemy").make_url(again.location.url)
-    assert (made.password, made.query.get("password"), made.query["sslmode"], made.database) == (None, None, "require", "ledger")
-    assert made.drivername == url.split(":")[0] and "anna" in (made.username, made.query.get("user"))
+    assert (made.password, made.query.get("password"), made.query["sslmode"], made.database) == (
+        None,
+        None,
+        "require",
+        "ledger",
+    )
+    assert made.drivername == url.split(":")[0] and "anna" in (
+        made.username,
+        made.query.get("user"),
+    )
     for kept in (copy.copy(ledger), copy.deepcopy(ledger), clone(model).ledger):
         assert kept == ledger and "cr3t" in kept.location.url  # within a process it goes on working
 
 
-def test_a_ledger_of_a_database_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    urls = ["postgresql://anna@db/a", "postgresql://anna:x@db/a", "postgresql+psycopg://anna:y@db/a", "postgresql://anna@db/b"]
+def test_a_ledger_of_a_database_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [
+        "postgresql://anna@db/a",
+        "postgresql://anna:x@db/a",
+        "postgresql+psycopg://anna:y@db/a",
+        "postgresql://anna@db/b",
+    ]
     folders = [runs_folder(LedgerUrl(url)) for url in urls]
     assert len(set(folders)) == 2
     assert folders[0] == folders[1] == folders[2] != folders[3]
@@ -131,18 +161,31 @@ def test_a_ledger_of_a_database_has_a_folder_of_its_own(tmp_path: Path, monkeypa
     assert runs_folder(Path("/x/ledger.sqlite")) == Path("/x/ledger.sqlite.runs")
 
 
-@pytest.mark.parametrize("bad", ["postgresql:/x", "mysql://a@b/c", "sqlite:///x", "s3://bucket/x", "postgresql://a\nb", ":memory:"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "postgresql:/x",
+        "mysql://a@b/c",
+        "sqlite:///x",
+        "s3://bucket/x",
+        "postgresql://a\nb",
+        ":memory:",
+    ],
+)
 def test_other_urls_are_refused(bad: str) -> None:
     with pytest.raises(InvalidInput, match="Expected"):
         Ledger(bad)
 
 
-def test_files_may_be_called_what_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_may_be_called_what_they_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert Ledger("postgresql.sqlite").location == tmp_path / "postgresql.sqlite"
 
 
-# Given by its path ------------------------------------------------------------------------------------------------------------------
+# Given by its path
+# --------------------------------------------------------------------------------------------------
 
 X = np.random.default_rng(0).normal(size=(400, 2))
 Y = (X[:, 0] > 0).astype(int)
@@ -154,8 +197,13 @@ FITTED = {"epsilon": 1.0, "random_state": 0} | NAMED
 
 
 def staged(folder: Path, ledger: Any) -> None:
-    assert stage.plan(folder / "plan", SPEC, (0.5, 0.5), ledger=ledger).ledger == stage.load(folder / "plan", ledger).ledger
-    stage.release(stage.load(folder / "plan", ledger), folder / "t.parquet", 1, folder / "one.parquet")
+    assert (
+        stage.plan(folder / "plan", SPEC, (0.5, 0.5), ledger=ledger).ledger
+        == stage.load(folder / "plan", ledger).ledger
+    )
+    stage.release(
+        stage.load(folder / "plan", ledger), folder / "t.parquet", 1, folder / "one.parquet"
+    )
     assert stage.status(stage.load(folder / "plan", ledger))["next"] == 2
     stage.close(stage.load(folder / "plan", ledger))
 
@@ -168,35 +216,62 @@ def read(folder: Path, ledger: Any) -> None:
 def learned(folder: Path, ledger: Any) -> None:
     noisy = labeldp.privatize(Y, RR, **NAMED, ledger=Ledger(ledger))
     for given, evidence in ((ledger, "proven"), (str(folder / "other.db"), "not recorded")):
-        model = labeldp.LabelDPClassifier(LogisticRegression(), **FITTED, ledger=given).fit(X, noisy)
+        model = labeldp.LabelDPClassifier(LogisticRegression(), **FITTED, ledger=given).fit(
+            X, noisy
+        )
         assert model.privacy_.evidence == evidence
 
 
 def best(folder: Path, ledger: Any) -> None:
     tries = [(Histogram(2, 1.0, 4), np.arange(400) % 4)]
-    aggregate_best(Y, tries, lambda found: float(found.values.max()), tuning=RepeatAndSelect(3), **NAMED, ledger=ledger)
+    aggregate_best(
+        Y,
+        tries,
+        lambda found: float(found.values.max()),
+        tuning=RepeatAndSelect(3),
+        **NAMED,
+        ledger=ledger,
+    )
 
 
 TAKE_A_LEDGER = {
     "privatize": lambda folder, ledger: labeldp.privatize(Y, RR, **NAMED, ledger=ledger),
-    "aggregate": lambda folder, ledger: labeldp.aggregate(Y, Histogram(2, 1.0, 4), np.arange(400) % 4, **NAMED, ledger=ledger),
+    "aggregate": lambda folder, ledger: labeldp.aggregate(
+        Y, Histogram(2, 1.0, 4), np.arange(400) % 4, **NAMED, ledger=ledger
+    ),
     "aggregate_best": best,
     "aggregate_batches": lambda folder, ledger: aggregate_batches(
         TABLE, Histogram(2, 1.0, 4), label="y", group="g", **NAMED, ledger=ledger
     ),
-    "release": lambda folder, ledger: labeldp.release(folder / "t.parquet", folder / "noisy.parquet", SPEC, ledger),
+    "release": lambda folder, ledger: labeldp.release(
+        folder / "t.parquet", folder / "noisy.parquet", SPEC, ledger
+    ),
     "release of groups": lambda folder, ledger: app_aggregate.aggregate(
-        folder / "t.parquet", folder / "counts.parquet", app_aggregate.AggregateSpec("y", "g", [0, 1], 1.0, dataset="d"), ledger
+        folder / "t.parquet",
+        folder / "counts.parquet",
+        app_aggregate.AggregateSpec("y", "g", [0, 1], 1.0, dataset="d"),
+        ledger,
     ),
     "train": lambda folder, ledger: app_train.train(
-        folder / "t.parquet", folder / "model", app_train.TrainSpec("y", 1.0, id="id", model="linear", **NAMED), ledger
+        folder / "t.parquet",
+        folder / "model",
+        app_train.TrainSpec("y", 1.0, id="id", model="linear", **NAMED),
+        ledger,
     ),
     "stages": staged,
     "read_noisy": read,
-    "LabelDPClassifier": lambda folder, ledger: labeldp.LabelDPClassifier(LogisticRegression(), **FITTED, ledger=ledger).fit(X, Y),
+    "LabelDPClassifier": (
+        lambda folder, ledger: labeldp.LabelDPClassifier(
+            LogisticRegression(), **FITTED, ledger=ledger
+        ).fit(X, Y)
+    ),
     "LabelDPClassifier of noisy labels": learned,
-    "NoiseCluster": lambda folder, ledger: NoiseCluster(n_clusters=4, **FITTED, ledger=ledger).fit(X, Y),
-    "ProportionClassifier": lambda folder, ledger: ProportionClassifier(n_clusters=4, **FITTED, ledger=ledger).fit(X, Y),
+    "NoiseCluster": (
+        lambda folder, ledger: NoiseCluster(n_clusters=4, **FITTED, ledger=ledger).fit(X, Y)
+    ),
+    "ProportionClassifier": (
+        lambda folder, ledger: ProportionClassifier(n_clusters=4, **FITTED, ledger=ledger).fit(X, Y)
+    ),
 }
 
 
@@ -209,7 +284,10 @@ def test_a_ledger_may_be_given_by_its_path(tmp_path: Path, entry: str, kind: Any
     assert Ledger(tmp_path / "led.db").runs("d")
 
 
-@pytest.mark.parametrize("entry", sorted(set(TAKE_A_LEDGER) - {"stages", "read_noisy", "LabelDPClassifier of noisy labels"}))
+@pytest.mark.parametrize(
+    "entry",
+    sorted(set(TAKE_A_LEDGER) - {"stages", "read_noisy", "LabelDPClassifier of noisy labels"}),
+)
 def test_what_is_no_ledger_is_refused_in_words(tmp_path: Path, entry: str) -> None:
     pq.write_table(TABLE, tmp_path / "t.parquet")
     with pytest.raises(InvalidInput, match="Expected a ledger, or its path, got int"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes and sudden ends: no charge is lost, none is made twice, no budget is exceeded."""
+"""Several processes and sudden ends: no charge is lost, none is made twice, no budget is
+exceeded."""
 
 import os
 import signal
@@ -21,7 +22,10 @@ from labeldp.noise._words import new_run_id
 ledger = Ledger(sys.argv[1], budget=float(sys.argv[2]))
 for _ in range(int(sys.argv[3])):
     event = LabelDraw({"law": "rr"}, 0.1).to_dict()
-    facts = {"dataset": "d", "column": "y", "epsilon": 0.1, "event": event, "identity": "same", "run_id": new_run_id()}
+    facts = {
+        "dataset": "d", "column": "y", "epsilon": 0.1, "event": event, "identity": "same",
+        "run_id": new_run_id(),
+    }
     try:
         print(ledger.charge(Spending(**facts)).run_id, flush=True)
     except BudgetExceeded:
@@ -36,7 +40,9 @@ def start(location: Path, budget: float, charges: int, then: str = "") -> "subpr
 
 def test_four_processes_on_a_new_ledger_lose_nothing_and_never_overspend(tmp_path: Path) -> None:
     location = tmp_path / "new" / "ledger.sqlite"
-    ends = [process.communicate(timeout=120) for process in [start(location, 3.0, 10) for _ in range(4)]]
+    ends = [
+        process.communicate(timeout=120) for process in [start(location, 3.0, 10) for _ in range(4)]
+    ]
     assert [error for _, error in ends] == [""] * 4
     answers = [line for out, _ in ends for line in out.split()]
     charged = [answer for answer in answers if answer != "refused"]
@@ -49,8 +55,11 @@ def test_four_processes_on_a_new_ledger_lose_nothing_and_never_overspend(tmp_pat
 
 
 @pytest.mark.parametrize("charges", [50, pytest.param(1000, marks=pytest.mark.engines)])
-def test_eight_drivers_lose_nothing_and_never_overspend_by_one_charge(tmp_path: Path, charges: int) -> None:
-    """One charge more than the budget allows is asked for by each; the budget is reached exactly."""
+def test_eight_drivers_lose_nothing_and_never_overspend_by_one_charge(
+    tmp_path: Path, charges: int
+) -> None:
+    """One charge more than the budget allows is asked for by each; the budget is reached
+    exactly."""
     location, allowed = tmp_path / "ledger.sqlite", 8 * charges - 8
     started = [start(location, allowed / 10, charges) for _ in range(8)]
     ends = [process.communicate(timeout=550) for process in started]
@@ -80,7 +89,8 @@ def test_killed_between_charge_and_settle_leaves_a_run_that_is_found(tmp_path: P
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_killed_at_any_time_keeps_every_charge_that_returned(tmp_path: Path, after: int) -> None:
-    """Whatever was printed had returned from `charge`; one further charge may have been on disk and not yet printed."""
+    """Whatever was printed had returned from `charge`; one further charge may have been on disk and
+    not yet printed."""
     location = tmp_path / "ledger.sqlite"
     with start(location, 1000.0, 10_000) as process:
         assert process.stdout is not None

@@ -30,8 +30,11 @@ def age(path: Path, seconds: float) -> None:
         os.utime(each, (time.time() - seconds,) * 2)
 
 
-def run_with_all(ledger: Ledger, state: str = "charged", old: float = 2 * HOUR) -> tuple[str, Path, Path]:
-    """A run whose folder holds everything that a killed process may leave: its id, its folder, its staging folder."""
+def run_with_all(
+    ledger: Ledger, state: str = "charged", old: float = 2 * HOUR
+) -> tuple[str, Path, Path]:
+    """A run whose folder holds everything that a killed process may leave: its id, its folder, its
+    staging folder."""
     run_id = charge(ledger, np.arange(10)).run_id if state != "never" else new_run_id()
     folder = ledger.run_dir(run_id)
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +45,12 @@ def run_with_all(ledger: Ledger, state: str = "charged", old: float = 2 * HOUR) 
         ledger.settle(run_id, "digest")
     if state == "abandoned":
         ledger.abandon(run_id, "test")  # and the process dies right after it is written
-    for name, data in (("secret", b"s" * 32), ("pin", b"p" * 48), ("release.side.npz", b"side"), (".secret.1.0123abcd.part", b"half")):
+    for name, data in (
+        ("secret", b"s" * 32),
+        ("pin", b"p" * 48),
+        ("release.side.npz", b"side"),
+        (".secret.1.0123abcd.part", b"half"),
+    ):
         (folder / name).write_bytes(data)
     (folder / "staging").write_text(str(staging))
     age(folder, old)
@@ -65,21 +73,36 @@ def test_a_charged_run_keeps_all_it_needs(ledger: Ledger) -> None:
     found = orphans(ledger)
     assert kinds(found) == ["part"]
     assert repair(ledger, found) == found
-    assert sorted(path.name for path in folder.iterdir()) == ["charge.json", "pin", "release.side.npz", "rows.bin", "secret", "staging"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "charge.json",
+        "pin",
+        "release.side.npz",
+        "rows.bin",
+        "secret",
+        "staging",
+    ]
     assert staging.exists()
-    forged = [Orphan(kind, str(folder), run_id, "") for kind in ("folder", "secret")] + [Orphan("staging", str(staging), run_id, "")]
+    forged = [Orphan(kind, str(folder), run_id, "") for kind in ("folder", "secret")] + [
+        Orphan("staging", str(staging), run_id, "")
+    ]
     assert repair(ledger, forged) == []
     assert (folder / "secret").read_bytes() == b"s" * 32
     assert staging.exists()
 
 
 @pytest.mark.parametrize("state", ["settled", "abandoned"])
-def test_a_run_that_has_ended_loses_its_secret_and_its_staging_folder(ledger: Ledger, state: str) -> None:
+def test_a_run_that_has_ended_loses_its_secret_and_its_staging_folder(
+    ledger: Ledger, state: str
+) -> None:
     _, folder, staging = run_with_all(ledger, state)
     found = orphans(ledger)
     assert kinds(found) == ["part", "secret", "staging"]
     assert repair(ledger, found) == found
-    assert sorted(path.name for path in folder.iterdir()) == ["charge.json", "release.side.npz", "rows.bin"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "charge.json",
+        "release.side.npz",
+        "rows.bin",
+    ]
     assert not staging.exists()
     assert orphans(ledger) == []
     assert ledger.verify() == []
@@ -114,7 +137,12 @@ def test_a_clock_that_was_set_back_makes_nothing_old(ledger: Ledger) -> None:
 
 def test_half_files_beside_the_ledger(ledger: Ledger) -> None:
     parent = Path(ledger.location).parent
-    names = [".ledger.sqlite.123.0123abcd.part", ".ledger.sqlite.123.0123abcd.part-wal", ".other.sqlite.123.0123abcd.part", "mine.part"]
+    names = [
+        ".ledger.sqlite.123.0123abcd.part",
+        ".ledger.sqlite.123.0123abcd.part-wal",
+        ".other.sqlite.123.0123abcd.part",
+        "mine.part",
+    ]
     for name in names:
         (parent / name).write_bytes(b"")
         age(parent / name, 2 * HOUR)
@@ -122,7 +150,10 @@ def test_half_files_beside_the_ledger(ledger: Ledger) -> None:
     (ledger.runs_dir / ".ids-key.7.0123abcd.part").write_bytes(b"")
     age(ledger.runs_dir, 2 * HOUR)
     found = orphans(ledger)
-    assert sorted(Path(orphan.place).name for orphan in found) == [".ids-key.7.0123abcd.part", *names[:2]]
+    assert sorted(Path(orphan.place).name for orphan in found) == [
+        ".ids-key.7.0123abcd.part",
+        *names[:2],
+    ]
     assert repair(ledger, found) == found
     assert sorted(path.name for path in parent.iterdir()) == [
         ".other.sqlite.123.0123abcd.part",
@@ -133,7 +164,10 @@ def test_half_files_beside_the_ledger(ledger: Ledger) -> None:
     assert (ledger.runs_dir / ".ids-key").exists()
 
 
-@pytest.mark.parametrize("place", ["/", "/home", "relative", "s3://bucket/out", "/tmp/labeldp", "{run}", "../labeldp-{run}"])
+@pytest.mark.parametrize(
+    "place",
+    ["/", "/home", "relative", "s3://bucket/out", "/tmp/labeldp", "{run}", "../labeldp-{run}"],
+)
 def test_only_a_staging_folder_of_the_run_is_removed(ledger: Ledger, place: str) -> None:
     run_id, folder, staging = run_with_all(ledger, "settled")
     (folder / "staging").write_text(place.format(run=run_id[:8]))
@@ -174,8 +208,12 @@ def test_where_the_staging_folder_stays_its_note_stays(ledger: Ledger) -> None:
     assert folder.exists() and staging.exists()
 
 
-@pytest.mark.parametrize("harm", [lambda path: path.unlink(), lambda path: path.write_bytes(b"nothing of ours" * 100)])
-def test_without_a_ledger_nothing_is_an_orphan(ledger: Ledger, harm: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize(
+    "harm", [lambda path: path.unlink(), lambda path: path.write_bytes(b"nothing of ours" * 100)]
+)
+def test_without_a_ledger_nothing_is_an_orphan(
+    ledger: Ledger, harm: Callable[[Path], object]
+) -> None:
     """Else every run's folder would look as if it had never been charged."""
     run_with_all(ledger)
     harm(Path(ledger.location))

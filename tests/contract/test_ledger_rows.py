@@ -30,7 +30,14 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.sqlite")
 
 
-def charge(ledger: Ledger, ids: object, epsilon: float = 1.0, names: str = "id", units: object = None, **facts: Any) -> Receipt:
+def charge(
+    ledger: Ledger,
+    ids: object,
+    epsilon: float = 1.0,
+    names: str = "id",
+    units: object = None,
+    **facts: Any,
+) -> Receipt:
     rows = None
     if ids is not None or units is not None:
         builder = ledger.row_set_builder(names, facts.get("unit", "row"))
@@ -38,7 +45,9 @@ def charge(ledger: Ledger, ids: object, epsilon: float = 1.0, names: str = "id",
         rows = builder.finish()
     event = LabelDraw({"law": "rr"}, epsilon, unit=facts.get("unit", "row")).to_dict()
     given = {"event": event, "identity": "request", "run_id": new_run_id(), "rows": rows} | facts
-    return runs.charge(ledger, **{"dataset": "clicks", "column": "label", "epsilon": epsilon} | given)
+    return runs.charge(
+        ledger, **{"dataset": "clicks", "column": "label", "epsilon": epsilon} | given
+    )
 
 
 def texts(*numbers: int) -> pa.Array:
@@ -50,7 +59,8 @@ def budget(ledger: Ledger, amount: float) -> Ledger:
     return ledger
 
 
-# Integers --------------------------------------------------------------------------------------------------------------------------
+# Integers
+# --------------------------------------------------------------------------------------------------
 
 
 def test_exactly_the_overlap_is_at_twice_the_cost(ledger: Ledger) -> None:
@@ -93,7 +103,9 @@ def test_refused_overlaps_say_how_many_rows_and_which_runs(ledger: Ledger) -> No
     first, second = charge(ledger, np.arange(1000)), charge(ledger, np.arange(2000, 3000))
     with pytest.raises(RowsOverlap) as caught:
         charge(ledger, np.arange(990, 2003), overlap="refuse")
-    assert f"10 of them in run {first.run_id}; 3 of them in run {second.run_id}" in str(caught.value)
+    assert f"10 of them in run {first.run_id}; 3 of them in run {second.run_id}" in str(
+        caught.value
+    )
     charge(ledger, np.arange(1000, 2000), overlap="refuse")
     with pytest.raises(RowsOverlap, match="unknown number"):
         charge(ledger, None, overlap="refuse")
@@ -104,16 +116,23 @@ def test_refused_overlaps_say_how_many_rows_and_which_runs(ledger: Ledger) -> No
 
 
 @pytest.mark.parametrize("ids", [np.arange(7, 1007), texts(1000)], ids=["integers", "texts"])
-def test_rows_under_two_data_set_names_are_warned_of_before_the_charge(ledger: Ledger, ids: object) -> None:
+def test_rows_under_two_data_set_names_are_warned_of_before_the_charge(
+    ledger: Ledger, ids: object
+) -> None:
     charge(ledger, ids)
-    with pytest.raises(LabelDPWarning, match=r"data set 'clicks' \(1,000 of them\), with a label column of the same name"):
+    with pytest.raises(
+        LabelDPWarning,
+        match=r"data set 'clicks' \(1,000 of them\), with a label column of the same name",
+    ):
         charge(ledger, ids, dataset="copy")  # warnings are errors in tests
     assert len(ledger.runs()) == 1
     with pytest.warns(LabelDPWarning, match="ignore this"):
         charge(ledger, ids, dataset="copy", total=2.0)
     charge(ledger, ids, dataset="copy", total=2.0)  # said once for an account
     charge(ledger, ids, dataset="third", column="other")
-    with pytest.raises(LabelDPWarning, match=r"data sets 'clicks' \(999 of them\), 'copy' \(999 of them\), with"):
+    with pytest.raises(
+        LabelDPWarning, match=r"data sets 'clicks' \(999 of them\), 'copy' \(999 of them\), with"
+    ):
         charge(ledger, ids[1:], dataset="fourth")  # type: ignore[index]
     assert ledger.verify() == []
 
@@ -130,31 +149,51 @@ def test_rows_that_overlap_in_part_are_warned_of(ledger: Ledger, kind: str) -> N
         charge(ledger, make(np.arange(100, 1100)), dataset="july")
     with pytest.warns(LabelDPWarning, match=r"'july' \(700 of them\), 'clicks' \(600 of them\)"):
         charge(ledger, make(np.arange(400, 1400)), dataset="august")
-    with pytest.warns(LabelDPWarning, match=r"'clicks' \(20 of them\), 'july' \(20 of them\), 'august' \(20 of them\)"):
+    with pytest.warns(
+        LabelDPWarning,
+        match=r"'clicks' \(20 of them\), 'july' \(20 of them\), 'august' \(20 of them\)",
+    ):
         charge(ledger, make(np.arange(500, 520)), dataset="a part")
     charge(ledger, make(np.arange(2000, 3000)), dataset="others")
     charge(ledger, make(np.arange(2950, 3950)), dataset="few of them")
     charge(ledger, make(np.arange(1000)), dataset="another column of ids", names="visit")
 
 
-@pytest.mark.parametrize("gap", [1 << 4, 1 << 13, 1 << 30], ids=["bitmaps", "sparse bitmaps", "arrays"])
-def test_large_sets_are_compared_by_a_sample_first(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, gap: int) -> None:
-    """An eleventh of the smaller set is not warned of, and a tenth is, whichever is new; sets without common ids are not counted."""
+@pytest.mark.parametrize(
+    "gap", [1 << 4, 1 << 13, 1 << 30], ids=["bitmaps", "sparse bitmaps", "arrays"]
+)
+def test_large_sets_are_compared_by_a_sample_first(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, gap: int
+) -> None:
+    """An eleventh of the smaller set is not warned of, and a tenth is, whichever is new; sets
+    without common ids are not counted."""
     counted = []
     real = IdSet.shared
-    monkeypatch.setattr(IdSet, "shared", lambda mine, theirs: counted.append(1) or real(mine, theirs))
+    monkeypatch.setattr(
+        IdSet, "shared", lambda mine, theirs: counted.append(1) or real(mine, theirs)
+    )
     many = np.random.default_rng(0).choice(np.arange(1 << 20), 400_000, replace=False) * gap + 12345
     charge(ledger, many[:200_000])
     charge(ledger, many[200_000:300_000], dataset="no others")
     assert not counted
-    charge(ledger, many[190_910:290_910] + gap // 2 * (np.arange(100_000) >= 9_090), dataset="an eleventh")
+    charge(
+        ledger,
+        many[190_910:290_910] + gap // 2 * (np.arange(100_000) >= 9_090),
+        dataset="an eleventh",
+    )
     with pytest.warns(LabelDPWarning, match=r"'clicks' \(10,000 of them\)"):
-        charge(ledger, many[190_000:290_000] + gap // 4 * (np.arange(100_000) >= 10_000), dataset="a tenth")
+        charge(
+            ledger,
+            many[190_000:290_000] + gap // 4 * (np.arange(100_000) >= 10_000),
+            dataset="a tenth",
+        )
     with pytest.warns(LabelDPWarning, match=r"'clicks' \(200,000 of them\)"):
         charge(ledger, many, dataset="all")
 
 
-def test_data_sets_whose_ids_have_another_name_are_not_read(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_sets_whose_ids_have_another_name_are_not_read(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     charge(ledger, np.arange(7, 1007))
 
     def refuse(*_: object) -> None:
@@ -170,7 +209,10 @@ def test_data_sets_whose_ids_have_another_name_are_not_read(ledger: Ledger, monk
 def test_people_who_overlap_are_warned_of_whatever_their_rows_are(ledger: Ledger) -> None:
     people = np.arange(5000, 5400)
     charge(ledger, np.arange(9000, 9400), units=people, unit="person")
-    with pytest.warns(LabelDPWarning, match=r"in column 'person', and many of them are also in data set 'clicks' \(300 of them\)"):
+    with pytest.warns(
+        LabelDPWarning,
+        match=r"in column 'person', and many of them are also in data set 'clicks' \(300 of them\)",
+    ):
         charge(ledger, np.arange(9400, 9800), units=people + 100, unit="person", dataset="july")
 
 
@@ -186,7 +228,9 @@ def test_of_many_data_sets_and_runs_with_these_rows_the_first_few_are_named(ledg
     assert f"data sets {named}, and 3 more, with" in text
     for part in range(6):
         charge(ledger, ids[part * 10 : part * 10 + 10], dataset="clicks")
-    with pytest.raises(RowsOverlap, match=r"(10 of them in run \w+; ){4}and 2 more\. Nothing was charged"):
+    with pytest.raises(
+        RowsOverlap, match=r"(10 of them in run \w+; ){4}and 2 more\. Nothing was charged"
+    ):
         charge(ledger, ids, dataset="clicks", overlap="refuse")
 
 
@@ -203,7 +247,9 @@ def test_gaps_in_numbered_rows_tell_the_same_rows_from_others(ledger: Ledger, se
 
 
 @pytest.mark.parametrize("start", [0, 1])
-def test_rows_that_are_merely_numbered_are_not_taken_for_the_same(ledger: Ledger, start: int) -> None:
+def test_rows_that_are_merely_numbered_are_not_taken_for_the_same(
+    ledger: Ledger, start: int
+) -> None:
     charge(ledger, np.arange(start, start + 1000))
     charge(ledger, np.arange(start, start + 1000), dataset="another")
     charge(ledger, np.arange(start, start + 999), dataset="one less")
@@ -242,8 +288,14 @@ def test_ids_of_different_columns_prove_nothing(ledger: Ledger) -> None:
     charge(ledger, np.arange(100, 200), names="order")
     assert ledger.spent("clicks", "label") == 2.0
     assert ledger.spent_by_rows("clicks", "label") == [(2.0, None)]
-    charge(ledger, np.arange(200, 300), names="customer")  # beside one run of customers at most, and one of orders
-    for ids, names in ((np.arange(250, 260), "customer"), (np.arange(100, 101), "order"), (np.arange(5), "other"), (texts(5), "customer")):
+    # beside one run of customers at most, and one of orders
+    charge(ledger, np.arange(200, 300), names="customer")
+    for ids, names in (
+        (np.arange(250, 260), "customer"),
+        (np.arange(100, 101), "order"),
+        (np.arange(5), "other"),
+        (texts(5), "customer"),
+    ):
         with pytest.raises(BudgetExceeded):
             charge(ledger, ids, names=names)
 
@@ -253,7 +305,10 @@ def test_entries_say_what_the_rows_are_and_nothing_of_their_ids(ledger: Ledger) 
     entry = ledger.history()[-1]
     rows = entry["rows"]
     assert isinstance(rows, dict)
-    assert rows == {"row": {"kind": "integers", "name": "id", "count": 11111}, "digest": rows["digest"]}
+    assert rows == {
+        "row": {"kind": "integers", "name": "id", "count": 11111},
+        "digest": rows["digest"],
+    }
     assert ledger.runs()[0].rows == rows
 
 
@@ -287,7 +342,9 @@ def test_a_row_set_that_cannot_be_trusted_counts_for_every_row(ledger: Ledger, h
     assert first.run_id in " ".join(ledger.verify())
 
 
-def test_the_row_set_is_private_and_on_disk_before_the_charge(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_set_is_private_and_on_disk_before_the_charge(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     from labeldp.ledger._database import Session
 
@@ -295,7 +352,10 @@ def test_the_row_set_is_private_and_on_disk_before_the_charge(ledger: Ledger, mo
 
     def watched(self: Session, body: Any) -> Any:
         if body["kind"] == "charge":
-            seen.append(file_of(ledger, Receipt(body["run_id"], "", "", "row", 1, 1.0)).stat().st_mode & 0o777)
+            seen.append(
+                file_of(ledger, Receipt(body["run_id"], "", "", "row", 1, 1.0)).stat().st_mode
+                & 0o777
+            )
         return real(self, body)
 
     monkeypatch.setattr(Session, "append", watched)
@@ -303,15 +363,33 @@ def test_the_row_set_is_private_and_on_disk_before_the_charge(ledger: Ledger, mo
     assert seen == [0o600]
 
 
-def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_row(ledger: Ledger) -> None:
-    """Its facts of rows say other things, and its files begin otherwise: nothing is proven, and nothing is lost."""
+def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_row(
+    ledger: Ledger,
+) -> None:
+    """Its facts of rows say other things, and its files begin otherwise: nothing is proven, and
+    nothing is lost."""
     budget(ledger, 2.0)
     run_id = new_run_id()
-    data = b'labeldp rows 1\n{"count": 3, "key_id": "", "kind": "integers", "names": "id"}\nb' + bytes(8)
-    facts = {"kind": "integers", "count": 3, "names": "id", "digest": hashlib.sha256(data).hexdigest()}
+    data = (
+        b'labeldp rows 1\n{"count": 3, "key_id": "", "kind": "integers", "names": "id"}\nb'
+        + bytes(8)
+    )
+    facts = {
+        "kind": "integers",
+        "count": 3,
+        "names": "id",
+        "digest": hashlib.sha256(data).hexdigest(),
+    }
     with ledger._store.writing() as session:
         event = LabelDraw({"law": "rr"}, 1.0).to_dict()
-        names = {"dataset": "clicks", "column": "label", "unit": "row", "max_rows_per_unit": 1, "epsilon": 1.0, "delta": 0.0}
+        names = {
+            "dataset": "clicks",
+            "column": "label",
+            "unit": "row",
+            "max_rows_per_unit": 1,
+            "epsilon": 1.0,
+            "delta": 0.0,
+        }
         body = Spending(**names, event=event, identity="x", run_id=run_id).body()
         session.append(body | {"rows": facts, "disjoint": ["0" * 32]})
     RunStore(ledger.run_dir(run_id)).write("rows.bin", data)
@@ -321,13 +399,19 @@ def test_a_history_with_row_sets_of_the_older_format_counts_its_runs_for_every_r
         charge(ledger, np.arange(200, 300), 1.5)
     with pytest.raises(RowsOverlap, match="unknown number"):
         charge(ledger, np.arange(200, 300), overlap="refuse")
-    assert ledger.verify() == [f"The row set of run {run_id} is missing, damaged or of an older version: it counts for every row now."]
+    assert ledger.verify() == [
+        (
+            f"The row set of run {run_id} is missing, damaged or of an older version: it counts for"
+            " every row now."
+        )
+    ]
     ledger.runs_dir.rename(ledger.runs_dir.with_name("elsewhere"))
     (said,) = ledger.verify()
     assert str(ledger.runs_dir) in said and "move it beside the ledger" in said
 
 
-# Names -----------------------------------------------------------------------------------------------------------------------------
+# Names
+# --------------------------------------------------------------------------------------------------
 
 
 def test_names_are_told_apart_as_exactly_as_integers(ledger: Ledger) -> None:
@@ -351,7 +435,10 @@ def test_integers_and_texts_of_one_column_prove_nothing(ledger: Ledger) -> None:
     with pytest.raises(RowsOverlap, match="unknown number"):
         charge(ledger, pa.array(["20", "21"]), names="visit", overlap="refuse")
     charge(ledger, pa.array(["20", "21"]), names="visit")
-    assert (ledger.spent("clicks", "label"), ledger.spent_by_rows("clicks", "label")) == (2.0, [(2.0, None)])
+    assert (ledger.spent("clicks", "label"), ledger.spent_by_rows("clicks", "label")) == (
+        2.0,
+        [(2.0, None)],
+    )
 
 
 def test_another_secret_for_names_never_makes_runs_disjoint(ledger: Ledger) -> None:
@@ -375,7 +462,8 @@ def test_the_secret_for_names_is_private_and_made_once(ledger: Ledger) -> None:
         ledger.row_set_builder().add(["a"])
 
 
-# Units -----------------------------------------------------------------------------------------------------------------------------
+# Units
+# --------------------------------------------------------------------------------------------------
 
 
 def test_units_and_rows_are_counted_side_by_side(ledger: Ledger) -> None:
@@ -384,14 +472,19 @@ def test_units_and_rows_are_counted_side_by_side(ledger: Ledger) -> None:
     charge(ledger, np.arange(0, 10), units=np.arange(0, 10) // 2, **person)
     charge(ledger, np.arange(10, 20), units=np.arange(10, 20) // 2, **person)
     assert ledger.spent_by_rows("clicks", "label") == [(1.0, 10)]
-    charge(ledger, np.arange(20, 22), units=np.array([9, 9]), **person)  # other rows of a known person
+    # other rows of a known person
+    charge(ledger, np.arange(20, 22), units=np.array([9, 9]), **person)
     assert ledger.spent_by_rows("clicks", "label") == [(1.0, 9), (2.0, 1)]
     with pytest.raises(RowsOverlap, match="1 of their units in run"):
         charge(ledger, np.arange(30, 32), units=np.array([9, 30]), overlap="refuse", **person)
     with pytest.raises(RowsOverlap, match="2 of them in run"):
         charge(ledger, np.arange(2), units=np.array([90, 91]), overlap="refuse", **person)
-    charge(ledger, np.arange(0, 10), 2.0, units=100 + np.arange(10), **person)  # the same rows, as if they were other people's
-    assert (ledger.spent("clicks", "label"), ledger.spent_by_rows("clicks", "label")) == (3.0, [(3.0, None)])
+    # the same rows, as if they were other people's
+    charge(ledger, np.arange(0, 10), 2.0, units=100 + np.arange(10), **person)
+    assert (ledger.spent("clicks", "label"), ledger.spent_by_rows("clicks", "label")) == (
+        3.0,
+        [(3.0, None)],
+    )
     with pytest.raises(BudgetExceeded):
         charge(ledger, np.arange(3), units=np.arange(300, 303), **person)
     charge(ledger, None, 2.0, units=np.arange(300, 303), **person)  # units alone tell people apart
@@ -414,18 +507,37 @@ def test_a_set_without_the_units_that_are_protected_counts_for_all(ledger: Ledge
     assert ledger.remaining("clicks", "other", people.finish()) == 0.0
 
 
-# Never less than the truth -----------------------------------------------------------------------------------------------------------
+# Never less than the truth
+# --------------------------------------------------------------------------------------------------
 
 
 def record(number: int, epsilon: float) -> RunRecord:
-    facts = ("i", "d", "y", "row", 1, epsilon, 0.0, {}, "charged", "", "", "", True, Receipt(str(number), "d", "y", "row", 1, epsilon))
+    facts = (
+        "i",
+        "d",
+        "y",
+        "row",
+        1,
+        epsilon,
+        0.0,
+        {},
+        "charged",
+        "",
+        "",
+        "",
+        True,
+        Receipt(str(number), "d", "y", "row", 1, epsilon),
+    )
     return RunRecord(str(number), *facts)
 
 
 Run = tuple[int, str, str, frozenset[int]]
 RUNS = st.lists(
     st.tuples(
-        st.integers(1, 5), st.sampled_from(["integers", "names", "all"]), st.sampled_from(["id", "x"]), st.frozensets(st.integers(0, 6))
+        st.integers(1, 5),
+        st.sampled_from(["integers", "names", "all"]),
+        st.sampled_from(["id", "x"]),
+        st.frozensets(st.integers(0, 6)),
     ),
     max_size=7,
 )
@@ -440,11 +552,18 @@ def test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space(runs: lis
         records.append(record(number, tenths / 10))
         builder = RowSetBuilder(names, secret=bytes(32))
         values = np.array(sorted(rows), np.int64)
-        builder.add(values if kind == "integers" else pa.array([str(value) for value in values], pa.string()))
+        builder.add(
+            values
+            if kind == "integers"
+            else pa.array([str(value) for value in values], pa.string())
+        )
         members[str(number)] = None if kind == "all" else builder.finish()
 
     def truth(row: int, upto: int) -> Fraction:
-        return sum((Fraction(t, 10) for t, kind, _, rows in runs[:upto] if kind == "all" or row in rows), Fraction(0))
+        return sum(
+            (Fraction(t, 10) for t, kind, _, rows in runs[:upto] if kind == "all" or row in rows),
+            Fraction(0),
+        )
 
     spend = Spend(lambda run: members[run.run_id])
     for number, (run, (_, kind, _, rows)) in enumerate(zip(records, runs, strict=True)):
@@ -454,12 +573,18 @@ def test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space(runs: lis
         assert covered <= spend.most
         spend.add(run)
     assert spend.most >= max(truth(row, len(runs)) for row in range(7))
-    if len({(kind, names) for _, kind, names, _ in runs}) == 1 and runs[0][1] != "all" and all(rows for *_, rows in runs):
+    if (
+        len({(kind, names) for _, kind, names, _ in runs}) == 1
+        and runs[0][1] != "all"
+        and all(rows for *_, rows in runs)
+    ):
         spents = [truth(row, len(runs)) for row in range(7)]
         assert dict(spend.by_rows()) == {spent: spents.count(spent) for spent in spents if spent}
 
 
-def test_a_charge_that_fits_in_any_case_reads_no_row_sets(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_charge_that_fits_in_any_case_reads_no_row_sets(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     budget(ledger, 9.0)
     charge(ledger, np.arange(10))
 
@@ -470,7 +595,9 @@ def test_a_charge_that_fits_in_any_case_reads_no_row_sets(ledger: Ledger, monkey
     charge(ledger, np.arange(10))
 
 
-def test_the_first_charge_with_rows_sets_the_budget_too(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_charge_with_rows_sets_the_budget_too(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "labeldp"):
         charge(ledger, np.arange(10), 0.5)
     assert "is now 0.5 (first charge)" in caplog.text

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An answer that an earlier run gave, to labels that nobody reads now, never comes back without a word."""
+"""An answer that an earlier run gave, to labels that nobody reads now, never comes back without a
+word."""
 
 import functools
 import json
@@ -62,7 +63,9 @@ def ledger(tmp_path):
 
 
 def linear(**settings):
-    return ldp.LabelDPClassifier(LogisticRegression(), **{"epsilon": 1.0, "classes": [0, 1]} | settings)
+    return ldp.LabelDPClassifier(
+        LogisticRegression(), **{"epsilon": 1.0, "classes": [0, 1]} | settings
+    )
 
 
 def net(**settings):
@@ -70,7 +73,9 @@ def net(**settings):
     from labeldp.deep import Recipe, TorchClassifier
 
     recipe = Recipe(epochs=1, batch_size=64, precision="float32")
-    return TorchClassifier(lambda k: torch.nn.Linear(2, k), **{"recipe": recipe, "classes": [0, 1]} | settings)
+    return TorchClassifier(
+        lambda k: torch.nn.Linear(2, k), **{"recipe": recipe, "classes": [0, 1]} | settings
+    )
 
 
 def clustered(kind):
@@ -79,7 +84,9 @@ def clustered(kind):
 
 ESTIMATORS = {
     "LabelDPClassifier": linear,
-    "with a prior": lambda **settings: linear(**{"prior": ClusterPrior(n_clusters=4), "law": "auto"} | settings),
+    "with a prior": lambda **settings: linear(
+        **{"prior": ClusterPrior(n_clusters=4), "law": "auto"} | settings
+    ),
     "TorchClassifier": net,
     "NoiseCluster": clustered(NoiseCluster),
     "ProportionClassifier": clustered(ProportionClassifier),
@@ -110,10 +117,15 @@ def fitted_by(make):
 
 def each(names):
     """Names as parameters; that of the net for `make test-deep`."""
-    return [pytest.param(name, marks=pytest.mark.deep) if name == "TorchClassifier" else name for name in names]
+    return [
+        pytest.param(name, marks=pytest.mark.deep) if name == "TorchClassifier" else name
+        for name in names
+    ]
 
 
-WAYS = {"privatize": ask_rows, "aggregate": ask_groups} | {name: fitted_by(make) for name, make in ESTIMATORS.items()}
+WAYS = {"privatize": ask_rows, "aggregate": ask_groups} | {
+    name: fitted_by(make) for name, make in ESTIMATORS.items()
+}
 
 
 @pytest.mark.parametrize("way", each(WAYS), ids=named)
@@ -122,16 +134,28 @@ def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplo
         warnings.simplefilter("error", RepeatWarning)
         first = WAYS[way](FIRST, ledger)
     runs = ledger.runs()
-    with pytest.warns(RepeatWarning, match="not read") as told, caplog.at_level(logging.INFO, "labeldp"):
+    with (
+        pytest.warns(RepeatWarning, match="not read") as told,
+        caplog.at_level(logging.INFO, "labeldp"),
+    ):
         second = WAYS[way](SECOND, ledger)
     told = [each for each in told if each.category is RepeatWarning]  # a net may have lost a class
     messages = [str(each.message) for each in told]
-    assert [re.search("[0-9a-f]{32}", each).group() for each in messages] == [run.run_id for run in runs]
-    assert all(run.charged_at[:10] in each and "column=" in each for run, each in zip(runs, messages, strict=True))
+    assert [re.search("[0-9a-f]{32}", each).group() for each in messages] == [
+        run.run_id for run in runs
+    ]
+    assert all(
+        run.charged_at[:10] in each and "column=" in each
+        for run, each in zip(runs, messages, strict=True)
+    )
     assert ("random_state=" if way in OTHERS else "redraw=True") in messages[0]
     assert {each.filename for each in told} == {__file__}  # the user's own line
     assert sum("not read" in record.message for record in caplog.records) == len(runs)
-    assert (first.repeated, second.repeated) == (False, True) and "repeated=True" in repr(second) and "repeated" not in repr(first)
+    assert (
+        (first.repeated, second.repeated) == (False, True)
+        and "repeated=True" in repr(second)
+        and "repeated" not in repr(first)
+    )
     assert first == second and ledger.runs() == runs
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatWarning)
@@ -146,12 +170,30 @@ def test_an_old_answer_is_told_of_once_with_its_run_and_what_to_do(ledger, caplo
 NEAR = {
     "law": (
         {"law": ldp.SubsetSelection(3, 1.0)},
-        'has answered this request with other settings: law (then "rr", now "subset"). With the settings of that run its answer is free.',
+        (
+            'has answered this request with other settings: law (then "rr", now "subset"). With the'
+            " settings of that run its answer is free."
+        ),
     ),
-    "epsilon": ({"law": ldp.RandomizedResponse(3, 2.0)}, "with other settings: epsilon (then 1.0, now 2.0). With the"),
-    "cap": ({"max_rows_per_unit": 2}, "with other settings: max_rows_per_unit (then 1, now 2). With"),
-    "order": ({"classes": [2, 1, 0]}, "has drawn these rows with other settings: other classes, another order of them, another range,"),
-    "range": ({"classes": ldp.Grid(0, 3, points=3)}, "other classes, another order of them, another range, another prior"),
+    "epsilon": (
+        {"law": ldp.RandomizedResponse(3, 2.0)},
+        "with other settings: epsilon (then 1.0, now 2.0). With the",
+    ),
+    "cap": (
+        {"max_rows_per_unit": 2},
+        "with other settings: max_rows_per_unit (then 1, now 2). With",
+    ),
+    "order": (
+        {"classes": [2, 1, 0]},
+        (
+            "has drawn these rows with other settings: other classes, another order of them,"
+            " another range,"
+        ),
+    ),
+    "range": (
+        {"classes": ldp.Grid(0, 3, points=3)},
+        "other classes, another order of them, another range, another prior",
+    ),
     "name": ({"stage": "again"}, 'with other settings: stage (then "release", now "again")'),
     "rows": ({"ids": IDS + 1}, ""),
     "redraw": ({"redraw": True}, ""),
@@ -161,7 +203,13 @@ NEAR = {
 @pytest.mark.parametrize("near", NEAR)
 def test_a_spent_budget_names_what_differs_from_a_run_that_could_have_been_repeated(tmp_path, near):
     changed, told = NEAR[near]
-    settings = {"law": ldp.RandomizedResponse(3, 1.0), "classes": [0, 1, 2], "ids": IDS, "unit": IDS // 2, "dataset": "d"}
+    settings = {
+        "law": ldp.RandomizedResponse(3, 1.0),
+        "classes": [0, 1, 2],
+        "ids": IDS,
+        "unit": IDS // 2,
+        "dataset": "d",
+    }
     first = ldp.privatize(y3, **settings, ledger=ldp.Ledger(tmp_path / "l.db"))
     assert ldp.privatize(y3, **settings, ledger=ldp.Ledger(tmp_path / "l.db")).receipts[0].repeated
     with pytest.raises(ldp.BudgetExceeded) as refused:
@@ -172,9 +220,18 @@ def test_a_spent_budget_names_what_differs_from_a_run_that_could_have_been_repea
 
 @pytest.mark.parametrize("way", ["privatize", "rows"])
 def test_a_spent_budget_names_a_killed_run_that_would_go_on_at_no_cost(tmp_path, monkeypatch, way):
-    settings = {"law": ldp.RandomizedResponse(3, 1.0), "classes": [0, 1, 2], "ids": IDS, "dataset": "d"}
+    settings = {
+        "law": ldp.RandomizedResponse(3, 1.0),
+        "classes": [0, 1, 2],
+        "ids": IDS,
+        "dataset": "d",
+    }
     changed = {"law": ldp.SubsetSelection(3, 1.0)} if way == "privatize" else {"classes": [2, 1, 0]}
-    told = 'answered this request yet, with other settings: law (then "rr", now "subset")' if way == "privatize" else "drawn these rows yet"
+    told = (
+        'answered this request yet, with other settings: law (then "rr", now "subset")'
+        if way == "privatize"
+        else "drawn these rows yet"
+    )
 
     class Killed(BaseException):
         pass
@@ -189,26 +246,54 @@ def test_a_spent_budget_names_a_killed_run_that_would_go_on_at_no_cost(tmp_path,
     (run,) = ldp.Ledger(tmp_path / "l.db").runs()
     assert run.state == "charged"
     with pytest.raises(
-        ldp.BudgetExceeded, match=f"Run {run.run_id} of .* is charged and has not {re.escape(told)}.*goes on at no further cost"
+        ldp.BudgetExceeded,
+        match=(
+            f"Run {run.run_id} of .* is charged and has not {re.escape(told)}.*goes on at no"
+            " further cost"
+        ),
     ):
         ldp.privatize(y3, **settings | changed, ledger=ldp.Ledger(tmp_path / "l.db"))
-    assert ldp.privatize(y3, **settings, ledger=ldp.Ledger(tmp_path / "l.db")).receipts[0].run_id == run.run_id
+    assert (
+        ldp.privatize(y3, **settings, ledger=ldp.Ledger(tmp_path / "l.db")).receipts[0].run_id
+        == run.run_id
+    )
 
 
 def test_a_spent_budget_names_the_settings_of_commands(tmp_path):
     pd = pytest.importorskip("pandas")
     pd.DataFrame(X, columns=["a", "b"]).assign(id=IDS, y=y3).to_csv(tmp_path / "t.csv", index=False)
-    asked = ["--label", "y", "--classes", "0,1,2", "--id", "id", "--ledger", str(tmp_path / "l.db"), "--epsilon"]
+    asked = [
+        "--label",
+        "y",
+        "--classes",
+        "0,1,2",
+        "--id",
+        "id",
+        "--ledger",
+        str(tmp_path / "l.db"),
+        "--epsilon",
+    ]
 
     def run(command, out, *options):
-        found = CliRunner().invoke(app, [command, str(tmp_path / "t.csv"), *asked, *options, "--out", str(tmp_path / out)])
+        found = CliRunner().invoke(
+            app, [command, str(tmp_path / "t.csv"), *asked, *options, "--out", str(tmp_path / out)]
+        )
         return found.exit_code, found.stderr
 
     assert run("release", "a.csv", "1")[0] == 0
     code, told = run("release", "b.csv", "0.5", "--law", "subset")
-    assert code == 3 and 'has answered this request with other settings: epsilon (then 1.0, now 0.5); law (then "rr", now "subset")' in told
+    assert (
+        code == 3
+        and "has answered this request with other settings: epsilon (then 1.0, now"
+        ' 0.5); law (then "rr", now "subset")'
+        in told
+    )
     code, told = run("train", "m", "1")
-    assert code == 3 and "has drawn these rows for another command: what is learned from its labels is free." in told
+    assert (
+        code == 3
+        and "has drawn these rows for another command: what is learned from its labels is free."
+        in told
+    )
     group = [each for each in asked if each not in ("--id", "id")]
     counted = [
         CliRunner().invoke(
@@ -228,11 +313,17 @@ def test_a_spent_budget_names_the_settings_of_commands(tmp_path):
         )
         for epsilon in ("1", "2")
     ]
-    assert counted[0].exit_code == 0 and "has answered this request with other settings: epsilon (then 1.0, now 2.0)" in counted[1].stderr
+    assert (
+        counted[0].exit_code == 0
+        and "has answered this request with other settings: epsilon (then 1.0, now 2.0)"
+        in counted[1].stderr
+    )
 
 
 def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
-    first, again = (ldp.privatize(y, TWO, dataset="d", ids=IDS, ledger=ledger) for y in (FIRST, SECOND))
+    first, again = (
+        ldp.privatize(y, TWO, dataset="d", ids=IDS, ledger=ledger) for y in (FIRST, SECOND)
+    )
     assert [each.receipts[0].repeated for each in (first, again)] == [False, True]
     assert first.receipts == again.receipts and not ledger.verify(again.receipts)
     assert "repeated" not in first.receipts[0].to_dict() and again.receipts[0].to_dict()["repeated"]
@@ -240,7 +331,9 @@ def test_receipts_say_it_wherever_they_go(ledger, tmp_path):
     assert ldp.concat([first[:10], again[10:]]).privacy == first.privacy
     assert pickle.loads(pickle.dumps(again)).privacy.repeated
     query = ldp.aggregates.Histogram(n_classes=2, epsilon=1.0, n_groups=2)
-    answers = [ldp.aggregate(y, query, IDS % 2, dataset="e", ledger=ledger) for y in (FIRST, SECOND)]
+    answers = [
+        ldp.aggregate(y, query, IDS % 2, dataset="e", ledger=ledger) for y in (FIRST, SECOND)
+    ]
     assert [each.receipt.repeated for each in answers] == [False, True]
 
 
@@ -286,25 +379,47 @@ def test_a_table_that_was_released_before_says_it(ledger, tmp_path, capsys, ids)
     import pyarrow.parquet as pq
 
     source, out = tmp_path / "t.parquet", tmp_path / "noisy.parquet"
-    spec = ldp.ReleaseSpec(label="y", classes=[0, 1], epsilon=1.0, id="id" if ids else None, dataset="d")
+    spec = ldp.ReleaseSpec(
+        label="y", classes=[0, 1], epsilon=1.0, id="id" if ids else None, dataset="d"
+    )
     pq.write_table(pa.table({"id": IDS, "y": FIRST}), source)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatWarning)
         first = ldp.release(source, out, spec, ledger)
     pq.write_table(pa.table({"id": IDS, "y": SECOND}), source)  # corrected, or of another target
-    with pytest.warns(RepeatWarning, match=r"Later changes to the table.s labels or other columns are not in it.*redraw=True") as told:
+    with pytest.warns(
+        RepeatWarning,
+        match=r"Later changes to the table.s labels or other columns are not in it.*redraw=True",
+    ) as told:
         again = ldp.release(source, out, spec, ledger)
-    assert [each.filename for each in told] == [__file__] and first.receipt.run_id in str(told[0].message)
+    assert [each.filename for each in told] == [__file__] and first.receipt.run_id in str(
+        told[0].message
+    )
     assert again.repeated and again.receipt.repeated and again.receipt == first.receipt
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatWarning)
         assert ldp.release(source, out, spec, ledger).repeated  # said once
-        assert not ldp.release(source, tmp_path / "anew.parquet", spec, ldp.Ledger(ledger.location), redraw=True).repeated
+        assert not ldp.release(
+            source, tmp_path / "anew.parquet", spec, ldp.Ledger(ledger.location), redraw=True
+        ).repeated
 
 
 def test_train_says_it_and_its_model_too(tmp_path):
     table = pytest.importorskip("pandas").DataFrame(X, columns=["a", "b"]).assign(id=IDS, y=FIRST)
-    run = ["train", "t.csv", "--label", "y", "--classes", "0,1", "--epsilon", "1", "--id", "id", "--ledger", str(tmp_path / "l.db")]
+    run = [
+        "train",
+        "t.csv",
+        "--label",
+        "y",
+        "--classes",
+        "0,1",
+        "--epsilon",
+        "1",
+        "--id",
+        "id",
+        "--ledger",
+        str(tmp_path / "l.db"),
+    ]
     run[1], results = str(tmp_path / "t.csv"), []
     for name, y in (("one", FIRST), ("two", SECOND)):
         table.assign(y=y).to_csv(run[1], index=False)
@@ -314,8 +429,17 @@ def test_train_says_it_and_its_model_too(tmp_path):
     run_id = facts[0]["receipts"][0]["run_id"]
     assert "not read" not in results[0].output
     said = results[1].stderr
-    assert f"warning: Run {run_id} of " in said and "The labels given now were not read" in said and "not read" not in results[1].stdout
-    assert "release them with labeldp release" in said and "redraw" not in said and "column=" not in said  # train has no --redraw
+    assert (
+        f"warning: Run {run_id} of " in said
+        and "The labels given now were not read" in said
+        and "not read" not in results[1].stdout
+    )
+    # train has no --redraw
+    assert (
+        "release them with labeldp release" in said
+        and "redraw" not in said
+        and "column=" not in said
+    )
     assert facts[1]["receipts"][0]["repeated"] is True and "repeated" not in facts[0]["receipts"][0]
 
 
@@ -323,25 +447,47 @@ THROUGH = {
     "one against the rest": lambda model: OneVsRestClassifier(model).fit(X, y3),
     "one against one": lambda model: OneVsOneClassifier(model).fit(X, y3),
     "in processes": lambda model: OneVsRestClassifier(model, n_jobs=2).fit(X, y3),
-    "within a pipeline": lambda model: OneVsRestClassifier(make_pipeline(StandardScaler(), model)).fit(X, y3),
+    "within a pipeline": (
+        lambda model: OneVsRestClassifier(make_pipeline(StandardScaler(), model)).fit(X, y3)
+    ),
     "several outputs": lambda model: MultiOutputClassifier(model).fit(X, np.c_[FIRST, SECOND]),
-    "a stack": lambda model: StackingClassifier([("m", model)], LogisticRegression(), cv=KFold(2)).fit(X, FIRST),
+    "a stack": (
+        lambda model: StackingClassifier([("m", model)], LogisticRegression(), cv=KFold(2)).fit(
+            X, FIRST
+        )
+    ),
     "votes": lambda model: VotingClassifier([("m", model)]).fit(X, FIRST),
     "bags": lambda model: BaggingClassifier(model, n_estimators=2).fit(X, FIRST),
-    "a search": lambda model: GridSearchCV(model, {"epsilon": [0.5, 1.0]}, cv=KFold(2), error_score="raise").fit(X, FIRST),
-    "a cross-validation": lambda model: cross_val_score(model, X, FIRST, cv=KFold(3), error_score="raise"),
+    "a search": (
+        lambda model: GridSearchCV(
+            model, {"epsilon": [0.5, 1.0]}, cv=KFold(2), error_score="raise"
+        ).fit(X, FIRST)
+    ),
+    "a cross-validation": lambda model: cross_val_score(
+        model, X, FIRST, cv=KFold(3), error_score="raise"
+    ),
     "predictions": lambda model: cross_val_predict(model, X, FIRST, cv=KFold(2)),
-    "permutations": lambda model: permutation_test_score(model, X, FIRST, cv=KFold(2), n_permutations=2),
+    "permutations": lambda model: permutation_test_score(
+        model, X, FIRST, cv=KFold(2), n_permutations=2
+    ),
     "a calibration": lambda model: CalibratedClassifierCV(model, cv=KFold(2)).fit(X, FIRST),
     "a threshold": lambda model: TunedThresholdClassifierCV(model, cv=KFold(2)).fit(X, FIRST),
-    "self-training": lambda model: SelfTrainingClassifier(model).fit(X, np.where(IDS < 200, FIRST, -1)),
-    "a selection": lambda model: RFE(make_pipeline(model), importance_getter=lambda m: np.ones(m[-1].n_features_in_)).fit(X, FIRST),
+    "self-training": (
+        lambda model: SelfTrainingClassifier(model).fit(X, np.where(IDS < 200, FIRST, -1))
+    ),
+    "a selection": (
+        lambda model: RFE(
+            make_pipeline(model), importance_getter=lambda m: np.ones(m[-1].n_features_in_)
+        ).fit(X, FIRST)
+    ),
 }
 
 
 @pytest.mark.parametrize("way", THROUGH, ids=named)
 def test_raw_labels_of_other_estimators_making_are_refused_with_a_ledger(ledger, way):
-    with pytest.raises((ldp.InvalidInput, ValueError), match=r"Nothing was charged\. Privatize the labels once"):
+    with pytest.raises(
+        (ldp.InvalidInput, ValueError), match=r"Nothing was charged\. Privatize the labels once"
+    ):
         THROUGH[way](linear(dataset="d", ledger=ledger))
     assert not ledger.runs()
 
@@ -356,12 +502,20 @@ def test_every_estimator_refuses_them(ledger, make):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")
 @pytest.mark.parametrize("search", [True, False], ids=["search", "cross-validation"])
 def test_the_refusal_is_the_last_line_of_what_a_search_says(ledger, search):
-    """Without error_score="raise", scikit-learn puts what stopped its fits into a message of its own."""
+    """Without error_score="raise", scikit-learn puts what stopped its fits into a message of its
+    own."""
     model = linear(dataset="d", ledger=ledger)
     with pytest.raises(ValueError, match="fits failed") as told:
-        GridSearchCV(model, {"epsilon": [0.5, 1.0]}, cv=KFold(2)).fit(X, FIRST) if search else cross_val_score(model, X, FIRST, cv=KFold(3))
+        (
+            GridSearchCV(model, {"epsilon": [0.5, 1.0]}, cv=KFold(2)).fit(X, FIRST)
+            if search
+            else cross_val_score(model, X, FIRST, cv=KFold(3))
+        )
     last = str(told.value).strip().splitlines()[-1]
-    assert last.startswith("labeldp.errors.InvalidInput: Expected fit to be called directly") and "Privatize the labels once" in last
+    assert (
+        last.startswith("labeldp.errors.InvalidInput: Expected fit to be called directly")
+        and "Privatize the labels once" in last
+    )
     assert not ledger.runs()
 
 
@@ -378,19 +532,36 @@ def test_without_a_ledger_they_are_warned_of_once(way):
 SEARCH = {"param_grid": {"epsilon": [0.5, 1.0]}, "cv": KFold(2), "error_score": "raise"}
 SCORED = {
     "a search": lambda model, scoring: GridSearchCV(model, **SEARCH, scoring=scoring).fit(X, FIRST),
-    "in processes": lambda model, scoring: GridSearchCV(model, **SEARCH, scoring=scoring, n_jobs=2).fit(X, FIRST),
-    "several": lambda model, scoring: GridSearchCV(model, **SEARCH, scoring={"own": scoring}, refit=False, n_jobs=2).fit(X, FIRST),
-    "a cross-validation": lambda model, scoring: cross_val_score(model, X, FIRST, scoring=scoring, cv=KFold(2), error_score="raise"),
+    "in processes": (
+        lambda model, scoring: GridSearchCV(model, **SEARCH, scoring=scoring, n_jobs=2).fit(
+            X, FIRST
+        )
+    ),
+    "several": (
+        lambda model, scoring: GridSearchCV(
+            model, **SEARCH, scoring={"own": scoring}, refit=False, n_jobs=2
+        ).fit(X, FIRST)
+    ),
+    "a cross-validation": lambda model, scoring: cross_val_score(
+        model, X, FIRST, scoring=scoring, cv=KFold(2), error_score="raise"
+    ),
 }
 
 
-@pytest.mark.parametrize("scoring", [metrics.make_scorer("roc_auc"), metrics.likelihood_scorer], ids=["metric", "likelihood"])
+@pytest.mark.parametrize(
+    "scoring",
+    [metrics.make_scorer("roc_auc"), metrics.likelihood_scorer],
+    ids=["metric", "likelihood"],
+)
 @pytest.mark.parametrize("way", SCORED, ids=named)
 @pytest.mark.filterwarnings("error::labeldp.errors.RawLabelsWarning")
 def test_raw_labels_that_are_scored_as_noisy_ones_are_refused_before_they_are_spent(way, scoring):
     """Each fit would spend epsilon, and every score would be NaN."""
     for given in ({}, {"noise": ldp.SeededNoise(0)}):
-        with pytest.raises(ldp.InvalidInput, match=r"every score would be NaN\. Nothing was charged\. Privatize the labels once"):
+        with pytest.raises(
+            ldp.InvalidInput,
+            match=r"every score would be NaN\. Nothing was charged\. Privatize the labels once",
+        ):
             SCORED[way](linear(**given), scoring)
 
 
@@ -408,15 +579,25 @@ def test_raw_labels_of_several_columns_and_numbers_are_refused_alike():
     ("fit", "instead"),
     [
         (THROUGH["a calibration"], r"LabelDPClassifier\(CalibratedClassifierCV"),
-        (lambda model: CalibratedClassifierCV(model, cv=KFold(2), n_jobs=2).fit(X, FIRST), r"LabelDPClassifier\(CalibratedClassifierCV"),
-        (lambda model: GridSearchCV(CalibratedClassifierCV(model), {}, error_score="raise").fit(X, FIRST), "CalibratedClassifierCV"),
+        (
+            lambda model: CalibratedClassifierCV(model, cv=KFold(2), n_jobs=2).fit(X, FIRST),
+            r"LabelDPClassifier\(CalibratedClassifierCV",
+        ),
+        (
+            lambda model: GridSearchCV(CalibratedClassifierCV(model), {}, error_score="raise").fit(
+                X, FIRST
+            ),
+            "CalibratedClassifierCV",
+        ),
         (THROUGH["a threshold"], r"labeldp\.metrics\.best_threshold"),
         (THROUGH["a stack"], r"LabelDPClassifier\(StackingClassifier"),
     ],
     ids=["calibration", "in processes", "within a search", "threshold", "stack"],
 )
 def test_what_learns_from_raw_labels_itself_is_refused_without_a_ledger_too(fit, instead):
-    with pytest.raises(ldp.InvalidInput, match=f"learns from them itself.* Nothing was charged.*{instead}"):
+    with pytest.raises(
+        ldp.InvalidInput, match=f"learns from them itself.* Nothing was charged.*{instead}"
+    ):
         fit(linear())
     fit(linear(noise=ldp.SeededNoise(0)))  # of public data
 
@@ -431,11 +612,20 @@ def test_a_transformer_of_targets_learns_from_raw_labels_and_a_function_does_not
 
     for transformer in (StandardScaler(), QuantileTransformer(n_quantiles=10)):
         around = TransformedTargetRegressor(model, transformer=transformer)
-        for outer in (around, make_pipeline(StandardScaler(), around), Inherits(model, transformer=transformer)):
-            with pytest.raises(ldp.InvalidInput, match=r"TransformedTargetRegressor.* Nothing was charged.*Transform inside"):
+        for outer in (
+            around,
+            make_pipeline(StandardScaler(), around),
+            Inherits(model, transformer=transformer),
+        ):
+            with pytest.raises(
+                ldp.InvalidInput,
+                match=r"TransformedTargetRegressor.* Nothing was charged.*Transform inside",
+            ):
                 outer.fit(X, y)
     TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp).fit(X, y)
-    ldp.LabelDPRegressor(TransformedTargetRegressor(LinearRegression(), transformer=StandardScaler()), range=(-6, 6)).fit(X, y)
+    ldp.LabelDPRegressor(
+        TransformedTargetRegressor(LinearRegression(), transformer=StandardScaler()), range=(-6, 6)
+    ).fit(X, y)
 
 
 class Wrapper:
@@ -451,8 +641,12 @@ class Wrapper:
 
 HANDED_ON = {
     "a pipeline": lambda model: make_pipeline(StandardScaler(), model),
-    "columns": lambda model: Pipeline([("c", ColumnTransformer([("s", StandardScaler(), [0, 1])])), ("m", model)]),
-    "a clone": lambda model: clone(make_pipeline(make_column_transformer((StandardScaler(), [0])), model)),
+    "columns": lambda model: Pipeline(
+        [("c", ColumnTransformer([("s", StandardScaler(), [0, 1])])), ("m", model)]
+    ),
+    "a clone": lambda model: clone(
+        make_pipeline(make_column_transformer((StandardScaler(), [0])), model)
+    ),
     "a wrapper": Wrapper,
 }
 
@@ -473,23 +667,37 @@ LEARNS = {
     "eliminated": RFE(LogisticRegression(), n_features_to_select=1),
     "a stack": StackingClassifier([("l", LogisticRegression())], cv=KFold(2)),
     "in columns": ColumnTransformer([("s", StandardScaler(), [0])], remainder=SelectKBest(k=1)),
-    "in a union": FeatureUnion([("s", StandardScaler()), ("p", make_pipeline(StandardScaler(), SelectKBest(k=1)))]),
+    "in a union": FeatureUnion(
+        [("s", StandardScaler()), ("p", make_pipeline(StandardScaler(), SelectKBest(k=1)))]
+    ),
 }
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["ledger", "no ledger"])
 @pytest.mark.parametrize("way", LEARNS, ids=named)
 def test_a_step_that_learned_from_the_raw_labels_is_refused(ledger, way, recorded):
-    """What such a step learned leaves the fit without any noise, under a guarantee that does not cover it."""
-    model = make_pipeline(clone(LEARNS[way]), linear(**({"dataset": "d", "ledger": ledger} if recorded else {})))
-    with pytest.raises(ldp.InvalidInput, match=r"learns from labels.*Nothing was charged.*: LabelDPClassifier\(make_pipeline\(step, estim"):
+    """What such a step learned leaves the fit without any noise, under a guarantee that does not
+    cover it."""
+    model = make_pipeline(
+        clone(LEARNS[way]), linear(**({"dataset": "d", "ledger": ledger} if recorded else {}))
+    )
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=(
+            r"learns from labels.*Nothing was charged.*: LabelDPClassifier\(make_pipeline\(step,"
+            r" estim"
+        ),
+    ):
         model.fit(np.round(X), FIRST)
     assert not ledger.runs()
 
 
 def test_the_way_out_names_the_estimator_that_is_fitted():
     numbers = ldp.LabelDPRegressor(LinearRegression(), range=(0, 1))
-    with pytest.raises(ldp.InvalidInput, match=r"behind the noise: LabelDPRegressor\(make_pipeline\(step, estimator\), \.\.\.\)"):
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=r"behind the noise: LabelDPRegressor\(make_pipeline\(step, estimator\), \.\.\.\)",
+    ):
         make_pipeline(SelectKBest(k=1), numbers).fit(np.round(X), FIRST)
 
 
@@ -506,10 +714,14 @@ def test_a_step_behind_the_noise_learns_from_noisy_labels(ledger):
     assert ledger.spent("d", "label") == 1.0
 
 
-@pytest.mark.filterwarnings("error::labeldp.errors.RawLabelsWarning", "ignore::labeldp.errors.SeenRowsWarning")
+@pytest.mark.filterwarnings(
+    "error::labeldp.errors.RawLabelsWarning", "ignore::labeldp.errors.SeenRowsWarning"
+)
 def test_searches_over_noisy_labels_are_free(ledger):
     noisy = ldp.privatize(FIRST, TWO, dataset="d", ids=IDS, ledger=ledger)
-    scores = cross_val_score(linear(validation_fraction=0), X, noisy, cv=KFold(3), error_score="raise")
+    scores = cross_val_score(
+        linear(validation_fraction=0), X, noisy, cv=KFold(3), error_score="raise"
+    )
     assert np.isfinite(scores).all() and len(ledger.runs()) == 1
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row sets: exact, the same whatever the batches, their order, the types of integers and the processes."""
+"""Row sets: exact, the same whatever the batches, their order, the types of integers and the
+processes."""
 
 import hashlib
 import itertools
@@ -84,8 +85,14 @@ def test_set_algebra(one: str, other: str) -> None:
 
 
 KEPT = {
-    "two bitmaps": ([5, 1, 2**32 + 3, 2**32 + 4, 2**32 + 9, 7, 9, 11], "522a41ecf4bf765d1ef2f59579db6e046f5a15c9b0059d6f38cd0f887981f5e9"),
-    "lists": (np.arange(0, 70_000, 17), "b73ef71693dff1e1ed5a2afa12b4dbec8c462e199c59045310c876dde284576b"),
+    "two bitmaps": (
+        [5, 1, 2**32 + 3, 2**32 + 4, 2**32 + 9, 7, 9, 11],
+        "522a41ecf4bf765d1ef2f59579db6e046f5a15c9b0059d6f38cd0f887981f5e9",
+    ),
+    "lists": (
+        np.arange(0, 70_000, 17),
+        "b73ef71693dff1e1ed5a2afa12b4dbec8c462e199c59045310c876dde284576b",
+    ),
     "bits": (
         np.flatnonzero(np.arange(200_000) * 2_654_435_761 % 7 < 3),
         "64caa5c412d22bd728b1a91a2855cabf6214c292c9cc49474dc473f6c93eebe0",
@@ -99,14 +106,17 @@ KEPT = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_the_bytes_of_a_set_never_change(name: str) -> None:
-    """Ledgers keep their digest; by roaring's portable format, every container in its smallest form."""
+    """Ledgers keep their digest; by roaring's portable format, every container in its smallest
+    form."""
     values, digest = KEPT[name]
     pile = IntegerPile()
     pile.add(np.array(values, np.uint64)[::-1])
     assert hashlib.sha256(b"".join(pile.result().chunks())).hexdigest() == digest
 
 
-BIG = st.integers(-(2**63), 2**64 - 1) | st.sampled_from([-1, 0, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)])
+BIG = st.integers(-(2**63), 2**64 - 1) | st.sampled_from(
+    [-1, 0, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
+)
 
 
 @given(st.lists(st.sets(BIG), min_size=2, max_size=2))
@@ -130,7 +140,9 @@ def test_a_number_is_one_id_in_every_type_and_two_numbers_are_two(ids: list[set[
 def test_merged_in_any_order_and_sent_about_they_are_equal(kind: str) -> None:
     random = np.random.default_rng(2)
     values = random.integers(0, 2**62 if kind == "scattered" else 50_000, 20_000)
-    parts = [values[i::4] if kind != "names" else pa.array(values[i::4].astype(str)) for i in range(4)]
+    parts = [
+        values[i::4] if kind != "names" else pa.array(values[i::4].astype(str)) for i in range(4)
+    ]
     found = []
     for order in itertools.permutations(range(4)):
         copies = [pickle.loads(pickle.dumps(built(part))) for part in parts]
@@ -156,17 +168,32 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", [(0, 1), (10, 4999), (2499, 2500), (1700, 1703), None])
-def test_one_repeat_among_many_shows_in_how_many_there_are(kind: str, where: tuple[int, int] | None) -> None:
+def test_one_repeat_among_many_shows_in_how_many_there_are(
+    kind: str, where: tuple[int, int] | None
+) -> None:
     order = np.arange(5000)
     if where is not None:
         order[where[1]] = where[0]
     ids = KINDS[kind].take(order)
-    expected = False if where is None else None if kind == "text" else True  # of text, two may have one hash
-    for batches in ([ids], [ids[:2500], ids[2500:]], [ids[i : i + 1] for i in range(20)] + [ids[20:]]):
+    # of text, two may have one hash
+    expected = False if where is None else None if kind == "text" else True
+    for batches in (
+        [ids],
+        [ids[:2500], ids[2500:]],
+        [ids[i : i + 1] for i in range(20)] + [ids[20:]],
+    ):
         assert built(*batches).repeated is expected
 
 
-@given(st.lists(st.lists(st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1) | st.integers(65530, 65540), max_size=8), max_size=6))
+@given(
+    st.lists(
+        st.lists(
+            st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1) | st.integers(65530, 65540),
+            max_size=8,
+        ),
+        max_size=6,
+    )
+)
 def test_integers_repeat_as_in_a_set(batches: list[list[int]]) -> None:
     ids = [value for batch in batches for value in batch]
     found = built(np.empty(0, np.int64), *(np.array(batch, np.int64) for batch in batches))
@@ -223,23 +250,43 @@ def test_integers_of_every_form(ids: object) -> None:
 
 def test_names_are_one_however_they_are_kept() -> None:
     for forms in (
-        [pa.array(["7", "8"]), np.array(["7", "8"]), [b"7", b"8"], pa.array(["7", "8"]).dictionary_encode(), [("7",), ("8",)]],
-        [[("a", 1), ("b", 2)], np.array([["a", "1"], ["b", "2"]]), pa.table({"x": ["a", "b"], "y": pa.array([1, 2], pa.int8())})],
+        [
+            pa.array(["7", "8"]),
+            np.array(["7", "8"]),
+            [b"7", b"8"],
+            pa.array(["7", "8"]).dictionary_encode(),
+            [("7",), ("8",)],
+        ],
+        [
+            [("a", 1), ("b", 2)],
+            np.array([["a", "1"], ["b", "2"]]),
+            pa.table({"x": ["a", "b"], "y": pa.array([1, 2], pa.int8())}),
+        ],
     ):
         assert len({built(ids).finish().to_bytes() for ids in forms}) == 1
 
 
 def test_a_million_names_share_exactly_what_they_share() -> None:
     n = 1_000_000
-    one, other = (pa.array(np.arange(start, start + n)).cast(pa.large_string()) for start in (0, n - 10))
+    one, other = (
+        pa.array(np.arange(start, start + n)).cast(pa.large_string()) for start in (0, n - 10)
+    )
     found = [built(ids).finish() for ids in (one, other)]
-    assert found[0].shared(found[1]) == {"row": 10}  # two hashes agree by chance once in 20 million such tests
+    # two hashes agree by chance once in 20 million such tests
+    assert found[0].shared(found[1]) == {"row": 10}
     assert len(found[0].to_bytes()) < 8.01 * n
 
 
-@pytest.mark.parametrize("unlike", [{"id_name": "other"}, {"secret": b"\x08" * 32}, {"ids": np.arange(5)}])
-def test_sets_of_another_column_key_or_kind_tell_nothing_of_each_other(unlike: dict[str, Any]) -> None:
-    one, other = RowSetBuilder("visit", secret=SECRET), RowSetBuilder(unlike.get("id_name", "visit"), secret=unlike.get("secret", SECRET))
+@pytest.mark.parametrize(
+    "unlike", [{"id_name": "other"}, {"secret": b"\x08" * 32}, {"ids": np.arange(5)}]
+)
+def test_sets_of_another_column_key_or_kind_tell_nothing_of_each_other(
+    unlike: dict[str, Any],
+) -> None:
+    one, other = (
+        RowSetBuilder("visit", secret=SECRET),
+        RowSetBuilder(unlike.get("id_name", "visit"), secret=unlike.get("secret", SECRET)),
+    )
     one.add(pa.array(["a", "b"]))
     other.add(unlike.get("ids", pa.array(["a", "b"])))
     assert one.finish().shared(other.finish()) == {"row": None}
@@ -284,7 +331,9 @@ def test_nothing_secret_is_shown_and_nothing_mixed_is_taken() -> None:
 
 def test_the_same_names_under_two_secrets_have_nothing_in_common() -> None:
     names = pa.array([str(i) for i in range(10_000)])
-    one, other = (set(numbers(rows(built(names, secret=secret)))) for secret in (SECRET, b"\x08" * 32))
+    one, other = (
+        set(numbers(rows(built(names, secret=secret)))) for secret in (SECRET, b"\x08" * 32)
+    )
     assert len(one) == 10_000
     assert not one & other
 

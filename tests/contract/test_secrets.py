@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release secret: where it may be, what is refused, and what becomes of a run when one half of its secret is gone."""
+"""The release secret: where it may be, what is refused, and what becomes of a run when one half of
+its secret is gone."""
 
 import base64
 import functools
@@ -22,7 +23,14 @@ from labeldp.custody._encode import RowIds
 from labeldp.custody._request import kept_secret
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise import _secrets as secrets
-from labeldp.noise._secrets import KeySource, Secret, create_key_file, destroy_key_file, key_id, run_secret
+from labeldp.noise._secrets import (
+    KeySource,
+    Secret,
+    create_key_file,
+    destroy_key_file,
+    key_id,
+    run_secret,
+)
 from labeldp.noise._words import derive_key
 
 RELEASE = bytes.fromhex("f0e1d2c3b4a5968778695a4b3c2d1e0f00112233445566778899aabbccddeeff")
@@ -68,20 +76,30 @@ def key_file(folder: Path, data: bytes = RELEASE, mode: int = 0o600) -> Path:
     return path
 
 
-# The derivation -------------------------------------------------------------------------------------------------------------------
+# The derivation
+# --------------------------------------------------------------------------------------------------
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
     """RFC 5869 with SHA-256, for at most 32 bytes."""
-    return hmac.new(hmac.new(salt, secret, "sha256").digest(), info + b"\x01", "sha256").digest()[:length]
+    return hmac.new(hmac.new(salt, secret, "sha256").digest(), info + b"\x01", "sha256").digest()[
+        :length
+    ]
 
 
 def test_the_run_secret_is_as_the_page_says() -> None:
     source = KeySource.of(hook)
-    assert run_secret(STORED, source, RUN_ID) == hkdf(RELEASE, STORED, b"labeldp run secret " + RUN_ID.encode(), 32)
+    assert run_secret(STORED, source, RUN_ID) == hkdf(
+        RELEASE, STORED, b"labeldp run secret " + RUN_ID.encode(), 32
+    )
     assert key_id(RELEASE) == hkdf(RELEASE, bytes(32), b"labeldp release secret id", 8).hex()
-    vector = json.loads(re.search(r"```json vector\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1])
-    assert bytes.fromhex(vector["release secret"]) == RELEASE and bytes.fromhex(vector["stored"]) == STORED
+    vector = json.loads(
+        re.search(r"```json vector\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    )
+    assert (
+        bytes.fromhex(vector["release secret"]) == RELEASE
+        and bytes.fromhex(vector["stored"]) == STORED
+    )
     assert vector["run id"] == RUN_ID and vector["key id"] == key_id(RELEASE)
     assert bytes.fromhex(vector["run secret"]) == run_secret(STORED, source, RUN_ID)
 
@@ -97,7 +115,8 @@ def test_every_part_of_it_makes_another_secret() -> None:
         for key in (None, KeySource.of(hook), KeySource(f"hook:{__name__}:another"))
         for run in (RUN_ID, RUN_ID[::-1])
     }
-    assert len(made) == 2 + 2 * 2 * 2  # without a key the run id does not enter the secret; it enters every key
+    # without a key the run id does not enter the secret; it enters every key
+    assert len(made) == 2 + 2 * 2 * 2
 
 
 def another() -> bytes:
@@ -110,10 +129,15 @@ def test_a_damaged_half_is_refused() -> None:
             run_secret(stored, None, RUN_ID)
 
 
-# Where it may be --------------------------------------------------------------------------------------------------------------------
+# Where it may be
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", [RELEASE, RELEASE.hex().encode(), RELEASE.hex().upper().encode() + b"\n"], ids=["raw", "hex", "line"])
+@pytest.mark.parametrize(
+    "data",
+    [RELEASE, RELEASE.hex().encode(), RELEASE.hex().upper().encode() + b"\n"],
+    ids=["raw", "hex", "line"],
+)
 def test_from_a_file(tmp_path, data, monkeypatch):
     path = key_file(tmp_path, data)
     assert KeySource(f"file:{path}").fetch() == KeySource.of(path).fetch() == RELEASE
@@ -161,14 +185,21 @@ def test_no_ordinary_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", [RELEASE.hex(), base64.b64encode(RELEASE).decode(), base64.urlsafe_b64encode(b"\xff" * 16 + RELEASE[:16]).decode() + "\n"]
+    "text",
+    [
+        RELEASE.hex(),
+        base64.b64encode(RELEASE).decode(),
+        base64.urlsafe_b64encode(b"\xff" * 16 + RELEASE[:16]).decode() + "\n",
+    ],
 )
 def test_from_the_environment(monkeypatch, text):
     monkeypatch.setenv("RELEASE_KEY", text)
     assert len(KeySource("env:RELEASE_KEY").fetch()) == 32
 
 
-@pytest.mark.parametrize("text", [None, "", "secretword", RELEASE[:16].hex(), base64.b64encode(RELEASE[:31]).decode()])
+@pytest.mark.parametrize(
+    "text", [None, "", "secretword", RELEASE[:16].hex(), base64.b64encode(RELEASE[:31]).decode()]
+)
 def test_an_environment_that_holds_something_else_is_refused(monkeypatch, text):
     if text is not None:
         monkeypatch.setenv("RELEASE_KEY", text)
@@ -197,32 +228,63 @@ def test_what_a_failing_hook_says_is_not_repeated(error):
     assert not any(RELEASE.hex() in repr(each) for each in seen)
 
 
-@pytest.mark.parametrize("answer", [None, RELEASE.hex(), RELEASE[:31], RELEASE + b"x", bytearray(RELEASE), bytes(32), 7])
+@pytest.mark.parametrize(
+    "answer", [None, RELEASE.hex(), RELEASE[:31], RELEASE + b"x", bytearray(RELEASE), bytes(32), 7]
+)
 def test_a_hook_that_answers_something_else_is_refused(answer):
     Hooks.answer = answer
     with pytest.raises(ldp.LedgerError, match="hook:") as caught:
         KeySource(ASK).fetch()
-    assert RELEASE.hex()[:20] not in str(caught.value) and repr(RELEASE)[5:30] not in str(caught.value)
+    assert RELEASE.hex()[:20] not in str(caught.value) and repr(RELEASE)[5:30] not in str(
+        caught.value
+    )
 
 
-@pytest.mark.parametrize("place", ["no_such_module:f", f"{__name__}:no_such_name", f"{__name__}:LABELS"])
+@pytest.mark.parametrize(
+    "place", ["no_such_module:f", f"{__name__}:no_such_name", f"{__name__}:LABELS"]
+)
 def test_a_hook_that_is_not_there_is_refused(place):
     with pytest.raises(ldp.LedgerError, match="hook:"):
         KeySource(f"hook:{place}").fetch()
 
 
 def test_a_function_without_a_name_of_its_own_is_refused():
-    for function in (lambda: RELEASE, functools.partial(hook), Hooks().__str__, threading.Lock().acquire):
+    for function in (
+        lambda: RELEASE,
+        functools.partial(hook),
+        Hooks().__str__,
+        threading.Lock().acquire,
+    ):
         with pytest.raises(ldp.InvalidInput, match="top level"):
             KeySource.of(function)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "file:", "file: ", "env:", "env:1A", "env:A B", "hook:f", "hook::f", "hook:m:", "vault:x", "release.key", 7, None, b"file:x"]
+    [
+        "",
+        "file:",
+        "file: ",
+        "env:",
+        "env:1A",
+        "env:A B",
+        "hook:f",
+        "hook::f",
+        "hook:m:",
+        "vault:x",
+        "release.key",
+        7,
+        None,
+        b"file:x",
+    ]
     + [
         form(RELEASE)
-        for form in (bytes.hex, lambda b: base64.b64encode(b).decode(), lambda b: "env:" + b.hex(), lambda b: "file:" + b.hex())
+        for form in (
+            bytes.hex,
+            lambda b: base64.b64encode(b).decode(),
+            lambda b: "env:" + b.hex(),
+            lambda b: "file:" + b.hex(),
+        )
     ],
 )
 def test_a_source_of_another_form_is_refused_and_not_shown(text):
@@ -232,14 +294,15 @@ def test_a_source_of_another_form_is_refused_and_not_shown(text):
     assert RELEASE.hex() not in shown and base64.b64encode(RELEASE).decode() not in shown
 
 
-# Values -----------------------------------------------------------------------------------------------------------------------------
+# Values
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_source_is_a_value_without_the_secret(tmp_path):
     ledger = ldp.Ledger(tmp_path / "l", key=key_file(tmp_path))
-    assert ledger == ldp.Ledger(tmp_path / "l", key=f"file:{tmp_path}/release.key") and hash(ledger) == hash(
-        pickle.loads(pickle.dumps(ledger))
-    )
+    assert ledger == ldp.Ledger(tmp_path / "l", key=f"file:{tmp_path}/release.key") and hash(
+        ledger
+    ) == hash(pickle.loads(pickle.dumps(ledger)))
     assert f"file:{tmp_path}/release.key" in repr(ledger) and ledger.key_source == ledger.key
     assert ldp.Ledger(tmp_path / "l").key_source is None
     with pytest.raises(ldp.InvalidInput, match="key source"):
@@ -248,10 +311,15 @@ def test_a_source_is_a_value_without_the_secret(tmp_path):
 
 def test_a_secret_says_nothing_of_itself():
     secret = Secret(RELEASE)
-    assert f"{secret} {secret!r} {secret!s}" == "<secret> <secret> <secret>" and "%s" % [secret] == "[<secret>]"
+    assert (
+        f"{secret} {secret!r} {secret!s}" == "<secret> <secret> <secret>"
+        and "%s" % [secret] == "[<secret>]"
+    )
     with pytest.raises(TypeError, match="never pickled"):
         pickle.dumps(secret)
-    assert isinstance(KeySource.of(hook).fetch(), Secret) and isinstance(run_secret(STORED, KeySource.of(hook), RUN_ID), Secret)
+    assert isinstance(KeySource.of(hook).fetch(), Secret) and isinstance(
+        run_secret(STORED, KeySource.of(hook), RUN_ID), Secret
+    )
     assert isinstance(run_secret(STORED, None, RUN_ID), Secret)
 
 
@@ -260,13 +328,21 @@ def test_nothing_is_kept_between_two_calls():
     first = run_secret(STORED, source, RUN_ID)
     Hooks.answer = OTHER
     assert run_secret(STORED, source, RUN_ID) != first and Hooks.calls == 2
-    assert not [name for name, value in vars(secrets).items() if isinstance(value, bytes | bytearray | dict | list) and name[:2] != "__"]
+    assert not [
+        name
+        for name, value in vars(secrets).items()
+        if isinstance(value, bytes | bytearray | dict | list) and name[:2] != "__"
+    ]
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of later Pythons, about forks of processes with threads
+# of later Pythons, about forks of processes with threads
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_threads_and_forked_processes_come_to_the_same(tmp_path):
     source, found = KeySource.of(key_file(tmp_path)), []
-    threads = [threading.Thread(target=lambda: found.append(run_secret(STORED, source, RUN_ID))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(run_secret(STORED, source, RUN_ID)))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -282,11 +358,14 @@ def test_a_bound_source_refuses_another_secret():
     bound = KeySource(ASK).expecting(key_id(RELEASE))
     assert bound.fetch() == RELEASE
     Hooks.answer = OTHER
-    with pytest.raises(ldp.LedgerError, match=f"id {key_id(RELEASE)} from hook:.*got one with id {key_id(OTHER)}"):
+    with pytest.raises(
+        ldp.LedgerError, match=f"id {key_id(RELEASE)} from hook:.*got one with id {key_id(OTHER)}"
+    ):
         run_secret(STORED, bound, RUN_ID)
 
 
-# Files ------------------------------------------------------------------------------------------------------------------------------
+# Files
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
@@ -322,21 +401,32 @@ def test_destroying_overwrites_and_removes(tmp_path):
     assert destroy_key_file(path) == name
     assert not path.exists()
     after = (tmp_path / "second name").read_bytes()
-    assert len(after) == len(before) and sum(a == b for a, b in zip(after, before, strict=True)) < 16
+    assert (
+        len(after) == len(before) and sum(a == b for a, b in zip(after, before, strict=True)) < 16
+    )
 
 
 def test_only_a_key_file_is_destroyed(tmp_path):
     letter, link = tmp_path / "letter", tmp_path / "link"
     letter.write_text("dear all")
     link.symlink_to(key_file(tmp_path))
-    for path, said in ((letter, "random bytes"), (link, "got the link"), (tmp_path / "none", "No such file"), (tmp_path, "directory")):
+    for path, said in (
+        (letter, "random bytes"),
+        (link, "got the link"),
+        (tmp_path / "none", "No such file"),
+        (tmp_path, "directory"),
+    ):
         with pytest.raises(ldp.LedgerError, match=said):
             destroy_key_file(path)
-    assert letter.read_text() == "dear all" and KeySource.of(tmp_path / "release.key").fetch() == RELEASE
+    assert (
+        letter.read_text() == "dear all"
+        and KeySource.of(tmp_path / "release.key").fetch() == RELEASE
+    )
     destroy_key_file(key_file(tmp_path, mode=0o644))  # one that has leaked, too
 
 
-# Runs -------------------------------------------------------------------------------------------------------------------------------
+# Runs
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -354,7 +444,16 @@ def streamed(ledger, **options):
 
 def opened(ledger):
     """The same through the door for arrays."""
-    run = open_run(LABELS, classes=range(5), epsilon=1.0, laws={"n": 1}, dataset="d", column="y", rows=RowIds.of(IDS), ledger=ledger)
+    run = open_run(
+        LABELS,
+        classes=range(5),
+        epsilon=1.0,
+        laws={"n": 1},
+        dataset="d",
+        column="y",
+        rows=RowIds.of(IDS),
+        ledger=ledger,
+    )
     return run, run.partition([0.5, 0.5])
 
 
@@ -368,12 +467,16 @@ def test_the_folder_holds_one_half_and_the_name_of_the_other(place, door):
     store = RunStore(ledger.run_dir(run.receipt.run_id))
     assert json.loads(store.read("key")) == {"source": ASK, "key_id": key_id(RELEASE)}
     assert len(store.read("secret")) == 32
-    assert kept_secret(ledger, run.receipt.run_id).secret == run_secret(store.read("secret"), KeySource.of(hook), run.receipt.run_id)
+    assert kept_secret(ledger, run.receipt.run_id).secret == run_secret(
+        store.read("secret"), KeySource.of(hook), run.receipt.run_id
+    )
     assert {stat.S_IMODE(path.stat().st_mode) for path in store.folder.iterdir()} == {0o600}
 
 
 @DOORS
-def test_a_run_is_picked_up_with_the_same_noise_wherever_the_secret_has_moved(place, tmp_path, door):
+def test_a_run_is_picked_up_with_the_same_noise_wherever_the_secret_has_moved(
+    place, tmp_path, door
+):
     crashed, first = door(ldp.Ledger(place, key=ASK))
     run, again = door(ldp.Ledger(place, key=key_file(tmp_path)))
     assert run.receipt.run_id == crashed.receipt.run_id
@@ -383,19 +486,25 @@ def test_a_run_is_picked_up_with_the_same_noise_wherever_the_secret_has_moved(pl
 def charged_alone(place, receipt):
     """Nothing but that one run was ever charged."""
     ledger = ldp.Ledger(place)
-    return [(run.run_id, run.state) for run in ledger.runs()] == [(receipt.run_id, "charged")] and len(
-        list(ledger.run_dir("0" * 32).parent.iterdir())
-    ) == 1
+    return [(run.run_id, run.state) for run in ledger.runs()] == [
+        (receipt.run_id, "charged")
+    ] and len(list(ledger.run_dir("0" * 32).parent.iterdir())) == 1
 
 
 @DOORS
-@pytest.mark.parametrize("key", [KeySource(f"hook:{__name__}:another"), None], ids=["another", "none"])
+@pytest.mark.parametrize(
+    "key", [KeySource(f"hook:{__name__}:another"), None], ids=["another", "none"]
+)
 def test_under_another_release_secret_it_is_refused(place, door, key):
     crashed, _ = door(ldp.Ledger(place, key=ASK))
     run_id = crashed.receipt.run_id
-    with pytest.raises(ldp.LedgerError, match=f"{key_id(RELEASE)}.*labeldp ledger abandon {run_id}") as caught:
+    with pytest.raises(
+        ldp.LedgerError, match=f"{key_id(RELEASE)}.*labeldp ledger abandon {run_id}"
+    ) as caught:
         door(ldp.Ledger(place, budget=1.0, key=key))
-    assert key is None or f"another release secret than run {run_id} was charged under" in str(caught.value)
+    assert key is None or f"another release secret than run {run_id} was charged under" in str(
+        caught.value
+    )
     assert charged_alone(place, crashed.receipt)
 
 
@@ -406,7 +515,10 @@ def test_without_the_release_secret_it_can_never_be_finished(place, tmp_path, do
     ledger = ldp.Ledger(place, budget=2.0, key=path)
     crashed, first = door(ledger)
     destroy_key_file(path)
-    with pytest.raises(ldp.LedgerError, match=r"If the release secret is .* gone.* can never be\s+finished.*labeldp ledger abandon"):
+    with pytest.raises(
+        ldp.LedgerError,
+        match=r"If the release secret is .* gone.* can never be\s+finished.*labeldp ledger abandon",
+    ):
         door(ledger)
     assert charged_alone(place, crashed.receipt)
     ledger.abandon(crashed.receipt.run_id, "the release secret was destroyed")
@@ -468,7 +580,10 @@ def windows(folder: Path) -> set[bytes]:
     for path in folder.rglob("*"):
         data = path.read_bytes() if path.is_file() else b""
         found.update(data[i : i + 32] for i in range(len(data) - 31))
-        found.update(bytes.fromhex(text.decode()) for text in re.findall(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", data))
+        found.update(
+            bytes.fromhex(text.decode())
+            for text in re.findall(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", data)
+        )
     return found
 
 
@@ -484,10 +599,16 @@ def test_after_settling_the_noise_cannot_be_computed_even_with_the_release_secre
         return [
             w
             for w in windows(place.parent)
-            if wanted == (w if release is None else hkdf(release, w, b"labeldp run secret " + run_id.encode(), 32))
+            if wanted
+            == (
+                w
+                if release is None
+                else hkdf(release, w, b"labeldp run secret " + run_id.encode(), 32)
+            )
         ]
 
-    assert len(recovered()) == 1  # while it is charged, the folder and the release secret give the noise: this search finds it
+    # while it is charged, the folder and the release secret give the noise: this search finds it
+    assert len(recovered()) == 1
     run.settle("sha256:0")
     assert recovered() == [] and drawn is not None
     assert not {"secret", "pin"} & {path.name for path in ledger.run_dir(run_id).iterdir()}
@@ -503,7 +624,9 @@ def test_settling_overwrites_what_it_removes(place, tmp_path):
     run.settle("sha256:0")
     for name, data in before.items():
         after = (tmp_path / name).read_bytes()
-        assert len(after) == len(data) and sum(a == b for a, b in zip(after, data, strict=True)) < 16
+        assert (
+            len(after) == len(data) and sum(a == b for a, b in zip(after, data, strict=True)) < 16
+        )
 
 
 def test_before_settling_the_noise_cannot_be_computed_without_the_release_secret(place):
@@ -514,16 +637,23 @@ def test_before_settling_the_noise_cannot_be_computed_without_the_release_secret
     found = windows(place.parent)
     assert wanted not in found and RELEASE not in found
     for guess in (bytes(32), STORED, OTHER):
-        assert not any(hkdf(guess, w, b"labeldp run secret " + run_id.encode(), 32) == wanted for w in list(found)[:2000])
+        assert not any(
+            hkdf(guess, w, b"labeldp run secret " + run_id.encode(), 32) == wanted
+            for w in list(found)[:2000]
+        )
     facts = run.facts.public | {"run_id": run_id}
     stored = RunStore(ledger.run_dir(run_id)).read("secret")
-    assert derive_key(stored, purpose="pin", facts=facts).material("Pin") != derive_key(wanted, purpose="pin", facts=facts).material("Pin")
+    assert derive_key(stored, purpose="pin", facts=facts).material("Pin") != derive_key(
+        wanted, purpose="pin", facts=facts
+    ).material("Pin")
 
 
 def test_a_repeat_of_what_has_settled_needs_no_key(place, tmp_path):
     path = tmp_path / "release.key"
     create_key_file(path)
-    first = ldp.privatize(LABELS, LAW, classes=range(5), dataset="d", ids=IDS, ledger=ldp.Ledger(place, key=path))
+    first = ldp.privatize(
+        LABELS, LAW, classes=range(5), dataset="d", ids=IDS, ledger=ldp.Ledger(place, key=path)
+    )
     destroy_key_file(path)
     for ledger in (ldp.Ledger(place), ldp.Ledger(place, key=path)):
         again = ldp.privatize(LABELS, LAW, classes=range(5), dataset="d", ids=IDS, ledger=ledger)

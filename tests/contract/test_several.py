@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several label columns under one charge: one bill in the account of each column, and evidence of each."""
+"""Several label columns under one charge: one bill in the account of each column, and evidence of
+each."""
 
 import dataclasses
 import json
@@ -29,7 +30,10 @@ N = 3000
 COLUMNS = ldp.LabelColumns({"a": ["no", "yes"], "b": [1, 2, 3]})
 CODES = np.random.default_rng(0).choice(6, N, p=[0.4, 0.2, 0.05, 0.05, 0.1, 0.2])
 LABELS = pd.DataFrame(
-    {name: np.array(values)[codes] for name, values, codes in zip("ab", COLUMNS.lists, COLUMNS.parts(CODES), strict=True)}
+    {
+        name: np.array(values)[codes]
+        for name, values, codes in zip("ab", COLUMNS.lists, COLUMNS.parts(CODES), strict=True)
+    }
 )
 IDS = np.arange(N) + 7
 
@@ -40,18 +44,31 @@ def ledger(tmp_path):
 
 
 def drawn(ledger, split="joint", epsilon=2.0, labels=LABELS, ids=IDS, **facts):
-    return ldp.privatize(labels, COLUMNS.law(epsilon, split), **{"classes": COLUMNS, "dataset": "d", "ids": ids, "ledger": ledger} | facts)
+    return ldp.privatize(
+        labels,
+        COLUMNS.law(epsilon, split),
+        **{"classes": COLUMNS, "dataset": "d", "ids": ids, "ledger": ledger} | facts,
+    )
 
 
 def one(ledger, column, epsilon=1.0, ids=IDS):
     labels = LABELS[column].to_numpy()[: len(ids)]
     law = ldp.RandomizedResponse(len(set(labels)), epsilon)
-    return ldp.privatize(labels, law, classes=COLUMNS.lists[COLUMNS.place(column)], dataset="d", column=column, ids=ids, ledger=ledger)
+    return ldp.privatize(
+        labels,
+        law,
+        classes=COLUMNS.lists[COLUMNS.place(column)],
+        dataset="d",
+        column=column,
+        ids=ids,
+        ledger=ledger,
+    )
 
 
 @pytest.mark.parametrize("split", ["equal", "information", "one", "joint"])
 def test_every_column_is_read_by_its_own_unbiased_estimator(split):
-    """Two-sided, 5 columns' classes in 4 laws at 5.2 standard errors: false alarm 4e-6 together. Seeded, so it passes always or never."""
+    """Two-sided, 5 columns' classes in 4 laws at 5.2 standard errors: false alarm 4e-6 together.
+    Seeded, so it passes always or never."""
     noisy = drawn(None, split, noise=ldp.SeededNoise(3), dataset=None)
     for name in COLUMNS.names:
         column = noisy[name][noisy[name].evidenced]
@@ -77,23 +94,44 @@ def test_the_likelihood_of_combinations_is_the_product_of_columns_drawn_apart():
     noisy = drawn(None, "equal", noise=ldp.SeededNoise(4), dataset=None)
     a, b = noisy["a"].log_likelihood(dtype="float64"), noisy["b"].log_likelihood(dtype="float64")
     both = (a[:, :, None] + b[:, None, :]).reshape(N, 6)
-    np.testing.assert_allclose(noisy.log_likelihood(dtype="float64"), both - both.max(axis=1, keepdims=True), atol=1e-12)
+    np.testing.assert_allclose(
+        noisy.log_likelihood(dtype="float64"), both - both.max(axis=1, keepdims=True), atol=1e-12
+    )
 
 
 def test_one_charge_counts_in_the_account_of_every_column(ledger):
     noisy = drawn(ledger, epsilon=2.0)
-    assert (ledger.spent("d", "a"), ledger.spent("d", "b"), ledger.spent("d", ["a", "b"])) == (2.0, 2.0, 2.0)
-    assert noisy.privacy == noisy["a"].privacy == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
+    assert (ledger.spent("d", "a"), ledger.spent("d", "b"), ledger.spent("d", ["a", "b"])) == (
+        2.0,
+        2.0,
+        2.0,
+    )
+    assert (
+        noisy.privacy
+        == noisy["a"].privacy
+        == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
+    )
     one(ledger, "a", 1.0)
     one(ledger, "b", 0.5)
-    assert (ledger.spent("d", "a"), ledger.spent("d", "b"), ledger.spent("d", ["a", "b"])) == (3.0, 2.5, 3.5)
+    assert (ledger.spent("d", "a"), ledger.spent("d", "b"), ledger.spent("d", ["a", "b"])) == (
+        3.0,
+        2.5,
+        3.5,
+    )
     drawn(ledger, epsilon=1.0)
-    assert (ledger.spent("d", "a"), ledger.spent("d", "b"), ledger.spent("d", ["a", "b"])) == (4.0, 3.5, 4.5)
+    assert (ledger.spent("d", "a"), ledger.spent("d", "b"), ledger.spent("d", ["a", "b"])) == (
+        4.0,
+        3.5,
+        4.5,
+    )
     with pytest.raises(BudgetExceeded, match="column 'a'"):  # column b alone could pay
         drawn(ledger, epsilon=0.25)
     assert ledger.spent("d", "b") == 3.5
     assert ledger.verify() == []
-    assert {(each["column"], each["spent"]) for each in accounts(ledger)} == {("a", 4.0), ("b", 3.5)}
+    assert {(each["column"], each["spent"]) for each in accounts(ledger)} == {
+        ("a", 4.0),
+        ("b", 3.5),
+    }
     assert "one charge on a, b" in history_text(ledger.history())
 
 
@@ -107,14 +145,23 @@ def test_a_sum_over_columns_leaves_none_out(ledger):
         with pytest.raises(InvalidInput, match="a list of at least one"):
             ledger.spent("d", columns)
     for ask in (ledger.spent_by_rows, ledger.remaining, ledger.spent_delta, ledger.budget_of):
-        with pytest.raises(InvalidInput, match=r"one column by its name, got a list.*only `spent` takes a list"):
+        with pytest.raises(
+            InvalidInput, match=r"one column by its name, got a list.*only `spent` takes a list"
+        ):
             ask("d", ["a", "b"])
 
 
 def test_without_columns_the_sum_is_over_all_that_have_a_charge(ledger):
     assert ledger.spent("nobody") == 0.0
     for column, ids in (("a", [1, 2]), ("b", [2, 3]), ("c", [4])):
-        ldp.privatize([0, 1, 0][: len(ids)], ldp.RandomizedResponse(2, 1.0), dataset="d", column=column, ids=ids, ledger=ledger)
+        ldp.privatize(
+            [0, 1, 0][: len(ids)],
+            ldp.RandomizedResponse(2, 1.0),
+            dataset="d",
+            column=column,
+            ids=ids,
+            ledger=ledger,
+        )
     assert ledger.spent("d") == ledger.spent("d", ["a", "b", "c"]) == 2.0  # row 2 alone has both
     assert ledger.spent("d", ["a", "c"]) == 1.0
 
@@ -181,12 +228,19 @@ def test_evidence_of_a_column_is_proven_by_the_ledger_and_survives_files(ledger,
     assert (read.classes, read.classes.names) == (COLUMNS, COLUMNS.names)
     for name in COLUMNS.names:
         noisy[name].save(tmp_path / "one.parquet")
-        for each in (noisy[name], read[name], NoisyLabels.load(tmp_path / "one.parquet"), noisy[name][::7]):
+        for each in (
+            noisy[name],
+            read[name],
+            NoisyLabels.load(tmp_path / "one.parquet"),
+            noisy[name][::7],
+        ):
             assert each.looked_up(ledger).privacy.evidence == "proven"
         block = noisy[name].blocks[0]
         outputs = block.outputs.copy()
         outputs[:2] = outputs[:2] ^ 1 if outputs.dtype == np.uint8 else outputs[:2] + 1
-        forged = NoisyLabels(N, noisy[name].classes, (dataclasses.replace(block, outputs=outputs),), noisy.ids, True)
+        forged = NoisyLabels(
+            N, noisy[name].classes, (dataclasses.replace(block, outputs=outputs),), noisy.ids, True
+        )
         with pytest.raises(LedgerError, match="changed after the draw"):
             forged.looked_up(ledger)
 
@@ -197,7 +251,9 @@ def test_a_column_that_was_not_drawn_is_no_column(ledger):
         noisy["c"]
     with pytest.raises(InvalidInput, match="those of one"):
         noisy["a"]["a"]
-    whole = ldp.privatize(LABELS, ldp.RandomizedResponse(6, 1.0), classes=COLUMNS, noise=ldp.SeededNoise(0))
+    whole = ldp.privatize(
+        LABELS, ldp.RandomizedResponse(6, 1.0), classes=COLUMNS, noise=ldp.SeededNoise(0)
+    )
     assert whole.likelihood().shape == (N, 6)
     with pytest.raises(InvalidInput, match="how the others are distributed"):
         whole["a"]
@@ -214,7 +270,9 @@ def test_labels_are_taken_by_name_or_in_order(given):
         "array": codes,
         "arrow": pa.table({"a": codes[:, 0], "b": codes[:, 1]}),
     }[given]
-    noisy = ldp.privatize(labels, numbers.law(600.0, "equal"), classes=numbers, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        labels, numbers.law(600.0, "equal"), classes=numbers, noise=ldp.SeededNoise(0)
+    )
     np.testing.assert_array_equal(noisy.hard_codes(), CODES)
     np.testing.assert_array_equal(noisy["b"].hard(), codes[:, 1])
 
@@ -227,20 +285,39 @@ def test_labels_are_taken_by_name_or_in_order(given):
         ({"classes": None}, "classes=columns"),
         ({"classes": None, "labels": dict(LABELS)}, "classes=columns"),
         ({"labels": LABELS.to_numpy()[:, [0, 1, 1]]}, "shape"),
-        ({"labels": LABELS.assign(b=[None, *LABELS["b"][1:]])}, "Column 'b'.*some label is missing"),
-        ({"labels": LABELS.assign(b=[np.nan, *LABELS["b"][1:]])}, "Column 'b'.*some label is missing"),
+        (
+            {"labels": LABELS.assign(b=[None, *LABELS["b"][1:]])},
+            "Column 'b'.*some label is missing",
+        ),
+        (
+            {"labels": LABELS.assign(b=[np.nan, *LABELS["b"][1:]])},
+            "Column 'b'.*some label is missing",
+        ),
         ({"labels": LABELS.assign(a="perhaps")}, "Column 'a'"),
         ({"labels": {"a": LABELS["a"], "b": LABELS["b"][:5]}}, "one length"),
-        ({"law": ldp.LabelColumns({"b": [1, 2, 3], "a": ["no", "yes"]}).law(1.0, "equal")}, "columns of"),
+        (
+            {"law": ldp.LabelColumns({"b": [1, 2, 3], "a": ["no", "yes"]}).law(1.0, "equal")},
+            "columns of",
+        ),
         ({"law": ldp.RandomizedResponse(5, 1.0)}, "5 classes"),
         ({"column": "b"}, "under their own names"),
         ({"id_name": "b"}, "label column 'b'"),
         ({"unit": IDS, "unit_name": "a"}, "label column 'a'"),
-        ({"prior": np.tile(np.arange(1.0, 7.0), (N, 1)), "law": COLUMNS.law(1.0, "one")}, "read none"),
+        (
+            {"prior": np.tile(np.arange(1.0, 7.0), (N, 1)), "law": COLUMNS.law(1.0, "one")},
+            "read none",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_the_charge(ledger, change, said):
-    asked = {"labels": LABELS, "law": COLUMNS.law(1.0), "classes": COLUMNS, "dataset": "d", "ids": IDS, "ledger": ledger} | change
+    asked = {
+        "labels": LABELS,
+        "law": COLUMNS.law(1.0),
+        "classes": COLUMNS,
+        "dataset": "d",
+        "ids": IDS,
+        "ledger": ledger,
+    } | change
     with pytest.raises(InvalidInput, match=said):
         ldp.privatize(**asked)
     assert not ledger.exists() or ledger.runs() == []
@@ -263,7 +340,11 @@ def test_a_lost_charge_is_found_and_adopted_for_every_column(ledger, tmp_path):
     with pytest.raises(LedgerError, match="adopt"):
         one(ledger, "a")
     ledger.adopt()
-    assert (ledger.spent("d", "a"), ledger.spent("d", "b"), ledger.spent("d", ["a", "b"])) == (2.0, 3.0, 3.0)
+    assert (ledger.spent("d", "a"), ledger.spent("d", "b"), ledger.spent("d", ["a", "b"])) == (
+        2.0,
+        3.0,
+        3.0,
+    )
     # Without the copy of the charge it is read off the receipt of the results.
     run = next(run for run in ledger.runs() if len(run.columns) == 2)
     for name in ("", "-wal", "-shm"):
@@ -282,8 +363,21 @@ def test_a_lost_charge_is_not_adopted_for_joined_names(ledger, tmp_path):
     for path in ledger.run_dir(run_id).iterdir():
         if path.name != "rows":
             path.write_bytes(b"lost")
-    code, _, err = run("ledger", "adopt", "--dataset", "d", "--label", "a,b", "--epsilon", "1", "--ledger", ledger.location)
-    assert code != 0 and "one column for runs whose folders say nothing" in " ".join(err.split()), err
+    code, _, err = run(
+        "ledger",
+        "adopt",
+        "--dataset",
+        "d",
+        "--label",
+        "a,b",
+        "--epsilon",
+        "1",
+        "--ledger",
+        ledger.location,
+    )
+    assert code != 0 and "one column for runs whose folders say nothing" in " ".join(err.split()), (
+        err
+    )
     assert not ledger.exists() or ledger.runs() == []
     (found,) = ledger.adopt(dataset="d", column=r"x\,y", epsilon=1.0)
     assert found["column"] == "x,y" and ledger.spent("d", "x,y") == 1.0
@@ -294,16 +388,24 @@ def test_an_account_without_its_part_of_a_charge_is_found(ledger, tmp_path):
     drawn(ledger)
     rows, kept = [], []
     with sqlite3.connect(tmp_path / "ledger.db") as file:
-        rows = [json.loads(body) for (body,) in file.execute("SELECT body FROM entries ORDER BY seq")]
+        rows = [
+            json.loads(body) for (body,) in file.execute("SELECT body FROM entries ORDER BY seq")
+        ]
     for column in ("a", "b"):
         kept = [body for body in rows if body.get("column") != column]
         other = tmp_path / f"{column}.db"
         shutil.copytree(tmp_path / "ledger.db.runs", tmp_path / f"{column}.db.runs")
         with ldp.Ledger(other)._store.writing() as session:
             for body in kept[1:]:
-                session.append({key: value for key, value in body.items() if key not in ("seq", "at")} | {"at": body["at"]})
+                session.append(
+                    {key: value for key, value in body.items() if key not in ("seq", "at")}
+                    | {"at": body["at"]}
+                )
         found = ldp.Ledger(other).verify()
-        assert any("is not in the account of column" in problem or "but not in that of" in problem for problem in found), found
+        assert any(
+            "is not in the account of column" in problem or "but not in that of" in problem
+            for problem in found
+        ), found
 
 
 def test_a_crashed_draw_of_several_columns_is_resumed_free_of_charge(ledger, monkeypatch):
@@ -320,7 +422,8 @@ def test_a_crashed_draw_of_several_columns_is_resumed_free_of_charge(ledger, mon
     assert noisy["b"].looked_up(ledger).privacy.evidence == "proven"
 
 
-# Labels without the name of their column ------------------------------------------------------------------------------------------------
+# Labels without the name of their column
+# ------------------------------------------------------------------------------------------------
 
 FEW = 60
 Y = {name: np.arange(FEW) // step % 2 for step, name in enumerate("abc", start=1)}
@@ -330,12 +433,20 @@ UNNAMED = {
     "privatize": lambda y, facts: ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), **facts),
     "aggregate": lambda y, facts: ldp.aggregate(y, HISTOGRAM, np.arange(FEW) % 2, **facts),
     "aggregate_best": lambda y, facts: aggregate_best(
-        y, [(HISTOGRAM, np.arange(FEW) % 2)] * 2, lambda found: 0.0, tuning=RepeatAndSelect(2), **facts
+        y,
+        [(HISTOGRAM, np.arange(FEW) % 2)] * 2,
+        lambda found: 0.0,
+        tuning=RepeatAndSelect(2),
+        **facts,
     ),
     "classifier": lambda y, facts: fitted(ldp.LabelDPClassifier, y, classes=[0, 1], **facts),
-    "prior of groups": lambda y, facts: fitted(ldp.LabelDPClassifier, y, classes=[0, 1], prior=ClusterPrior("standard"), **facts),
+    "prior of groups": lambda y, facts: fitted(
+        ldp.LabelDPClassifier, y, classes=[0, 1], prior=ClusterPrior("standard"), **facts
+    ),
     "regressor": lambda y, facts: fitted(ldp.LabelDPRegressor, y, range=(0, 1), **facts),
-    "clone": lambda y, facts: fitted(lambda **given: clone(ldp.LabelDPClassifier(**given)), y, classes=[0, 1], **facts),
+    "clone": lambda y, facts: fitted(
+        lambda **given: clone(ldp.LabelDPClassifier(**given)), y, classes=[0, 1], **facts
+    ),
 }
 
 
@@ -355,9 +466,14 @@ def charge_all(facts):
 @pytest.mark.parametrize("way", UNNAMED)
 def test_labels_without_a_name_get_no_second_budget_beside_named_columns(unnamed, way):
     charge_all(unnamed)
-    with pytest.raises(InvalidInput, match=r"'a', 'b', 'c'\. Which column.*column='a'.*column='label' if they are of another"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"'a', 'b', 'c'\. Which column.*column='a'.*column='label' if they are of another",
+    ):
         UNNAMED[way](Y["a"], unnamed)
-    with pytest.raises(InvalidInput, match=r"'b', 'a', 'c', and these labels carry the name 'b'.*column='b'"):
+    with pytest.raises(
+        InvalidInput, match=r"'b', 'a', 'c', and these labels carry the name 'b'.*column='b'"
+    ):
         UNNAMED[way](pd.Series(Y["b"], name="b"), unnamed)
     assert len(unnamed["ledger"].runs()) == 1
 
@@ -368,7 +484,13 @@ def test_a_net_without_a_name_gets_no_second_budget(unnamed, tmp_path):
     from labeldp.deep.models import Mlp
 
     charge_all(unnamed)
-    net = TorchClassifier(lambda k: Mlp(1, k, (2,)), epsilon=1.0, classes=[0, 1], dataset="d", ledger=unnamed["ledger"])
+    net = TorchClassifier(
+        lambda k: Mlp(1, k, (2,)),
+        epsilon=1.0,
+        classes=[0, 1],
+        dataset="d",
+        ledger=unnamed["ledger"],
+    )
     with pytest.raises(InvalidInput, match="Which column are these labels"):
         net.fit(np.zeros((FEW, 1), np.float32), Y["a"], ids=unnamed["ids"])
     assert len(unnamed["ledger"].runs()) == 1
@@ -378,9 +500,12 @@ def test_a_name_that_is_given_is_believed(unnamed):
     ledger = unnamed["ledger"]
     charge_all(unnamed)
     for column in ("a", "label"):
-        assert UNNAMED["privatize"](Y["a"], unnamed | {"column": column}).receipts[0].column == column
+        assert (
+            UNNAMED["privatize"](Y["a"], unnamed | {"column": column}).receipts[0].column == column
+        )
     assert (ledger.spent("d", "a"), ledger.spent("d", "label")) == (2.0, 1.0)
-    # Now `label` has a charge, so labels without a name are its own, unless they carry the name of another column that was charged.
+    # Now `label` has a charge, so labels without a name are its own, unless they carry the name of
+    # another column that was charged.
     assert UNNAMED["aggregate"](pd.Series(Y["a"], name="other"), unnamed).receipt.column == "label"
     with pytest.raises(InvalidInput, match="carry the name 'c'"):
         UNNAMED["privatize"](pd.Series(Y["c"], name="c"), unnamed)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streaming door: two passes over the same input, one charge, and the same outputs whatever the batches are."""
+"""The streaming door: two passes over the same input, one charge, and the same outputs whatever the
+batches are."""
 
 import contextlib
 
@@ -28,11 +29,16 @@ def ledger(tmp_path):
     return ldp.Ledger(tmp_path / "ledger.sqlite", budget=10.0)
 
 
-def start(ledger, law, batches, labels=LABELS, ids=None, units=None, prior=None, public="", **options):
+def start(
+    ledger, law, batches, labels=LABELS, ids=None, units=None, prior=None, public="", **options
+):
     pin = table_pin(law, classes=range(6), dataset="d", column="y", ledger=ledger, **options)
     for rows in np.array_split(np.arange(5000), batches):
         given = {"ids": ids, "units": units, "prior": prior}
-        pin.add(labels[rows], **{name: None if array is None else array[rows] for name, array in given.items()})
+        pin.add(
+            labels[rows],
+            **{name: None if array is None else array[rows] for name, array in given.items()},
+        )
     return pin.charge(public)
 
 
@@ -40,7 +46,10 @@ def finish(run, batches, labels=LABELS, ids=None, units=None, prior=None):
     parts = []
     for rows in np.array_split(np.arange(5000), batches):
         given = {"ids": ids, "units": units, "prior": prior}
-        noisy, kept, words = run.draw(labels[rows], **{name: None if array is None else array[rows] for name, array in given.items()})
+        noisy, kept, words = run.draw(
+            labels[rows],
+            **{name: None if array is None else array[rows] for name, array in given.items()},
+        )
         parts.append((noisy, rows[kept], words))
     return parts
 
@@ -50,7 +59,9 @@ def drawn(parts):
 
 
 @pytest.mark.parametrize(
-    "law", [ldp.RandomizedResponse(6, 1.0), ldp.SubsetSelection(6, 1.0), ldp.RRWithPrior(6, 1.0)], ids=lambda law: law.name
+    "law",
+    [ldp.RandomizedResponse(6, 1.0), ldp.SubsetSelection(6, 1.0), ldp.RRWithPrior(6, 1.0)],
+    ids=lambda law: law.name,
 )
 def test_batches_do_not_matter_to_a_picked_up_run(ledger, law):
     prior = PRIOR if law.uses_prior else None
@@ -62,9 +73,16 @@ def test_batches_do_not_matter_to_a_picked_up_run(ledger, law):
     run.check_pin()
     run.settle("sha256:0")
     np.testing.assert_array_equal(drawn(again), drawn(first))
-    np.testing.assert_array_equal(np.concatenate([w for *_, w in again]), np.concatenate([w for *_, w in first]))
+    np.testing.assert_array_equal(
+        np.concatenate([w for *_, w in again]), np.concatenate([w for *_, w in first])
+    )
     settled = start(ledger, law, 2, ids=IDS, prior=prior)
-    assert isinstance(settled, RunRecord) and settled.artefact == "sha256:0" and settled.receipt.repeated  # which draws nothing
+    # which draws nothing
+    assert (
+        isinstance(settled, RunRecord)
+        and settled.artefact == "sha256:0"
+        and settled.receipt.repeated
+    )
     assert ledger.spent("d", "y") == 1.0
 
 
@@ -103,11 +121,21 @@ def test_a_prior_that_changes_between_the_passes_is_not_published(ledger):
 
 def test_units_are_capped_over_all_batches(ledger):
     units = np.random.default_rng(3).integers(800, size=5000)
-    run = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=IDS, units=units, unit_name="person", max_rows_per_unit=2)
+    run = start(
+        ledger,
+        ldp.RandomizedResponse(6, 1.0),
+        7,
+        ids=IDS,
+        units=units,
+        unit_name="person",
+        max_rows_per_unit=2,
+    )
     kept = np.concatenate([rows for _, rows, _ in finish(run, 5, ids=IDS)])
     counts = np.bincount(units[kept], minlength=800)
     np.testing.assert_array_equal(counts, np.minimum(np.bincount(units, minlength=800), 2))
-    assert run.facts.law.epsilon == 0.5 and run.receipt.epsilon == 1.0 and run.receipt.unit == "person"
+    assert (
+        run.facts.law.epsilon == 0.5 and run.receipt.epsilon == 1.0 and run.receipt.unit == "person"
+    )
 
 
 def test_units_that_change_between_the_passes_are_not_published(ledger):
@@ -125,7 +153,11 @@ def test_workers_that_read_other_units_come_to_another_sum(ledger, engine):
     for given, same in ((units, True), (np.roll(units, 1), False)):
         second = SecondPass(run.facts, run.secret, run.receipt)
         check = second.draw(LABELS, ids, units=given, check_rows=engine == "workers").check
-        sums = second.sums.check(run.receipt.run_id) if check is None else (5000, *map(int, check.sum(axis=0)))
+        sums = (
+            second.sums.check(run.receipt.run_id)
+            if check is None
+            else (5000, *map(int, check.sum(axis=0)))
+        )
         with contextlib.nullcontext() if same else pytest.raises(ldp.ReleaseError, match="changed"):
             run.check_pin(sums)
 
@@ -148,13 +180,22 @@ def test_rows_of_other_people_are_another_request(ledger):
 
 def test_capped_rows_in_another_order_in_the_second_pass_are_not_drawn(ledger):
     """The pin knows no order, but who is within the cap is known by position."""
-    run = start(ledger, ldp.RandomizedResponse(6, 1.0), 7, ids=IDS, units=np.arange(5000) // 2, unit_name="person")
+    run = start(
+        ledger,
+        ldp.RandomizedResponse(6, 1.0),
+        7,
+        ids=IDS,
+        units=np.arange(5000) // 2,
+        unit_name="person",
+    )
     with pytest.raises(ldp.ReleaseError, match="changed while it was read"):
         finish(run, 7, labels=LABELS[::-1], ids=IDS[::-1])
 
 
 def test_nothing_is_drawn_before_the_charge(ledger):
-    pin = table_pin(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
+    pin = table_pin(
+        ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger
+    )
     pin.add(LABELS)
     assert ledger.runs() == [] and not hasattr(pin, "draw") and not hasattr(pin, "receipt")
     run = pin.charge("columns")
@@ -162,14 +203,20 @@ def test_nothing_is_drawn_before_the_charge(ledger):
 
 
 def test_lookup_charges_nothing(ledger):
-    pin = table_pin(ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger)
+    pin = table_pin(
+        ldp.RandomizedResponse(6, 1.0), classes=range(6), dataset="d", column="y", ledger=ledger
+    )
     pin.add(LABELS, ids=IDS)
     assert pin.lookup() is None and ledger.runs() == []
 
 
 @pytest.mark.parametrize(
     "ids",
-    [np.arange(5000), np.random.default_rng(4).integers(-(2**62), 2**62, size=5000), np.array([f"u{i}" for i in range(5000)])],
+    [
+        np.arange(5000),
+        np.random.default_rng(4).integers(-(2**62), 2**62, size=5000),
+        np.array([f"u{i}" for i in range(5000)]),
+    ],
     ids=["dense", "scattered", "text"],
 )
 @pytest.mark.parametrize("where", [(0, 1), (10, 4999), None])
@@ -187,12 +234,21 @@ def test_repeated_ids_are_found_wherever_they_are(ledger, ids, where):
 @pytest.mark.parametrize("columns", ["name", ["ward", "bed"]], ids=["text", "two columns"])
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize("repeat", [None, (0, 1), (7, 2999)])
-def test_ids_whose_hashes_are_equal_are_compared_themselves(ledger, tmp_path, monkeypatch, columns, ending, repeat):
+def test_ids_whose_hashes_are_equal_are_compared_themselves(
+    ledger, tmp_path, monkeypatch, columns, ending, repeat
+):
     """Every hash is one of 512 here, so that a set of them tells nothing."""
     rows = np.arange(3000)
     if repeat is not None:
         rows[repeat[1]] = rows[repeat[0]]
-    table = pa.table({"name": [f"n{i}" for i in rows], "ward": [f"w{i % 50}" for i in rows], "bed": rows // 50, "y": np.arange(3000) % 6})
+    table = pa.table(
+        {
+            "name": [f"n{i}" for i in rows],
+            "ward": [f"w{i % 50}" for i in rows],
+            "bed": rows // 50,
+            "y": np.arange(3000) % 6,
+        }
+    )
     source = tmp_path / f"in.{ending}"
     (pa_csv.write_csv if ending == "csv" else pq.write_table)(table, source)
 
@@ -204,7 +260,9 @@ def test_ids_whose_hashes_are_equal_are_compared_themselves(ledger, tmp_path, mo
     monkeypatch.setattr(stream, "public_hash", lambda *given: public_hash(*given) & np.uint64(511))
     spec = ldp.ReleaseSpec("y", range(6), 1.0, id=columns, dataset="d")
     if repeat is None:
-        assert ldp.release(source, tmp_path / f"out.{ending}", spec, ledger).manifest["rows"] == 3000
+        assert (
+            ldp.release(source, tmp_path / f"out.{ending}", spec, ledger).manifest["rows"] == 3000
+        )
         return
     with pytest.raises(ldp.InvalidInput, match=r"row (1|8) .*and row (2|3000) .* have the same"):
         ldp.release(source, tmp_path / f"out.{ending}", spec, ledger)

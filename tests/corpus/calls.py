@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls whose behaviour is kept: each takes a new folder, and gives what is compared beside the files that it leaves there.
+"""The calls whose behaviour is kept: each takes a new folder, and gives what is compared beside the
+files that it leaves there.
 
-Inputs are made by whole-number arithmetic, and learners are such that the last bits of floats decide nothing that is drawn.
+Inputs are made by whole-number arithmetic, and learners are such that the last bits of floats
+decide nothing that is drawn.
 """
 
 import hashlib
-import json
-import os
-import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,21 +16,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.naive_bayes import GaussianNB
-from tests.cli.commands import run
-from tests.corpus.record import PART, array, differences, summary, values
-from tests.corpus.world import RUN_ID, dies, world
+from tests.corpus.record import array, values
 
 import labeldp as ldp
 from labeldp.aggregates import FeatureSums, Histogram, Vote
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.app import stage
-from labeldp.custody._aggregation import aggregate_batches, aggregate_best
-from labeldp.errors import LabelDPError
-from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
+from labeldp.custody._aggregation import aggregate_best
 from labeldp.research.peer import Peer, PeerToPeer
-from labeldp.tables._priors import PriorTable
 
 N, K = 60, 3
 ROW = np.arange(N)
@@ -41,11 +32,6 @@ NAMES = np.array(["ill", "well", "unsure"])
 IDS = 17 * ROW % 61 - 5
 PEOPLE = np.array([f"person {i % 23}" for i in range(N)])
 PRIOR = 1 + (ROW[:, None] * np.arange(2, K + 2) % 5) / 8
-
-M = 240
-CLASS = (np.arange(M) * 7 // 5) % K
-JITTER = np.stack([np.arange(M) * 13 % 17, np.arange(M) * 11 % 19]).T / 8 - 1
-X = np.array([[0, 0], [4, 1], [1, 5]])[CLASS] + JITTER
 
 
 @dataclass(frozen=True)
@@ -77,12 +63,16 @@ def opened(folder: Path, **facts: Any) -> ldp.Ledger:
     return ledger
 
 
-# What is told of answers ------------------------------------------------------------------------------------------------------------
+# What is told of answers
+# --------------------------------------------------------------------------------------------------
 
 
 def receipts(*given: Any) -> list[dict[str, Any]]:
     """Without the event, which is in the ledger's charge."""
-    return [receipt.to_dict() | {"event": receipt.event.get("event"), "repeated": receipt.repeated} for receipt in given]
+    return [
+        receipt.to_dict() | {"event": receipt.event.get("event"), "repeated": receipt.repeated}
+        for receipt in given
+    ]
 
 
 def labels(noisy: ldp.NoisyLabels) -> dict[str, Any]:
@@ -96,8 +86,16 @@ def labels(noisy: ldp.NoisyLabels) -> dict[str, Any]:
         }
         for block in noisy.blocks
     ]
-    facts = {"rows": len(noisy), "classes": list(noisy.classes), "order": noisy.order, "ids": values(np.asarray(noisy.ids).tolist())}
-    told = {"privacy": str(noisy.privacy), "receipts": receipts(*noisy.receipts), "left out": noisy.left_out}
+    facts = {
+        "rows": len(noisy),
+        "classes": list(noisy.classes),
+        "order": noisy.order,
+        "ids": values(np.asarray(noisy.ids).tolist()),
+    }
+    told = {
+        "receipts": receipts(*noisy.receipts),
+        "left out": noisy.left_out,
+    }
     return facts | told | {"blocks": blocks, "codes": "".join(map(str, noisy.hard_codes()))}
 
 
@@ -112,20 +110,22 @@ def answer(found: Any) -> dict[str, Any]:
 
 
 def table(found: Any) -> dict[str, Any]:
-    return {"repeated": found.repeated, "out": found.path.name, "manifest": found.manifest_path.name, "receipts": receipts(found.receipt)}
+    return {
+        "repeated": found.repeated,
+        "out": found.path.name,
+        "manifest": found.manifest_path.name,
+        "receipts": receipts(found.receipt),
+    }
 
 
-def command(*args: object) -> dict[str, Any]:
-    code, *said = run(*args)
-    out, err = (re.sub(r"\d+\.\d{7,}", lambda found: f"{float(found[0]):.3g}", text) for text in said)
-    return {"exit": code, "out": out, "err": err}
-
-
-# privatize --------------------------------------------------------------------------------------------------------------------------
+# privatize
+# --------------------------------------------------------------------------------------------------
 
 
 def privatized(folder: Path, law: ldp.Law, **facts: Any) -> Any:
-    return labels(ldp.privatize(CODES, law, **{"dataset": "d", "ids": IDS, "ledger": opened(folder)} | facts))
+    return labels(
+        ldp.privatize(CODES, law, **{"dataset": "d", "ids": IDS, "ledger": opened(folder)} | facts)
+    )
 
 
 also("privatize_rr", privatized, law=ldp.RandomizedResponse(K, 1.0))
@@ -136,16 +136,53 @@ also("privatize_split", privatized, law=ldp.PriorSplit(K, 2.0), prior=PRIOR)
 also("privatize_auto", privatized, law=ldp.AutoLaw(K, 1.0), prior=PRIOR)
 also("privatize_cluster_rr", privatized, law=ldp.ClusterRR(K, 1.0), prior=PRIOR)
 also("privatize_alibi", privatized, law=ldp.Alibi(K, 4.0))
-also("privatize_text_ids", privatized, law=ldp.RandomizedResponse(K, 1.0), ids=[f"Zoë-{i}" for i in IDS])
-also("privatize_ids_of_two_columns", privatized, law=ldp.RandomizedResponse(K, 1.0), ids=np.stack([IDS // 10, IDS]).T)
 also(
-    "privatize_ids_of_a_table", privatized, law=ldp.SubsetSelection(K, 1.0), ids=pa.table({"ward": [f"w{i % 4}" for i in IDS], "bed": IDS})
+    "privatize_text_ids",
+    privatized,
+    law=ldp.RandomizedResponse(K, 1.0),
+    ids=[f"Zoë-{i}" for i in IDS],
+)
+also(
+    "privatize_ids_of_two_columns",
+    privatized,
+    law=ldp.RandomizedResponse(K, 1.0),
+    ids=np.stack([IDS // 10, IDS]).T,
 )
 also("privatize_without_ids", privatized, law=ldp.RandomizedResponse(K, 1.0), ids=None)
-also("privatize_units", privatized, law=ldp.RandomizedResponse(K, 1.0), unit=PEOPLE, max_rows_per_unit=2, unit_name="person")
-also("privatize_units_auto", privatized, law=ldp.AutoLaw(K, 2.0), prior=PRIOR, unit=IDS // 4, id_name="visit", unit_name="patient")
-also("privatize_stage_of_a_name", privatized, law=ldp.RandomizedResponse(K, 1.0), stage="first", column="status")
-also("privatize_seeded", privatized, law=ldp.AutoLaw(K, 1.0), ids=None, prior=PRIOR, dataset=None, ledger=None, noise=ldp.SeededNoise(7))
+also(
+    "privatize_units",
+    privatized,
+    law=ldp.RandomizedResponse(K, 1.0),
+    unit=PEOPLE,
+    max_rows_per_unit=2,
+    unit_name="person",
+)
+also(
+    "privatize_units_auto",
+    privatized,
+    law=ldp.AutoLaw(K, 2.0),
+    prior=PRIOR,
+    unit=IDS // 4,
+    id_name="visit",
+    unit_name="patient",
+)
+also(
+    "privatize_stage_of_a_name",
+    privatized,
+    law=ldp.RandomizedResponse(K, 1.0),
+    stage="first",
+    column="status",
+)
+also(
+    "privatize_seeded",
+    privatized,
+    law=ldp.AutoLaw(K, 1.0),
+    ids=None,
+    prior=PRIOR,
+    dataset=None,
+    ledger=None,
+    noise=ldp.SeededNoise(7),
+)
 
 
 SEVERAL = ldp.LabelColumns({"ill": [0, 1], "ward": ["a", "b", "c"]})
@@ -153,68 +190,59 @@ SEVERAL = ldp.LabelColumns({"ill": [0, 1], "ward": ["a", "b", "c"]})
 
 @call
 def privatize_several_columns(folder: Path) -> Any:
-    ledger, given = opened(folder), {"ill": CODES[:20] % 2, "ward": np.array(["a", "b", "c"])[CODES[:20]]}
-    noisy = ldp.privatize(given, SEVERAL.law(2.0, "one"), classes=SEVERAL, dataset="d", ids=IDS[:20], ledger=ledger)
-    ldp.privatize(given["ill"], ldp.RandomizedResponse(2, 1.0), dataset="d", column="ill", ids=IDS[:20], ledger=ledger)
-    spent = {"ill": ledger.spent("d", "ill"), "ward": ledger.spent("d", "ward"), "both": ledger.spent("d", SEVERAL.names)}
-    laws = [SEVERAL.law(2.0, split).to_dict() for split in ("auto", "equal", "information", "joint")]
+    ledger, given = (
+        opened(folder),
+        {
+            "ill": CODES[:20] % 2,
+            "ward": np.array(["a", "b", "c"])[CODES[:20]],
+        },
+    )
+    noisy = ldp.privatize(
+        given, SEVERAL.law(2.0, "one"), classes=SEVERAL, dataset="d", ids=IDS[:20], ledger=ledger
+    )
+    ldp.privatize(
+        given["ill"],
+        ldp.RandomizedResponse(2, 1.0),
+        dataset="d",
+        column="ill",
+        ids=IDS[:20],
+        ledger=ledger,
+    )
+    spent = {
+        "ill": ledger.spent("d", "ill"),
+        "ward": ledger.spent("d", "ward"),
+        "both": ledger.spent("d", SEVERAL.names),
+    }
+    laws = [
+        SEVERAL.law(2.0, split).to_dict() for split in ("auto", "equal", "information", "joint")
+    ]
     return {"ill": labels(noisy["ill"]), "spent": spent, "problems": ledger.verify(), "laws": laws}
 
 
 @call
 def laws_exactly(folder: Path) -> Any:
     """Probabilities as fractions: a unit of 2^-64 would not be seen in a few draws."""
-    kinds = (ldp.RandomizedResponse, ldp.SubsetSelection, ldp.RRWithPrior, ldp.PriorSplit, ldp.AutoLaw, ldp.ClusterRR)
-    laws = [kind(classes, epsilon) for kind in kinds for classes in (2, 5) for epsilon in (0.1, 1.0, 3.0)] + [
+    kinds = (
+        ldp.RandomizedResponse,
+        ldp.SubsetSelection,
+        ldp.RRWithPrior,
+        ldp.PriorSplit,
+        ldp.AutoLaw,
+        ldp.ClusterRR,
+    )
+    laws = [
+        kind(classes, epsilon)
+        for kind in kinds
+        for classes in (2, 5)
+        for epsilon in (0.1, 1.0, 3.0)
+    ] + [
         ldp.RRTopK(5, 1.0, 3),
         ldp.Alibi(3, 1.0, 16),
     ]
-    return {str(law): values([str(cell.probability) for cell in law.profile(law.side_row())]) for law in laws}
-
-
-@call
-def privatize_without_a_ledger(folder: Path) -> Any:
-    return labels(ldp.privatize(NAMES[CODES], ldp.SubsetSelection(K, 1.0), classes=NAMES.tolist()))
-
-
-@call
-def privatize_into_a_new_ledger(folder: Path) -> Any:
-    ledger = ldp.Ledger(folder / "new" / "ledger.db", budget=3.0)
-    return labels(ldp.privatize(CODES, ldp.RandomizedResponse(K, 1.0), dataset="d", ids=IDS, ledger=ledger))
-
-
-@call
-def privatize_again_is_free(folder: Path) -> Any:
-    ledger, law = opened(folder), ldp.RandomizedResponse(K, 1.0)
-    asked = {"dataset": "d", "ledger": ledger}
-    first = ldp.privatize(CODES, law, ids=IDS, **asked)
-    backwards = ldp.privatize(CODES[::-1], law, ids=IDS[::-1], **asked)
-    others = ldp.privatize(1 - CODES % 2, law, ids=IDS, **asked)  # the first answer, and a warning
-    return {"first": labels(first), "backwards": labels(backwards), "others": labels(others), "spent": ledger.spent("d", "label")}
-
-
-@call
-def privatize_again_by_name(folder: Path) -> Any:
-    ledger, law = opened(folder), ldp.SubsetSelection(K, 1.0)
-    drawn = [ldp.privatize(CODES, law, dataset="d", ids=IDS, ledger=ledger, redraw=redraw) for redraw in (False, True)]
-    return {"drawn": [labels(each) for each in drawn], "both": labels(drawn[0].combine(drawn[1])), "spent": ledger.spent("d", "label")}
-
-
-@call
-def privatize_other_rows(folder: Path) -> Any:
-    """Disjoint rows do not add up; rows in both do."""
-    ledger, law = opened(folder, budget=2.0), ldp.RandomizedResponse(K, 1.0)
-    spent = []
-    for rows in (slice(0, 30), slice(30, 60), slice(20, 40)):
-        ldp.privatize(CODES[rows], law, dataset="d", ids=IDS[rows], ledger=ledger)
-        spent.append(ledger.spent("d", "label"))
-    return {"spent": spent, "by rows": ledger.spent_by_rows("d", "label"), "remaining": ledger.remaining("d", "label")}
-
-
-@call
-def privatize_classes_read_off(folder: Path) -> Any:
-    law = ldp.RandomizedResponse(K, 1.0)
-    return labels(ldp.privatize(NAMES[CODES], law, classes="infer", dataset="d", ids=IDS, ledger=opened(folder)))
+    return {
+        str(law): values([str(cell.probability) for cell in law.profile(law.side_row())])
+        for law in laws
+    }
 
 
 @call
@@ -222,126 +250,13 @@ def privatize_with_a_release_secret(folder: Path) -> Any:
     (folder / "key").touch(0o600)
     (folder / "key").write_text(hashlib.sha256(b"of the corpus").hexdigest() + "\n")
     ledger = opened(folder, key=f"file:{folder / 'key'}")
-    return labels(ldp.privatize(CODES, ldp.RandomizedResponse(K, 1.0), dataset="d", ids=IDS, ledger=ledger))
+    return labels(
+        ldp.privatize(CODES, ldp.RandomizedResponse(K, 1.0), dataset="d", ids=IDS, ledger=ledger)
+    )
 
 
-@call
-def labels_of_another_mechanism(folder: Path) -> Any:
-    found = ldp.NoisyLabels.from_labels(NAMES[CODES], ldp.RandomizedResponse(K, 1.0), NAMES.tolist(), ids=IDS, unit="person")
-    found.save(folder / "declared.parquet")
-    return {"made": labels(found), "read": labels(ldp.NoisyLabels.load(folder / "declared.parquet"))}
-
-
-@call
-def labels_of_some_rows(folder: Path) -> Any:
-    found = ldp.privatize(CODES, ldp.PriorSplit(K, 1.0), dataset="d", ids=IDS, ledger=opened(folder), prior=PRIOR)
-    return {
-        "by place": labels(found[10:20]),
-        "by id": labels(found.by_id(IDS[[5, 3, 40]])),
-        "both": labels(ldp.concat([found[:5], found[50:]])),
-    }
-
-
-# Fits -------------------------------------------------------------------------------------------------------------------------------
-
-
-def fitted(model: Any, X: Any = X) -> dict[str, Any]:
-    """What was drawn and charged, and how well it went, to a tenth."""
-    facts = {"privacy": str(model.privacy_), "classes": list(model.classes_), "right": round(float((model.predict(X) == CLASS).mean()), 1)}
-    if hasattr(model, "noisy_labels_"):
-        facts |= {"labels": labels(model.noisy_labels_), "stages": [[s.law.to_dict() if s.law else None, s.n_rows] for s in model.stages_]}
-    if hasattr(model, "aggregate_"):
-        facts |= {"answer": answer(model.aggregate_)}
-    return facts
-
-
-def fit(folder: Path, estimator: Any = None, kind: Any = ldp.LabelDPClassifier, fit: Any = None, **facts: Any) -> Any:
-    own = {"n_stages": 1} if kind is ldp.LabelDPClassifier else {}
-    settled = {"epsilon": 3.0, "classes": range(K), "dataset": "d", "ledger": opened(folder), "random_state": 0}
-    model = kind(GaussianNB() if estimator is None and own else estimator, **own | settled | facts)
-    return fitted(model.fit(X, CLASS, **{"ids": np.arange(M)} | (fit or {})))
-
-
-TWO_STAGES = {"n_stages": 2, "law": "rr-with-prior", "correction": "em"}
-also("fit_em", fit, correction="em")
-also("fit_em_two_stages", fit, **TWO_STAGES)
-also("fit_two_unequal_stages", fit, **TWO_STAGES | {"stage_sizes": [0.7, 0.3], "validation_fraction": 0, "column": "status"})
-also("fit_debias", fit, correction="debias", law="rr")
-also("fit_none", fit, correction="none", law="subset")
-also("fit_likelihood", fit, estimator=LogisticRegression(), correction="likelihood")
-also("fit_likelihood_two_stages", fit, estimator=LogisticRegression(), n_stages=2, correction="likelihood", law=ldp.RRTopK(K, 3.0, 2))
-also(
-    "fit_the_papers_two_stages",
-    fit,
-    **TWO_STAGES | {"correction": "none", "top_k_filter": "mean", "validation_fraction": 0},
-)
-also("fit_cluster_prior", fit, prior=ClusterPrior(n_clusters=3, epsilon=1.0), law="rr-with-prior", correction="em")
-also("fit_units", fit, correction="em", max_rows_per_unit=2, fit={"unit": np.arange(M) // 3, "unit_name": "person"})
-also("fit_without_ids", fit, correction="em", fit={"ids": None})
-also("fit_public_prior", fit, correction="em", law="split", prior=np.tile([0.5, 0.25, 0.25], (M, 1)))
-also("fit_noise_cluster", fit, kind=NoiseCluster, n_clusters=3, epsilon=0.5)
-also("fit_noise_cluster_gaussian", fit, kind=NoiseCluster, n_clusters=3, estimator=GaussianNB(), delta=1e-6)
-also("fit_proportions", fit, kind=ProportionClassifier, n_clusters=3)
-also("fit_proportions_units", fit, kind=ProportionClassifier, n_clusters=3, max_rows_per_unit=3, fit={"unit": np.arange(M) // 4})
-
-
-@call
-def fit_numbers(folder: Path) -> Any:
-    """Numbers around a line, two of them beyond the range; told are the draws, and the error to a unit."""
-    number, asked = 2.0 + X @ [1.25, 0.5], {"epsilon": 3.0, "range": (0, 8), "grid": 17, "dataset": "d", "random_state": 0}
-    model = ldp.LabelDPRegressor(LinearRegression(), ledger=opened(folder), **asked).fit(X, number, ids=np.arange(M))
-    error = round(float(np.sqrt(np.mean((model.predict(X) - np.clip(number, 0, 8)) ** 2))))
-    return {"privacy": str(model.privacy_), "labels": labels(model.noisy_labels_), "error": error, "grid": array(model.grid_)}
-
-
-@call
-def fit_again_is_free(folder: Path) -> Any:
-    """The same rows by another learner, in another order."""
-    ledger, facts = opened(folder), {"epsilon": 3.0, "classes": range(K), "dataset": "d", "random_state": 0, "n_stages": 1}
-    found = []
-    for estimator, step in ((GaussianNB(), 1), (GaussianNB(var_smoothing=0.1), -1)):
-        model = ldp.LabelDPClassifier(estimator, ledger=ledger, correction="em", **facts).fit(
-            X[::step], CLASS[::step], ids=np.arange(M)[::step]
-        )
-        found.append(labels(model.noisy_labels_))
-    return {"found": found, "spent": ledger.spent("d", "label")}
-
-
-@call
-def fit_on_noisy_labels(folder: Path) -> Any:
-    noisy = ldp.privatize(CLASS, ldp.SubsetSelection(K, 3.0), dataset="d", ids=np.arange(M), ledger=opened(folder))
-    declared = ldp.NoisyLabels.from_labels(CLASS, ldp.RandomizedResponse(K, 2.0))
-    facts = {"classes": range(K), "random_state": 0, "n_stages": 1, "correction": "em"}
-    return [fitted(ldp.LabelDPClassifier(GaussianNB(), **facts).fit(X, given)) for given in (noisy, declared)]
-
-
-def torch_fit(folder: Path, **facts: Any) -> Any:
-    import torch
-
-    from labeldp.deep import Recipe, TorchClassifier
-
-    class Known(torch.nn.Module):
-        """Logits that no training changes, so that the prior of a stage is the same on every processor."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.nothing = torch.nn.Parameter(torch.zeros(1))
-
-        def forward(self, inputs: Any) -> Any:
-            return torch.cat([-inputs, inputs.mean(dim=1, keepdim=True) - 3], dim=1).round() + 0 * self.nothing
-
-    recipe = Recipe(epochs=1, batch_size=64, rate=0.01, precision="float32", optimizer="sgd")
-    settled = {"epsilon": 2.0, "classes": range(K), "dataset": "d", "ledger": opened(folder), "random_state": 0, "device": "cpu"}
-    model = TorchClassifier(Known(), recipe=recipe, **settled | facts).fit(X.astype(np.float32), CLASS, ids=np.arange(M))
-    return {"privacy": str(model.privacy_), "labels": labels(model.noisy_labels_)}
-
-
-call(partial(torch_fit, n_stages=1), "deep", "torch_one_stage")
-call(partial(torch_fit, n_stages=2, law="rr-with-prior"), "deep", "torch_two_stages")
-call(partial(torch_fit, n_stages=1, prior=ClusterPrior(n_clusters=3, epsilon=1.0), law="rr-with-prior"), "deep", "torch_cluster_prior")
-
-
-# Aggregates -------------------------------------------------------------------------------------------------------------------------
+# Aggregates
+# --------------------------------------------------------------------------------------------------
 
 GROUPS = ROW % 4
 QUERIES: dict[str, Any] = {
@@ -356,13 +271,28 @@ QUERIES: dict[str, Any] = {
 def asked(folder: Path, query: Any, **facts: Any) -> Any:
     """Asked with ids, asked again, and asked of a table."""
     ledger = opened(folder)
-    found = [ldp.aggregate(CODES, query, GROUPS, **{"dataset": "d", "ids": IDS, "ledger": ledger} | facts) for _ in range(2)]
-    return {"found": [answer(each) for each in found], "spent": [ledger.spent("d", "label"), ledger.spent_delta("d", "label")]}
+    found = [
+        ldp.aggregate(
+            CODES, query, GROUPS, **{"dataset": "d", "ids": IDS, "ledger": ledger} | facts
+        )
+        for _ in range(2)
+    ]
+    return {
+        "found": [answer(each) for each in found],
+        "spent": [ledger.spent("d", "label"), ledger.spent_delta("d", "label")],
+    }
 
 
 for name, query in QUERIES.items():
     also(f"aggregate_{name}", asked, query=query)
-also("aggregate_units", asked, query=Histogram(K, 1.0, 4), unit=PEOPLE, max_rows_per_unit=2, unit_name="person")
+also(
+    "aggregate_units",
+    asked,
+    query=Histogram(K, 1.0, 4),
+    unit=PEOPLE,
+    max_rows_per_unit=2,
+    unit_name="person",
+)
 
 
 @call
@@ -370,41 +300,56 @@ def aggregate_feature_sums(folder: Path) -> Any:
     """Asked with ids, and asked again; with a cap on the rows of a person, too."""
     features = np.stack([ROW % 5, ROW % 3, np.ones(N)], axis=1) / 4
     facts = {"dataset": "d", "ids": IDS, "ledger": opened(folder)}
-    found = [ldp.aggregate(CODES, FeatureSums(K, 1.0, 3, delta=1e-6), features, **facts) for _ in range(2)]
+    found = [
+        ldp.aggregate(CODES, FeatureSums(K, 1.0, 3, delta=1e-6), features, **facts)
+        for _ in range(2)
+    ]
     capped = {"dataset": "other", "unit": PEOPLE, "max_rows_per_unit": 2, "unit_name": "person"}
-    found.append(ldp.aggregate(CODES, FeatureSums(K, 1.0, 3, delta=1e-6, norm=2.0), features, **facts | capped))
+    found.append(
+        ldp.aggregate(
+            CODES, FeatureSums(K, 1.0, 3, delta=1e-6, norm=2.0), features, **facts | capped
+        )
+    )
     return [answer(each) for each in found]
 
 
 @call
 def aggregate_peers(folder: Path) -> Any:
     query = Peer.of(PeerToPeer(0.1), [15] * 4, delta=1e-2)
-    return answer(ldp.aggregate(CODES % 2, query, GROUPS, dataset="d", ids=IDS, ledger=opened(folder)))
-
-
-@call
-def aggregate_of_a_file(folder: Path) -> Any:
-    """Batch by batch; the same question in memory finds the answer."""
-    ledger, query = opened(folder), Histogram(K, 1.0, 4)
-    pq.write_table(pa.table({"y": NAMES[CODES], "g": GROUPS}), folder / "in.parquet", row_group_size=16)
-    facts = {"classes": NAMES.tolist(), "dataset": "d", "ledger": ledger}
-    found = [aggregate_batches(folder / "in.parquet", query, label="y", group="g", **facts) for _ in range(2)]
-    found.append(ldp.aggregate(NAMES[CODES], query, GROUPS, column="y", **facts))
-    return [answer(each) for each in found]
+    return answer(
+        ldp.aggregate(CODES % 2, query, GROUPS, dataset="d", ids=IDS, ledger=opened(folder))
+    )
 
 
 @call
 def aggregate_best_of_many(folder: Path) -> Any:
     ledger = opened(folder)
     tries = [(Histogram(K, 0.5, 4), GROUPS), (Histogram(K, 1.0, 2), ROW % 2)]
-    facts = {"tuning": RepeatAndSelect(5), "score_name": "largest", "dataset": "d", "ids": IDS, "ledger": ledger}
-    found = [aggregate_best(CODES, tries, lambda each: float(each.values.max()), **facts) for _ in range(2)]
+    facts = {
+        "tuning": RepeatAndSelect(5),
+        "score_name": "largest",
+        "dataset": "d",
+        "ids": IDS,
+        "ledger": ledger,
+    }
+    found = [
+        aggregate_best(CODES, tries, lambda each: float(each.values.max()), **facts)
+        for _ in range(2)
+    ]
     return {"found": [answer(each) for each in found], "spent": ledger.spent("d", "label")}
 
 
-# Tables -----------------------------------------------------------------------------------------------------------------------------
+# Tables
+# --------------------------------------------------------------------------------------------------
 
-COLUMNS = {"visit": IDS, "person": PEOPLE, "bed": ROW % 9, "ward": ROW // 9, "age": 20 + ROW * 7 % 50, "score": ROW / 8}
+COLUMNS = {
+    "visit": IDS,
+    "person": PEOPLE,
+    "bed": ROW % 9,
+    "ward": ROW // 9,
+    "age": 20 + ROW * 7 % 50,
+    "score": ROW / 8,
+}
 WEIGHTS = {f"p_{name}": PRIOR[:, c] for c, name in enumerate(NAMES)}
 ROWS = pa.table(COLUMNS | {"status": NAMES[CODES]} | WEIGHTS)
 
@@ -414,7 +359,13 @@ def given(folder: Path, ending: str = "parquet", rows: pa.Table = ROWS) -> Path:
     path = folder / (f"in.{ending}" if ending else "in")
     if ending == "csv":
         lines = [rows.column_names, *zip(*rows.to_pydict().values(), strict=True)]
-        path.write_text("".join(",".join("" if value is None else str(value) for value in line) + "\n" for line in lines), encoding="utf-8")
+        path.write_text(
+            "".join(
+                ",".join("" if value is None else str(value) for value in line) + "\n"
+                for line in lines
+            ),
+            encoding="utf-8",
+        )
     elif ending:
         pq.write_table(rows, path, row_group_size=25)
     else:
@@ -425,112 +376,137 @@ def given(folder: Path, ending: str = "parquet", rows: pa.Table = ROWS) -> Path:
 
 
 def spec(**facts: Any) -> ldp.ReleaseSpec:
-    return ldp.ReleaseSpec(**{"label": "status", "classes": NAMES.tolist(), "epsilon": 1.0, "id": "visit", "dataset": "d"} | facts)
+    return ldp.ReleaseSpec(
+        **{
+            "label": "status",
+            "classes": NAMES.tolist(),
+            "epsilon": 1.0,
+            "id": "visit",
+            "dataset": "d",
+        }
+        | facts
+    )
 
 
 def released(folder: Path, ending: str = "parquet", engine: str = "local", **facts: Any) -> Any:
-    ledger, source, out = opened(folder), given(folder, ending), folder / (f"out.{ending}" if ending else "out")
-    found = [ldp.release(source, out, spec(**facts), ledger, engine) for _ in range(2)]  # the second one is free
-    told = {"released": [table(each) for each in found], "spent": ledger.spent(found[0].receipt.dataset, facts.get("label", "status"))}
+    ledger, source, out = (
+        opened(folder),
+        given(folder, ending),
+        folder / (f"out.{ending}" if ending else "out"),
+    )
+    # the second one is free
+    found = [ldp.release(source, out, spec(**facts), ledger, engine) for _ in range(2)]
+    told = {
+        "released": [table(each) for each in found],
+        "spent": ledger.spent(found[0].receipt.dataset, facts.get("label", "status")),
+    }
     return told | {"read": labels(ldp.read_noisy(out))}
 
 
 also("release_csv", released, ending="csv")
 also("release_csv_kept_order", released, ending="csv", order="keep", law="subset")
-also("release_csv_without_ids", released, ending="csv", id=None, dataset=None)
 also("release_parquet", released)
-also("release_parquet_kept_order", released, order="keep")
-also("release_parquet_subset", released, law="subset:1")
 also("release_parquet_alibi", released, law="alibi", epsilon=4.0)
 also("release_parquet_prior", released, prior=list(WEIGHTS))
 also("release_parquet_prior_auto", released, prior=list(WEIGHTS), law="auto", order="keep")
-also("release_parquet_numbers", released, label="bed", classes=ldp.Grid(-3, 60, points=8), unit="person", max_rows_per_unit=2)
-also("release_parquet_thresholds", released, label="bed", classes=ldp.Grid(-3, 60, points=8), law="threshold")
-also("release_csv_numbers_rr", released, ending="csv", label="bed", classes=ldp.Grid(0, 50, points=4), law="rr", epsilon=2.0)
+also(
+    "release_parquet_numbers",
+    released,
+    label="bed",
+    classes=ldp.Grid(-3, 60, points=8),
+    unit="person",
+    max_rows_per_unit=2,
+)
+also(
+    "release_parquet_thresholds",
+    released,
+    label="bed",
+    classes=ldp.Grid(-3, 60, points=8),
+    law="threshold",
+)
+also(
+    "release_csv_numbers_rr",
+    released,
+    ending="csv",
+    label="bed",
+    classes=ldp.Grid(0, 50, points=4),
+    law="rr",
+    epsilon=2.0,
+)
 also("release_parquet_units", released, unit="person", max_rows_per_unit=2, law="split")
-also("release_parquet_ids_of_two_columns", released, id=("ward", "bed"))
-also("release_parquet_without_ids", released, id=None, unit="person")
 also("release_folder", released, ending="")
 also("release_folder_units", released, ending="", order="keep", unit="person", max_rows_per_unit=2)
 
 
 @call
 def release_several_columns(folder: Path) -> Any:
-    rows = ROWS.slice(0, 20).select(["ward", "bed", "status"]).append_column("old", pa.array(np.array(["no", "yes"])[CODES[:20] % 2]))
+    rows = (
+        ROWS.slice(0, 20)
+        .select(["ward", "bed", "status"])
+        .append_column("old", pa.array(np.array(["no", "yes"])[CODES[:20] % 2]))
+    )
     pq.write_table(rows, folder / "in.parquet")
     columns = ldp.LabelColumns({"status": NAMES.tolist(), "old": ["no", "yes"]})
     ledger = opened(folder)
-    spec = ldp.ReleaseSpec(columns.name, columns, 2.0, columns.law(2.0, "joint"), id=("ward", "bed"))
+    spec = ldp.ReleaseSpec(
+        columns.name, columns, 2.0, columns.law(2.0, "joint"), id=("ward", "bed")
+    )
     done = table(ldp.release(folder / "in.parquet", folder / "out.parquet", spec, ledger))
     read = ldp.read_noisy(folder / "out.parquet", "old", ledger=ledger)
-    return {"done": done, "spent": [ledger.spent("in", name) for name in columns.names], "evidence": read.privacy.evidence}
-
-
-@call
-def release_one_column_after_another(folder: Path) -> Any:
-    """The last manifest lists the columns of the earlier releases."""
-    rows = ROWS.slice(0, 20).select(["ward", "bed", "status"]).append_column("old", pa.array(np.array(["no", "yes"])[CODES[:20] % 2]))
-    source, ledger, shared = given(folder, "csv", rows=rows), opened(folder), {"id": ("ward", "bed")}
-    first = ldp.release(source, folder / "first.csv", spec(**shared), ledger)
-    last = ldp.release(first.path, folder / "last.csv", spec(label="old", classes=["no", "yes"], **shared), ledger)
-    read = ldp.read_noisy(last.path, "status", ledger=ledger)
-    return {"done": [table(first), table(last)], "read": labels(read), "evidence": read.privacy.evidence}
-
-
-@call
-def release_prior_of_a_table(folder: Path) -> Any:
-    lines = ["bed,ill,well,unsure", *(f"{bed},{1 + bed % 3},{2 - bed % 2},1" for bed in range(8))]
-    (folder / "prior.csv").write_text("\n".join(lines) + "\n")
-    return released(folder, prior=PriorTable(folder / "prior.csv", "bed", missing="uniform"), law="rr-top-k:2")
-
-
-@call
-def release_gaps_as_a_class(folder: Path) -> Any:
-    rows = ROWS.set_column(ROWS.column_names.index("status"), "status", pa.array([None if c == 2 else NAMES[c] for c in CODES]))
-    source, out = given(folder, rows=rows), folder / "out.parquet"
-    found = ldp.release(source, out, spec(classes=["ill", "well", None]), opened(folder))
-    return {"released": table(found), "read": labels(ldp.read_noisy(out))}
-
-
-@call
-def release_again_by_name(folder: Path) -> Any:
-    source, ledger = given(folder, "csv"), opened(folder)
-    found = [ldp.release(source, folder / f"{n}.csv", spec(), ledger, redraw=bool(n)) for n in range(2)]
-    return {"released": [table(each) for each in found], "spent": ledger.spent("d", "status")}
-
-
-@call
-def release_two_columns_and_more_rows(folder: Path) -> Any:
-    """Rows that were released before are charged again, and only they."""
-    ledger = opened(folder)
-    for number, rows in enumerate((ROWS.slice(0, 40), ROWS.slice(30, 30))):
-        (folder / f"{number}").mkdir()
-        ldp.release(given(folder / f"{number}", rows=rows), folder / f"{number}.parquet", spec(), ledger)
-    (folder / "all").mkdir()
-    ldp.release(
-        given(folder / "all", rows=ROWS.drop_columns(["status"])), folder / "age.parquet", spec(label="bed", classes=range(9)), ledger
-    )
-    return {column: [ledger.spent("d", column), ledger.spent_by_rows("d", column)] for column in ("status", "bed")}
+    return {
+        "done": done,
+        "spent": [ledger.spent("in", name) for name in columns.names],
+        "evidence": read.privacy.evidence,
+    }
 
 
 call(partial(released, ending="", engine="spark"), "spark", "release_spark")
 call(
-    partial(released, ending="", engine="spark", unit="person", max_rows_per_unit=2, law="subset", order="keep"),
+    partial(
+        released,
+        ending="",
+        engine="spark",
+        unit="person",
+        max_rows_per_unit=2,
+        law="subset",
+        order="keep",
+    ),
     "spark",
     "release_spark_units",
 )
 call(partial(released, ending="", engine="ray"), "ray", "release_ray")
-call(partial(released, ending="", engine="ray", unit="person", max_rows_per_unit=2, law="subset", order="keep"), "ray", "release_ray_units")
+call(
+    partial(
+        released,
+        ending="",
+        engine="ray",
+        unit="person",
+        max_rows_per_unit=2,
+        law="subset",
+        order="keep",
+    ),
+    "ray",
+    "release_ray_units",
+)
 
 
-# Stages of a table ------------------------------------------------------------------------------------------------------------------
+# Stages of a table
+# --------------------------------------------------------------------------------------------------
 
 
 def planned(folder: Path, **facts: Any) -> ldp.Ledger:
     ledger = opened(folder)
     parts, first = facts.pop("parts", (0.6, 0.4)), facts.pop("first_law", None)
-    settled = {"label": "status", "classes": NAMES.tolist(), "epsilon": 1.0, "id": "visit", "dataset": "d"}
-    stage.plan(folder / "plan", ldp.ReleaseSpec(**settled | facts), parts, first_law=first, ledger=ledger)
+    settled = {
+        "label": "status",
+        "classes": NAMES.tolist(),
+        "epsilon": 1.0,
+        "id": "visit",
+        "dataset": "d",
+    }
+    stage.plan(
+        folder / "plan", ldp.ReleaseSpec(**settled | facts), parts, first_law=first, ledger=ledger
+    )
     return ledger
 
 
@@ -539,8 +515,23 @@ def staged(folder: Path, ending: str = "parquet", engine: str = "local", **facts
     for number in (1, 2):
         out = folder / (f"{number}.{ending}" if ending else f"{number}")
         prior = list(WEIGHTS) if number == 2 else None
-        found.append(table(stage.release(stage.load(folder / "plan", ledger), source, number, out, prior=prior, engine=engine)))
-    return {"stages": found, "status": stage.status(stage.load(folder / "plan", ledger)), "spent": ledger.spent("d", "status")}
+        found.append(
+            table(
+                stage.release(
+                    stage.load(folder / "plan", ledger),
+                    source,
+                    number,
+                    out,
+                    prior=prior,
+                    engine=engine,
+                )
+            )
+        )
+    return {
+        "stages": found,
+        "status": stage.status(stage.load(folder / "plan", ledger)),
+        "spent": ledger.spent("d", "status"),
+    }
 
 
 also("stages_auto", staged)
@@ -548,326 +539,3 @@ also("stages_split_units", staged, law="split", unit="person", max_rows_per_unit
 also("stages_folder_rr_with_prior", staged, ending="", law="rr-with-prior", first_law="rr")
 call(partial(staged, ending="", engine="spark"), "spark", "stages_spark")
 call(partial(staged, ending="", engine="ray"), "ray", "stages_ray")
-
-
-@call
-def stages_by_commands(folder: Path) -> Any:
-    source, own = given(folder, "csv"), ("--ledger", folder / "ledger.db")
-    facts = ("--label", "status", "--classes", "ill,well,unsure", "--epsilon", 1, "--id", "visit", "--dataset", "d")
-    return [
-        command("stage", "plan", folder / "plan", *facts, "--parts", "0.5,0.3,0.2", "--law", "rr-with-prior", *own),
-        command("stage", "release", folder / "plan", source, "--stage", 1, "--out", folder / "1.csv", *own),
-        command("stage", "release", folder / "plan", source, "--stage", 2, "--out", folder / "2.csv", *own),  # needs a prior
-        command("stage", "release", folder / "plan", source, "--stage", 2, "--out", folder / "2.csv", "--prior", ",".join(WEIGHTS), *own),
-        command("stage", "status", folder / "plan", *own),
-        command("stage", "close", folder / "plan", *own),
-        command("stage", "status", folder / "plan", "--json", *own),
-    ]
-
-
-# Commands ---------------------------------------------------------------------------------------------------------------------------
-
-DECLARED = ("--label", "status", "--classes", "ill,well,unsure", "--epsilon", 1, "--id", "visit")
-
-
-@call
-def commands_of_a_release(folder: Path) -> Any:
-    source, own = given(folder, "csv"), ("--ledger", folder / "ledger.db")
-    return [
-        command("release", source, *DECLARED, *own, "--budget", 2, "--out", folder / "out.csv"),
-        command("release", source, *DECLARED, *own, "--out", folder / "out.csv"),
-        command("release", source, *DECLARED, *own, "--out", folder / "more.csv", "--redraw", "--json"),
-        command("release", source, *DECLARED, *own, "--out", folder / "most.csv", "--redraw"),  # over the budget
-        command("ledger", "spent", *own),
-        command("ledger", "history", *own),
-        command("ledger", "verify", folder / "out.csv.manifest.json", *own),
-        command("ledger", "anchor", folder / "anchor.json", *own) | {"out": "of the wall clock"},
-    ]
-
-
-@call
-def commands_of_a_key(folder: Path) -> Any:
-    source, own = given(folder), ("--ledger", folder / "ledger.db")
-    key = ("--key", f"file:{folder / 'secure' / 'release.key'}")
-    return [
-        command("key", "create", folder / "secure" / "release.key"),
-        command("release", source, *DECLARED, *own, *key, "--out", folder / "out.parquet", "--unit", "person"),
-        command("key", "destroy", folder / "secure" / "release.key", *own),
-        command("key", "destroy", folder / "secure" / "release.key", *own),
-    ]
-
-
-@call
-def commands_of_training(folder: Path) -> Any:
-    """What is drawn and said; of the model its name alone."""
-    rows = pa.table({"visit": np.arange(M), "status": NAMES[CLASS], "a": X[:, 0], "b": X[:, 1]})
-    own = ("--ledger", folder / "ledger.db")
-    pq.write_table(rows, folder / "in.parquet")
-    declared = ("--dataset", "d", "--stages", 1, "--model", "linear", *own)
-    found = [
-        command("train", folder / "in.parquet", *DECLARED[:4], "--epsilon", 8, "--id", "visit", *declared, "--out", folder / "model"),
-        command("release", folder / "in.parquet", *DECLARED, *own, "--dataset", "e", "--out", folder / "noisy.parquet"),
-        command(
-            "train", folder / "noisy.parquet", "--label", "status", "--id", "visit", *declared[2:], "--out", folder / "second", "--json"
-        ),
-        command("predict", folder / "model", folder / "in.parquet", "--out", folder / "guess.parquet"),
-        command("train", folder / "in.parquet", *DECLARED[:4], "--epsilon", -1, "--id", "visit", *declared, "--out", folder / "third"),
-    ]
-    guess = pq.read_table(folder / "guess.parquet")
-    (folder / "guess.parquet").unlink()
-    for each in found:  # estimates of accuracy are floats
-        each["out"] = "\n".join(line for line in each["out"].splitlines() if "ccurac" not in line and "loss" not in line)
-    return {"said": found, "columns": guess.column_names, "rows": guess.num_rows}
-
-
-@call
-def commands_of_an_aggregate(folder: Path) -> Any:
-    source, own = given(folder, "csv"), ("--ledger", folder / "ledger.db")
-    declared = ("--label", "status", "--classes", "ill,well,unsure", "--group", "ward", *own)
-    return [
-        command("aggregate", source, *declared, "--epsilon", 2, "--budget", 5, "--out", folder / "counts.csv"),
-        command("aggregate", source, *declared, "--epsilon", 1, "--query", "vote", "--out", folder / "votes.parquet", "--json"),
-        command("aggregate", source, *declared, "--epsilon", 2, "--out", folder / "again.csv"),
-    ]
-
-
-@call
-def commands_that_charge_nothing(folder: Path) -> Any:
-    own = ("--ledger", folder / "ledger.db")
-    given(folder, "csv")
-    return [
-        command("plan", "--classes", 3, "--epsilon", "0.5,1,2", "--rows", 1000),
-        command("plan", "--classes", 3, "--epsilon", "1", "--table", folder / "in.csv", "--unit", "person", "--json"),
-        command("ledger", "where"),
-        command("ledger", "spent", *own),
-        command("ledger", "set-budget", "--dataset", "d", "--label", "status", "--budget", 4, *own),
-        command("--version"),
-    ]
-
-
-# Refusals ---------------------------------------------------------------------------------------------------------------------------
-
-
-def refused(ledger: ldp.Ledger, tries: dict[str, Callable[[], Any]]) -> Any:
-    """Type and words of each error, and how much was charged by then."""
-    found = {}
-    for name, each in tries.items():
-        try:
-            each()
-            found[name] = "not refused"
-        except LabelDPError as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    return found | {"charged": len(ledger.runs()) if ledger.exists() else None}
-
-
-@call
-def refusals_of_arrays(folder: Path) -> Any:
-    ledger = ldp.Ledger(folder / "ledger.db", budget=1.0)
-    law = ldp.RandomizedResponse(K, 1.0)
-    asked = {"dataset": "d", "ids": IDS, "ledger": ledger}
-
-    def draw(*args: Any, **facts: Any) -> Callable[[], Any]:
-        return lambda: ldp.privatize(*(args or (CODES, law)), **asked | facts)
-
-    tries = {
-        "epsilon 0": lambda: ldp.RandomizedResponse(K, 0.0),
-        "epsilon nan": lambda: ldp.SubsetSelection(K, float("nan")),
-        "one class": lambda: ldp.RandomizedResponse(1, 1.0),
-        "no law": draw(CODES, "rr"),
-        "another label": draw(np.where(ROW == 9, 3, CODES), law),
-        "a missing label": draw(np.where(ROW == 9, np.nan, CODES), law),
-        "text without classes": draw(NAMES[CODES], law),
-        "two classes of three": draw(classes=[0, 1]),
-        "an id twice": draw(ids=np.where(ROW == 9, IDS[8], IDS)),
-        "ids of floats": draw(ids=IDS / 2),
-        "too few ids": draw(ids=IDS[:-1]),
-        "a cap without units": draw(max_rows_per_unit=2),
-        "no data set": draw(dataset=None),
-        "a prior of nan": draw(CODES, ldp.RRWithPrior(K, 1.0), prior=np.full((N, K), np.nan)),
-        "a prior of two classes": draw(CODES, ldp.RRWithPrior(K, 1.0), prior=PRIOR[:, :2]),
-        "a prior for a law without": draw(prior=PRIOR),
-        "seeded noise with a ledger": draw(noise=ldp.SeededNoise(0)),
-        "over the budget": draw(CODES, ldp.RandomizedResponse(K, 1.5)),
-        "labels of another length": lambda: ldp.LabelDPClassifier(GaussianNB(), n_stages=1, classes=range(K)).fit(X, CODES),
-        "groups out of range": lambda: ldp.aggregate(CODES, Histogram(K, 1.0, 2), GROUPS, **asked),
-        "a gaussian without delta": lambda: Histogram(K, 1.0, 2, "gaussian"),
-        "another law of a fit": lambda: ldp.LabelDPClassifier(GaussianNB(), n_stages=1, law="nonsense", classes=range(K)).fit(X, CLASS),
-    }
-    return refused(ledger, tries)
-
-
-@call
-def refusals_after_a_charge(folder: Path) -> Any:
-    ledger, law = ldp.Ledger(folder / "ledger.db", budget=4.0), ldp.RandomizedResponse(K, 1.0)
-    ldp.privatize(CODES, law, dataset="d", ids=IDS, unit=PEOPLE, unit_name="person", ledger=ledger)
-    ldp.privatize(CODES, law, dataset="e", ledger=ledger)
-    asked = {"dataset": "d", "ids": IDS, "ledger": ledger}
-    tries = {
-        "another unit": lambda: ldp.privatize(CODES, law, **asked),
-        "without ids again": lambda: ldp.privatize(CODES, law, dataset="e", ledger=ledger),
-        "an unknown run": lambda: ledger.abandon("0" * 32, "gone"),
-        "a settled run": lambda: ledger.abandon(ledger.runs()[0].run_id, "gone"),
-        "no ledger": lambda: ldp.Ledger(folder / "none.db").abandon("0" * 32, "gone"),
-    }
-    found = refused(ledger, tries)
-    (folder / "text.db").write_text("no ledger at all")
-    (folder / "empty.db").touch()
-    broken = {
-        name: lambda name=name: ldp.privatize(CODES, law, dataset="d", ids=IDS, ledger=folder / name) for name in ("text.db", "empty.db")
-    }
-    found["broken"] = refused(ledger, broken)
-    (folder / "text.db").unlink()
-    (folder / "empty.db").unlink()
-    return found
-
-
-@call
-def refusals_of_tables(folder: Path) -> Any:
-    """By commands: exit codes and words, and no ledger at the end."""
-    source, out, ledger = given(folder), folder / "out.parquet", folder / "ledger.db"
-    twice = pa.concat_tables([ROWS, ROWS.slice(0, 1)])
-    pq.write_table(twice, folder / "twice.parquet")
-    pq.write_table(ROWS.append_column("__labeldp_kept", ROWS["bed"]), folder / "own.parquet")
-    (folder / "text.parquet").write_text("no table")
-    (folder / "open.csv").write_text('visit,status\n1,"ill\n2,well\n')
-    (folder / "short.csv").write_text("visit,status\n1,ill\n2\n")
-    (folder / "nul.csv").write_bytes(b"visit,status\n1,ill\n2,we\0ll\n")
-
-    def release(source: Path, *more: object, out: Path = out) -> Any:
-        return command("release", source, *DECLARED, "--ledger", ledger, "--out", out, *more)
-
-    found = {
-        "an id twice": release(folder / "twice.parquet"),
-        "no parquet": release(folder / "text.parquet"),
-        "no file": release(folder / "none.parquet"),
-        "an open quote": release(folder / "open.csv", out=folder / "out.csv"),
-        "a short line": release(folder / "short.csv", out=folder / "out.csv"),
-        "a nul": release(folder / "nul.csv", out=folder / "out.csv"),
-        "another format": release(source, out=folder / "out.csv"),
-        "onto itself": release(source, out=source),
-        "no such column": release(source, "--id", "bett"),
-        "the label as id": release(source, "--id", "status"),
-        "the label as unit": release(source, "--unit", "status"),
-        "a cap without units": release(source, "--max-rows-per-unit", 2),
-        "a law that is none": release(source, "--law", "rr-top-k"),
-        "two priors for three": release(source, "--prior", "p_ill,p_well"),
-        "an undeclared label": command(
-            "release", source, *DECLARED[:2], "--classes", "ill,well", *DECLARED[4:], "--ledger", ledger, "--out", out
-        ),
-        "epsilon nan": command("release", source, *DECLARED[:4], "--epsilon", "nan", "--ledger", ledger, "--out", out),
-        "no epsilon": command("release", source, *DECLARED[:4], "--ledger", ledger, "--out", out) | {"err": "of the parser"},
-        "over the budget, as json": release(source, "--budget", 0.5, "--json"),
-        "no model": command("predict", folder / "none", source, "--out", out),
-        "no plan": command("stage", "status", folder / "none"),
-        "columns of ours": release(folder / "own.parquet"),
-    }
-    (folder / "text.parquet").unlink()
-    return found | {"charged": len(ldp.Ledger(ledger).runs()) if ledger.exists() else None}
-
-
-@call
-def refusals_of_changed_tables(folder: Path) -> Any:
-    """A released table whose labels or manifest were changed is not read."""
-    source, out, ledger = given(folder), folder / "out.parquet", opened(folder)
-    ldp.release(source, out, spec(), ledger)
-    manifest = folder / "out.parquet.manifest.json"
-    whole, facts = pq.read_table(out), json.loads(manifest.read_text())
-    tries: dict[str, Callable[[], Any]] = {"released already": lambda: ldp.release(out, folder / "twice.parquet", spec(), ledger)}
-
-    def changed() -> Any:
-        pq.write_table(whole.set_column(whole.column_names.index("status"), "status", ROWS["status"]), folder / "raw.parquet")
-        manifest.with_name("raw.parquet.manifest.json").write_text(manifest.read_text())
-        return ldp.read_noisy(folder / "raw.parquet")
-
-    def unproven() -> Any:
-        return ldp.read_noisy(source)
-
-    def another_law() -> Any:
-        facts["law"]["epsilon"] = 9.0
-        manifest.write_text(json.dumps(facts))
-        return ldp.read_noisy(out)
-
-    found = refused(ledger, tries | {"raw labels": changed, "no manifest": unproven, "another law": another_law})
-    for name in ("raw.parquet", "raw.parquet.manifest.json"):
-        (folder / name).unlink(missing_ok=True)
-    return found
-
-
-# Deaths -----------------------------------------------------------------------------------------------------------------------------
-
-
-def dying(folder: Path, prepare: Callable[[Path], Callable[[], Any]], least: int, every: int = 1) -> Any:
-    """A call undisturbed; and made again where a process died before one of its steps, in what else it ends. `every`: not each step.
-
-    Entropy goes on after a death. A run that was charged keeps its id, so it ends as `undisturbed`; what was not is charged under the
-    next id, and ends as an undisturbed call of that id.
-    """
-
-    def end(name: str, at: int | None, later: bool) -> tuple[bool, dict[str, Any]]:
-        place = folder / name
-        place.mkdir()
-        with world(place) as seen:
-            again = prepare(place)
-            died = at is not None and dies(again, at)
-            if later:
-                os.urandom(RUN_ID)
-            found = summary(again(), place, seen)
-        shutil.rmtree(place)
-        return died, found
-
-    wholes = [end("first", None, False)[1], end("next", None, True)[1]]
-    told: set[str] = set()
-    steps, died = 1 - every, True
-    while died:
-        steps += every
-        died, found = end(f"{steps}", steps, True)
-        ends = min((list(differences(whole, found)) for whole in wholes), key=len)
-        told.update(line for line in ends if not re.search(rf"\{PART}(:| >)", line))
-    assert steps > least, f"expected more than {least} steps at which a process can die, got {steps}"
-    return {"undisturbed": wholes[0], "otherwise": sorted(told)}
-
-
-def dying_privatize(folder: Path) -> Callable[[], Any]:
-    ledger = opened(folder)
-    return lambda: [
-        labels(ldp.privatize(CODES, ldp.PriorSplit(K, 1.0), prior=PRIOR, dataset="d", ids=IDS, ledger=ledger)),
-        ledger.spent("d", "label"),
-    ]
-
-
-def dying_release(folder: Path, ending: str = "parquet", **facts: Any) -> Callable[[], Any]:
-    ledger, source, out = opened(folder), given(folder, ending), folder / (f"out.{ending}" if ending else "out")
-    return lambda: [table(ldp.release(source, out, spec(**facts), ledger)), ledger.spent("d", "status")]
-
-
-def dying_fit(folder: Path) -> Callable[[], Any]:
-    facts = TWO_STAGES | {"correction": "none", "epsilon": 3.0, "classes": range(K), "dataset": "d", "ledger": opened(folder)}
-    model = ldp.LabelDPClassifier(GaussianNB(), random_state=0, **facts)
-    return lambda: labels(model.fit(X[:N], CLASS[:N], ids=IDS).noisy_labels_)
-
-
-def dying_stages(folder: Path) -> Callable[[], Any]:
-    ledger, source = planned(folder), given(folder)
-
-    def release() -> Any:
-        for number, prior in ((1, None), (2, list(WEIGHTS))):
-            stage.release(stage.load(folder / "plan", ledger), source, number, folder / f"{number}.parquet", prior=prior)
-        return [stage.status(stage.load(folder / "plan", ledger)), ledger.spent("d", "status")]
-
-    return release
-
-
-def dying_aggregate(folder: Path) -> Callable[[], Any]:
-    ledger = opened(folder)
-    return lambda: [
-        answer(ldp.aggregate(CODES, Histogram(K, 1.0, 4), GROUPS, dataset="d", ids=IDS, ledger=ledger)),
-        ledger.spent("d", "label"),
-    ]
-
-
-also("death_in_privatize", dying, prepare=dying_privatize, least=10)
-also("death_in_release_csv", dying, prepare=partial(dying_release, ending="csv"), least=20)
-also("death_in_release_folder", dying, prepare=partial(dying_release, ending="", unit="person"), least=20)
-also("death_in_fit", dying, prepare=dying_fit, least=20)
-also("death_in_stages", dying, prepare=dying_stages, least=40, every=3)
-also("death_in_aggregate", dying, prepare=dying_aggregate, least=8)

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records what each call of `calls.py` gives and leaves behind, and says where a replay differs.
 
-    python -m tests.corpus.record [NAME ...]     writes recorded/NAME.json of these calls, or of all that need no extra
+    python -m tests.corpus.record [NAME ...]     writes recorded/NAME.json of these calls, or of all
+                                                 that need no extra
 
-A recording holds what the call returned, every file that it left (content and rights), the facts that entered each key, and labeldp's
-warnings and log. Not kept as it is, because it cannot be the same everywhere:
+A recording holds what the call returned, every file that it left (content and rights), and the
+facts that entered each key: no messages, whose words may change. Not kept as it is, because it
+cannot be the same everywhere:
 
 * the folder of the call, which is <folder> in every text;
-* Parquet, NumPy and SQLite files, whose bytes are those of the library that wrote them: their content is kept. A digest of such bytes
-  that can be computed again from the files reads <bytes of FILE>, <parts of FOLDER>, <results of RUN>, <announced parts of RUN>; any
-  other digest stays as it is, and is a difference;
+* Parquet, NumPy and SQLite files, whose bytes are those of the library that wrote them: their
+  content is kept. A digest of such bytes that can be computed again from the files reads <bytes of
+  FILE>, <parts of FOLDER>, <results of RUN>, <announced parts of RUN>; any other digest stays as it
+  is, and is a difference;
 * hashes of the ledger's chain, which follow from those: <entry N>, if the chain is whole;
-* arrays of floats: shape, type and three digits (processors differ in the last bits); so are long fractions that a command prints;
-* fitted models (.skops, model.json): their names only;
-* work files that a process which died has left (.NAME.PID.HEX.part): there as .NAME.part, without content;
+* arrays of floats: shape, type and three digits (processors differ in the last bits);
+* work files that a process which died has left (.NAME.PID.HEX.part): there as .NAME.part, without
+  content;
 * keys that only check ids before a charge, and draw nothing.
 
 Inputs (in, in.*), which the call itself has made, are not kept.
 
-Some digests of libraries' bytes enter others (a receipt names the head of the ledger's chain), and usage lines are typer's. So a replay is
-made with the versions in libraries.json alone, which are those that the project pins.
+Some digests of libraries' bytes enter others (a receipt names the head of the ledger's chain). So
+a replay is made with the versions in libraries.json alone, which are those that the project pins.
 """
 
 import hashlib
@@ -41,7 +44,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from tests.corpus.world import world
 
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # calls wait for the disk thousands of times
+# calls wait for the disk thousands of times
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 RECORDED = Path(__file__).parent / "recorded"
 LIBRARIES = Path(__file__).parent / "libraries.json"
 PART = ".part"
@@ -52,11 +56,13 @@ _MODELS = (".skops", "model.json")
 _PASSING = ("-wal", "-shm")  # SQLite's own, there or not
 
 
-# Content ----------------------------------------------------------------------------------------------------------------------------
+# Content
+# --------------------------------------------------------------------------------------------------
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Every file below a folder, by its name: rights and content. Links are read as what they are."""
+    """Every file below a folder, by its name: rights and content. Links are read as what they
+    are."""
     found: dict[str, Any] = {}
     texts: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
@@ -68,7 +74,10 @@ def contents(folder: Path) -> dict[str, Any]:
             found[name + "/"] = facts
             continue
         facts |= _content(path)
-        if "text" in facts and (first := texts.setdefault(facts["text"].rstrip("\n"), name)) != name:
+        if (
+            "text" in facts
+            and (first := texts.setdefault(facts["text"].rstrip("\n"), name)) != name
+        ):
             end = len(facts["text"]) - len(facts["text"].rstrip("\n"))
             facts["text"] = f"<text of {first}, {end} line feeds at its end>"
         found[name] = facts
@@ -99,19 +108,33 @@ def _content(path: Path) -> dict[str, Any]:
 
 def _database(path: Path) -> dict[str, Any]:
     with closing(sqlite3.connect(path)) as connection:
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-        return {name: [list(row) for row in connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2")] for name in names}
+        names = [
+            name
+            for (name,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+            )
+        ]
+        return {
+            name: [list(row) for row in connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2")]
+            for name in names
+        }
 
 
 def _ledger(path: Path) -> dict[str, Any]:
-    """The bodies of a ledger's entries, which a hash ties together, and what it keeps beside them."""
+    """The bodies of a ledger's entries, which a hash ties together, and what it keeps beside
+    them."""
     tables = _database(path)
     rows = tables.pop("entries")
-    return {"tables": tables, "entries": [row[2] for row in rows], "chain": "whole" if len(_chain(rows)) == len(rows) else "broken"}
+    return {
+        "tables": tables,
+        "entries": [row[2] for row in rows],
+        "chain": "whole" if len(_chain(rows)) == len(rows) else "broken",
+    }
 
 
 def _chain(rows: list[list[Any]]) -> dict[str, str]:
-    """The hashes of a ledger's entries: of which entry each one is, as far as each is of the entry before and the body."""
+    """The hashes of a ledger's entries: of which entry each one is, as far as each is of the entry
+    before and the body."""
     found, last = {}, "0" * 64
     for seq, previous, body, entry in rows:
         if previous != last or entry != hashlib.sha256(f"{last}\n{body}".encode()).hexdigest():
@@ -123,8 +146,16 @@ def _chain(rows: list[list[Any]]) -> dict[str, str]:
 def _parquet(path: Path) -> dict[str, Any]:
     table = pq.read_table(path)
     facts = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-    columns = {name: {"type": str(table.schema.field(name).type)} | values(table[name].to_pylist()) for name in table.column_names}
-    return {"rows": table.num_rows, "metadata": facts, "order": table.column_names, "columns": columns}
+    columns = {
+        name: {"type": str(table.schema.field(name).type)} | values(table[name].to_pylist())
+        for name in table.column_names
+    }
+    return {
+        "rows": table.num_rows,
+        "metadata": facts,
+        "order": table.column_names,
+        "columns": columns,
+    }
 
 
 def values(column: list[Any]) -> dict[str, Any]:
@@ -135,9 +166,13 @@ def values(column: list[Any]) -> dict[str, Any]:
 
 
 def array(given: Any) -> dict[str, Any]:
-    """An array: type, shape, digest and the first values; of floats three digits of the first ones."""
+    """An array: type, shape, digest and the first values; of floats three digits of the first
+    ones."""
     found = np.asarray(given)
-    facts: dict[str, Any] = {"type": found.dtype.str if found.dtype.names is None else str(found.dtype), "shape": list(found.shape)}
+    facts: dict[str, Any] = {
+        "type": found.dtype.str if found.dtype.names is None else str(found.dtype),
+        "shape": list(found.shape),
+    }
     flat = found.reshape(-1)[:_HEAD].tolist()
     if found.dtype.kind == "f":
         return facts | {"head": [float(f"{value:.3g}") for value in flat]}
@@ -152,37 +187,53 @@ def _short_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-# What is the same everywhere --------------------------------------------------------------------------------------------------------
+# What is the same everywhere
+# --------------------------------------------------------------------------------------------------
 
 
 def _known(folder: Path) -> dict[str, str]:
     """Digests of what lies in a folder, computed from it: of what each one is."""
-    files = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*")) if path.suffix in _PARQUET}
+    files = {
+        path: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in _PARQUET
+    }
     found = {sha256: f"<bytes of {path.relative_to(folder)}>" for path, sha256 in files.items()}
     for parent in sorted({path.parent for path in files}):
         inside = [path for path in files if path.parent == parent]
         name = parent.relative_to(folder)
-        found[_digest({"format": "parts/1", "files": [files[path] for path in inside]})] = f"<parts of {name}>"
-        results = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in inside)).hexdigest()
+        found[_digest({"format": "parts/1", "files": [files[path] for path in inside]})] = (
+            f"<parts of {name}>"
+        )
+        results = hashlib.sha256(
+            b"".join(path.name.encode() + path.read_bytes() for path in inside)
+        ).hexdigest()
         found[results] = f"<results of {name.name}>"
     for path in sorted(folder.rglob("*.db")):
         tables = _database(path)
         found |= _chain(tables["entries"])
         for run in {row[0] for row in tables["parts"]}:
-            announced = json.dumps([row[1:] for row in sorted(tables["parts"]) if row[0] == run], separators=(",", ":"))
+            announced = json.dumps(
+                [row[1:] for row in sorted(tables["parts"]) if row[0] == run], separators=(",", ":")
+            )
             found[hashlib.sha256(announced.encode()).hexdigest()] = f"<announced parts of {run}>"
     return found
 
 
 def _digest(facts: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def portable(found: Any, folder: Path) -> Any:
-    """A recording without what differs between machines; texts that are JSON in canonical form as what they say."""
+    """A recording without what differs between machines; texts that are JSON in canonical form as
+    what they say."""
     known = _known(folder)
     text = json.dumps(found, sort_keys=True, default=str).replace(str(folder), "<folder>")
-    text = re.sub(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", lambda match: known.get(match[0], match[0]), text)
+    text = re.sub(
+        r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", lambda match: known.get(match[0], match[0]), text
+    )
     return _read(json.loads(text))
 
 
@@ -194,7 +245,9 @@ def _read(found: Any) -> Any:
     inside = _parsed(found)
     return (
         found
-        if inside is None or json.dumps(inside, sort_keys=True, separators=(",", ":"), ensure_ascii="\\u" in found) != found
+        if inside is None
+        or json.dumps(inside, sort_keys=True, separators=(",", ":"), ensure_ascii="\\u" in found)
+        != found
         else inside
     )
 
@@ -210,22 +263,38 @@ def recorded(call: Callable[[Path], Any], folder: Path) -> dict[str, Any]:
 def summary(given: Any, folder: Path, seen: Any) -> dict[str, Any]:
     """The recording of a call that was made."""
     keys = sorted(key for key in seen.keys if '"run_id":"check"' not in key)
-    found = portable({"returned": given, "files": contents(folder), "keys": keys, "warned": seen.warned, "logged": seen.logged}, folder)
+    found = portable(
+        {
+            "returned": given,
+            "files": contents(folder),
+            "keys": keys,
+        },
+        folder,
+    )
     return found | {"keys": _grouped(found["keys"])}
 
 
 def _grouped(keys: list[Any]) -> dict[str, Any]:
-    """Infos of keys, a group for each run: what its keys have in common, and what each has of its own."""
+    """Infos of keys, a group for each run: what its keys have in common, and what each has of its
+    own."""
     facts = [key for key in keys if isinstance(key, dict)]
     found: dict[str, Any] = {"others": [key for key in keys if not isinstance(key, dict)]}
     for run in sorted({str(key.get("run_id")) for key in facts}):
         mine = [key for key in facts if str(key.get("run_id")) == run]
-        common = {name: value for name, value in mine[0].items() if all(name in key and key[name] == value for key in mine)}
-        found[run] = {"common": common, "keys": [{n: v for n, v in key.items() if n not in common} for key in mine]}
+        common = {
+            name: value
+            for name, value in mine[0].items()
+            if all(name in key and key[name] == value for key in mine)
+        }
+        found[run] = {
+            "common": common,
+            "keys": [{n: v for n, v in key.items() if n not in common} for key in mine],
+        }
     return found
 
 
-# Differences ------------------------------------------------------------------------------------------------------------------------
+# Differences
+# --------------------------------------------------------------------------------------------------
 
 
 def differences(was: Any, now: Any, at: str = "") -> Iterator[str]:
@@ -246,11 +315,17 @@ def differences(was: Any, now: Any, at: str = "") -> Iterator[str]:
             yield from differences(one, other, f"{at}[{number}]")
         if len(was) != len(now):
             more = max(was, now, key=len)[min(len(was), len(now))]
-            yield f"{at}: {len(was)} items before, {len(now)} now; the first that only one has: {_short(more)}"
+            yield (
+                f"{at}: {len(was)} items before, {len(now)} now; the first that only one has:"
+                f" {_short(more)}"
+            )
     elif None not in inside and inside[0] != inside[1]:
         yield from differences(*inside, at)
     elif None not in inside:
-        texts = [each if isinstance(each, str) else json.dumps(each, separators=(",", ":")) for each in (was, now)]
+        texts = [
+            each if isinstance(each, str) else json.dumps(each, separators=(",", ":"))
+            for each in (was, now)
+        ]
         yield f"{at}: the same fields in another order or form: {_around(*texts)}"
     elif isinstance(was, str) and isinstance(now, str) and "\n" in was + now:
         yield from differences(was.split("\n"), now.split("\n"), f"{at} line ")
@@ -272,7 +347,10 @@ def _parsed(value: Any) -> Any:
 
 def _around(was: str, now: str) -> str:
     start = next(i for i, (a, b) in enumerate(zip(was + "\0", now + "\1", strict=False)) if a != b)
-    return f"was …{was[max(0, start - 20) : start + 60]!r}, is …{now[max(0, start - 20) : start + 60]!r}"
+    return (
+        f"was …{was[max(0, start - 20) : start + 60]!r}, is"
+        f" …{now[max(0, start - 20) : start + 60]!r}"
+    )
 
 
 def _short(value: Any) -> str:
@@ -280,7 +358,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
-# Recording --------------------------------------------------------------------------------------------------------------------------
+# Recording
+# --------------------------------------------------------------------------------------------------
 
 
 def file_of(name: str) -> Path:
@@ -290,7 +369,9 @@ def file_of(name: str) -> Path:
 
 def libraries() -> dict[str, str]:
     """The versions here of what has a hand in the recordings."""
-    return {name: version(name) for name in ("numpy", "pyarrow", "pyroaring", "scikit-learn", "scipy", "typer")}
+    return {
+        name: version(name) for name in ("numpy", "pyarrow", "pyroaring", "scikit-learn", "scipy")
+    }
 
 
 def text_of(found: Mapping[str, Any]) -> str:
@@ -303,8 +384,19 @@ def _written(found: Any, line: str, depth: int = 3) -> str:
     if isinstance(found, Mapping) and found and depth:
         inside = (f"{json.dumps(name)}: {_written(found[name], **more)}" for name in sorted(found))
         return "{" + line + " " + f",{line} ".join(inside) + line + "}"
-    if isinstance(found, list) and depth and any(isinstance(each, list | Mapping) for each in found):
-        return "[" + line + " " + f",{line} ".join(_written(each, **more) for each in found) + line + "]"
+    if (
+        isinstance(found, list)
+        and depth
+        and any(isinstance(each, list | Mapping) for each in found)
+    ):
+        return (
+            "["
+            + line
+            + " "
+            + f",{line} ".join(_written(each, **more) for each in found)
+            + line
+            + "]"
+        )
     return json.dumps(found, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
@@ -314,19 +406,32 @@ def main(names: list[str]) -> None:
 
     unknown = sorted(set(names) - CALLS.keys())
     if unknown:
-        sys.exit(f"Expected names of calls, got {', '.join(unknown)}. There are: {', '.join(CALLS)}")
+        sys.exit(
+            f"Expected names of calls, got {', '.join(unknown)}. There are: {', '.join(CALLS)}"
+        )
     if not names:
         LIBRARIES.write_text(json.dumps(libraries(), indent=1) + "\n", encoding="utf-8")
     elif json.loads(LIBRARIES.read_text(encoding="utf-8")) != libraries():
-        sys.exit(f"Expected the libraries that all is recorded with, got {libraries()}. Record all calls anew, with the pinned versions.")
+        sys.exit(
+            f"Expected the libraries that all is recorded with, got {libraries()}. Record all calls"
+            " anew, with the pinned versions."
+        )
     RECORDED.mkdir(exist_ok=True)
     for name in names or [name for name, each in CALLS.items() if not each.needs]:
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(dir=MEMORY) as place:
             found = json.loads(text_of(recorded(CALLS[name].make, Path(place).resolve() / "call")))
-        before = json.loads(file_of(name).read_text(encoding="utf-8")) if file_of(name).exists() else {}
+        before = (
+            json.loads(file_of(name).read_text(encoding="utf-8")) if file_of(name).exists() else {}
+        )
         changed = list(differences(before, found)) if before else ["new"]
-        told = "unchanged" if not changed else changed[0] if len(changed) == 1 else f"{len(changed)} differences"
+        told = (
+            "unchanged"
+            if not changed
+            else changed[0]
+            if len(changed) == 1
+            else f"{len(changed)} differences"
+        )
         print(f"{time.perf_counter() - start:4.1f} s  {name}: {told}")
         file_of(name).write_text(text_of(found), encoding="utf-8")
     if not names:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets: each one that is on this machine is read whole; official formats are read from tiny files; what is missing is explained."""
+"""Data sets: each one that is on this machine is read whole; official formats are read from tiny
+files; what is missing is explained."""
 
 import gzip
 import hashlib
@@ -21,7 +22,9 @@ from labeldp.datasets import _readers as readers
 from labeldp.errors import InvalidInput, LabelDPWarning, MissingExtra, ReleaseError
 
 # Data may lie in LABELDP_DATA or in a folder shared/data beside the checkout.
-GIVEN = os.environ.get("LABELDP_DATA") or str(Path(__file__).resolve().parents[3] / "shared" / "data")
+GIVEN = os.environ.get("LABELDP_DATA") or str(
+    Path(__file__).resolve().parents[3] / "shared" / "data"
+)
 
 SHAPES = {  # train and test features, class counts of both (of numbers none)
     "adult": ((32561, 14), (16281, 14), [24720, 7841], [12435, 3846]),
@@ -56,7 +59,9 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_a_data_set_on_this_machine_is_read_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_on_this_machine_is_read_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LABELDP_DATA", GIVEN)
     paths = datasets.where(name)
     if paths is None:
@@ -93,12 +98,19 @@ def test_adult_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("adult is not on this machine")
     table = datasets.load("adult").to_table("train", label="income")
     first = table.slice(0, 1).to_pylist()[0]
-    assert (first["age"], first["workclass"], first["native-country"], first["income"]) == (39, "State-gov", "United-States", "<=50K")
+    assert (first["age"], first["workclass"], first["native-country"], first["income"]) == (
+        39,
+        "State-gov",
+        "United-States",
+        "<=50K",
+    )
     assert table["workclass"].null_count == 1836  # the published number of "?"
     assert str(table.schema.field("age").type) == "int64"
 
 
-def test_numbers_of_california_housing_are_the_published_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_california_housing_are_the_published_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LABELDP_DATA", GIVEN)
     if datasets.where("california_housing") is None:
         pytest.skip("california_housing is not on this machine")
@@ -113,10 +125,20 @@ def test_numbers_of_california_housing_are_the_published_ones(monkeypatch: pytes
 
 
 def test_california_housing_in_both_forms(tmp_path: Path) -> None:
-    numbers = "-122.230000,37.880000,41.000000,880.000000,129.000000,322.000000,126.000000,8.325200,452600.000000"
-    archive = pack(tmp_path / "cal_housing.tgz", {"CaliforniaHousing/cal_housing.data": f"{numbers}\n{numbers}\n".encode()})
+    numbers = (
+        "-122.230000,37.880000,41.000000,880.000000,129.000000,322.000000,126.000000,8.325200,"
+        "452600.000000"
+    )
+    archive = pack(
+        tmp_path / "cal_housing.tgz",
+        {"CaliforniaHousing/cal_housing.data": f"{numbers}\n{numbers}\n".encode()},
+    )
     header = ",".join([*readers.HOUSING_COLUMNS, "median_house_value", "ocean_proximity"])
-    lines = [header, "-122.23,37.88,41.0,880.0,129.0,322.0,126.0,8.3252,452600.0,NEAR BAY", "-122,38,2,1,,3,4,5,6,INLAND"]
+    lines = [
+        header,
+        "-122.23,37.88,41.0,880.0,129.0,322.0,126.0,8.3252,452600.0,NEAR BAY",
+        "-122,38,2,1,,3,4,5,6,INLAND",
+    ]
     (tmp_path / "housing.csv").write_text("\n".join(lines) + "\n")
     X, y, _ = readers.read_housing_tgz([archive])
     other, values, _ = readers.read_housing_csv([tmp_path / "housing.csv"])
@@ -132,7 +154,15 @@ def test_california_housing_in_both_forms(tmp_path: Path) -> None:
 
 def test_images_are_no_table() -> None:
     picture = np.zeros((1, 2, 2), np.uint8)
-    data = datasets.DataSet("tiny", picture, np.zeros(1, np.int64), picture[:0], np.zeros(0, np.int64), ("a", "b"), "a test")
+    data = datasets.DataSet(
+        "tiny",
+        picture,
+        np.zeros(1, np.int64),
+        picture[:0],
+        np.zeros(0, np.int64),
+        ("a", "b"),
+        "a test",
+    )
     with pytest.raises(InvalidInput, match="Expected a data set with columns"):
         data.to_table()
 
@@ -140,7 +170,9 @@ def test_images_are_no_table() -> None:
 # Without data, without a network.
 
 
-def test_without_a_network_the_message_says_which_files_go_where(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_message_says_which_files_go_where(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert datasets.where("cifar10") is None
     monkeypatch.setenv("LABELDP_DATA", str(empty_cache / "mine"))
     with pytest.raises(ReleaseError) as caught:
@@ -153,7 +185,9 @@ def test_without_a_network_the_message_says_which_files_go_where(empty_cache: Pa
     assert "ProxyError" in text
 
 
-def test_a_data_set_of_which_some_files_are_there_is_not_called_missing(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_of_which_some_files_are_there_is_not_called_missing(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LABELDP_DATA", str(empty_cache))
     (empty_cache / "mnist").mkdir()
     (empty_cache / "mnist" / "train-images-idx3-ubyte.gz").touch()
@@ -171,16 +205,23 @@ def test_a_damaged_file_is_refused(empty_cache: Path, monkeypatch: pytest.Monkey
     folder = empty_cache / "credit-default"
     folder.mkdir()
     (folder / "data.csv").write_text("ID,X1,Y\n1,2,3\n")
-    with pytest.raises(ReleaseError, match=r"Expected SHA-256 45bcf4df.*Delete the file and fetch it again"):
+    with pytest.raises(
+        ReleaseError, match=r"Expected SHA-256 45bcf4df.*Delete the file and fetch it again"
+    ):
         datasets.load("credit_default")
 
 
-def test_a_whole_form_is_found_before_a_partial_one(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_form_is_found_before_a_partial_one(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Test images alone in LABELDP_DATA do not hide the whole set in the cache."""
     whole = catalogue.Form((catalogue.File("train"), catalogue.File("test")), "whole")
     part = catalogue.Form((catalogue.File("test"),), "part")
     monkeypatch.setenv("LABELDP_DATA", str(empty_cache / "mine"))
-    for place, names in ((empty_cache / "mine", ["test"]), (empty_cache / "cache", ["train", "test"])):
+    for place, names in (
+        (empty_cache / "mine", ["test"]),
+        (empty_cache / "cache", ["train", "test"]),
+    ):
         (place / "set").mkdir(parents=True)
         for name in names:
             (place / "set" / name).write_text("x")
@@ -190,7 +231,9 @@ def test_a_whole_form_is_found_before_a_partial_one(empty_cache: Path, monkeypat
     assert found[1][0].parent == empty_cache / "cache" / "set"
 
 
-def test_a_file_with_several_right_digests_passes_with_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_several_right_digests_passes_with_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(catalogue, "cache_folder", lambda: tmp_path)
     monkeypatch.delenv("LABELDP_DATA", raising=False)
     digests = tuple(hashlib.sha256(text).hexdigest() for text in (b"one", b"two"))
@@ -208,7 +251,11 @@ def test_a_file_with_several_right_digests_passes_with_each(tmp_path: Path, monk
 
 
 def write_idx(path: Path, array: np.ndarray) -> Path:
-    data = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
+    data = (
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.astype(np.uint8).tobytes()
+    )
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
@@ -217,7 +264,10 @@ def write_idx(path: Path, array: np.ndarray) -> Path:
 def test_idx(tmp_path: Path, suffix: str) -> None:
     pictures = np.arange(2 * 3 * 4).reshape(2, 3, 4)
     labels = np.array([7, 1])
-    paths = [write_idx(tmp_path / f"{i}{suffix}", array) for i, array in enumerate([pictures, labels, pictures[:1], labels[:1]])]
+    paths = [
+        write_idx(tmp_path / f"{i}{suffix}", array)
+        for i, array in enumerate([pictures, labels, pictures[:1], labels[:1]])
+    ]
     X, y, X_test, y_test = readers.read_idx_set(paths)
     assert np.array_equal(X, pictures)
     assert y.tolist() == [7, 1]
@@ -226,7 +276,11 @@ def test_idx(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"", "idx file"), (b"\x00\x00\x0d\x01\x00\x00\x00\x01x", "idx file"), (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "5 bytes")],
+    [
+        (b"", "idx file"),
+        (b"\x00\x00\x0d\x01\x00\x00\x00\x01x", "idx file"),
+        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "5 bytes"),
+    ],
 )
 def test_a_broken_idx_file_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "broken").write_bytes(data)
@@ -252,13 +306,22 @@ def as_pixels(flat: np.ndarray) -> np.ndarray:
 
 
 def test_a_cifar10_archive(tmp_path: Path) -> None:
-    batches = {f"data_batch_{i}": (planes(2, i), [i, 9 - i]) for i in (2, 1)} | {"test_batch": (planes(1, 9), [4])}
+    batches = {f"data_batch_{i}": (planes(2, i), [i, 9 - i]) for i in (2, 1)} | {
+        "test_batch": (planes(1, 9), [4])
+    }
     binary = {
-        f"cifar-10-batches-bin/{name}.bin": b"".join(bytes([y]) + x.tobytes() for x, y in zip(X, labels, strict=True))
+        f"cifar-10-batches-bin/{name}.bin": b"".join(
+            bytes([y]) + x.tobytes() for x, y in zip(X, labels, strict=True)
+        )
         for name, (X, labels) in batches.items()
     }
-    junk = {"cifar-10-batches-bin/readme.html": b"<html>", "cifar-10-batches-bin/batches.meta.txt": b"airplane\n"}
-    X, y, X_test, y_test = readers.read_cifar(pack(tmp_path / "b.tar.gz", {**binary, **junk}), label_bytes=1)
+    junk = {
+        "cifar-10-batches-bin/readme.html": b"<html>",
+        "cifar-10-batches-bin/batches.meta.txt": b"airplane\n",
+    }
+    X, y, X_test, y_test = readers.read_cifar(
+        pack(tmp_path / "b.tar.gz", {**binary, **junk}), label_bytes=1
+    )
     assert y.tolist() == [1, 8, 2, 7]  # batch 1 first, whatever the archive's order
     assert np.array_equal(X, np.concatenate([as_pixels(planes(2, 1)), as_pixels(planes(2, 2))]))
     assert np.array_equal(X_test, as_pixels(planes(1, 9)))
@@ -268,7 +331,9 @@ def test_a_cifar10_archive(tmp_path: Path) -> None:
 def test_a_cifar100_archive(tmp_path: Path) -> None:
     parts = {"train": (planes(2), [3, 99], [0, 1]), "test": (planes(1, 5), [42], [2])}
     binary = {
-        f"cifar-100-binary/{name}.bin": b"".join(bytes([c, f]) + x.tobytes() for x, f, c in zip(X, fine, coarse, strict=True))
+        f"cifar-100-binary/{name}.bin": b"".join(
+            bytes([c, f]) + x.tobytes() for x, f, c in zip(X, fine, coarse, strict=True)
+        )
         for name, (X, fine, coarse) in parts.items()
     }
     binary["cifar-100-binary/fine_label_names.txt"] = b"apple\nbear\n"
@@ -285,19 +350,22 @@ def test_cifar_without_batches_is_refused(tmp_path: Path) -> None:
         readers.read_cifar(pack(tmp_path / "b.tar.gz", {"x/readme": b""}), label_bytes=1)
 
 
-def test_sheets_without_pillow_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sheets_without_pillow_name_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtra, match=r"pip install 'labeldp\[images\]'"):
         readers.read_cifar_sheets([tmp_path / "sheet.webp", tmp_path / "labels.npz"])
 
 
 ADULT = (
-    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, <=50K\n"
-    "52, ?, 209642, HS-grad, 9, Married-civ-spouse, ?, Husband, White, Male, 0, 0, 45, ?, >50K\n\n"
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male,"
+    " 2174, 0, 40, United-States, <=50K\n52, ?, 209642, HS-grad, 9, Married-civ-spouse, ?, Husband,"
+    " White, Male, 0, 0, 45, ?, >50K\n\n"
 )
 ADULT_TEST = (
-    "|1x3 Cross validator\n"
-    "25, Private, 226802, 11th, 7, Never-married, Machine-op-inspct, Own-child, Black, Male, 0, 0, 40, United-States, <=50K.\n\n"
+    "|1x3 Cross validator\n25, Private, 226802, 11th, 7, Never-married, Machine-op-inspct,"
+    " Own-child, Black, Male, 0, 0, 40, United-States, <=50K.\n\n"
 )
 
 
@@ -321,11 +389,16 @@ def test_adult_without_rows_is_refused(tmp_path: Path) -> None:
         readers.read_adult([tmp_path / "adult.data", tmp_path / "adult.data"])
 
 
-@pytest.mark.parametrize("header", [("ID", *readers.CREDIT_COLUMNS, "class"), ("ID", *(f"X{i}" for i in range(1, 24)), "Y")])
+@pytest.mark.parametrize(
+    "header",
+    [("ID", *readers.CREDIT_COLUMNS, "class"), ("ID", *(f"X{i}" for i in range(1, 24)), "Y")],
+)
 def test_credit(tmp_path: Path, header: tuple[str, ...]) -> None:
     row = [1, 20000, 2, 10, 1, 24, *range(2, -4, -1), *range(12), 1]
     other = [2, 120000, 1, 2, 1, 26, *range(2, -4, -1), *range(12), 0]
-    (tmp_path / "data.csv").write_text("\n".join(",".join(map(str, line)) for line in (header, row, other)) + "\n")
+    (tmp_path / "data.csv").write_text(
+        "\n".join(",".join(map(str, line)) for line in (header, row, other)) + "\n"
+    )
     X, y, categories = readers.read_credit([tmp_path / "data.csv"])
     assert y.tolist() == [1, 0]
     assert X[:, 0].tolist() == [20000, 120000]

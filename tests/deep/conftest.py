@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that need torch: left out as a whole where it is missing, except for the one that says so."""
+"""Tests that need torch: left out as a whole where it is missing, except for the one that says
+so."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,7 +9,9 @@ import pytest
 
 HERE = Path(__file__).parent
 TORCH = find_spec("torch") is not None
-collect_ignore = [] if TORCH else [str(path) for path in HERE.glob("test_*.py") if path.name != "test_extra.py"]
+collect_ignore = (
+    [] if TORCH else [str(path) for path in HERE.glob("test_*.py") if path.name != "test_extra.py"]
+)
 
 if TORCH:
     import torch
@@ -25,7 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=TORCH)
 def _fixed_weights():
-    """Nets and tensors of a test do not depend on the tests before it. No noise of labels comes from torch's seed."""
+    """Nets and tensors of a test do not depend on the tests before it. No noise of labels comes
+    from torch's seed."""
     torch.manual_seed(0)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each process of test_fabric.py runs: trainings whose weights, scores and rows it writes down."""
+"""What each process of test_fabric.py runs: trainings whose weights, scores and rows it writes
+down."""
 
 import os
 import sys
@@ -16,7 +17,15 @@ from labeldp.deep.models import Mlp, SmallConvNet
 N, K = 192, 4  # three batches of 63, which two processes cannot halve, and one of 3
 QUICK = Recipe(2, 63, 0.05, precision="float32", optimizer="sgd")
 IMAGES = Recipe(
-    2, 63, 0.02, alpha=1.0, clip=1.0, average=0.9, augment=partial(augment.shift, pixels=1), precision="float32", optimizer="sgd"
+    2,
+    63,
+    0.02,
+    alpha=1.0,
+    clip=1.0,
+    average=0.9,
+    augment=partial(augment.shift, pixels=1),
+    precision="float32",
+    optimizer="sgd",
 )
 
 
@@ -57,7 +66,12 @@ def trainings(seed, rank=0, **options):
     def note(name, net, inputs, recipe, score=True):
         generator, told = torch.Generator().manual_seed(seed + 100 * rank), []
         held_out = (inputs.take(torch.arange(31)), form[:31]) if score else None
-        options_here = {"generator": generator, "progress": told.append, "held_out": held_out, **options}
+        options_here = {
+            "generator": generator,
+            "progress": told.append,
+            "held_out": held_out,
+            **options,
+        }
         made = train(net, inputs, form, recipe, **options_here)
         found[name] = {
             "weights": {key: value.clone() for key, value in made.state_dict().items()},
@@ -69,7 +83,12 @@ def trainings(seed, rank=0, **options):
     torch.manual_seed(seed + 100 * rank)
     note("plain", net := plain_net(), as_inputs(x), QUICK)
     note("again", net, as_inputs(x), QUICK)  # a second stage goes on with the same net
-    note("clipped", plain_net_of(0), as_inputs(x), Recipe(2, 63, 0.05, clip=0.05, average=0.9, precision="float32", optimizer="sgd"))
+    note(
+        "clipped",
+        plain_net_of(0),
+        as_inputs(x),
+        Recipe(2, 63, 0.05, clip=0.05, average=0.9, precision="float32", optimizer="sgd"),
+    )
     torch.manual_seed(seed + 100 * rank)
     note("images", SmallConvNet(K, 1), as_inputs(images), IMAGES)
     note("tabular", Mlp(K, K, (16,)), as_inputs(x), QUICK)

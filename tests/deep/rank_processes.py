@@ -28,10 +28,18 @@ def problem():
 def fitted(place, y, **settings):
     """Class probabilities, or the error."""
     ledger = ldp.Ledger(place / "ledger.db")
-    options = {"n_stages": 2, "classes": range(K), "dataset": "d", "ledger": ledger, "random_state": 0}
+    options = {
+        "n_stages": 2,
+        "classes": range(K),
+        "dataset": "d",
+        "ledger": ledger,
+        "random_state": 0,
+    }
     options |= {"recipe": Recipe(epochs=2, precision="float32")}
     try:
-        model = TorchClassifier(lambda k: Mlp(K, k, (8,)), **options | settings).fit(problem()[0], y)
+        model = TorchClassifier(lambda k: Mlp(K, k, (8,)), **options | settings).fit(
+            problem()[0], y
+        )
     except ldp.errors.LabelDPError as error:
         return f"{type(error).__name__}: {error}"
     return model.predict_proba(problem()[0]).round(6).tolist()

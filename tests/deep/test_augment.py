@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Augmentation: exactly what is promised, for every image, in the promised proportions, from the generator alone."""
+"""Augmentation: exactly what is promised, for every image, in the promised proportions, from the
+generator alone."""
 
 import ast
 import inspect
@@ -73,7 +74,9 @@ def test_every_image_is_some_crop_and_every_crop_occurs_equally(mode):
     counts = torch.zeros(5, 5)
     for down in range(5):
         for right in range(5):
-            counts[down, right] = (out == padded[:, :, down : down + 6, right : right + 7]).flatten(1).all(1).sum()
+            counts[down, right] = (
+                (out == padded[:, :, down : down + 6, right : right + 7]).flatten(1).all(1).sum()
+            )
     assert counts.sum() == 5000  # content is different everywhere, so each image is one crop
     chi2 = ((counts - 200) ** 2 / 200).sum()
     assert chi2 < 64  # 24 degrees of freedom: one in 10^5
@@ -91,7 +94,8 @@ def test_cutout_removes_one_square_around_any_pixel(size):
     rows, columns = gone[:, 0].any(2), gone[:, 0].any(1)
     assert torch.equal(gone[:, 0], rows[:, :, None] & columns[:, None, :])  # a rectangle
     for side in (rows, columns):
-        assert side.sum(1).max() == size and side.sum(1).min() == min(size, size - size // 2)  # cut at the edge at most to its half
+        # cut at the edge at most to its half
+        assert side.sum(1).max() == size and side.sum(1).min() == min(size, size - size // 2)
         assert (side[:, 1:] != side[:, :-1]).sum(1).max() <= 2  # without holes
     inside = gone[:, 0, 4, 4].float().mean()  # the middle pixel is hit by size^2 of the 81 centres
     expected = (size / 9) ** 2
@@ -124,18 +128,26 @@ def test_weights_are_beta():
 def test_alpha_zero_mixes_nothing():
     x = images(5)
     mixed = augment.mixup(x, generator(), alpha=0)
-    assert mixed.lam == 1 and torch.equal(mixed.inputs, x) and torch.equal(mixed.partner, torch.arange(5))
+    assert (
+        mixed.lam == 1
+        and torch.equal(mixed.inputs, x)
+        and torch.equal(mixed.partner, torch.arange(5))
+    )
 
 
 def test_chains_run_from_left_to_right():
     x = images(20)
     draw = generator()
     expected = augment.cutout(augment.flip(x, draw), draw, size=3)
-    assert torch.equal(augment.chain(augment.flip, partial(augment.cutout, size=3))(x, generator()), expected)
+    assert torch.equal(
+        augment.chain(augment.flip, partial(augment.cutout, size=3))(x, generator()), expected
+    )
 
 
 def test_only_functions_are_chained():
-    with pytest.raises(InvalidInput, match=r"step as a function of \(images, generator\), got list"):
+    with pytest.raises(
+        InvalidInput, match=r"step as a function of \(images, generator\), got list"
+    ):
         augment.chain([augment.flip])
 
 
@@ -158,7 +170,8 @@ def ramps(n=2000, h=16, w=16):
 def test_crops_are_boxes_inside_the_image_of_the_promised_areas_and_shapes():
     out = augment.resized_crop(ramps(), generator(), scale=(0.3, 0.6), ratio=(0.8, 1.25))
     across, down = out[:, 0, 8], out[:, 1, :, 8]
-    step = (across[:, 8] - across[:, 7]) * 8, (down[:, 8] - down[:, 7]) * 8  # sides, as parts of the image's
+    # sides, as parts of the image's
+    step = (across[:, 8] - across[:, 7]) * 8, (down[:, 8] - down[:, 7]) * 8
     area, ratio = step[0] * step[1], step[0] / step[1]
     assert area.min() >= 0.3 - 1e-4 and area.max() <= 0.6 + 1e-4
     assert ratio.min() >= 0.8 - 1e-4 and ratio.max() <= 1.25 + 1e-4
@@ -172,10 +185,22 @@ def test_crops_are_boxes_inside_the_image_of_the_promised_areas_and_shapes():
 
 def test_a_crop_of_the_whole_is_the_image():
     x = torch.rand(3, 2, 5, 7)
-    torch.testing.assert_close(augment.resized_crop(x, generator(), scale=(1.0, 1.0), ratio=(1.0, 1.0)), x, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        augment.resized_crop(x, generator(), scale=(1.0, 1.0), ratio=(1.0, 1.0)),
+        x,
+        atol=1e-5,
+        rtol=0,
+    )
 
 
-OFF = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0, "grey": 0.0, "chance": 1.0}
+OFF = {
+    "brightness": 0.0,
+    "contrast": 0.0,
+    "saturation": 0.0,
+    "hue": 0.0,
+    "grey": 0.0,
+    "chance": 1.0,
+}
 LUMA = torch.tensor([0.299, 0.587, 0.114])
 
 
@@ -187,15 +212,22 @@ def test_colours_change_one_thing_at_a_time():
     x = 0.3 + 0.2 * torch.rand(3000, 3, 3, 3, generator=generator(9))
     jitter = lambda **on: augment.colour_jitter(x, generator(), **{**OFF, **on})  # noqa: E731
     torch.testing.assert_close(jitter(), x, atol=2e-6, rtol=0)
-    torch.testing.assert_close(jitter(brightness=0.4, contrast=0.4, hue=0.1, chance=0.0), x, atol=2e-6, rtol=0)
+    torch.testing.assert_close(
+        jitter(brightness=0.4, contrast=0.4, hue=0.1, chance=0.0), x, atol=2e-6, rtol=0
+    )
     factor = (jitter(brightness=0.4) / x).flatten(1)
-    assert (factor.std(1) < 1e-4).all() and 0.6 <= factor.min() < 0.65 and 1.35 < factor.max() <= 1.4 + 1e-5
+    assert (
+        (factor.std(1) < 1e-4).all()
+        and 0.6 <= factor.min() < 0.65
+        and 1.35 < factor.max() <= 1.4 + 1e-5
+    )
     contrast = jitter(contrast=0.4)
     torch.testing.assert_close(contrast.mean((1, 2, 3)), x.mean((1, 2, 3)))
     spread = contrast.flatten(1).std(1) / x.flatten(1).std(1)
     assert 0.6 - 1e-4 <= spread.min() < 0.65 and 1.35 < spread.max() <= 1.4 + 1e-4
     for change in ({"saturation": 0.4}, {"hue": 0.1}, {"grey": 1.0}):
-        torch.testing.assert_close(luma(jitter(**change)), luma(x), atol=1e-3, rtol=0)  # YIQ's table has three digits
+        # YIQ's table has three digits
+        torch.testing.assert_close(luma(jitter(**change)), luma(x), atol=1e-3, rtol=0)
     assert (jitter(grey=1.0).std(1) < 2e-3).all()
     grey = (jitter(grey=0.2).std(1) < 2e-3).all(1).all(1).float().mean()
     assert abs(grey - 0.2) < 5 * 0.4 / 3000**0.5
@@ -221,7 +253,13 @@ def test_colours_stay_in_range_and_other_channels_keep_their_ratio():
     torch.testing.assert_close(grey, x)
 
 
-STEPS_OF_IMAGES = [augment.flip, augment.shift, augment.cutout, augment.resized_crop, augment.colour_jitter]
+STEPS_OF_IMAGES = [
+    augment.flip,
+    augment.shift,
+    augment.cutout,
+    augment.resized_crop,
+    augment.colour_jitter,
+]
 
 
 @pytest.mark.parametrize("step", STEPS_OF_IMAGES)
@@ -254,12 +292,32 @@ def test_bad_options_are_refused():
 
 
 def test_no_policy_that_was_searched_with_labels_is_here():
-    """As docs/guarantee.md says: every augmentation is one of these, drawn alike, and no code names another."""
-    known = {"flip", "shift", "cutout", "mixup", "resized_crop", "colour_jitter", "rand_augment", "chain"}
-    offered = {name for name, each in vars(augment).items() if inspect.isfunction(each) and each.__module__ == augment.__name__}
+    """As docs/guarantee.md says: every augmentation is one of these, drawn alike, and no code names
+    another."""
+    known = {
+        "flip",
+        "shift",
+        "cutout",
+        "mixup",
+        "resized_crop",
+        "colour_jitter",
+        "rand_augment",
+        "chain",
+    }
+    offered = {
+        name
+        for name, each in vars(augment).items()
+        if inspect.isfunction(each) and each.__module__ == augment.__name__
+    }
     assert {name for name in offered if not name.startswith("_")} == known
-    searched = re.compile(r"auto_?augment|\bpolic(y|ies)\b|torchvision|kornia\.augmentation", re.IGNORECASE)
-    code = [path for folder in ("src/labeldp/deep", "src/labeldp/research", "benchmarks/deep") for path in (ROOT / folder).rglob("*.py")]
+    searched = re.compile(
+        r"auto_?augment|\bpolic(y|ies)\b|torchvision|kornia\.augmentation", re.IGNORECASE
+    )
+    code = [
+        path
+        for folder in ("src/labeldp/deep", "src/labeldp/research", "benchmarks/deep")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     calls = {path.name: searched.findall(" ".join(names_in(path))) for path in code}
     assert len(calls) > 20
     assert searched.search("autoaugment")
@@ -269,17 +327,29 @@ def test_no_policy_that_was_searched_with_labels_is_here():
 def names_in(path: Path) -> list[str]:
     """Every name, attribute and import of a file; not its text."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    found = [node.id for node in nodes if isinstance(node, ast.Name)] + [node.attr for node in nodes if isinstance(node, ast.Attribute)]
+    found = [node.id for node in nodes if isinstance(node, ast.Name)] + [
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    ]
     found += [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     found += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
-    return found + [alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    return found + [
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    ]
 
 
 def test_augmentations_of_the_recipes_are_made_of_these():
     """Those of the papers' recipes, of the benchmarks', and the strong change of consistency."""
-    made = [recipes.lp_1st("cifar10", epsilon=1.0)["recipe"].augment, recipes.lp_2st("fashion_mnist", epsilon=1.0)["recipe"][1].augment]
+    made = [
+        recipes.lp_1st("cifar10", epsilon=1.0)["recipe"].augment,
+        recipes.lp_2st("fashion_mnist", epsilon=1.0)["recipe"][1].augment,
+    ]
     made += [*AUGMENTATIONS.values(), Consistency().strong, gpu.Settings().recipe().augment]
     steps = [step for each in made if each is not None for step in getattr(each, "steps", (each,))]
     functions = {getattr(step, "func", step) for step in steps}
     assert len(functions) > 3
-    assert {function for function in functions if function.__module__ != augment.__name__} <= {batch_crop}
+    assert {function for function in functions if function.__module__ != augment.__name__} <= {
+        batch_crop
+    }

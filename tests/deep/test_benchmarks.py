@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks that need torch: pages that show the kept runs, recipes, a run in a process of its own, features that are learned once."""
+"""The benchmarks that need torch: pages that show the kept runs, recipes, a run in a process of its
+own, features that are learned once."""
 
 import json
 import math
@@ -28,10 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "benchmarks" / "README.md"
 
 
-# Kept runs ----------------------------------------------------------------------------------------------------------------------------
+# Kept runs
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("page", "name"), [pair for pair in tables.every() if tables.needs_torch(pair[1])])
+@pytest.mark.parametrize(
+    ("page", "name"), [pair for pair in tables.every() if tables.needs_torch(pair[1])]
+)
 def test_pages_are_what_the_command_would_write(page, name):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert tables.put(text, name, tables.PAGES[page][name]()) == text
@@ -39,10 +43,18 @@ def test_pages_are_what_the_command_would_write(page, name):
 
 def test_every_run_that_was_started_says_how_it_ended():
     kept = load_runs(runs.results_file(False))
-    assert all(run["status"] in ("finished", "failed", "earlier law") for run in kept)  # the last finished, too
+    # the last finished, too
+    assert all(run["status"] in ("finished", "failed", "earlier law") for run in kept)
     finished = [run for run in kept if run["status"] == "finished"]
-    assert all(run["recipe"] and run["machine"]["versions"] and run["noise"].startswith("seeded") for run in finished)
-    assert all(run["precision"] in ("bf16", "float32") and run["at_once"] for run in finished if run["device"] == "cuda")
+    assert all(
+        run["recipe"] and run["machine"]["versions"] and run["noise"].startswith("seeded")
+        for run in finished
+    )
+    assert all(
+        run["precision"] in ("bf16", "float32") and run["at_once"]
+        for run in finished
+        if run["device"] == "cuda"
+    )
 
 
 def test_a_step_on_likelihoods_meets_its_targets():
@@ -56,11 +68,14 @@ def test_the_run_that_had_both_cores_took_what_the_page_says():
     kept = load_runs(runs.results_file(False))
     (run,) = [run for run in kept if (run["table"], run["seed"]) == ("fashion-mnist", 103)]
     assert run["threads"] == 2
-    assert f"(`--threads 2`), and took {run['seconds'] / 60:.1f} minutes" in PAGE.read_text(encoding="utf-8")
+    assert f"(`--threads 2`), and took {run['seconds'] / 60:.1f} minutes" in PAGE.read_text(
+        encoding="utf-8"
+    )
     assert run["seconds"] <= 600
 
 
-# Recipes ------------------------------------------------------------------------------------------------------------------------------
+# Recipes
+# --------------------------------------------------------------------------------------------------
 
 
 def test_recipes_name_every_setting_so_that_no_default_changes_what_they_mean(monkeypatch):
@@ -68,10 +83,18 @@ def test_recipes_name_every_setting_so_that_no_default_changes_what_they_mean(mo
     given = []
     monkeypatch.setattr(recipes, "Recipe", lambda **named: given.append(named) or Recipe(**named))
     for frozen in FROZEN.values():
-        for training in (frozen.paper, frozen.clean, *(stage for stages in frozen.ours for stage in stages)):
+        for training in (
+            frozen.paper,
+            frozen.clean,
+            *(stage for stages in frozen.ours for stage in stages),
+        ):
             made = training.recipe()
             assert given[-1].keys() == {field.name for field in fields(Recipe)}
-            assert (made.optimizer, made.momentum, made.clip) == ("sgd", 0.9, math.inf if training.clip is None else training.clip)
+            assert (made.optimizer, made.momentum, made.clip) == (
+                "sgd",
+                0.9,
+                math.inf if training.clip is None else training.clip,
+            )
     assert given
 
 
@@ -87,7 +110,11 @@ def test_a_run_says_what_its_precision_came_to():
 
 
 def test_where_time_allows_no_privacy_is_trained_as_long_as_ours():
-    assert all(frozen.clean.epochs >= frozen.ours[0][0].epochs for (_, size), frozen in FROZEN.items() if size == "gpu")
+    assert all(
+        frozen.clean.epochs >= frozen.ours[0][0].epochs
+        for (_, size), frozen in FROZEN.items()
+        if size == "gpu"
+    )
 
 
 def test_the_grid_of_precision_differs_from_the_frozen_recipes_in_precision_alone():
@@ -97,14 +124,22 @@ def test_the_grid_of_precision_differs_from_the_frozen_recipes_in_precision_alon
     for title, row in grid.items():
         name, precision = title.split(", ")
         frozen = method("mnist", "cpu", name, 1.0)
-        assert row == replace(frozen, stages=tuple(replace(stage, precision=precision) for stage in frozen.stages))
+        assert row == replace(
+            frozen, stages=tuple(replace(stage, precision=precision) for stage in frozen.stages)
+        )
         assert {stage.precision for stage in row.stages} == {precision}
 
 
 def test_a_run_that_is_finished_is_known_again():
     """By the recipe that it was run with, as JSON keeps it."""
-    kept = [run for run in load_runs(runs.results_file(False)) if run["status"] == "finished" and run["seed"] >= runs.FIRST_SEED]
-    wanted = list(runs.wanted("movielens", "cpu", ["ours-1", "ours-2", "non-private"], [1, 2], 3, False))
+    kept = [
+        run
+        for run in load_runs(runs.results_file(False))
+        if run["status"] == "finished" and run["seed"] >= runs.FIRST_SEED
+    ]
+    wanted = list(
+        runs.wanted("movielens", "cpu", ["ours-1", "ours-2", "non-private"], [1, 2], 3, False)
+    )
     assert len(wanted) == 2 * 2 * 3 + 3
     for run in wanted:
         again = json.loads(json.dumps(run))
@@ -114,23 +149,38 @@ def test_a_run_that_is_finished_is_known_again():
 
 
 def test_probabilities_move_towards_the_counts_by_how_sure_these_are():
-    """Without noise the sums become the counts; with boundless noise nothing moves; in between each sum is weighed by its variance."""
+    """Without noise the sums become the counts; with boundless noise nothing moves; in between each
+    sum is weighed by its variance."""
     groups, counts = np.array([0, 0, 0, 0, 1]), np.array([[3.0, 1.0], [0.0, 1.0]])
     proba = np.array([[0.5, 0.5]] * 4 + [[0.2, 0.8]])
-    sure, unsure, half = (counted.towards(proba, groups, counts, variance) for variance in (1e-9, 1e9, 1.0))
+    sure, unsure, half = (
+        counted.towards(proba, groups, counts, variance) for variance in (1e-9, 1e9, 1.0)
+    )
     assert np.allclose(sure[:4], [0.75, 0.25], atol=1e-6)
     assert np.allclose(unsure, proba, atol=1e-6)
-    assert np.allclose(half[:4], [0.625, 0.375])  # labels of four rows at 1/2 have variance 1, as the noise
+    # labels of four rows at 1/2 have variance 1, as the noise
+    assert np.allclose(half[:4], [0.625, 0.375])
     assert np.allclose(half.sum(axis=1), 1)
 
 
 def test_a_net_learns_from_counts_alone():
-    """1,400 digits, no label of a single row: the net is near the linear model that counts taught, far above chance."""
+    """1,400 digits, no label of a single row: the net is near the linear model that counts taught,
+    far above chance."""
     X, y = load_digits(return_X_y=True)
-    X = torch.from_numpy((X * 15).astype(np.uint8)).view(-1, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, 2:30, 2:30]
+    X = (
+        torch.from_numpy((X * 15).astype(np.uint8))
+        .view(-1, 1, 8, 8)
+        .repeat_interleave(4, 2)
+        .repeat_interleave(4, 3)[:, :, 2:30, 2:30]
+    )
     data = Data("mnist", X[:1400], y[:1400], X[1400:], y[1400:], 10, np.empty((0, 0), np.float32))
     recipe = method("mnist", "cpu", "counts", 4.0)
-    recipe = replace(recipe, stages=tuple(replace(stage, batch_size=64, average=0.9) for stage in recipe.shortened(2).stages))
+    recipe = replace(
+        recipe,
+        stages=tuple(
+            replace(stage, batch_size=64, average=0.9) for stage in recipe.shortened(2).stages
+        ),
+    )
     found = counted.fit(data, recipe, 4.0, 0)
     assert len(found.stages) == 2
     assert [epoch["stage"] for epoch in found.epochs] == [1, 1, 2, 2]
@@ -140,7 +190,12 @@ def test_a_net_learns_from_counts_alone():
 def test_a_recipe_trains_in_stages_and_draws_each_row_once():
     """As a table's run does, on digits."""
     X, y = load_digits(return_X_y=True)
-    X = torch.from_numpy((X * 15).astype(np.uint8)).view(-1, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, 2:30, 2:30]
+    X = (
+        torch.from_numpy((X * 15).astype(np.uint8))
+        .view(-1, 1, 8, 8)
+        .repeat_interleave(4, 2)
+        .repeat_interleave(4, 3)[:, :, 2:30, 2:30]
+    )
     data = Data("mnist", X[:600], y[:600], X[600:700], y[600:700], 10, np.empty((0, 0), np.float32))
     found = fit(data, method("mnist", "cpu", "ours-2", 4.0).shortened(), 4.0, 0)
     assert sum(stage["drawn"] for stage in found.stages) == 600
@@ -153,51 +208,100 @@ def test_a_recipe_trains_in_stages_and_draws_each_row_once():
 
 
 def test_an_epoch_is_chosen_by_noisy_labels_of_other_rows_than_those_that_score_it():
-    """Collapsed nets lose by e^-20 of probability a row; 200 noisy labels at epsilon 4 cannot prefer one of these."""
+    """Collapsed nets lose by e^-20 of probability a row; 200 noisy labels at epsilon 4 cannot
+    prefer one of these."""
     labels = np.arange(400) % 10
     good = np.full((400, 10), 0.01, np.float32)
     good[np.arange(400), labels] = 0.91
     one_class = np.full((400, 10), 1e-9, np.float32)
     one_class[:, 3] = 1
     worse = good.copy()
-    worse[200:] = good[200:][::-1]  # right where true labels score it, wrong where noisy labels choose
-    found = best_by_noisy_labels([worse, good, one_class], labels, SubsetSelection(10, 4.0), 0, rates=False)
+    # right where true labels score it, wrong where noisy labels choose
+    worse[200:] = good[200:][::-1]
+    found = best_by_noisy_labels(
+        [worse, good, one_class], labels, SubsetSelection(10, 4.0), 0, rates=False
+    )
     assert (found["epoch"], found["epochs"], found["rows"], found["law"]) == (2, 3, 200, "subset")
     assert (found["accuracy"], found["last_accuracy"]) == (1.0, 0.1)
-    assert set(best_by_noisy_labels([good], labels, SubsetSelection(10, 4.0), 0, rates=True)) >= {"rmse", "last_rmse"}
+    assert set(best_by_noisy_labels([good], labels, SubsetSelection(10, 4.0), 0, rates=True)) >= {
+        "rmse",
+        "last_rmse",
+    }
 
 
 def test_a_run_records_last_epoch_and_best_by_noisy_labels(monkeypatch):
     X, y = load_digits(return_X_y=True)
-    X = torch.from_numpy((X * 15).astype(np.uint8)).view(-1, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, 2:30, 2:30]
-    monkeypatch.setattr(runs, "load", lambda _: Data("mnist", X[:500], y[:500], X[500:700], y[500:700], 10, np.empty((0, 0), np.float32)))
+    X = (
+        torch.from_numpy((X * 15).astype(np.uint8))
+        .view(-1, 1, 8, 8)
+        .repeat_interleave(4, 2)
+        .repeat_interleave(4, 3)[:, :, 2:30, 2:30]
+    )
+    monkeypatch.setattr(
+        runs,
+        "load",
+        lambda _: Data(
+            "mnist", X[:500], y[:500], X[500:700], y[500:700], 10, np.empty((0, 0), np.float32)
+        ),
+    )
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    asked = {"table": "mnist", "size": "cpu", "seed": 100, "tiny": True, "device": "cpu", "threads": 1}
+    asked = {
+        "table": "mnist",
+        "size": "cpu",
+        "seed": 100,
+        "tiny": True,
+        "device": "cpu",
+        "threads": 1,
+    }
     found = runs.measure(asked | {"method": "ours-2", "epsilon": 4.0})
     assert {"accuracy", "worst_class", "calibration_error", "core_seconds"} <= found.keys()
-    assert (found["validation"]["rows"], found["validation"]["epochs"], found["validation"]["law"]) == (100, 2, "subset")
+    assert (
+        found["validation"]["rows"],
+        found["validation"]["epochs"],
+        found["validation"]["law"],
+    ) == (100, 2, "subset")
     assert "validation" not in runs.measure(asked | {"method": "non-private", "epsilon": None})
 
 
 @pytest.fixture
 def lent(tmp_path, monkeypatch):
-    """A machine for `gpu`: random images, results and caches of their own, and every run in this process."""
+    """A machine for `gpu`: random images, results and caches of their own, and every run in this
+    process."""
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (700, 3, 32, 32), np.uint8))
     labels = np.random.default_rng(1).integers(0, 10, 700)
-    colour = Data("cifar10", images[:600], labels[:600], images[600:], labels[600:], 10, np.empty((0, 0), np.float32))
-    grey = replace(colour, name="fashion-mnist", X=images[:600, :1, 2:30, 2:30], X_test=images[600:, :1, 2:30, 2:30])
+    colour = Data(
+        "cifar10",
+        images[:600],
+        labels[:600],
+        images[600:],
+        labels[600:],
+        10,
+        np.empty((0, 0), np.float32),
+    )
+    grey = replace(
+        colour,
+        name="fashion-mnist",
+        X=images[:600, :1, 2:30, 2:30],
+        X_test=images[600:, :1, 2:30, 2:30],
+    )
     for name, value in (("RESULTS", tmp_path), ("CACHE", tmp_path / "cache")):
         monkeypatch.setattr(gpu, name, value)
     for module in (gpu, runs):
         monkeypatch.setattr(module, "load", lambda name: colour if name == "cifar10" else grey)
     monkeypatch.setattr(runs, "results_file", lambda tiny: tmp_path / "deep.json")
-    monkeypatch.setattr(runs, "run_one", lambda run: {"status": "finished", "finished": "now", "seconds": 1.0} | runs.measure(run))
+    monkeypatch.setattr(
+        runs,
+        "run_one",
+        lambda run: {"status": "finished", "finished": "now", "seconds": 1.0} | runs.measure(run),
+    )
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
-def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(lent, monkeypatch, capsys):
+def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(
+    lent, monkeypatch, capsys
+):
     asked = ["--tiny", "--part", "sharing", "--table", "cifar10", "--epsilon"]
     gpu.main([*asked, "0"])
     (run,) = load_runs(lent / "labeldp-gpu-tiny.json")
@@ -205,15 +309,29 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(le
     (lent / "labeldp-gpu-tiny.json").unlink()
     gpu.main([*asked, "1"])
     kept = load_runs(lent / "labeldp-gpu-tiny.json")
-    assert [(run.get("method"), run["law"]) for run in kept] == [(None, "subset"), ("half counted", "auto")]
+    assert [(run.get("method"), run["law"]) for run in kept] == [
+        (None, "subset"),
+        ("half counted", "auto"),
+    ]
     for run in kept:
-        assert (run["status"], run["device"]) == ("finished", gpu._name("cuda" if torch.cuda.is_available() else "cpu"))
+        assert (run["status"], run["device"]) == (
+            "finished",
+            gpu._name("cuda" if torch.cuda.is_available() else "cpu"),
+        )
         assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
-    assert sorted(path.name for path in (lent / "cache").iterdir()) == [f"gpu-cifar10-600-1-fast-resnet-8.{end}" for end in ("npz", "pt")]
+    assert sorted(path.name for path in (lent / "cache").iterdir()) == [
+        f"gpu-cifar10-600-1-fast-resnet-8.{end}" for end in ("npz", "pt")
+    ]
     gpu.main([*asked, "1", "2", "--seconds", "0"])
     assert load_runs(lent / "labeldp-gpu-tiny.json") == kept
-    monkeypatch.setattr(gpu, "load_runs", lambda path: [run | {"settings": run["settings"] | {"rows": None}} for run in kept])
-    assert all(f"| cifar10 | fast-resnet{what} | 1 | " in gpu.tables() for what in ("", ", half counted"))
+    monkeypatch.setattr(
+        gpu,
+        "load_runs",
+        lambda path: [run | {"settings": run["settings"] | {"rows": None}} for run in kept],
+    )
+    assert all(
+        f"| cifar10 | fast-resnet{what} | 1 | " in gpu.tables() for what in ("", ", half counted")
+    )
     monkeypatch.setattr(gpu, "load_runs", load_runs)
     assert "start the command again" in capsys.readouterr().out
 
@@ -223,7 +341,9 @@ def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(le
     monkeypatch.setattr(gpu, "fit", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
         gpu.main([*asked, "2"])
-    assert [(each["epsilon"], each["status"]) for each in load_runs(lent / "labeldp-gpu-tiny.json")] == [
+    assert [
+        (each["epsilon"], each["status"]) for each in load_runs(lent / "labeldp-gpu-tiny.json")
+    ] == [
         *[(1.0, "finished")] * 2,
         (2.0, "failed"),
     ]
@@ -264,24 +384,39 @@ def test_a_gpu_that_is_lent_for_an_epoch_at_a_time_gets_there(lent, monkeypatch,
     assert (run["status"], run["started"]) == ("finished", starts[0][0]["started"])
     assert [number for _, _, number in epochs] == [1, 2, 3, 1, 2, 3]
     assert min(run["seconds"], run["feature_seconds"]) > 0
-    assert [path.name for path in (lent / "cache").iterdir()] == ["gpu-cifar10-200-3-fast-resnet-8.pt"]
+    assert [path.name for path in (lent / "cache").iterdir()] == [
+        "gpu-cifar10-200-3-fast-resnet-8.pt"
+    ]
     assert capsys.readouterr().out.count("start the command again") == 5
 
 
 def test_the_other_parts_of_a_gpu_run_here_too(lent, monkeypatch, capsys):
-    """The paper's net among the runs of `deep`, then counts and noisy labels on features that no label has taught."""
+    """The paper's net among the runs of `deep`, then counts and noisy labels on features that no
+    label has taught."""
     monkeypatch.setattr(gpu, "PAPER_METHODS", ("paper-1st",))
     monkeypatch.setattr(gpu, "SMALL_METHODS", ("votes", "likelihood"))
     for _ in range(2):
         gpu.main(["--tiny", "--part", "paper", "--epsilon", "1"])
     (run,) = load_runs(lent / "deep.json")
-    assert (run["status"], run["size"], run["method"], run["epsilon"]) == ("finished", "gpu", "paper-1st", 1.0)
+    assert (run["status"], run["size"], run["method"], run["epsilon"]) == (
+        "finished",
+        "gpu",
+        "paper-1st",
+        1.0,
+    )
     for _ in range(2):
-        gpu.main(["--tiny", "--part", "small-epsilon", "--table", "fashion-mnist", "--epsilon", "1"])
+        gpu.main(
+            ["--tiny", "--part", "small-epsilon", "--table", "fashion-mnist", "--epsilon", "1"]
+        )
     kept = load_runs(lent / "labeldp-gpu-tiny.json")
-    assert [(run["status"], run["method"]) for run in kept] == [("finished", "votes"), ("finished", "likelihood")]
+    assert [(run["status"], run["method"]) for run in kept] == [
+        ("finished", "votes"),
+        ("finished", "likelihood"),
+    ]
     assert all(0 <= run["accuracy"] <= 1 for run in kept)
-    monkeypatch.setattr(gpu, "load_runs", lambda path: [run | {"settings": {"rows": None}} for run in kept])
+    monkeypatch.setattr(
+        gpu, "load_runs", lambda path: [run | {"settings": {"rows": None}} for run in kept]
+    )
     assert "| fashion-mnist | 1 | " in gpu.tables()
 
 
@@ -289,22 +424,46 @@ def test_a_gpu_does_what_matters_most_first():
     pieces = gpu.wanted(100)
     parts = [piece.part for piece in pieces]
     assert sorted(parts, key=gpu.PARTS.index) == parts
-    assert {(piece.table, piece.epsilon) for piece in pieces[:4]} == {("cifar10", epsilon) for epsilon in gpu.GOALS["cifar10"]}
-    assert {(piece.table, piece.epsilon) for piece in pieces[4:8]} == {("cifar100", epsilon) for epsilon in gpu.GOALS["cifar100"]}
-    assert [(piece.table, piece.epsilon) for piece in pieces[8:10]] == [("cifar10", None), ("cifar100", None)]
+    assert {(piece.table, piece.epsilon) for piece in pieces[:4]} == {
+        ("cifar10", epsilon) for epsilon in gpu.GOALS["cifar10"]
+    }
+    assert {(piece.table, piece.epsilon) for piece in pieces[4:8]} == {
+        ("cifar100", epsilon) for epsilon in gpu.GOALS["cifar100"]
+    }
+    assert [(piece.table, piece.epsilon) for piece in pieces[8:10]] == [
+        ("cifar10", None),
+        ("cifar100", None),
+    ]
     assert set(parts) == set(gpu.PARTS)
 
 
 def test_a_method_of_sharing_is_run_once_and_tabled(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(share, "PATH", tmp_path / "share.json")
     monkeypatch.setattr(share, "EPOCHS", 5)
-    asked = ["--epsilon", "1", "--seeds", "1", "--epochs", "5", "--methods", "denoise", "counts", "retrain"]
+    asked = [
+        "--epsilon",
+        "1",
+        "--seeds",
+        "1",
+        "--epochs",
+        "5",
+        "--methods",
+        "denoise",
+        "counts",
+        "retrain",
+    ]
     for _ in range(2):
         share.main(asked)
     kept = load_runs(tmp_path / "share.json")
-    assert [(run["method"], run["status"]) for run in kept] == [(name, "finished") for name in asked[7:]]
+    assert [(run["method"], run["status"]) for run in kept] == [
+        (name, "finished") for name in asked[7:]
+    ]
     for run in kept:
-        assert all(0 <= run[at][what] <= 1 for at in ("last", "best") for what in ("accuracy", "worst_class", "calibration_error"))
+        assert all(
+            0 <= run[at][what] <= 1
+            for at in ("last", "best")
+            for what in ("accuracy", "worst_class", "calibration_error")
+        )
     assert kept[1]["law"] == "auto"
     said = capsys.readouterr().out
     assert said.count("counts at 1, seed 100") == 1
@@ -316,7 +475,8 @@ def test_every_benchmark_of_nets_has_a_command():
         assert callable(import_module(f"benchmarks.{module}").main)
 
 
-# Features that a net learns without labels, and DP-SGD --------------------------------------------------------------------------------
+# Features that a net learns without labels, and DP-SGD
+# --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -349,7 +509,9 @@ def test_features_are_learned_once_for_a_recipe_and_images(cache, images):
     np.testing.assert_array_equal(again, train)
     assert (trained(cache), same) == (before, facts)
     features.learned("mnist", "self-supervised", *images, replace(recipe, epochs=1))
-    features.learned("mnist", "self-supervised", images[0][::-1], images[1], replace(recipe, epochs=1))
+    features.learned(
+        "mnist", "self-supervised", images[0][::-1], images[1], replace(recipe, epochs=1)
+    )
     assert len(trained(cache)) == 3
 
 
@@ -364,7 +526,9 @@ def test_clusters_of_scan_start_from_the_net_that_is_kept(cache, images):
     assert (train.sum(axis=1) == 1).all()
     assert facts["recipe"]["net"]["epochs"] == 1
     assert before.items() < trained(cache).items()
-    np.testing.assert_array_equal(features.learned("mnist", "self-supervised", *images, net)[0], kept)
+    np.testing.assert_array_equal(
+        features.learned("mnist", "self-supervised", *images, net)[0], kept
+    )
 
 
 def test_methods_that_are_about_images_are_asked_for_images_only():
@@ -379,7 +543,13 @@ def test_methods_that_are_about_images_are_asked_for_images_only():
 
 def test_dp_sgd_learns_with_much_budget_and_not_without():
     pytest.importorskip("opacus")
-    cell = {"table": "clusters", "data": "digits", "method": methods.DP_SGD, "features": "plain", "seed": 0}
+    cell = {
+        "table": "clusters",
+        "data": "digits",
+        "method": methods.DP_SGD,
+        "features": "plain",
+        "seed": 0,
+    }
     much, little = (command.measure(cell | {"epsilon": epsilon}) for epsilon in (50.0, 0.5))
     assert much["accuracy"] > 0.7
     assert little["accuracy"] < much["accuracy"] - 0.2

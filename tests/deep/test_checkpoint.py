@@ -21,7 +21,11 @@ Y = (X[:, 0] > 0).long().numpy()
 
 
 def noisy(seed: int = 0) -> Any:
-    return evidence_of(ldp.privatize(Y, ldp.RandomizedResponse(2, 2.0), classes=range(2), noise=ldp.SeededNoise(seed)))
+    return evidence_of(
+        ldp.privatize(
+            Y, ldp.RandomizedResponse(2, 2.0), classes=range(2), noise=ldp.SeededNoise(seed)
+        )
+    )
 
 
 def jittered(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -30,7 +34,12 @@ def jittered(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def net(width: int = 8) -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.BatchNorm1d(width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, width),
+        torch.nn.BatchNorm1d(width),
+        torch.nn.Dropout(0.2),
+        torch.nn.Linear(width, 2),
+    )
 
 
 def stopping(after: int) -> Any:
@@ -43,17 +52,38 @@ def stopping(after: int) -> Any:
 
 RECIPES = {
     "adamw": Recipe(epochs=6, batch_size=32),
-    "sgd, mixup, average": Recipe(epochs=6, batch_size=32, alpha=1.0, average=0.9, optimizer="sgd", augment=jittered),
-    "posterior selection": Recipe(epochs=6, batch_size=32, consistency=Consistency.posterior_selection(strong=jittered, neighbours=5)),
+    "sgd, mixup, average": Recipe(
+        epochs=6, batch_size=32, alpha=1.0, average=0.9, optimizer="sgd", augment=jittered
+    ),
+    "posterior selection": Recipe(
+        epochs=6,
+        batch_size=32,
+        consistency=Consistency.posterior_selection(strong=jittered, neighbours=5),
+    ),
     "mixture": Recipe(epochs=6, batch_size=32, consistency=Consistency.dividemix(strong=jittered)),
     "patience": Recipe(epochs=6, batch_size=32, patience=2),
 }
 
 
-def run(recipe: Recipe, module: Any = None, evidence: Any = None, seed: int = 3, inputs: Any = X, **more: Any) -> dict[str, torch.Tensor]:
+def run(
+    recipe: Recipe,
+    module: Any = None,
+    evidence: Any = None,
+    seed: int = 3,
+    inputs: Any = X,
+    **more: Any,
+) -> dict[str, torch.Tensor]:
     held_out = {"held_out": (X[:40], noisy()[:40])} if recipe.patience else {}
     evidence = noisy() if evidence is None else evidence
-    done = train(module or net(), inputs, evidence, recipe, generator=torch.Generator().manual_seed(seed), **held_out, **more)
+    done = train(
+        module or net(),
+        inputs,
+        evidence,
+        recipe,
+        generator=torch.Generator().manual_seed(seed),
+        **held_out,
+        **more,
+    )
     return done.state_dict()
 
 
@@ -97,11 +127,19 @@ def test_it_is_written_in_between_too(tmp_path: Path, monkeypatch: pytest.Monkey
     """For a process that is killed, which raises nothing."""
     seen, path = [], tmp_path / "new" / "state.pt"
     monkeypatch.setattr(_loop, "_SAVED_EVERY", -1.0)
-    run(RECIPES["adamw"], checkpoint=path, progress=lambda _: seen.append(torch.load(path, weights_only=True)["number"]))
+    run(
+        RECIPES["adamw"],
+        checkpoint=path,
+        progress=lambda _: seen.append(torch.load(path, weights_only=True)["number"]),
+    )
     assert seen == [1, 2, 3, 4, 5, 6]
     monkeypatch.setattr(_loop, "_SAVED_EVERY", math.inf)
     path.unlink()
-    run(RECIPES["adamw"], checkpoint=path, progress=lambda epoch: seen.append(path.exists() == (epoch.number == 6)))
+    run(
+        RECIPES["adamw"],
+        checkpoint=path,
+        progress=lambda epoch: seen.append(path.exists() == (epoch.number == 6)),
+    )
     assert seen[6:] == [True] * 6
 
 
@@ -157,7 +195,9 @@ def test_a_checkpoint_that_does_not_tell_its_inputs_is_refused(tmp_path: Path):
     kept = torch.load(path, weights_only=True)
     del kept["facts"]["inputs"]
     torch.save(kept, path)
-    with pytest.raises(InvalidInput, match=r"got another's: inputs \(kept null.*Delete it to begin anew"):
+    with pytest.raises(
+        InvalidInput, match=r"got another's: inputs \(kept null.*Delete it to begin anew"
+    ):
         run(RECIPES["adamw"], checkpoint=path)
 
 
@@ -191,12 +231,20 @@ def test_nets_of_an_ensemble_have_a_file_each(tmp_path: Path):
 
 def test_features_without_labels_go_on_too(tmp_path: Path):
     images = torch.from_numpy(np.random.default_rng(0).random((40, 1, 8, 8), np.float32))
-    recipe = Recipe(epochs=3, batch_size=20, clip=math.inf, optimizer="sgd", augment=lambda x, generator: jittered(x, generator))
+    recipe = Recipe(
+        epochs=3,
+        batch_size=20,
+        clip=math.inf,
+        optimizer="sgd",
+        augment=lambda x, generator: jittered(x, generator),
+    )
 
     def learned(**more: Any) -> dict[str, torch.Tensor]:
         torch.manual_seed(0)
         module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 6))
-        return ssl.simclr(module, images, recipe, generator=torch.Generator().manual_seed(0), **more).state_dict()
+        return ssl.simclr(
+            module, images, recipe, generator=torch.Generator().manual_seed(0), **more
+        ).state_dict()
 
     expected = learned()
     with pytest.raises(KeyboardInterrupt):

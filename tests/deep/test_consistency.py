@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rows share: posterior targets, votes of neighbours, strong changes, and a training with them."""
+"""What rows share: posterior targets, votes of neighbours, strong changes, and a training with
+them."""
 
 from dataclasses import replace
 
@@ -50,22 +51,30 @@ def digits(n: int = 1400) -> tuple[torch.Tensor, np.ndarray, torch.Tensor, np.nd
     return images[:n], found.target[order][:n], images[n:], found.target[order][n:]
 
 
-# Targets ------------------------------------------------------------------------------------------------------------------------------
+# Targets
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_target_is_prediction_times_likelihood_sharpened():
-    likelihood = [[0.7, 0.3], [0.3, 0.7], [0.7, 0.3], [0.3, 0.7]]  # equal frequencies are the likeliest
+    # equal frequencies are the likeliest
+    likelihood = [[0.7, 0.3], [0.3, 0.7], [0.7, 0.3], [0.3, 0.7]]
     found = Targets(Consistency(memory=0.0, align=False), evidence(*likelihood), 2)
     rows = torch.tensor([0, 3])
     found.learn(rows, torch.tensor([[0.6, 0.4], [0.2, 0.8]]))
     first, second = 0.6 * 0.7, 0.4 * 0.3
     third, fourth = 0.2 * 0.3, 0.8 * 0.7
     wanted = [[first**2, second**2], [third**2, fourth**2]]  # temperature 1/2
-    assert torch.allclose(found.of(rows), torch.tensor([[a / (a + b), b / (a + b)] for a, b in wanted]), atol=1e-6)
+    assert torch.allclose(
+        found.of(rows), torch.tensor([[a / (a + b), b / (a + b)] for a, b in wanted]), atol=1e-6
+    )
 
 
 def test_without_the_own_label_a_target_is_the_prediction():
-    found = Targets(Consistency(memory=0.0, align=False, own=False, temperature=1.0), evidence(*[[0.9, 0.1]] * 3), 2)
+    found = Targets(
+        Consistency(memory=0.0, align=False, own=False, temperature=1.0),
+        evidence(*[[0.9, 0.1]] * 3),
+        2,
+    )
     proba = torch.tensor([[0.3, 0.7]])
     found.learn(torch.tensor([1]), proba)
     assert torch.allclose(found.of(torch.tensor([1])), proba, atol=1e-6)
@@ -80,7 +89,9 @@ def test_temperature_zero_is_the_likeliest_class_and_rows_below_the_threshold_ha
 
 
 def test_predictions_are_averaged_over_epochs_from_the_first_one_on():
-    found = Targets(Consistency(memory=0.75, align=False, own=False, temperature=1.0), Dense(UNIFORM), 2)
+    found = Targets(
+        Consistency(memory=0.75, align=False, own=False, temperature=1.0), Dense(UNIFORM), 2
+    )
     row = torch.tensor([2])
     found.learn(row, torch.tensor([[0.8, 0.2]]))
     assert torch.allclose(found.of(row), torch.tensor([[0.8, 0.2]]), atol=1e-6)
@@ -107,17 +118,22 @@ def test_a_class_that_no_row_has_gets_no_nan():
 
 
 def test_a_relative_threshold_is_a_share_of_the_mean_largest_posterior():
-    settings = Consistency(memory=0.0, align=False, own=False, temperature=0.0, threshold=0.9, relative=True)
+    settings = Consistency(
+        memory=0.0, align=False, own=False, temperature=0.0, threshold=0.9, relative=True
+    )
     found = Targets(settings, Dense(UNIFORM), 2)
     rows = torch.arange(4)
-    found.learn(rows, torch.tensor([[0.6, 0.4], [0.52, 0.48], [0.44, 0.56], [0.5, 0.5]]))  # mean largest 0.545, of which 0.9 are 0.4905
+    # mean largest 0.545, of which 0.9 are 0.4905
+    found.learn(rows, torch.tensor([[0.6, 0.4], [0.52, 0.48], [0.44, 0.56], [0.5, 0.5]]))
     assert found.of(rows).sum() == 4
     found.learn(rows, torch.tensor([[0.9, 0.1], [0.52, 0.48], [0.1, 0.9], [0.5, 0.5]]))
-    limit = 0.9 * (0.545 + 0.02 * 4 / 512 * (0.705 - 0.545))  # the mean follows slowly: 4 of 512 rows
+    # the mean follows slowly: 4 of 512 rows
+    limit = 0.9 * (0.545 + 0.02 * 4 / 512 * (0.705 - 0.545))
     assert limit < 0.5
     assert found.of(rows).sum() == 4
     other = Targets(settings, Dense(UNIFORM), 2)
-    other.learn(rows, torch.tensor([[0.9, 0.1], [0.52, 0.48], [0.1, 0.9], [0.5, 0.5]]))  # 0.9 x 0.705
+    # 0.9 x 0.705
+    other.learn(rows, torch.tensor([[0.9, 0.1], [0.52, 0.48], [0.1, 0.9], [0.5, 0.5]]))
     assert other.of(rows).tolist() == [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
 
 
@@ -135,29 +151,42 @@ def test_balanced_targets_have_the_class_shares_that_noisy_labels_tell():
 
 
 def test_a_mixture_of_losses_finds_the_rows_whose_label_is_right():
-    """Predictions that are sure of a class: rows whose noisy label is another one have a large loss."""
+    """Predictions that are sure of a class: rows whose noisy label is another one have a large
+    loss."""
     labels = np.repeat([0, 1, 2], 400)
     noisy = ldp.privatize(labels, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))
-    found = Targets(Consistency(memory=0.0, own="mixture", temperature=1.0, align=False), evidence_of(noisy), 3)
+    found = Targets(
+        Consistency(memory=0.0, own="mixture", temperature=1.0, align=False), evidence_of(noisy), 3
+    )
     rows = torch.arange(1200)
     proba = torch.full((1200, 3), 0.1)
     proba[rows, torch.from_numpy(labels)] = 0.8
     found.learn(rows, proba)
     found.begin_epoch()
     targets, right = found.of(rows), noisy.hard_codes() == labels
-    assert torch.allclose(targets[right], torch.eye(3)[torch.from_numpy(labels[right])], atol=0.01)  # the label alone
+    # the label alone
+    assert torch.allclose(targets[right], torch.eye(3)[torch.from_numpy(labels[right])], atol=0.01)
     assert torch.allclose(targets[~right], proba[~right], atol=0.01)  # the prediction alone
 
 
 def test_first_predictions_count_until_the_net_has_some():
     first = np.array([[9.0, 1.0], [0.0, 0.0], [0.2, 0.8]])
-    found = Targets(Consistency(memory=0.0, align=False, own=False, temperature=1.0), Dense(UNIFORM[:3]), 2, first)
-    assert torch.allclose(found.of(torch.arange(3)), torch.tensor([[0.9, 0.1], [0.55, 0.45], [0.2, 0.8]]), atol=0.01)
+    found = Targets(
+        Consistency(memory=0.0, align=False, own=False, temperature=1.0),
+        Dense(UNIFORM[:3]),
+        2,
+        first,
+    )
+    assert torch.allclose(
+        found.of(torch.arange(3)), torch.tensor([[0.9, 0.1], [0.55, 0.45], [0.2, 0.8]]), atol=0.01
+    )
     found.learn(torch.tensor([0]), torch.tensor([[0.3, 0.7]]))
     assert torch.allclose(found.of(torch.tensor([0])), torch.tensor([[0.3, 0.7]]), atol=1e-6)
 
 
-@pytest.mark.parametrize("first", [np.ones((2, 2)), np.full((3, 2), -1.0), np.full((3, 2), np.nan), np.ones(3)])
+@pytest.mark.parametrize(
+    "first", [np.ones((2, 2)), np.full((3, 2), -1.0), np.full((3, 2), np.nan), np.ones(3)]
+)
 def test_first_predictions_that_are_none_are_refused(first):
     with pytest.raises(InvalidInput, match="first predictions"):
         Targets(Consistency(), Dense(UNIFORM[:3]), 2, first)
@@ -165,17 +194,26 @@ def test_first_predictions_that_are_none_are_refused(first):
 
 def test_first_predictions_without_consistency_are_refused():
     with pytest.raises(InvalidInput, match="Leave first out"):
-        train(models.Mlp(2, 2), torch.rand(4, 2), Dense(UNIFORM), Recipe(), generator=torch.Generator(), first=np.ones((4, 2)))
+        train(
+            models.Mlp(2, 2),
+            torch.rand(4, 2),
+            Dense(UNIFORM),
+            Recipe(),
+            generator=torch.Generator(),
+            first=np.ones((4, 2)),
+        )
 
 
-# Votes --------------------------------------------------------------------------------------------------------------------------------
+# Votes
+# --------------------------------------------------------------------------------------------------
 
 
 def test_votes_are_the_likeliest_frequencies_of_the_neighbours():
     likelihood = [[0.75, 0.25], [0.75, 0.25], [0.75, 0.25], [0.25, 0.75], [0.25, 0.75]]
     features = torch.tensor([[1.0, 0.01 * i] for i in range(5)])
     votes = neighbour_votes(features, evidence(*likelihood), 2, count=4)
-    # of row 4 the neighbours are three with the first output and one with the second: (3/4 - 1/4) / (3/4 - 1/4) = 1 for the first class
+    # of row 4 the neighbours are three with the first output and one with the second: (3/4 - 1/4) /
+    # (3/4 - 1/4) = 1 for the first class
     assert votes[4, 0] > 0.97
     # of row 0 two and two: half and half
     assert torch.allclose(votes[0], torch.tensor([0.5, 0.5]), atol=1e-3)
@@ -188,13 +226,16 @@ def test_a_row_has_no_part_in_its_own_votes():
     other[7] = torch.tensor([0.0, -9.0, -9.0])
     before, after = (neighbour_votes(features, Dense(each), 3, count=29) for each in (table, other))
     moved = (before - after).abs().amax(1) > 1e-4
-    assert moved.sum() == 29  # all others have it as a neighbour; the start of EM moves a little, so not bit by bit
+    # all others have it as a neighbour; the start of EM moves a little, so not bit by bit
+    assert moved.sum() == 29
     assert not moved[7]
 
 
 def test_more_neighbours_than_rows_are_all_other_rows():
     features, table = torch.eye(5), evidence(*[[0.6, 0.4]] * 5)
-    assert torch.equal(neighbour_votes(features, table, 2, count=99), neighbour_votes(features, table, 2, count=4))
+    assert torch.equal(
+        neighbour_votes(features, table, 2, count=99), neighbour_votes(features, table, 2, count=4)
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +257,9 @@ def test_rows_of_any_size_vote_alike():
     table = evidence(*[[0.6, 0.4], [0.4, 0.6]] * 10)
     wanted = neighbour_votes(features, table, 2, count=5)
     for scale in (1e-30, 1e200):
-        assert torch.allclose(neighbour_votes(features * scale, table, 2, count=5), wanted, atol=1e-5)
+        assert torch.allclose(
+            neighbour_votes(features * scale, table, 2, count=5), wanted, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize(
@@ -234,13 +277,16 @@ def test_what_is_no_evidence_of_these_classes_is_refused(features, table, n_clas
         neighbour_votes(features, table, n_classes)
 
 
-# Groups -------------------------------------------------------------------------------------------------------------------------------
+# Groups
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_votes_of_a_group_are_the_likeliest_frequencies_of_its_rows():
     groups = np.repeat([0, 2], 6000)  # number 1 is empty
     labels = np.concatenate([np.repeat([0, 1], [4500, 1500]), np.repeat([1], 6000)])
-    noisy = ldp.privatize(labels, ldp.SubsetSelection(5, 2.0), noise=ldp.SeededNoise(0), classes=range(5))
+    noisy = ldp.privatize(
+        labels, ldp.SubsetSelection(5, 2.0), noise=ldp.SeededNoise(0), classes=range(5)
+    )
     votes = group_votes(groups, evidence_of(noisy), 5)
     wanted = torch.tensor([[0.75, 0.25, 0, 0, 0]] * 6000 + [[0, 1.0, 0, 0, 0]] * 6000)
     assert torch.allclose(votes, wanted, atol=0.06)
@@ -250,13 +296,16 @@ def test_the_votes_of_a_group_are_the_likeliest_frequencies_of_its_rows():
 
 
 def test_one_group_votes_by_the_frequencies_of_all_rows():
-    noisy = ldp.privatize(np.repeat([0, 1], [3000, 1000]), ldp.RandomizedResponse(2, 3.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.repeat([0, 1], [3000, 1000]), ldp.RandomizedResponse(2, 3.0), noise=ldp.SeededNoise(0)
+    )
     votes = group_votes(np.zeros(4000, int), evidence_of(noisy), 2)
     assert torch.allclose(votes, torch.tensor([[0.75, 0.25]]).expand(4000, 2), atol=0.05)
 
 
 @pytest.mark.parametrize(
-    ("right", "e", "truth"), [(0.9, 3.0, 27 / 28), (0.1, 3.0, 0.25), (0.5, 9.0, 0.9), (1.0, 3.0, 1.0), (0.0, 3.0, 0.0)]
+    ("right", "e", "truth"),
+    [(0.9, 3.0, 27 / 28), (0.1, 3.0, 0.25), (0.5, 9.0, 0.9), (1.0, 3.0, 1.0), (0.0, 3.0, 0.0)],
 )
 def test_agreeing_rows_are_as_many_and_as_right_as_the_formula_says(right, e, truth):
     """Tang et al. 2022, equation 8; deviations above 5 standard errors, with fixed seeds."""
@@ -270,14 +319,25 @@ def test_agreeing_rows_are_as_many_and_as_right_as_the_formula_says(right, e, tr
     keep = e / (e + k - 1)
     share = right * keep + (1 - right) * (1 - keep) / (k - 1)
     assert abs(agree.mean() - share) < 5 * np.sqrt(share * (1 - share) / n)
-    assert abs((predicted == labels)[agree].mean() - truth) <= 5 * np.sqrt(truth * (1 - truth) / agree.sum())
+    assert abs((predicted == labels)[agree].mean() - truth) <= 5 * np.sqrt(
+        truth * (1 - truth) / agree.sum()
+    )
     assert np.array_equal(noisy.hard_codes() == predicted, agree)
-    assert np.array_equal(found.expand(k)[torch.from_numpy(agree)].argmax(1).numpy(), predicted[agree])
+    assert np.array_equal(
+        found.expand(k)[torch.from_numpy(agree)].argmax(1).numpy(), predicted[agree]
+    )
     assert (found.expand(k)[~torch.from_numpy(agree)] == 0).all()
 
 
 @pytest.mark.parametrize(
-    "law", [ldp.SubsetSelection(6, 1.0), ldp.RRWithPrior(6, 1.0), ldp.AutoLaw(6, 1.0), ldp.PriorSplit(6, 1.0)], ids=str
+    "law",
+    [
+        ldp.SubsetSelection(6, 1.0),
+        ldp.RRWithPrior(6, 1.0),
+        ldp.AutoLaw(6, 1.0),
+        ldp.PriorSplit(6, 1.0),
+    ],
+    ids=str,
 )
 def test_an_output_of_any_law_agrees_with_the_classes_that_it_speaks_for(law):
     labels = np.arange(600) % 6
@@ -307,7 +367,15 @@ def test_a_class_that_no_row_keeps_is_told_of():
 
 @pytest.mark.parametrize(
     "wrong",
-    [[0, 1], [0.0, 1.0, 0.0], [0, 1, 2], [0, -1, 1], np.eye(3, dtype=int), ["no", "yes", "no"], np.array([0, 1, 0], complex)],
+    [
+        [0, 1],
+        [0.0, 1.0, 0.0],
+        [0, 1, 2],
+        [0, -1, 1],
+        np.eye(3, dtype=int),
+        ["no", "yes", "no"],
+        np.array([0, 1, 0], complex),
+    ],
 )
 def test_what_is_no_class_a_row_is_refused(wrong):
     table, wrong = evidence([0.7, 0.3], [0.7, 0.3], [0.3, 0.7]), np.asarray(wrong)
@@ -325,7 +393,9 @@ def test_what_is_no_class_a_row_is_refused(wrong):
 def test_the_count_loss_is_the_likelihood_of_normal_counts():
     logits = torch.tensor([[0.0, 0.0], [0.0, 0.0], [2.0, 0.0]], requires_grad=True)
     p = torch.softmax(logits.detach(), 1)[2, 0]
-    found = count_loss(logits, np.array([0, 0, 2]), np.array([[3.0, -1.0], [9.0, 9.0], [1.0, 0.0]]), 2.0)
+    found = count_loss(
+        logits, np.array([0, 0, 2]), np.array([[3.0, -1.0], [9.0, 9.0], [1.0, 0.0]]), 2.0
+    )
     noise, single = 2.0 + 2 * 0.25, 2.0 + p * (1 - p)
     first = 2 * (4 / noise + np.log(noise))  # of a group: both counts are off by 2
     last = 2 * ((1 - p) ** 2 / single + torch.log(single))
@@ -354,31 +424,48 @@ def test_counts_that_do_not_fit_are_refused(wrong):
 def test_a_net_that_diverged_is_told_of_by_the_count_loss_as_by_all_others():
     logits = torch.zeros(3, 2)
     logits[1, 0] = torch.nan
-    with pytest.raises(InvalidInput, match=r"Expected finite logits, got NaN or inf in 1 rows of the batch \(first: row 1\)"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Expected finite logits, got NaN or inf in 1 rows of the batch \(first: row 1\)",
+    ):
         count_loss(logits, np.zeros(3, int), np.ones((2, 2)), 1.0)
 
 
-@pytest.mark.parametrize("make", [Consistency.fixmatch, Consistency.adamatch, Consistency.posterior_selection, Consistency.dividemix])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Consistency.fixmatch,
+        Consistency.adamatch,
+        Consistency.posterior_selection,
+        Consistency.dividemix,
+    ],
+)
 def test_a_papers_settings_refuse_others_by_name(make):
-    with pytest.raises(InvalidInput, match=r"one of strong, weight, .* got 'treshold'. Did you mean 'threshold'"):
+    with pytest.raises(
+        InvalidInput, match=r"one of strong, weight, .* got 'treshold'. Did you mean 'threshold'"
+    ):
         make(treshold=0.9)
     assert make(threshold=0.8).threshold == 0.8
 
 
-# Strong changes -----------------------------------------------------------------------------------------------------------------------
+# Strong changes
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_strong_changes_keep_shape_and_range_and_follow_the_generator(channels):
     images = torch.rand(64, channels, 17, 12, generator=torch.Generator().manual_seed(0))
-    one, again, other = (augment.rand_augment(images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    one, again, other = (
+        augment.rand_augment(images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
     assert one.shape == images.shape
     assert one.dtype == images.dtype
     assert float(one.min()) >= 0
     assert float(one.max()) <= 1
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
-    assert ((one - images).abs().flatten(1).amax(1) > 0).all()  # the square alone changes every image
+    # the square alone changes every image
+    assert ((one - images).abs().flatten(1).amax(1) > 0).all()
 
 
 def test_the_square_has_its_size():
@@ -406,7 +493,8 @@ def test_strong_changes_of_something_else_are_refused(call):
         call(torch.rand(2, 3, 8, 8), torch.Generator())
 
 
-# Settings -----------------------------------------------------------------------------------------------------------------------------
+# Settings
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -460,12 +548,25 @@ def test_labels_are_no_evidence():
 def test_a_net_without_a_linear_layer_has_no_features_to_vote_by():
     net = torch.nn.Conv1d(1, 2, 1)
     with pytest.raises(InvalidInput, match="linear layer"):
-        train(net, torch.rand(4, 1, 1), Dense(UNIFORM), Recipe(consistency=Consistency(neighbours=2)), generator=torch.Generator())
+        train(
+            net,
+            torch.rand(4, 1, 1),
+            Dense(UNIFORM),
+            Recipe(consistency=Consistency(neighbours=2)),
+            generator=torch.Generator(),
+        )
 
 
 def test_the_weight_rises_after_the_warm_up():
     settings = Consistency(weight=2.0, warm_up=4)
-    assert [settings.weight_at(epochs) for epochs in (0, 3.9, 4, 6, 8, 20)] == [0, 0, 0, 1.0, 2.0, 2.0]
+    assert [settings.weight_at(epochs) for epochs in (0, 3.9, 4, 6, 8, 20)] == [
+        0,
+        0,
+        0,
+        1.0,
+        2.0,
+        2.0,
+    ]
     assert Consistency(weight=2.0).weight_at(0) == 2.0
 
 
@@ -475,15 +576,24 @@ def test_a_warm_up_without_end_is_refused():
 
 
 def test_a_fit_with_a_warm_up_is_tried_with_targets(tmp_path):
-    """The step on trial has one epoch, which no warm-up would fit into; a change that does not work is found before the charge."""
+    """The step on trial has one epoch, which no warm-up would fit into; a change that does not work
+    is found before the charge."""
     X, y, _, _ = digits(60)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    settings = {"epsilon": 2.0, "classes": range(10), "ledger": ldp.Ledger(tmp_path / "ledger.db"), "dataset": "d", "random_state": 0}
+    settings = {
+        "epsilon": 2.0,
+        "classes": range(10),
+        "ledger": ldp.Ledger(tmp_path / "ledger.db"),
+        "dataset": "d",
+        "random_state": 0,
+    }
     wrong = Recipe(epochs=3, consistency=Consistency(warm_up=2, strong=lambda x, _: x[:1]))
     with pytest.raises(InvalidInput, match="Change each row by itself"):
         TorchClassifier(net, recipe=wrong, **settings).fit(X.numpy(), y)
     assert not settings["ledger"].runs()
-    model = TorchClassifier(net, recipe=Recipe(epochs=3, consistency=Consistency(warm_up=2)), **settings).fit(X.numpy(), y)
+    model = TorchClassifier(
+        net, recipe=Recipe(epochs=3, consistency=Consistency(warm_up=2)), **settings
+    ).fit(X.numpy(), y)
     assert model.predict(X.numpy()).shape == (60,)
 
 
@@ -505,7 +615,15 @@ def test_a_batch_of_one_row_is_tried_without_neighbours(tmp_path):
     recipe = Recipe(epochs=1, batch_size=1, consistency=Consistency(neighbours=5))
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = TorchClassifier(net, recipe=recipe, epsilon=2.0, classes=range(10), ledger=ledger, dataset="d", random_state=0)
+    model = TorchClassifier(
+        net,
+        recipe=recipe,
+        epsilon=2.0,
+        classes=range(10),
+        ledger=ledger,
+        dataset="d",
+        random_state=0,
+    )
     assert model.fit(X.numpy(), y).predict(X.numpy()).shape == (60,)
 
 
@@ -527,7 +645,8 @@ def test_other_settings_are_another_fit():
     assert described(recipe) != described(other)
 
 
-# Training -----------------------------------------------------------------------------------------------------------------------------
+# Training
+# --------------------------------------------------------------------------------------------------
 
 
 def test_what_rows_share_teaches_more_than_each_row_alone():
@@ -537,7 +656,13 @@ def test_what_rows_share_teaches_more_than_each_row_alone():
     for name, consistency in (("alone", None), ("shared", Consistency(neighbours=40))):
         torch.manual_seed(0)
         recipe = Recipe(epochs=12, average=0.98, consistency=consistency)
-        net = train(models.SmallConvNet(), X, evidence_of(noisy), recipe, generator=torch.Generator().manual_seed(0))
+        net = train(
+            models.SmallConvNet(),
+            X,
+            evidence_of(noisy),
+            recipe,
+            generator=torch.Generator().manual_seed(0),
+        )
         right[name] = float((predict(net, X_test).argmax(1).numpy() == y_test).mean())
     assert right["shared"] > 0.9
     assert right["shared"] > right["alone"] + 0.1
@@ -546,7 +671,9 @@ def test_what_rows_share_teaches_more_than_each_row_alone():
 def test_mixup_and_warm_up_go_together_with_it():
     X, y, _, _ = digits(200)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 4.0), noise=ldp.SeededNoise(0))
-    recipe = Recipe(epochs=3, alpha=0.5, consistency=Consistency(warm_up=1, threshold=0.5, temperature=0.0))
+    recipe = Recipe(
+        epochs=3, alpha=0.5, consistency=Consistency(warm_up=1, threshold=0.5, temperature=0.0)
+    )
     losses = []
     train(
         models.SmallConvNet(),
@@ -575,12 +702,15 @@ def test_the_classifier_learns_so_in_two_stages():
 
 
 def trained(recipe, epsilon, held_out=0):
-    """Test accuracy of each epoch and of what comes out, the share of the largest predicted class, for a small net on digits."""
+    """Test accuracy of each epoch and of what comes out, the share of the largest predicted class,
+    for a small net on digits."""
     X, y, X_test, y_test = digits()
     noisy = ldp.privatize(y, ldp.SubsetSelection(10, epsilon), noise=ldp.SeededNoise(0))
     evidence, curve = evidence_of(noisy), []
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    net = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+    )
     net = train(
         net,
         X[held_out:],
@@ -588,10 +718,16 @@ def trained(recipe, epsilon, held_out=0):
         recipe,
         generator=torch.Generator().manual_seed(0),
         held_out=(X[:held_out], evidence[:held_out]) if held_out else None,
-        watch=lambda _, now: curve.append(float((predict(now, X_test).argmax(1).numpy() == y_test).mean())),
+        watch=lambda _, now: curve.append(
+            float((predict(now, X_test).argmax(1).numpy() == y_test).mean())
+        ),
     )
     predicted = predict(net, X_test).argmax(1).numpy()
-    return curve, float((predicted == y_test).mean()), float(np.bincount(predicted).max() / len(predicted))
+    return (
+        curve,
+        float((predicted == y_test).mean()),
+        float(np.bincount(predicted).max() / len(predicted)),
+    )
 
 
 def gently(images, generator):
@@ -600,19 +736,25 @@ def gently(images, generator):
 
 
 def test_naive_fixmatch_collapses_at_a_small_epsilon_and_posterior_selection_does_not():
-    """Epsilon 0.5: a threshold on the net's own belief lets one class take over, after a rise, and the loop tells of it; votes of
-    neighbours, and predictions aligned to the class frequencies, hold the others."""
+    """Epsilon 0.5: a threshold on the net's own belief lets one class take over, after a rise, and
+    the loop tells of it; votes of neighbours, and predictions aligned to the class frequencies,
+    hold the others."""
     with pytest.warns(LostClassWarning, match="no row was sure enough"):
-        curve, naive, largest = trained(Recipe(epochs=20, consistency=Consistency.fixmatch(strong=gently, weight=3.0)), 0.5)
+        curve, naive, largest = trained(
+            Recipe(epochs=20, consistency=Consistency.fixmatch(strong=gently, weight=3.0)), 0.5
+        )
     assert largest > 0.5
     assert naive < 0.35 < max(curve)
-    _, shared, largest = trained(Recipe(epochs=20, consistency=Consistency.posterior_selection(strong=gently)), 0.5)
+    _, shared, largest = trained(
+        Recipe(epochs=20, consistency=Consistency.posterior_selection(strong=gently)), 0.5
+    )
     assert largest < 0.2
     assert shared > 0.65
 
 
 def test_five_times_the_usual_epochs_do_not_ruin_the_likelihood_where_noisy_rows_choose():
-    """The likelihood learns the noise in time: what is lost at the end, held-out noisy labels find and avoid."""
+    """The likelihood learns the noise in time: what is lost at the end, held-out noisy labels find
+    and avoid."""
     epochs = 5 * Recipe().epochs
     curve, chosen, _ = trained(Recipe(epochs=epochs, patience=epochs), 1.0, held_out=300)
     assert len(curve) == epochs
@@ -634,22 +776,45 @@ def test_every_method_takes_every_law(name, kind):
     assert (settings.warm_up, settings.share, settings.threshold) == (1, 0.5, 0.0)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     recipe = Recipe(epochs=3, alpha=0.5, consistency=settings)
-    train(net, X, evidence_of(noisy), recipe, generator=torch.Generator().manual_seed(0), progress=lambda epoch: losses.append(epoch.loss))
+    train(
+        net,
+        X,
+        evidence_of(noisy),
+        recipe,
+        generator=torch.Generator().manual_seed(0),
+        progress=lambda epoch: losses.append(epoch.loss),
+    )
     assert len(losses) == 3
     assert np.isfinite(losses).all()
 
 
 def test_a_class_that_no_row_is_sure_of_is_told_of_and_training_ends():
     X, y, _, _ = digits(200)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(10, 1.0), noise=ldp.SeededNoise(0), classes=range(10))
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(10, 1.0), noise=ldp.SeededNoise(0), classes=range(10)
+    )
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    with pytest.warns(LostClassWarning, match=r"no row was sure enough to be taught class 0, 1, .*9 \(by code\)"):
-        train(net, X, evidence_of(noisy), Recipe(epochs=2, consistency=Consistency.fixmatch()), generator=torch.Generator().manual_seed(0))
+    with pytest.warns(
+        LostClassWarning, match=r"no row was sure enough to be taught class 0, 1, .*9 \(by code\)"
+    ):
+        train(
+            net,
+            X,
+            evidence_of(noisy),
+            Recipe(epochs=2, consistency=Consistency.fixmatch()),
+            generator=torch.Generator().manual_seed(0),
+        )
 
 
 def test_votes_are_taken_again_after_the_warm_up():
-    assert [epoch for epoch in range(1, 9) if Consistency(neighbours=5, revote=2, warm_up=3).votes_in(epoch)] == [4, 6, 8]
-    assert [epoch for epoch in range(1, 5) if Consistency.posterior_selection().votes_in(epoch)] == [2, 3, 4]
+    assert [
+        epoch
+        for epoch in range(1, 9)
+        if Consistency(neighbours=5, revote=2, warm_up=3).votes_in(epoch)
+    ] == [4, 6, 8]
+    assert [
+        epoch for epoch in range(1, 5) if Consistency.posterior_selection().votes_in(epoch)
+    ] == [2, 3, 4]
     assert not Consistency().votes_in(5)
 
 
@@ -666,23 +831,44 @@ def test_consensus_of_clusters_and_then_of_the_net_learns_from_rows_that_agree()
     generator = torch.Generator().manual_seed(0)
     train(net, X, kept, Recipe(epochs=10), generator=generator)
     first = (predict(net, X_test).argmax(1).numpy() == y_test).mean()
-    train(net, X, consensus(evidence, predict(net, X).argmax(1), 10), Recipe(epochs=5), generator=generator)
+    train(
+        net,
+        X,
+        consensus(evidence, predict(net, X).argmax(1), 10),
+        Recipe(epochs=5),
+        generator=generator,
+    )
     assert first > 0.6
     assert (predict(net, X_test).argmax(1).numpy() == y_test).mean() > first - 0.05
 
 
 def test_private_counts_are_the_prior_of_a_net_at_one_bill(tmp_path):
-    """And not of the draws alone: without counts, or forgetting them, the net is right in less than half of all rows at this epsilon."""
+    """And not of the draws alone: without counts, or forgetting them, the net is right in less than
+    half of all rows at this epsilon."""
     X, y, X_test, y_test = digits()
     flat, flat_test = X.flatten(1).numpy(), X_test.flatten(1).numpy()
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    settings = {"epsilon": 0.5, "classes": range(10), "random_state": 0, "prior": ClusterPrior(epsilon=0.25, linear=True)}
+    settings = {
+        "epsilon": 0.5,
+        "classes": range(10),
+        "random_state": 0,
+        "prior": ClusterPrior(epsilon=0.25, linear=True),
+    }
     asked = TorchClassifier(net, dataset="digits", ledger=ledger, **settings).fit(flat, y)
-    assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [("aggregate", 0.25), ("label-draw", 0.25)]
+    assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
+        ("aggregate", 0.25),
+        ("label-draw", 0.25),
+    ]
     assert asked.privacy_.epsilon == ledger.spent("digits", "label") == 0.5
-    for recipe in (None, Recipe(consistency=Consistency(strong=lambda x, _: x + 0.1)), Recipe(epochs=20)):
-        model = TorchClassifier(net, recipe=recipe, noise=ldp.SeededNoise(0), **settings).fit(flat, y)
+    for recipe in (
+        None,
+        Recipe(consistency=Consistency(strong=lambda x, _: x + 0.1)),
+        Recipe(epochs=20),
+    ):
+        model = TorchClassifier(net, recipe=recipe, noise=ldp.SeededNoise(0), **settings).fit(
+            flat, y
+        )
         assert model.score(flat_test, y_test) > 0.85
 
 
@@ -690,7 +876,13 @@ def test_losses_of_labels_take_a_cluster_prior_as_before():
     X, y, _, _ = digits(300)
     net = torch.nn.Sequential(torch.nn.Linear(64, 10))
     for loss in (cross_entropy, debiased_loss):
-        model = TorchClassifier(net, recipe=Recipe(epochs=1, loss=loss), prior=ClusterPrior(epsilon=1.0), law="rr-with-prior", epsilon=4.0)
+        model = TorchClassifier(
+            net,
+            recipe=Recipe(epochs=1, loss=loss),
+            prior=ClusterPrior(epsilon=1.0),
+            law="rr-with-prior",
+            epsilon=4.0,
+        )
         model.set_params(classes=range(10), noise=ldp.SeededNoise(0), random_state=0)
         if loss is debiased_loss:
             with pytest.raises(InvalidInput, match="invertible"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets with evidence: every item meets its own row, whatever the order, and a dataset that changes its order is stopped."""
+"""Datasets with evidence: every item meets its own row, whatever the order, and a dataset that
+changes its order is stopped."""
 
 import numpy as np
 import pytest
@@ -15,11 +16,14 @@ N, K = 200, 7
 
 def privatized(n=N, **options):
     labels = np.random.default_rng(0).integers(K, size=n)
-    return ldp.privatize(labels, ldp.SubsetSelection(K, 1.0, size=3), noise=ldp.SeededNoise(0), **options)
+    return ldp.privatize(
+        labels, ldp.SubsetSelection(K, 1.0, size=3), noise=ldp.SeededNoise(0), **options
+    )
 
 
 class Items:
-    """Item i is the vector (name of i, 1) with a label beside it; `order` may change, and so may the content."""
+    """Item i is the vector (name of i, 1) with a label beside it; `order` may change, and so may
+    the content."""
 
     def __init__(self, names=None, noise=0.0):
         self.names = np.arange(N) if names is None else np.asarray(names)
@@ -239,5 +243,6 @@ DIFFERENT = [
 def test_fingerprints_differ_where_items_do_and_only_there():
     marks = [fingerprint(item) for item in DIFFERENT]
     assert len(set(marks)) == len(marks)
-    assert marks[3] == fingerprint(torch.tensor([9.0, 0.0, 9.0, 1e-30])[1::2])  # a view with strides
+    # a view with strides
+    assert marks[3] == fingerprint(torch.tensor([9.0, 0.0, 9.0, 1e-30])[1::2])
     assert marks[5] == fingerprint(np.zeros((2, 2))[:, 0])

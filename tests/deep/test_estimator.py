@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchClassifier: what it takes, what it learns and spends, what it refuses before anything is drawn, and where it works."""
+"""TorchClassifier: what it takes, what it learns and spends, what it refuses before anything is
+drawn, and where it works."""
 
 import doctest
 import functools
@@ -21,7 +22,15 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, cross_entropy, debiased_loss, generalised_cross_entropy, posterior_loss, with_evidence
+from labeldp.deep import (
+    Recipe,
+    TorchClassifier,
+    cross_entropy,
+    debiased_loss,
+    generalised_cross_entropy,
+    posterior_loss,
+    with_evidence,
+)
 from labeldp.deep import _estimator as estimator
 from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
 from labeldp.errors import SeenRowsWarning
@@ -46,7 +55,13 @@ def data():
 
 
 def classifier(module=perceptron, **settings):
-    defaults = {"recipe": QUICK, "epsilon": 2.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+    defaults = {
+        "recipe": QUICK,
+        "epsilon": 2.0,
+        "classes": range(K),
+        "noise": ldp.SeededNoise(0),
+        "random_state": 0,
+    }
     return TorchClassifier(module, **defaults | settings)
 
 
@@ -67,7 +82,8 @@ class Items:
         return torch.from_numpy(self.X[i]), "raw label"
 
 
-# What it learns and spends ------------------------------------------------------------------------------------------------------------
+# What it learns and spends
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,15 +99,26 @@ class Items:
             "law": "rr-with-prior",
             "recipe": Recipe(4, 64, 0.05, loss=cross_entropy, precision="float32", optimizer="sgd"),
         },
-        {"law": "rr", "recipe": Recipe(4, 64, 0.02, loss=debiased_loss, precision="float32", optimizer="sgd")},
+        {
+            "law": "rr",
+            "recipe": Recipe(4, 64, 0.02, loss=debiased_loss, precision="float32", optimizer="sgd"),
+        },
         {
             "recipe": Recipe(
-                4, 64, 0.05, loss=functools.partial(generalised_cross_entropy, q=0.5), alpha=0.5, precision="float32", optimizer="sgd"
+                4,
+                64,
+                0.05,
+                loss=functools.partial(generalised_cross_entropy, q=0.5),
+                alpha=0.5,
+                precision="float32",
+                optimizer="sgd",
             )
         },
         {
             "n_stages": 2,
-            "recipe": Recipe(4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32", optimizer="sgd"),
+            "recipe": Recipe(
+                4, 64, 0.05, loss=posterior_loss, average=0.9, precision="float32", optimizer="sgd"
+            ),
             "top_k_filter": 2,
         },
     ],
@@ -142,7 +169,9 @@ def test_images_as_bytes_and_as_numbers():
     recipe = Recipe(epochs=3, batch_size=32, precision="float32")
     model = classifier(SmallConvNet, classes=[0, 1], recipe=recipe, epsilon=4.0).fit(images, y)
     assert model.score(images, y) > 0.9
-    assert np.allclose(model.predict_proba(images), model.predict_proba(images / np.float32(255)), atol=1e-5)
+    assert np.allclose(
+        model.predict_proba(images), model.predict_proba(images / np.float32(255)), atol=1e-5
+    )
 
 
 def test_named_classes_and_public_scores(data):
@@ -158,7 +187,9 @@ def test_named_classes_and_public_scores(data):
 def test_random_state_never_drives_noise_or_partition(data):
     X, y = data
     net = functools.partial(Mlp, K, hidden=(8,))
-    first, second, again = (classifier(net, random_state=seed, n_stages=1).fit(X, y) for seed in (0, 1, 0))
+    first, second, again = (
+        classifier(net, random_state=seed, n_stages=1).fit(X, y) for seed in (0, 1, 0)
+    )
     assert np.array_equal(first.noisy_labels_.likelihood(), second.noisy_labels_.likelihood())
     assert not np.array_equal(first.predict_proba(X), second.predict_proba(X))
     assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
@@ -168,9 +199,16 @@ def test_a_classifier_is_shown_in_few_lines_whatever_its_net():
     net = SmallConvNet(K)
     shown = TorchClassifier(net, epsilon=2.0, classes=range(K))
     for text in (repr(shown), str(shown)):
-        assert "module=SmallConvNet(...)" in text and "epsilon=2.0" in text and "Conv2d" not in text and text.count("\n") < 3
+        assert (
+            "module=SmallConvNet(...)" in text
+            and "epsilon=2.0" in text
+            and "Conv2d" not in text
+            and text.count("\n") < 3
+        )
     assert shown.module is net
-    assert "module=perceptron)" in repr(TorchClassifier(perceptron)) and "module=SmallConvNet)" in repr(TorchClassifier(SmallConvNet))
+    assert "module=perceptron)" in repr(
+        TorchClassifier(perceptron)
+    ) and "module=SmallConvNet)" in repr(TorchClassifier(SmallConvNet))
 
 
 def test_the_global_generator_and_the_given_net_stay_as_they_are(data):
@@ -189,13 +227,19 @@ def test_noisy_labels_cost_nothing_and_score_without_truth(data):
     assert model.privacy_ == noisy.privacy and model.stages_ == () and len(model.history_) == 1
     assert model.estimated_accuracy_.low <= model.score(X, y) <= model.estimated_accuracy_.high
     assert model.history_[0][-1].held_out < 0
-    assert model.score(X[1000:], noisy[1000:]) == ldp.metrics.accuracy(noisy[1000:], model.predict(X[1000:])).value
+    assert (
+        model.score(X[1000:], noisy[1000:])
+        == ldp.metrics.accuracy(noisy[1000:], model.predict(X[1000:])).value
+    )
 
 
 def test_labels_of_another_type_than_the_classes_are_told_so(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    with pytest.raises(ldp.InvalidInput, match=r"labels are text, and the classes are int: pass classes=.'0', '1', '2', \.\.\..,"):
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=r"labels are text, and the classes are int: pass classes=.'0', '1', '2', \.\.\..,",
+    ):
         classifier(ledger=ledger, dataset="d", noise=None).fit(X, y.astype(str))
     assert ledger.runs() == []
 
@@ -203,7 +247,9 @@ def test_labels_of_another_type_than_the_classes_are_told_so(data, tmp_path):
 def test_a_ledger_is_a_path_for_noisy_labels_too(data, tmp_path):
     X, y = data
     place = tmp_path / "ledger.db"
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(K, 2.0), classes=range(K), dataset="d", ledger=place)
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(K, 2.0), classes=range(K), dataset="d", ledger=place
+    )
     for ledger in (str(place), place, ldp.Ledger(place)):
         assert classifier(ledger=ledger, noise=None).fit(X, noisy).privacy_.evidence == "proven"
     other = classifier(ledger=str(tmp_path / "other.db"), noise=None).fit(X, noisy)
@@ -213,8 +259,17 @@ def test_a_ledger_is_a_path_for_noisy_labels_too(data, tmp_path):
 def test_one_charge_covers_all_stages_and_a_repeat_is_free(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = classifier(noise=None, ledger=ledger, dataset="people", n_stages=3, recipe=Recipe(1, 256, 0.05, optimizer="sgd"))
-    first, second = model.fit(X, y).noisy_labels_, classifier(**model.get_params()).fit(X, y).noisy_labels_
+    model = classifier(
+        noise=None,
+        ledger=ledger,
+        dataset="people",
+        n_stages=3,
+        recipe=Recipe(1, 256, 0.05, optimizer="sgd"),
+    )
+    first, second = (
+        model.fit(X, y).noisy_labels_,
+        classifier(**model.get_params()).fit(X, y).noisy_labels_,
+    )
     assert np.array_equal(first.likelihood(), second.likelihood())
     assert ledger.spent("people", "label") == model.privacy_.epsilon == 2.0
     assert [run.state for run in ledger.runs()] == ["settled"]
@@ -224,7 +279,12 @@ def test_mean_probabilities_are_the_known_rates(data, tmp_path):
     X, y = data
     rates = [0.4, 0.3, 0.2, 0.1]
     recipe = Recipe(epochs=4, batch_size=64, precision="float32", average=0.9)
-    staged = {"n_stages": 2, "validation_fraction": 0.1, "folder": tmp_path / "fit", "recipe": recipe}
+    staged = {
+        "n_stages": 2,
+        "validation_fraction": 0.1,
+        "folder": tmp_path / "fit",
+        "recipe": recipe,
+    }
     model = classifier(class_prior=rates, **staged).fit(X, y)
     assert model.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     assert model.score(X, y) > 0.6 and model.estimated_accuracy_ is not None
@@ -232,17 +292,28 @@ def test_mean_probabilities_are_the_known_rates(data, tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     with pytest.raises(ldp.InvalidInput, match=r"module.*rates=\(0\.4"):
         classifier(class_prior=rates[::-1], **staged).fit(X, y)
-    several = classifier(module=lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), class_prior=rates).fit(X, y)
+    several = classifier(
+        module=lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), class_prior=rates
+    ).fit(X, y)
     for net in (several.module_, *several.module_.nets):  # each by itself, and so their mean
-        np.testing.assert_allclose(torch.softmax(ldp.deep.predict(net, torch.from_numpy(X)), 1).mean(dim=0).numpy(), rates, atol=0.01)
-    inside = ldp.LabelDPClassifier(classifier(), class_prior=dict(zip(range(K), rates, strict=True)), random_state=0).fit(X, noisy_of(y))
+        np.testing.assert_allclose(
+            torch.softmax(ldp.deep.predict(net, torch.from_numpy(X)), 1).mean(dim=0).numpy(),
+            rates,
+            atol=0.01,
+        )
+    inside = ldp.LabelDPClassifier(
+        classifier(), class_prior=dict(zip(range(K), rates, strict=True)), random_state=0
+    ).fit(X, noisy_of(y))
     assert inside.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
     with pytest.raises(ldp.InvalidInput, match="mapping of label columns"):
-        classifier(class_prior=rates, classes=ldp.LabelColumns({"a": range(K), "b": [0, 1]})).fit(X, {"a": y, "b": y % 2})
+        classifier(class_prior=rates, classes=ldp.LabelColumns({"a": range(K), "b": [0, 1]})).fit(
+            X, {"a": y, "b": y % 2}
+        )
 
 
 def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_path):
-    """At epsilon 400 a count is exact, but for a noise whose other values have probability e^-200."""
+    """At epsilon 400 a count is exact, but for a noise whose other values have probability
+    e^-200."""
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     asks = {
@@ -256,13 +327,24 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_pat
     model = classifier(**asks).fit(X, y, ids=np.arange(N))
     rates = np.bincount(y, minlength=K) / N
     assert model.predict_proba(X).mean(axis=0) == pytest.approx(rates, abs=1e-4)
-    assert [receipt.epsilon for receipt in model.receipts_] == [400.0, 2.0] and ledger.spent("d", "label") == 402.0
+    assert [receipt.epsilon for receipt in model.receipts_] == [400.0, 2.0] and ledger.spent(
+        "d", "label"
+    ) == 402.0
     again = classifier(**asks).fit(X, y, ids=np.arange(N))
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     assert ledger.spent("d", "label") == 402.0
-    staged = classifier(epsilon=402.0, class_prior=HistogramPrior(400.0), n_stages=2, law="rr", validation_fraction=0.1).fit(X, y)
+    staged = classifier(
+        epsilon=402.0,
+        class_prior=HistogramPrior(400.0),
+        n_stages=2,
+        law="rr",
+        validation_fraction=0.1,
+    ).fit(X, y)
     assert staged.estimated_accuracy_ is not None
-    for refused, labels in ((classifier(class_prior=HistogramPrior()), y), (classifier(class_prior=HistogramPrior(0.1)), noisy_of(y))):
+    for refused, labels in (
+        (classifier(class_prior=HistogramPrior()), y),
+        (classifier(class_prior=HistogramPrior(0.1)), noisy_of(y)),
+    ):
         with pytest.raises(ldp.InvalidInput, match="class_prior"):
             refused.fit(X, labels)
     with pytest.raises(ldp.InvalidInput, match="class_prior"):
@@ -271,7 +353,9 @@ def test_rates_are_asked_for_on_one_bill_and_again_from_the_folder(data, tmp_pat
 
 def test_a_unit_is_capped_and_rows_beyond_it_are_not_learned_from(data):
     X, y = data
-    model = classifier(max_rows_per_unit=2, epsilon=8.0, validation_fraction=0.1).fit(X, y, unit=np.arange(N) // 3)
+    model = classifier(max_rows_per_unit=2, epsilon=8.0, validation_fraction=0.1).fit(
+        X, y, unit=np.arange(N) // 3
+    )
     assert model.noisy_labels_.evidenced.sum() == 2 * N // 3
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {4.0}
     assert model.score(X, y) > 0.85 and model.estimated_accuracy_ is not None
@@ -280,17 +364,27 @@ def test_a_unit_is_capped_and_rows_beyond_it_are_not_learned_from(data):
 def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
     X, y = data[0][:200], data[1][:200]
     numbers = np.arange(200)
-    frame = pa.table({"visit": numbers, "barcode": 1000 + numbers, "person": numbers, "ward": 900 + numbers // 9})
+    frame = pa.table(
+        {"visit": numbers, "barcode": 1000 + numbers, "person": numbers, "ward": 900 + numbers // 9}
+    )
 
     def fit(name, **rows):
         ledger = ldp.Ledger(tmp_path / f"{name}.db", budget=2.0)
         classifier(
-            ledger=ledger, dataset="d", noise=None, n_stages=1, recipe=Recipe(epochs=1), max_rows_per_unit=9 if "unit" in rows else 1
+            ledger=ledger,
+            dataset="d",
+            noise=None,
+            n_stages=1,
+            recipe=Recipe(epochs=1),
+            max_rows_per_unit=9 if "unit" in rows else 1,
         ).fit(X, y, **rows)
         return ledger.runs()[-1].unit
 
     assert fit("rows", ids=frame["visit"]) == "row"
-    for ids in ({"ids": frame["barcode"]}, {"ids": frame["barcode"].to_numpy(), "id_name": "barcode"}):
+    for ids in (
+        {"ids": frame["barcode"]},
+        {"ids": frame["barcode"].to_numpy(), "id_name": "barcode"},
+    ):
         with pytest.raises(ldp.BudgetExceeded):
             fit("rows", **ids)
     assert fit("people", ids=frame["visit"], unit=frame["person"]) == "person"
@@ -303,30 +397,52 @@ def test_other_columns_of_ids_or_units_hide_no_rows(data, tmp_path):
 def test_ids_name_the_rows(data):
     X, y = data
     ids = np.array([f"row-{i}" for i in range(N)])
-    noisy = classifier(recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(X, y, ids=ids).noisy_labels_
+    noisy = (
+        classifier(recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(X, y, ids=ids).noisy_labels_
+    )
     assert noisy.explicit_ids and noisy.ids.tolist() == ids.tolist()
 
 
-# With scikit-learn, and without ---------------------------------------------------------------------------------------------------------
+# With scikit-learn, and without
+# --------------------------------------------------------------------------------------------------
 
 
 def test_scikit_learn_clones_searches_and_knows_it(data):
     X, y = data
     model = classifier(perceptron())
     copy = clone(model)
-    assert copy is not model and copy.get_params().keys() == model.get_params().keys() and is_classifier(model)
+    assert (
+        copy is not model
+        and copy.get_params().keys() == model.get_params().keys()
+        and is_classifier(model)
+    )
     assert copy.recipe == QUICK and copy.module is not model.module
     with pytest.raises(ldp.InvalidInput, match="epsilon"):
         model.set_params(epsilom=1)
     grid = {"recipe": [QUICK, Recipe(epochs=1, rate=1e-9, precision="float32", optimizer="sgd")]}
-    search = GridSearchCV(classifier(noise=None), grid, scoring=ldp.metrics.likelihood_scorer, cv=KFold(2), error_score="raise")
+    search = GridSearchCV(
+        classifier(noise=None),
+        grid,
+        scoring=ldp.metrics.likelihood_scorer,
+        cv=KFold(2),
+        error_score="raise",
+    )
     assert search.fit(X, noisy_of(y)).best_params_ == {"recipe": QUICK}
 
 
 def test_inside_label_dp_classifier_alone_and_in_a_pipeline(data):
     X, y = data
-    for wrapped in (classifier(noise=None), make_pipeline(StandardScaler(), classifier(noise=None))):
-        settings = {"epsilon": 2.0, "n_stages": 2, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+    for wrapped in (
+        classifier(noise=None),
+        make_pipeline(StandardScaler(), classifier(noise=None)),
+    ):
+        settings = {
+            "epsilon": 2.0,
+            "n_stages": 2,
+            "classes": range(K),
+            "noise": ldp.SeededNoise(0),
+            "random_state": 0,
+        }
         model = ldp.LabelDPClassifier(wrapped, **settings).fit(X, y)
         assert model.score(X, y) > 0.85
         assert [stage.name for stage in model.stages_] == ["stage-1", "stage-2"]
@@ -335,7 +451,9 @@ def test_inside_label_dp_classifier_alone_and_in_a_pipeline(data):
 @pytest.mark.parametrize("wrapped", [classifier(noise=None), None], ids=["net", "default"])
 def test_label_dp_classifier_takes_a_tensor(data, wrapped):
     X, y = data
-    model = ldp.LabelDPClassifier(wrapped, epsilon=4.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0)
+    model = ldp.LabelDPClassifier(
+        wrapped, epsilon=4.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0
+    )
     expected, tensor = model.fit(X, y).predict(X), torch.from_numpy(X)
     assert (model.fit(tensor, y).predict(tensor) == expected).all()
 
@@ -343,25 +461,38 @@ def test_label_dp_classifier_takes_a_tensor(data, wrapped):
 def test_images_pass_through_label_dp_classifier():
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=240)
-    images = (0.8 * (np.arange(3) == y[:, None])[:, :, None, None] + 0.1 * rng.random((240, 3, 6, 6))).astype(np.float32)
-    net = classifier(functools.partial(SmallConvNet, in_channels=3), recipe=Recipe(6, 32, 0.02, precision="float32", optimizer="sgd"))
-    model = ldp.LabelDPClassifier(net, epsilon=4.0, classes=range(3), noise=ldp.SeededNoise(0), random_state=0).fit(images, y)
+    images = (
+        0.8 * (np.arange(3) == y[:, None])[:, :, None, None] + 0.1 * rng.random((240, 3, 6, 6))
+    ).astype(np.float32)
+    net = classifier(
+        functools.partial(SmallConvNet, in_channels=3),
+        recipe=Recipe(6, 32, 0.02, precision="float32", optimizer="sgd"),
+    )
+    model = ldp.LabelDPClassifier(
+        net, epsilon=4.0, classes=range(3), noise=ldp.SeededNoise(0), random_state=0
+    ).fit(images, y)
     assert model.score(images, y) > 0.9
     with pytest.raises(ValueError, match="dim"):
         ldp.LabelDPClassifier(classes=range(3), noise=ldp.SeededNoise(0)).fit(images, y)
 
 
-@pytest.mark.parametrize("settings", [{"correction": "em"}, {"correction": "none"}, {"options": LearnOptions(consensus_rounds=1)}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"correction": "em"}, {"correction": "none"}, {"options": LearnOptions(consensus_rounds=1)}],
+)
 def test_what_would_add_noise_to_noise_is_refused(data, settings):
     X, y = data
     with pytest.raises(ldp.InvalidInput, match="privatizes the labels"):
-        ldp.LabelDPClassifier(classifier(), classes=range(K), noise=ldp.SeededNoise(0), **settings).fit(X, y)
+        ldp.LabelDPClassifier(
+            classifier(), classes=range(K), noise=ldp.SeededNoise(0), **settings
+        ).fit(X, y)
 
 
 TRAINING_MACHINE = """
     import sys
 
-    HAS_NOT = {"sklearn", "scipy", "cryptography", "pyroaring", "platformdirs", "typer", "rich", "skops", "pooch", "joblib", "pandas"}
+    HAS_NOT = {"sklearn", "scipy", "cryptography", "pyroaring", "platformdirs", "typer", "rich"}
+    HAS_NOT |= {"skops", "pooch", "joblib", "pandas"}
 
 
     class Without:
@@ -372,7 +503,9 @@ TRAINING_MACHINE = """
             return getattr(self.finder, name)
 
         def find_spec(self, name, path=None, target=None):
-            return None if name.split(".")[0] in HAS_NOT else self.finder.find_spec(name, path, target)
+            if name.split(".")[0] in HAS_NOT:
+                return None
+            return self.finder.find_spec(name, path, target)
 
 
     sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
@@ -385,9 +518,11 @@ TRAINING_MACHINE = """
     from labeldp.deep import Recipe
     from labeldp.deep.models import Mlp
 
-    noisy, X = labeldp.NoisyLabels.load(sys.argv[1] + "/noisy.parquet"), np.load(sys.argv[1] + "/X.npy")
+    noisy = labeldp.NoisyLabels.load(sys.argv[1] + "/noisy.parquet")
+    X = np.load(sys.argv[1] + "/X.npy")
     recipe = Recipe(epochs=4, batch_size=128, rate=0.05, precision="float32")
-    model = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, validation_fraction=0.2, random_state=0, folder=sys.argv[1] + "/fit")
+    settings = {"validation_fraction": 0.2, "random_state": 0, "folder": sys.argv[1] + "/fit"}
+    model = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, **settings)
     again = TorchClassifier(**model.get_params())
     model.fit(X, noisy)
     assert np.array_equal(again.fit(X, noisy).predict_proba(X), model.predict_proba(X))
@@ -406,7 +541,8 @@ def test_a_machine_that_only_trains_needs_torch_numpy_and_pyarrow(data, tmp_path
     assert np.mean(np.load(tmp_path / "predicted.npy") == y) > 0.85
 
 
-# What is refused before anything is drawn -------------------------------------------------------------------------------------------------
+# What is refused before anything is drawn
+# -------------------------------------------------------------------------------------------------
 
 
 class Infinite(IterableDataset):
@@ -451,11 +587,19 @@ REFUSED = {
     "stages": ({"n_stages": 0}, {}, "n_stages"),
     "recipes": ({"recipe": [QUICK, QUICK]}, {}, "n_stages=1"),
     "recipe": ({"recipe": "quick"}, {}, "Expected a Recipe"),
-    "debiasing": ({"n_stages": 2, "recipe": Recipe(loss=functools.partial(debiased_loss, check=True))}, {}, "invertible"),
+    "debiasing": (
+        {"n_stages": 2, "recipe": Recipe(loss=functools.partial(debiased_loss, check=True))},
+        {},
+        "invertible",
+    ),
     "temperature": ({"prior_temperature": 0.0}, {}, "prior_temperature"),
     "filter": ({"top_k_filter": 0}, {}, "top_k_filter"),
     "patience without rows": ({"recipe": Recipe(patience=2)}, {}, "validation_fraction"),
-    "patience with few rows": ({"recipe": Recipe(patience=2), "validation_fraction": 0.01}, {}, "validation_fraction"),
+    "patience with few rows": (
+        {"recipe": Recipe(patience=2), "validation_fraction": 0.01},
+        {},
+        "validation_fraction",
+    ),
     "mean filter": ({"top_k_filter": "mean", "n_stages": 2}, {}, "rr-with-prior"),
     "random_state": ({"random_state": "0"}, {}, "random_state"),
     "a class that is not declared": ({"classes": range(K - 1)}, {}, "codes 0 to"),
@@ -472,7 +616,11 @@ REFUSED = {
     "ids that repeat": ({}, {"ids": np.zeros(N, int)}, "different ids"),
     "rates that are none": ({"class_prior": [0.4, 0.4, 0.1, 0.2]}, {}, "sum is 1"),
     "rates of other classes": ({"class_prior": {"a": 0.5, "b": 0.5}}, {}, "other names"),
-    "rates beside labels taken for true": ({"class_prior": [0.25] * K, "recipe": Recipe(loss=cross_entropy)}, {}, "hard labels"),
+    "rates beside labels taken for true": (
+        {"class_prior": [0.25] * K, "recipe": Recipe(loss=cross_entropy)},
+        {},
+        "hard labels",
+    ),
 }
 
 
@@ -485,7 +633,10 @@ def test_what_is_refused_is_not_charged(data, tmp_path, name):
         given["X"] = Swapped(X, N)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match=message):
-        classifier(**{"noise": None, "ledger": ledger, "dataset": "people", "folder": tmp_path / "fit"} | settings).fit(**given)
+        classifier(
+            **{"noise": None, "ledger": ledger, "dataset": "people", "folder": tmp_path / "fit"}
+            | settings
+        ).fit(**given)
     assert ledger.spent("people", "label") == 0
 
 
@@ -495,7 +646,9 @@ def test_no_message_shows_a_label(data):
         classifier().fit(X, np.full(N, "sentinel-label"))
     assert "sentinel" not in str(error.value)
     with pytest.warns(ldp.DomainLeakWarning):
-        model = classifier(classes="infer", recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(X, data[1])
+        model = classifier(classes="infer", recipe=Recipe(1, 256, 0.05, optimizer="sgd")).fit(
+            X, data[1]
+        )
     assert model.privacy_.except_for == "which classes occur"
     with pytest.raises(ldp.InvalidInput, match="classes that a label can have, got none"):
         classifier(classes=None).fit(X, data[1])
@@ -508,7 +661,13 @@ def test_likelihoods_are_checked(data):
     zero[5] = -np.inf
     nan = table.copy()
     nan[5, 0] = np.nan
-    for bad, message in ((table[1:], "shape"), (table[:, 0], "shape"), (table > 0, "shape"), (zero, "row 5"), (nan, "NaN")):
+    for bad, message in (
+        (table[1:], "shape"),
+        (table[:, 0], "shape"),
+        (table > 0, "shape"),
+        (zero, "row 5"),
+        (nan, "NaN"),
+    ):
         with pytest.raises(ldp.InvalidInput, match=message):
             classifier().fit_likelihood(X, bad)
     with pytest.raises(ldp.InvalidInput, match="loss of likelihoods"):
@@ -518,7 +677,8 @@ def test_likelihoods_are_checked(data):
 
 
 def test_likelihoods_of_unknown_origin_get_no_guarantee_of_an_earlier_fit(data):
-    """Raw labels can be written as likelihoods: what a former fit said of its noisy labels does not hold of them."""
+    """Raw labels can be written as likelihoods: what a former fit said of its noisy labels does not
+    hold of them."""
     X, y = data
     model = classifier().fit(X, noisy_of(y))
     assert model.privacy_.epsilon
@@ -534,7 +694,11 @@ def test_noisy_labels_are_checked(data):
         (noisy[1:], {}, "noisy labels of 1200 rows"),
         (noisy, {"unit": np.arange(N)}, "only with raw labels"),
         (noisy, {"ids": np.arange(1, N + 1)}, "1 ids have none"),
-        (ldp.privatize(y, ldp.RandomizedResponse(K + 1, 1.0), noise=ldp.SeededNoise(0)), {}, "declared classes"),
+        (
+            ldp.privatize(y, ldp.RandomizedResponse(K + 1, 1.0), noise=ldp.SeededNoise(0)),
+            {},
+            "declared classes",
+        ),
     ):
         with pytest.raises(ldp.InvalidInput, match=message):
             classifier().fit(X, given, **options)
@@ -546,7 +710,10 @@ def test_training_that_diverges_stops_and_keeps_what_was_drawn(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     model = classifier(
-        noise=None, ledger=ledger, dataset="people", recipe=Recipe(2, 128, 1e12, momentum=0.0, precision="float32", optimizer="sgd")
+        noise=None,
+        ledger=ledger,
+        dataset="people",
+        recipe=Recipe(2, 128, 1e12, momentum=0.0, precision="float32", optimizer="sgd"),
     )
     with pytest.raises(ldp.InvalidInput, match="finite"):
         model.fit(X * 1e6, y)
@@ -585,7 +752,8 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(data, given):
                 model.predict(X)
 
 
-# Datasets and ids ---------------------------------------------------------------------------------------------------------------------
+# Datasets and ids
+# --------------------------------------------------------------------------------------------------
 
 
 class Blind(nn.Module):
@@ -601,13 +769,19 @@ class Blind(nn.Module):
 
 def test_a_class_that_the_net_has_lost_is_told(data):
     X, y = data
-    with pytest.warns(ldp.errors.LostClassWarning, match=r"stage 1 the net gives hardly any probability to 3,.*random_state"):
+    with pytest.warns(
+        ldp.errors.LostClassWarning,
+        match=r"stage 1 the net gives hardly any probability to 3,.*random_state",
+    ):
         classifier(Blind, n_stages=1).fit(X, y)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_are_read_before_it(data, bad, tmp_path):
-    """All items without ids; with ids those that are looked at for their order. Later ones stop the training, and the labels stay."""
+def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_are_read_before_it(
+    data, bad, tmp_path
+):
+    """All items without ids; with ids those that are looked at for their order. Later ones stop the
+    training, and the labels stay."""
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
 
@@ -622,13 +796,20 @@ def test_numbers_that_are_not_finite_are_refused_before_the_charge_where_items_a
         assert not ledger.runs()
     with pytest.raises(ldp.InvalidInput, match="finite logits") as told:
         fit(7, ids=np.arange(N))
-    assert "Fit again at no further cost" in told.value.__notes__[0] and ledger.spent("people", "label") == 2.0
-    model = classifier(noise=None, ledger=ledger, dataset="people").fit(Items(X), y, ids=np.arange(N))
+    assert (
+        "Fit again at no further cost" in told.value.__notes__[0]
+        and ledger.spent("people", "label") == 2.0
+    )
+    model = classifier(noise=None, ledger=ledger, dataset="people").fit(
+        Items(X), y, ids=np.arange(N)
+    )
     assert model.privacy_.epsilon == ledger.spent("people", "label") == 2.0
 
 
 @pytest.mark.parametrize(("units", "stages"), [(1, 1), (3, 2)])
-def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_may_leave_one(data, units, stages, tmp_path):
+def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_may_leave_one(
+    data, units, stages, tmp_path
+):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     norm = lambda k: torch.nn.Sequential(torch.nn.BatchNorm1d(K), torch.nn.Linear(K, k))  # noqa: E731
@@ -636,7 +817,12 @@ def test_a_net_that_needs_two_rows_is_refused_before_the_charge_where_the_cap_ma
     with pytest.raises(ldp.InvalidInput, match="So few rows may be left"):
         model.fit(X, y, unit=np.arange(N) % units)
     assert not ledger.runs()
-    assert model.set_params(max_rows_per_unit=40).fit(X, y, unit=np.arange(N) % units).privacy_.rows_over_the_cap == N - 40 * units
+    assert (
+        model.set_params(max_rows_per_unit=40)
+        .fit(X, y, unit=np.arange(N) % units)
+        .privacy_.rows_over_the_cap
+        == N - 40 * units
+    )
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, Items])
@@ -644,8 +830,12 @@ def test_numbers_beyond_single_precision_are_refused_before_the_charge(data, kin
     X, y = data
     wrong, ledger = X.astype(np.float64), ldp.Ledger(tmp_path / "ledger.db")
     wrong[N - 1, 1] = 1e39  # finite in double precision
-    with pytest.raises(ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in .*X, or numbers beyond"):
-        classifier(noise=None, ledger=ledger, dataset="people").fit(kind(wrong), y, ids=np.arange(N))
+    with pytest.raises(
+        ldp.InvalidInput, match=r"finite inputs, got NaN or infinity in .*X, or numbers beyond"
+    ):
+        classifier(noise=None, ledger=ledger, dataset="people").fit(
+            kind(wrong), y, ids=np.arange(N)
+        )
     assert not ledger.runs()
 
 
@@ -654,7 +844,8 @@ def test_floats_that_torch_does_not_know_are_converted(data, dtype):
     X, y = data
     noisy = noisy_of(y)
     assert np.array_equal(
-        classifier().fit(X.astype(dtype), noisy).predict_proba(X.astype(dtype)), classifier().fit(X, noisy).predict_proba(X)
+        classifier().fit(X.astype(dtype), noisy).predict_proba(X.astype(dtype)),
+        classifier().fit(X, noisy).predict_proba(X),
     )
 
 
@@ -663,7 +854,10 @@ def test_items_are_matched_by_id_and_a_change_of_order_is_seen(data):
     order = np.random.default_rng(1).permutation(N)
     noisy = noisy_of(y, ids=np.arange(N))
     shuffled = with_evidence(Items(X[order]), noisy, ids=order)
-    assert np.array_equal(classifier().fit(shuffled, noisy).predict_proba(X), classifier().fit(X, noisy).predict_proba(X))
+    assert np.array_equal(
+        classifier().fit(shuffled, noisy).predict_proba(X),
+        classifier().fit(X, noisy).predict_proba(X),
+    )
     with pytest.raises(ldp.InvalidInput, match="matched to"):
         classifier().fit(shuffled, noisy[::-1])
 
@@ -727,16 +921,39 @@ def test_a_score_on_rows_that_were_learned_from_warns(data):
 def test_a_cluster_prior_is_paid_for_out_of_epsilon(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    net = TorchClassifier(perceptron, recipe=QUICK, epsilon=1.0, classes=range(K), ledger=ledger, dataset="people", random_state=0)
+    net = TorchClassifier(
+        perceptron,
+        recipe=QUICK,
+        epsilon=1.0,
+        classes=range(K),
+        ledger=ledger,
+        dataset="people",
+        random_state=0,
+    )
     net.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4)).fit(X, y)
-    assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [("aggregate", 0.4), ("label-draw", 0.6)]
+    assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
+        ("aggregate", 0.4),
+        ("label-draw", 0.6),
+    ]
     assert net.privacy_.epsilon == ledger.spent("people", "label") == 1.0
     again = clone(net).fit(X, y)
     assert np.array_equal(again.noisy_labels_.likelihood(), net.noisy_labels_.likelihood())
     assert len(ledger.runs()) == 2
-    held_out = TorchClassifier(perceptron, recipe=QUICK, epsilon=1.0, classes=range(K), noise=ldp.SeededNoise(0), random_state=0)
-    held_out.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4), validation_fraction=0.4).fit(X, y)
-    measured = sum(len(block.rows) for block in held_out.noisy_labels_.blocks if block.stage == "validation")
-    assert held_out.prior_.answer.n_rows.sum() == N - measured < 0.7 * N  # who is measured was not asked
+    held_out = TorchClassifier(
+        perceptron,
+        recipe=QUICK,
+        epsilon=1.0,
+        classes=range(K),
+        noise=ldp.SeededNoise(0),
+        random_state=0,
+    )
+    held_out.set_params(prior=ClusterPrior(n_clusters=8, epsilon=0.4), validation_fraction=0.4).fit(
+        X, y
+    )
+    measured = sum(
+        len(block.rows) for block in held_out.noisy_labels_.blocks if block.stage == "validation"
+    )
+    # who is measured was not asked
+    assert held_out.prior_.answer.n_rows.sum() == N - measured < 0.7 * N
     with pytest.raises(ldp.InvalidInput, match="embedder"):
         clone(net).fit(Items(X), y)

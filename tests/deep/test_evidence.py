@@ -6,7 +6,16 @@ import pytest
 import torch
 
 import labeldp as ldp
-from labeldp.deep import Candidates, Dense, PackedSets, Sum, debias_weights, debiased_loss, evidence_of, likelihood_loss
+from labeldp.deep import (
+    Candidates,
+    Dense,
+    PackedSets,
+    Sum,
+    debias_weights,
+    debiased_loss,
+    evidence_of,
+    likelihood_loss,
+)
 from labeldp.deep import _losses as evidence
 
 LAWS = {
@@ -24,7 +33,13 @@ LAWS = {
 def draw(law, n=120, seed=0, **options):
     rng = np.random.default_rng(seed)
     prior = rng.dirichlet(np.ones(law.n_classes) * 0.3, n) if law.uses_prior else None
-    return ldp.privatize(rng.integers(law.n_classes, size=n), law, prior=prior, noise=ldp.SeededNoise(seed), **options)
+    return ldp.privatize(
+        rng.integers(law.n_classes, size=n),
+        law,
+        prior=prior,
+        noise=ldp.SeededNoise(seed),
+        **options,
+    )
 
 
 @pytest.mark.parametrize("k", [5, 19])
@@ -44,10 +59,18 @@ def test_of_randomized_response_one_row_a_size_is_expanded(name, monkeypatch):
     noisy, seen = draw(LAWS[name][0](19, 1.5), n=200), []
     law = type(noisy.blocks[0].law)
     log_likelihood = law.log_likelihood
-    monkeypatch.setattr(law, "log_likelihood", lambda self, outputs, side: seen.append(len(outputs)) or log_likelihood(self, outputs, side))
+    monkeypatch.setattr(
+        law,
+        "log_likelihood",
+        lambda self, outputs, side: (
+            seen.append(len(outputs)) or log_likelihood(self, outputs, side)
+        ),
+    )
     form = evidence_of(noisy, form="compact")
     assert sum(seen) == len(np.unique(noisy.blocks[0].side.get("size", 0))) < 20
-    torch.testing.assert_close(form.expand(19), torch.from_numpy(noisy.log_likelihood()), rtol=0, atol=0)
+    torch.testing.assert_close(
+        form.expand(19), torch.from_numpy(noisy.log_likelihood()), rtol=0, atol=0
+    )
 
 
 def test_stages_of_randomized_response_with_and_without_a_prior():
@@ -56,7 +79,9 @@ def test_stages_of_randomized_response_with_and_without_a_prior():
     stages = ldp.concat([first, second])[rows]
     form = evidence_of(stages, form="compact")
     assert isinstance(form, PackedSets)
-    torch.testing.assert_close(form.expand(40), torch.from_numpy(stages.log_likelihood()), rtol=0, atol=0)
+    torch.testing.assert_close(
+        form.expand(40), torch.from_numpy(stages.log_likelihood()), rtol=0, atol=0
+    )
 
 
 def test_a_hundred_thousand_classes_of_released_labels():
@@ -64,32 +89,50 @@ def test_a_hundred_thousand_classes_of_released_labels():
     form = evidence_of(noisy)
     assert isinstance(form, Candidates) and form.n_bytes == 2000 * 12
     for i in (0, 1999):
-        torch.testing.assert_close(form[i : i + 1].expand(100_000), torch.from_numpy(noisy[i : i + 1].log_likelihood()), rtol=0, atol=0)
+        torch.testing.assert_close(
+            form[i : i + 1].expand(100_000),
+            torch.from_numpy(noisy[i : i + 1].log_likelihood()),
+            rtol=0,
+            atol=0,
+        )
 
 
 def test_the_loss_is_the_log_likelihood_of_what_was_released():
     noisy = draw(ldp.RRTopK(6, 1.0, k=3))
-    logits = torch.randn(len(noisy), 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    logits = torch.randn(
+        len(noisy), 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     expected = -ldp.metrics.mean_log_evidence(noisy, torch.softmax(logits, 1).numpy())
     for form in ("dense", "compact"):
-        assert float(likelihood_loss(logits, evidence_of(noisy, form=form))) == pytest.approx(expected, abs=1e-7)
+        assert float(likelihood_loss(logits, evidence_of(noisy, form=form))) == pytest.approx(
+            expected, abs=1e-7
+        )
 
 
 def test_stages_of_several_laws_stay_compact_and_two_draws_become_a_sum():
     first, second = draw(ldp.SubsetSelection(40, 1.0)), draw(ldp.PriorSplit(40, 1.0), seed=1)
     stages = ldp.concat([first, second])
     assert isinstance(evidence_of(stages, form="compact"), PackedSets)
-    torch.testing.assert_close(evidence_of(stages, form="compact").expand(40), torch.from_numpy(stages.log_likelihood()))
+    torch.testing.assert_close(
+        evidence_of(stages, form="compact").expand(40), torch.from_numpy(stages.log_likelihood())
+    )
     both = first.combine(second)
     twice = evidence_of(both, form="compact")
     assert isinstance(twice, Sum)
     table = twice.expand(40)
-    torch.testing.assert_close(table - table.amax(1, keepdim=True), torch.from_numpy(both.log_likelihood()), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        table - table.amax(1, keepdim=True),
+        torch.from_numpy(both.log_likelihood()),
+        rtol=0,
+        atol=1e-6,
+    )
 
 
 def test_rows_without_a_draw_have_no_evidence():
     noisy = draw(ldp.RandomizedResponse(5, 1.0))
-    some = ldp.NoisyLabels(len(noisy), noisy.classes, (noisy.blocks[0].at(slice(0, 7), np.arange(7) * 3),), noisy.ids)
+    some = ldp.NoisyLabels(
+        len(noisy), noisy.classes, (noisy.blocks[0].at(slice(0, 7), np.arange(7) * 3),), noisy.ids
+    )
     table = evidence_of(some, form="compact").expand(5)
     assert not table[1].any() and table[3].any()
     torch.testing.assert_close(table, torch.from_numpy(some.log_likelihood()))
@@ -105,7 +148,14 @@ def test_large_tables_are_compact_by_themselves(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "law", [ldp.RandomizedResponse(5, 1.0), ldp.SubsetSelection(9, 0.7), ldp.ClusterRR(4, 1.0), ldp.Alibi(4, 1.0)], ids=lambda law: law.name
+    "law",
+    [
+        ldp.RandomizedResponse(5, 1.0),
+        ldp.SubsetSelection(9, 0.7),
+        ldp.ClusterRR(4, 1.0),
+        ldp.Alibi(4, 1.0),
+    ],
+    ids=lambda law: law.name,
 )
 def test_debias_weights_are_those_of_numpy(law):
     noisy = draw(law)
@@ -114,7 +164,9 @@ def test_debias_weights_are_those_of_numpy(law):
     for labels in (noisy, both):
         for form in ("dense", "compact"):
             weights = debias_weights(labels, form=form).expand(law.n_classes, torch.float64).numpy()
-            np.testing.assert_allclose((weights * losses).sum(axis=1), labels.debias(losses), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                (weights * losses).sum(axis=1), labels.debias(losses), rtol=1e-5, atol=1e-5
+            )
             np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
 
 
@@ -126,7 +178,9 @@ def test_debiased_loss_is_unbiased_over_the_outputs():
     logits = torch.randn(1, 4, dtype=torch.float64).repeat(4, 1)
     loss = debiased_loss(logits, debias_weights(one_of_each), "none")
     truth = -torch.log_softmax(logits[0], 0)
-    torch.testing.assert_close(torch.from_numpy(law.matrix().astype(float)) @ loss, truth, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        torch.from_numpy(law.matrix().astype(float)) @ loss, truth, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_what_cannot_be_done_is_refused():

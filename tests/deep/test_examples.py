@@ -25,7 +25,9 @@ SEEDED = Path(__file__).resolve().parents[1] / "entropy.py"
 )
 def test_examples_learn_from_noisy_labels(name, dataset, needs, least, tmp_path):
     for package in needs:
-        pytest.importorskip(package, reason=f"the example needs {package}: `make test-deep` installs it")
+        pytest.importorskip(
+            package, reason=f"the example needs {package}: `make test-deep` installs it"
+        )
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, SEEDED, EXAMPLES / name, tmp_path],
@@ -42,11 +44,28 @@ def test_examples_learn_from_noisy_labels(name, dataset, needs, least, tmp_path)
 
 def test_a_fit_in_ray_train_draws_once_and_gives_every_worker_the_same_net(tmp_path):
     for package in ("ray", "lightning_fabric"):
-        pytest.importorskip(package, reason=f"the example needs {package}: pip install 'labeldp[fabric]' 'ray[train]'")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
-    done = subprocess.run([sys.executable, EXAMPLES / "ray_train.py", tmp_path], capture_output=True, text=True, env=environment)
+        pytest.importorskip(
+            package,
+            reason=f"the example needs {package}: pip install 'labeldp[fabric]' 'ray[train]'",
+        )
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+    }
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "ray_train.py", tmp_path],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert float(re.findall(r"2-label-DP, accuracy (\d\.\d+), 2 workers", done.stdout + done.stderr)[0]) > 0.5
+    assert (
+        float(
+            re.findall(r"2-label-DP, accuracy (\d\.\d+), 2 workers", done.stdout + done.stderr)[0]
+        )
+        > 0.5
+    )
     first, second = (torch.load(tmp_path / f"net-{rank}.pt", weights_only=True) for rank in (0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert_spent(tmp_path, "digits")

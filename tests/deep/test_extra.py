@@ -19,17 +19,25 @@ def test_torch_is_installed() -> None:
 
 
 def run(program: str) -> str:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_naming_the_package_loads_no_torch() -> None:
-    program = "import sys, labeldp; labeldp.deep; dir(labeldp.deep); import labeldp.deep._named; print('torch' in sys.modules)"
+    program = (
+        "import sys, labeldp; labeldp.deep; dir(labeldp.deep); import labeldp.deep._named;"
+        " print('torch' in sys.modules)"
+    )
     assert run(program).strip() == "False"
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 def test_a_training_loop_loads_no_scikit_learn() -> None:
-    program = "import sys; from labeldp.deep import Consistency, train, with_evidence; print('sklearn' in sys.modules)"
+    program = (
+        "import sys; from labeldp.deep import Consistency, train, with_evidence; print('sklearn' in"
+        " sys.modules)"
+    )
     assert run(program).strip() == "False"
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many processes give what one gives: the same batches in shares, the same weights and figures in each."""
+"""Many processes give what one gives: the same batches in shares, the same weights and figures in
+each."""
 
 import os
 import subprocess
@@ -28,8 +29,18 @@ NAMES = ("plain", "again", "clipped", "images", "tabular", "rows")
 def two(tmp_path_factory):
     """What two processes of torchrun found."""
     folder = tmp_path_factory.mktemp("two")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", PROGRAM, folder]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        PROGRAM,
+        folder,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
@@ -49,13 +60,17 @@ def close(a, b, **options):
 @pytest.mark.parametrize("name", ["plain", "again", "clipped", "rows"])
 def test_two_processes_learn_what_one_learns(name, one, two):
     close(two[0][name]["weights"], one[name]["weights"], rtol=1e-4, atol=1e-5)
-    mine, other = ([figure for epoch in found[name]["told"] for figure in epoch if figure is not None] for found in (two[0], one))
+    mine, other = (
+        [figure for epoch in found[name]["told"] for figure in epoch if figure is not None]
+        for found in (two[0], one)
+    )
     assert mine == pytest.approx(other, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_processes_agree_to_the_bit(name, two):
-    """Weights, batch statistics, averages, losses and scores, and the generator that the next stage goes on with."""
+    """Weights, batch statistics, averages, losses and scores, and the generator that the next stage
+    goes on with."""
     first, second = (found[name] for found in two)
     close(first["weights"], second["weights"], rtol=0, atol=0)
     assert first["told"] == second["told"] and torch.equal(first["generator"], second["generator"])
@@ -67,12 +82,15 @@ def test_batch_statistics_are_nearly_those_of_one_process(one, two):
 
 
 def test_each_process_reads_its_share_of_the_same_batches(one, two):
-    for batches, *shares in zip(one["rows"]["asked"], *(found["rows"]["asked"] for found in two), strict=True):
+    for batches, *shares in zip(
+        one["rows"]["asked"], *(found["rows"]["asked"] for found in two), strict=True
+    ):
         assert [len(rows) for rows in batches] == [63, 63, 63, 3]
         for whole, mine, other in zip(batches[:3], *(parts[:3] for parts in shares), strict=True):
             assert torch.equal(torch.cat([mine, other]), whole)
         last = [parts[3] for parts in shares]
-        assert torch.equal(last[0], batches[3]) and torch.equal(last[1], batches[3])  # the second time at weight 0
+        # the second time at weight 0
+        assert torch.equal(last[0], batches[3]) and torch.equal(last[1], batches[3])
 
 
 def test_different_labels_in_different_processes_are_refused_in_all(two):
@@ -93,12 +111,26 @@ def test_shares_weigh_as_much_as_their_rows(m, world):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_one_process_of_fabric_is_the_plain_loop(precision):
     x, form = fabric_processes.problem()
-    plain = Recipe(2, 64, 0.05, clip=0.5, precision="bf16" if "bf16" in precision else "float32", optimizer="sgd")
+    plain = Recipe(
+        2,
+        64,
+        0.05,
+        clip=0.5,
+        precision="bf16" if "bf16" in precision else "float32",
+        optimizer="sgd",
+    )
     found = []
     for options in ({}, {"fabric": Fabric(accelerator="cpu", devices=1, precision=precision)}):
         net = fabric_processes.plain_net_of(0)
-        found.append(predict(train(net, x, form, plain, generator=torch.Generator().manual_seed(0), **options), x, precision="float32"))
-    torch.testing.assert_close(*found, rtol=0, atol=0 if precision == "32-true" else 0.02)  # Fabric rounds logits at another place
+        found.append(
+            predict(
+                train(net, x, form, plain, generator=torch.Generator().manual_seed(0), **options),
+                x,
+                precision="float32",
+            )
+        )
+    # Fabric rounds logits at another place
+    torch.testing.assert_close(*found, rtol=0, atol=0 if precision == "32-true" else 0.02)
 
 
 def test_strategies_that_split_the_net_are_refused():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a TorchClassifier says of itself and of inputs, as scikit-learn's conventions and its users expect."""
+"""What a TorchClassifier says of itself and of inputs, as scikit-learn's conventions and its users
+expect."""
 
 import pickle
 
@@ -23,7 +24,9 @@ X = (3 * np.eye(K)[Y] + RNG.normal(size=(N, K))).astype(np.float32)
 
 def classifier(module=lambda k: Mlp(K, k, (8,)), **settings):
     recipe = Recipe(epochs=1, precision="float32")
-    return TorchClassifier(module, **{"recipe": recipe, "classes": range(K), "noise": ldp.SeededNoise(0)} | settings)
+    return TorchClassifier(
+        module, **{"recipe": recipe, "classes": range(K), "noise": ldp.SeededNoise(0)} | settings
+    )
 
 
 def test_an_unfitted_one_says_so_in_both_languages():
@@ -39,7 +42,8 @@ def test_tables_have_a_number_of_features_and_images_none():
     images = RNG.random((N, 1, 8, 8)).astype(np.float32)
     model.set_params(module=lambda k: SmallConvNet(k, 1)).fit(images, Y)
     assert not hasattr(model, "n_features_in_")
-    assert model.predict(RNG.random((5, 1, 9, 9)).astype(np.float32)).shape == (5,)  # a net that takes other sizes may
+    # a net that takes other sizes may
+    assert model.predict(RNG.random((5, 1, 9, 9)).astype(np.float32)).shape == (5,)
     learned = classifier(noise=None).fit_likelihood(X, np.zeros((N, K)))
     assert learned.n_features_in_ == K
 
@@ -61,14 +65,20 @@ def test_inputs_of_another_shape_are_told(given, words):
 @pytest.mark.parametrize("kind", ["int64", "uint8"])
 def test_whole_numbers_where_floats_were_learned_from_are_told(kind):
     model = classifier(lambda k: nn.Sequential(nn.BatchNorm1d(K), nn.Linear(K, k))).fit(X, Y)
-    with pytest.raises(ldp.InvalidInput, match=rf"type float32, as in fit, got {kind}, .* Pass X.astype\('float32'\)"):
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=rf"type float32, as in fit, got {kind}, .* Pass X.astype\('float32'\)",
+    ):
         model.predict(abs(10 * X).astype(kind))
 
 
 def test_images_with_the_channels_last_are_told():
     images = RNG.random((N, 3, 8, 8)).astype(np.float32)
     model = classifier(lambda k: SmallConvNet(k, 3)).fit(images, Y)
-    with pytest.raises(ldp.InvalidInput, match=r"Move the channels of images to the front: X.transpose\(0, 3, 1, 2\)"):
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=r"Move the channels of images to the front: X.transpose\(0, 3, 1, 2\)",
+    ):
         model.predict(images.transpose(0, 2, 3, 1))
 
 
@@ -101,7 +111,9 @@ def test_a_fit_that_fails_leaves_no_fitted_one():
 
 def test_labels_in_a_loader_are_not_looked_at():
     loader = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)))
-    with pytest.raises(ldp.InvalidInput, match="Labels in a Dataset or DataLoader are not looked at"):
+    with pytest.raises(
+        ldp.InvalidInput, match="Labels in a Dataset or DataLoader are not looked at"
+    ):
         classifier().fit(loader)
 
 
@@ -118,10 +130,24 @@ class Mappings:
 def test_items_of_several_parts_are_told_where_to_say_which():
     with pytest.raises(ldp.InvalidInput, match=r"as_inputs\(X, features="):
         classifier().fit(Mappings(), Y)
-    assert classifier().fit(as_inputs(Mappings(), features=lambda item: item["pixels"]), Y).n_features_in_ == K
+    assert (
+        classifier()
+        .fit(as_inputs(Mappings(), features=lambda item: item["pixels"]), Y)
+        .n_features_in_
+        == K
+    )
 
 
-@pytest.mark.parametrize("given", [TensorDataset(torch.from_numpy(X)), DataLoader(TensorDataset(torch.from_numpy(X))), Mappings()])
+@pytest.mark.parametrize(
+    "given",
+    [
+        TensorDataset(torch.from_numpy(X)),
+        DataLoader(TensorDataset(torch.from_numpy(X))),
+        Mappings(),
+    ],
+)
 def test_label_dp_classifier_takes_no_datasets(given):
     with pytest.raises(ldp.InvalidInput, match="by itself takes Datasets"):
-        ldp.LabelDPClassifier(classifier(noise=None), classes=range(K), noise=ldp.SeededNoise(0)).fit(given, Y)
+        ldp.LabelDPClassifier(
+            classifier(noise=None), classes=range(K), noise=ldp.SeededNoise(0)
+        ).fit(given, Y)

@@ -1,15 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of every kind come row by row as asked, so that no sampler, worker or change of order can give a row another's label."""
+"""Inputs of every kind come row by row as asked, so that no sampler, worker or change of order can
+give a row another's label."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import labeldp as ldp
-from labeldp.deep import Recipe, Resident, Streamed, as_inputs, evidence_of, predict, train, with_evidence
+from labeldp.deep import (
+    Recipe,
+    Resident,
+    Streamed,
+    as_inputs,
+    evidence_of,
+    predict,
+    train,
+    with_evidence,
+)
 from labeldp.deep import _inputs as inputs
 from labeldp.deep._inputs import Inputs
 from labeldp.deep.models import Mlp, SmallConvNet
@@ -62,11 +79,15 @@ KINDS = {
     "list": lambda: X.tolist(),
     "inputs": Own,
     "tensor dataset": lambda: TensorDataset(X, torch.zeros(N)),
-    "loader of tensors": lambda: DataLoader(TensorDataset(X, torch.zeros(N)), batch_size=7, shuffle=True),
+    "loader of tensors": lambda: DataLoader(
+        TensorDataset(X, torch.zeros(N)), batch_size=7, shuffle=True
+    ),
     "dataset": Items,
     "several at once": Several,
     "shuffled loader": lambda: DataLoader(Items(), batch_size=7, shuffle=True, drop_last=True),
-    "workers": lambda: DataLoader(Items(), batch_size=7, shuffle=True, num_workers=2, collate_fn=first_of),
+    "workers": lambda: DataLoader(
+        Items(), batch_size=7, shuffle=True, num_workers=2, collate_fn=first_of
+    ),
 }
 
 
@@ -74,7 +95,11 @@ KINDS = {
 def test_batches_are_the_rows_that_were_asked_for(kind):
     found = as_inputs(KINDS[kind]())
     assert len(found) == N and found.ndim == 2
-    for data, wanted in ((found, X), (found.on("cpu"), X), (found.take(torch.arange(N).flip(0)), X.flip(0))):
+    for data, wanted in (
+        (found, X),
+        (found.on("cpu"), X),
+        (found.take(torch.arange(N).flip(0)), X.flip(0)),
+    ):
         got = list(data.batches(ROWS))
         assert len(got) == len(ROWS)
         for rows, batch in zip(ROWS, got, strict=True):
@@ -159,8 +184,14 @@ def read(data):
             lambda: DataLoader(Items(), sampler=WeightedRandomSampler(torch.ones(N), 5)),
             "with sampler=WeightedRandomSampler, which may leave rows out",
         ),
-        (lambda: DataLoader(Items(), batch_sampler=[[0, 1], [2]]), "with batch_sampler=list, which may leave rows out"),
-        (lambda: DataLoader(Items(), batch_size=None), "with batch_sampler=None, which may leave rows out"),
+        (
+            lambda: DataLoader(Items(), batch_sampler=[[0, 1], [2]]),
+            "with batch_sampler=list, which may leave rows out",
+        ),
+        (
+            lambda: DataLoader(Items(), batch_size=None),
+            "with batch_sampler=None, which may leave rows out",
+        ),
         (lambda: np.array(["a", "b"]), "numbers"),
         (lambda: {"x": X}, "an item a row"),
         (lambda: torch.tensor(1.0), "axis of rows"),
@@ -228,7 +259,9 @@ class Shuffled(Noisy):
 @pytest.mark.parametrize("loaded", [False, True])
 def test_items_that_name_themselves_are_checked_by_their_names(loaded):
     data, names = Shuffled(), [f"item {i}" for i in range(N)]
-    found = as_inputs(DataLoader(data, 8) if loaded else data, id_of=lambda item: item[1], ids=names)
+    found = as_inputs(
+        DataLoader(data, 8) if loaded else data, id_of=lambda item: item[1], ids=names
+    )
     assert torch.cat(list(found.batches(torch.arange(N).split(40)))).shape == (N, 2)
     data.order[3], data.order[4] = 4, 3
     with pytest.raises(ldp.InvalidInput, match="id 'item 3' at position 3, got id 'item 4'"):
@@ -252,7 +285,14 @@ class Backwards(Streamed):
     def __init__(self, dataset):
         super().__init__(dataset)
         items = self._items
-        self._items = type("Wrong", (), {"__len__": lambda _: len(items), "__getitems__": lambda _, rows: items.__getitems__(rows[::-1])})()
+        self._items = type(
+            "Wrong",
+            (),
+            {
+                "__len__": lambda _: len(items),
+                "__getitems__": lambda _, rows: items.__getitems__(rows[::-1]),
+            },
+        )()
 
 
 def test_batches_in_another_order_are_refused():
@@ -269,15 +309,25 @@ def fitted(data, recipe=None, net=Mlp, **options):
     torch.manual_seed(0)
     made = Mlp(2, K) if net is Mlp else net(K, 2)
     recipe = recipe or Recipe(2, 32, 0.05, precision="float32", optimizer="sgd")
-    return train(made, data, evidence_of(evidence()), recipe, generator=torch.Generator().manual_seed(0), **options)
+    return train(
+        made,
+        data,
+        evidence_of(evidence()),
+        recipe,
+        generator=torch.Generator().manual_seed(0),
+        **options,
+    )
 
 
 def test_every_kind_of_inputs_trains_the_same_net():
     expected = predict(fitted(X), X)
     for kind, make in KINDS.items():
         torch.testing.assert_close(predict(fitted(make()), make()), expected, msg=kind)
-    torch.testing.assert_close(predict(fitted(with_evidence(Items(), evidence())), X.double()), expected)
-    torch.testing.assert_close(predict(fitted(X.double().numpy()), X), expected)  # floats become the net's
+    torch.testing.assert_close(
+        predict(fitted(with_evidence(Items(), evidence())), X.double()), expected
+    )
+    # floats become the net's
+    torch.testing.assert_close(predict(fitted(X.double().numpy()), X), expected)
 
 
 def test_images_are_bytes_wherever_they_come_from():
@@ -285,7 +335,9 @@ def test_images_are_bytes_wherever_they_come_from():
     whole = predict(fitted(images, net=SmallConvNet), images)
     streamed = fitted(Items(images), net=SmallConvNet)
     torch.testing.assert_close(predict(streamed, Items(images)), whole)
-    assert next(p for p in streamed.parameters() if p.ndim == 4).is_contiguous(memory_format=torch.channels_last)
+    assert next(p for p in streamed.parameters() if p.ndim == 4).is_contiguous(
+        memory_format=torch.channels_last
+    )
 
 
 def test_a_pair_of_unlike_lengths_and_no_rows_are_refused():

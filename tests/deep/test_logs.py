@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of epochs: what is written is the figures of noisy labels, and it is there after every epoch."""
+"""Logs of epochs: what is written is the figures of noisy labels, and it is there after every
+epoch."""
 
 import copy
 import io
@@ -45,7 +46,11 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     for epoch in [*EPOCHS, EPOCHS[0]]:
         log(epoch)
     found = EventAccumulator(str(tmp_path)).Reload()
-    assert [(e.step, e.value) for e in found.Scalars("noisy/loss")] == [(1, 1.5), (2, 1.25), (3, 1.5)]
+    assert [(e.step, e.value) for e in found.Scalars("noisy/loss")] == [
+        (1, 1.5),
+        (2, 1.25),
+        (3, 1.5),
+    ]
     assert [e.step for e in found.Scalars("noisy/held_out")] == [1, 3]
 
 
@@ -58,7 +63,9 @@ def test_tensorboard_goes_on_in_a_copy(tmp_path):
         assert twin._steps == 2 and log._steps == 1
 
 
-@pytest.mark.parametrize(("missing", "call"), [("tensorboard", "TensorBoardLog('x')"), ("rich", "progress_bar()")])
+@pytest.mark.parametrize(
+    ("missing", "call"), [("tensorboard", "TensorBoardLog('x')"), ("rich", "progress_bar()")]
+)
 def test_what_is_missing_is_named(missing, call):
     program = f"""
 import sys
@@ -71,7 +78,12 @@ except MissingExtra as error:
     assert "{missing}" in str(error) and "pip install" in str(error)
     print("told")
 """
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "told\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "told\n"
+    )
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -101,7 +113,11 @@ def test_several_are_combined_in_a_training(tmp_path):
         Dense(torch.rand(20, 3).log()),
         Recipe(3, 8, precision="float32"),
         generator=torch.Generator().manual_seed(0),
-        progress=logs.combine(told.append, logs.CsvLog(tmp_path / "log.csv"), logs.progress_bar(Console(file=io.StringIO()))),
+        progress=logs.combine(
+            told.append,
+            logs.CsvLog(tmp_path / "log.csv"),
+            logs.progress_bar(Console(file=io.StringIO())),
+        ),
     )
     assert [(epoch.number, epoch.epochs) for epoch in told] == [(1, 3), (2, 3), (3, 3)]
     written = (tmp_path / "log.csv").read_text().splitlines()[1:]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop: it learns from noise, repeats exactly, sees every row, and stops where training has gone wrong."""
+"""The loop: it learns from noise, repeats exactly, sees every row, and stops where training has
+gone wrong."""
 
 import math
 import warnings
@@ -12,7 +13,15 @@ import torch
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Consistency, augment, debias_weights, debiased_loss, evidence_of, likelihood_loss, posterior_loss
+from labeldp.deep import (
+    Consistency,
+    augment,
+    debias_weights,
+    debiased_loss,
+    evidence_of,
+    likelihood_loss,
+    posterior_loss,
+)
 from labeldp.deep._loop import Recipe, _batches, predict, train
 from labeldp.deep._losses import Heads, column_evidence
 from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
@@ -32,7 +41,9 @@ def problem(n=3000, seed=0, epsilon=1.0):
 
 def fitted(recipe, x, form, seed=0, **options):
     torch.manual_seed(seed)
-    return train(Mlp(K, K, (16,)), x, form, recipe, generator=torch.Generator().manual_seed(seed), **options)
+    return train(
+        Mlp(K, K, (16,)), x, form, recipe, generator=torch.Generator().manual_seed(seed), **options
+    )
 
 
 def accuracy(net, x, labels):
@@ -42,8 +53,12 @@ def accuracy(net, x, labels):
 QUICK = Recipe(epochs=4, batch_size=128, rate=0.05, precision="float32", optimizer="sgd")
 RECIPES = {
     "likelihood": QUICK,
-    "average, clip, mixup": Recipe(4, 128, 0.05, alpha=1.0, clip=1.0, average=0.9, precision="float32", optimizer="sgd"),
-    "model posterior": Recipe(4, 128, 0.05, loss=posterior_loss, precision="float32", optimizer="sgd"),
+    "average, clip, mixup": Recipe(
+        4, 128, 0.05, alpha=1.0, clip=1.0, average=0.9, precision="float32", optimizer="sgd"
+    ),
+    "model posterior": Recipe(
+        4, 128, 0.05, loss=posterior_loss, precision="float32", optimizer="sgd"
+    ),
     "bf16": Recipe(4, 128, 0.05, precision="bf16", optimizer="sgd"),
 }
 
@@ -65,7 +80,10 @@ def test_debiased_weights_train_too():
 
 def test_a_seed_gives_the_same_weights_and_another_others():
     x, _, noisy = problem(300)
-    form, recipe = evidence_of(noisy), Recipe(2, 64, 0.05, alpha=1.0, precision="float32", optimizer="sgd")
+    form, recipe = (
+        evidence_of(noisy),
+        Recipe(2, 64, 0.05, alpha=1.0, precision="float32", optimizer="sgd"),
+    )
     first, again, other = (predict(fitted(recipe, x, form, seed), x) for seed in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
@@ -78,7 +96,9 @@ def test_images_are_scaled_augmented_and_kept_channels_last():
         return augment.shift(augment.flip(images, generator), generator, pixels=1)
 
     x = torch.randint(0, 256, (33, 2, 8, 8), dtype=torch.uint8)
-    noisy = ldp.privatize(np.arange(33) % K, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.arange(33) % K, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0)
+    )
     generator = torch.Generator().manual_seed(0)
     train(
         SmallConvNet(K, 2),
@@ -92,7 +112,9 @@ def test_images_are_scaled_augmented_and_kept_channels_last():
     assert max(float(images.max()) for images in seen) <= 1.0
 
 
-@pytest.mark.parametrize(("n", "sizes"), [(10, [4, 4, 2]), (9, [4, 5]), (4, [4]), (1, [1]), (3, [3])])
+@pytest.mark.parametrize(
+    ("n", "sizes"), [(10, [4, 4, 2]), (9, [4, 5]), (4, [4]), (1, [1]), (3, [3])]
+)
 def test_every_row_is_in_one_batch_and_none_stands_alone(n, sizes):
     found = list(_batches(n, 4, torch.Generator().manual_seed(0)))
     assert [len(rows) for rows in found] == sizes
@@ -103,11 +125,15 @@ def test_a_training_whose_only_step_has_no_rate_is_told_of():
     x, _, noisy = problem(60)
     form, ramp = evidence_of(noisy), triangular(0.2)
     with pytest.warns(ldp.errors.UntrainedWarning, match="0 at 1 of 1 steps"):
-        net = fitted(Recipe(1, 64, 1e30, schedule=ramp, precision="float32", optimizer="sgd"), x, form)
+        net = fitted(
+            Recipe(1, 64, 1e30, schedule=ramp, precision="float32", optimizer="sgd"), x, form
+        )
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        more = fitted(Recipe(1, 32, 0.1, schedule=ramp, precision="float32", optimizer="sgd"), x, form)
+        more = fitted(
+            Recipe(1, 32, 0.1, schedule=ramp, precision="float32", optimizer="sgd"), x, form
+        )
     assert not torch.equal(predict(net, x), predict(more, x))
     with pytest.raises(ldp.InvalidInput, match=r"torch.Generator, got int"):
         train(net, x, form, QUICK, generator=0)
@@ -139,7 +165,10 @@ def test_each_epochs_averaged_net_can_be_watched_and_is_the_one_returned():
         seen.append((number, predict(net, x)))
 
     recipe = replace(QUICK, average=0.9)
-    plain, net = fitted(recipe, x, evidence_of(noisy)), fitted(recipe, x, evidence_of(noisy), watch=watch)
+    plain, net = (
+        fitted(recipe, x, evidence_of(noisy)),
+        fitted(recipe, x, evidence_of(noisy), watch=watch),
+    )
     assert [number for number, _ in seen] == list(range(1, recipe.epochs + 1))
     torch.testing.assert_close(predict(net, x), seen[-1][1])
     torch.testing.assert_close(predict(net, x), predict(plain, x))  # watching changes nothing
@@ -150,7 +179,9 @@ def test_held_out_score_is_the_mean_log_evidence():
     form, told = evidence_of(noisy), []
     net = fitted(QUICK, x[:400], form[:400], held_out=(x[400:], form[400:]), progress=told.append)
     proba = torch.softmax(predict(net, x[400:], precision="float32"), 1).double().numpy()
-    assert told[-1].held_out == pytest.approx(ldp.metrics.mean_log_evidence(noisy[400:], proba), abs=1e-5)
+    assert told[-1].held_out == pytest.approx(
+        ldp.metrics.mean_log_evidence(noisy[400:], proba), abs=1e-5
+    )
 
 
 def test_what_cannot_be_trained_is_refused():
@@ -160,8 +191,13 @@ def test_what_cannot_be_trained_is_refused():
         fitted(QUICK, x, form[:200])
     with pytest.raises(ldp.InvalidInput, match="finite"):
         fitted(QUICK, x * math.nan, form)
-    with pytest.raises(ldp.InvalidInput, match="epoch 1"):  # where losses are not looked at one by one
-        fitted(Recipe(1, 64, loss=partial(likelihood_loss, check=False), precision="float32"), x * math.nan, form)
+    # where losses are not looked at one by one
+    with pytest.raises(ldp.InvalidInput, match="epoch 1"):
+        fitted(
+            Recipe(1, 64, loss=partial(likelihood_loss, check=False), precision="float32"),
+            x * math.nan,
+            form,
+        )
     with pytest.raises(ldp.InvalidInput, match=r"logits' shape|K outputs"):
         train(nn.Linear(K, K + 1), x, form, QUICK, generator=torch.Generator())
     for bad in ({"batch_size": 0}, {"batch_size": 2.5}, {"precision": "fp16"}):
@@ -172,7 +208,8 @@ def test_what_cannot_be_trained_is_refused():
             Recipe(**bad)
 
 
-# Classes that are lost ------------------------------------------------------------------------------------------------------------------
+# Classes that are lost
+# --------------------------------------------------------------------------------------------------
 
 
 def blind(low=-15.0, seed=0):
@@ -210,8 +247,17 @@ def test_a_lost_class_is_won_back(epsilon, recipe):
 
 def test_a_class_that_is_won_back_in_part_is_told_of():
     x, _, noisy = problem(epsilon=3.0)
-    with pytest.warns(ldp.errors.LostClassWarning, match=r"had given up class 3 \(by code\), and has won it back in part"):
-        train(blind(-30.0), x, evidence_of(noisy), replace(QUICK, epochs=3), generator=torch.Generator().manual_seed(0))
+    with pytest.warns(
+        ldp.errors.LostClassWarning,
+        match=r"had given up class 3 \(by code\), and has won it back in part",
+    ):
+        train(
+            blind(-30.0),
+            x,
+            evidence_of(noisy),
+            replace(QUICK, epochs=3),
+            generator=torch.Generator().manual_seed(0),
+        )
 
 
 def test_nets_of_an_ensemble_and_of_consistency_train_as_they_are_told():
@@ -219,9 +265,24 @@ def test_nets_of_an_ensemble_and_of_consistency_train_as_they_are_told():
 
     def share(net, **given):
         recipe = given.pop("recipe", replace(QUICK, epochs=6))
-        return share_of_last(train(net, x, evidence_of(noisy), recipe, generator=torch.Generator().manual_seed(0), **given), x)
+        return share_of_last(
+            train(
+                net,
+                x,
+                evidence_of(noisy),
+                recipe,
+                generator=torch.Generator().manual_seed(0),
+                **given,
+            ),
+            x,
+        )
 
-    assert share(Ensemble([blind(), blind(seed=1)]), win_back=False) < 1e-3 < 0.1 < share(Ensemble([blind(), blind(seed=1)]))
+    assert (
+        share(Ensemble([blind(), blind(seed=1)]), win_back=False)
+        < 1e-3
+        < 0.1
+        < share(Ensemble([blind(), blind(seed=1)]))
+    )
     shared = replace(QUICK, epochs=6, consistency=Consistency(strong=None, warm_up=2))
     assert share(blind(), recipe=shared) == share(blind(), recipe=shared, win_back=False)
 
@@ -230,7 +291,9 @@ def test_a_lost_class_of_one_of_several_columns_is_won_back():
     x, labels, _ = problem()
     columns = ldp.LabelColumns({"first": range(2), "second": range(K)})
     law = columns.law(6.0, "equal")
-    both = ldp.privatize({"first": labels % 2, "second": labels}, law, classes=columns, noise=ldp.SeededNoise(0))
+    both = ldp.privatize(
+        {"first": labels % 2, "second": labels}, law, classes=columns, noise=ldp.SeededNoise(0)
+    )
     form = column_evidence(both)
     assert isinstance(form, Heads)
     found = {}
@@ -239,7 +302,14 @@ def test_a_lost_class_of_one_of_several_columns_is_won_back():
         net = Mlp(K, 2 + K, (16,))
         with torch.no_grad():
             [layer for layer in net.modules() if isinstance(layer, nn.Linear)][-1].bias[-1] = -15.0
-        train(net, x, form, replace(QUICK, epochs=6), generator=torch.Generator().manual_seed(0), win_back=win_back)
+        train(
+            net,
+            x,
+            form,
+            replace(QUICK, epochs=6),
+            generator=torch.Generator().manual_seed(0),
+            win_back=win_back,
+        )
         found[win_back] = float((predict(net, x)[:, 2:].argmax(1).numpy() == labels).mean())
     assert found[False] < 0.75 and found[True] > 0.85
 
@@ -248,9 +318,14 @@ def test_a_class_that_does_not_occur_is_not_won_back():
     x, labels, _ = problem(n=6000)
     some = labels < K - 1
     for seed in range(3):
-        drawn = ldp.privatize(labels[some], ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(seed))
+        drawn = ldp.privatize(
+            labels[some], ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(seed)
+        )
         forms, steps = evidence_of(drawn), torch.Generator().manual_seed(0)
-        nets = [train(blind(), x[some], forms, QUICK, generator=steps.manual_seed(0), win_back=each) for each in (False, True)]
+        nets = [
+            train(blind(), x[some], forms, QUICK, generator=steps.manual_seed(0), win_back=each)
+            for each in (False, True)
+        ]
         for first, second in zip(*(net.state_dict().values() for net in nets), strict=True):
             assert torch.equal(first, second)
 
@@ -267,7 +342,14 @@ def test_a_training_goes_on_winning_a_class_back_after_a_stop(tmp_path):
     recipe, file = replace(QUICK, epochs=5), tmp_path / "net.pt"
 
     def run(**given):
-        return train(blind(), x, evidence_of(noisy), recipe, generator=torch.Generator().manual_seed(0), **given)
+        return train(
+            blind(),
+            x,
+            evidence_of(noisy),
+            recipe,
+            generator=torch.Generator().manual_seed(0),
+            **given,
+        )
 
     def stop(epoch):
         if epoch.number == 1:
@@ -276,7 +358,9 @@ def test_a_training_goes_on_winning_a_class_back_after_a_stop(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(checkpoint=file, progress=stop)
     assert torch.load(file)["state"]["lost"].keys() == {K - 1}
-    for first, second in zip(run().state_dict().values(), run(checkpoint=file).state_dict().values(), strict=True):
+    for first, second in zip(
+        run().state_dict().values(), run(checkpoint=file).state_dict().values(), strict=True
+    ):
         assert torch.equal(first, second)
 
 
@@ -285,4 +369,10 @@ def test_a_training_that_is_over_tells_of_lost_classes_again(tmp_path):
     given = {"recipe": replace(QUICK, epochs=3), "checkpoint": tmp_path / "net.pt"}
     for _ in range(2):
         with pytest.warns(ldp.errors.LostClassWarning, match="won it back in part"):
-            train(blind(-30.0), x, evidence_of(noisy), **given, generator=torch.Generator().manual_seed(0))
+            train(
+                blind(-30.0),
+                x,
+                evidence_of(noisy),
+                **given,
+                generator=torch.Generator().manual_seed(0),
+            )

@@ -28,7 +28,9 @@ from labeldp.laws._exact import pack_sets
 TABLE_LOSSES = {
     "likelihood": likelihood_loss,
     "model posterior": posterior_loss,
-    "uniform posterior": lambda *given, **options: posterior_loss(*given, prior="uniform", **options),
+    "uniform posterior": lambda *given, **options: posterior_loss(
+        *given, prior="uniform", **options
+    ),
     "debiased": debiased_loss,
 }
 
@@ -45,7 +47,11 @@ def by_definition(name, logits, table):
     p, likelihood = torch.softmax(logits.double(), 1), table.double().exp()
     if name == "likelihood":
         return -(p * likelihood).sum(1).log()
-    q = {"model posterior": p * likelihood, "uniform posterior": likelihood, "debiased": table.double()}[name].detach()
+    q = {
+        "model posterior": p * likelihood,
+        "uniform posterior": likelihood,
+        "debiased": table.double(),
+    }[name].detach()
     q = q if name == "debiased" else q / q.sum(1, keepdim=True)
     return -(q * p.log()).sum(1)
 
@@ -56,7 +62,8 @@ def test_values_and_gradients_are_those_of_the_definition(name):
     ours, theirs = (logits.clone().requires_grad_() for _ in range(2))
     rows, expected = TABLE_LOSSES[name](ours, table, "none"), by_definition(name, theirs, table)
     torch.testing.assert_close(rows, expected)
-    weights = torch.linspace(-1, 2, len(rows), dtype=torch.float64)  # rows with gradients of their own
+    # rows with gradients of their own
+    weights = torch.linspace(-1, 2, len(rows), dtype=torch.float64)
     (rows * weights).sum().backward()
     (expected * weights).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
@@ -71,7 +78,11 @@ def test_gradients_pass_gradcheck(name, reduction):
 
 def test_gradients_of_forms_hard_labels_and_mixup_pass_gradcheck():
     logits, table = batch(4, 6)
-    form = Candidates(torch.tensor([[0, 3], [5, 5], [1, 2], [4, 0]]), torch.rand(4, 2, dtype=torch.float64), -torch.ones(4).double())
+    form = Candidates(
+        torch.tensor([[0, 3], [5, 5], [1, 2], [4, 0]]),
+        torch.rand(4, 2, dtype=torch.float64),
+        -torch.ones(4).double(),
+    )
     labels, lam = torch.tensor([0, 5, 3, 3]), torch.tensor([0.2, 1.0, 0.0, 0.7]).double()
     logits.requires_grad_()
     assert gradcheck(lambda z: likelihood_loss(z, form), (logits,))
@@ -94,15 +105,23 @@ def test_a_prior_of_the_user_enters_the_posterior():
     q = prior * table.exp()
     expected = -(q / q.sum(1, keepdim=True) * torch.log_softmax(logits, 1)).sum(1)
     torch.testing.assert_close(posterior_loss(logits, table, "none", prior=prior), expected)
-    torch.testing.assert_close(posterior_loss(logits, table, prior=torch.ones(11)), posterior_loss(logits, table, prior="uniform"))
+    torch.testing.assert_close(
+        posterior_loss(logits, table, prior=torch.ones(11)),
+        posterior_loss(logits, table, prior="uniform"),
+    )
 
 
 def test_certain_evidence_is_cross_entropy():
     logits, _ = batch()
     labels = torch.arange(7)
     certain = torch.full((7, 11), -math.inf).scatter(1, labels[:, None], 0.0)
-    torch.testing.assert_close(likelihood_loss(logits, certain), functional.cross_entropy(logits, labels))
-    torch.testing.assert_close(cross_entropy(logits, labels, "sum"), functional.cross_entropy(logits, labels, reduction="sum"))
+    torch.testing.assert_close(
+        likelihood_loss(logits, certain), functional.cross_entropy(logits, labels)
+    )
+    torch.testing.assert_close(
+        cross_entropy(logits, labels, "sum"),
+        functional.cross_entropy(logits, labels, reduction="sum"),
+    )
 
 
 def test_no_evidence_costs_and_teaches_nothing():
@@ -119,11 +138,16 @@ def test_generalised_cross_entropy_by_its_formula_and_at_both_ends(q):
     logits, _ = batch()
     labels = torch.arange(7)
     p = torch.softmax(logits, 1)[torch.arange(7), labels]
-    expected = functional.cross_entropy(logits, labels, reduction="none") if q < 1e-3 else (1 - p**q) / q
-    torch.testing.assert_close(generalised_cross_entropy(logits, labels, "none", q=q), expected, rtol=1e-4, atol=1e-4)
+    expected = (
+        functional.cross_entropy(logits, labels, reduction="none") if q < 1e-3 else (1 - p**q) / q
+    )
+    torch.testing.assert_close(
+        generalised_cross_entropy(logits, labels, "none", q=q), expected, rtol=1e-4, atol=1e-4
+    )
 
 
-# Extreme numbers ------------------------------------------------------------------------------------------------------------------
+# Extreme numbers
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TABLE_LOSSES)
@@ -169,7 +193,8 @@ def test_under_autocast_the_loss_stays_float32():
     assert loss.dtype == torch.float32 and torch.isfinite(net.weight.grad).all()
 
 
-# Forms ----------------------------------------------------------------------------------------------------------------------------
+# Forms
+# --------------------------------------------------------------------------------------------------
 
 
 def sets_of(n, k, seed=0):
@@ -184,7 +209,10 @@ def test_forms_are_the_tables_that_they_stand_for(k):
     inside, outside, rest = torch.rand(n), -torch.rand(n), -torch.rand(n)
     label = torch.arange(n) % k
     plain = torch.where(mask, inside[:, None], outside[:, None])
-    packed, marked = PackedSets(bits, inside, outside), PackedSets(bits, inside, outside, label.int(), rest)
+    packed, marked = (
+        PackedSets(bits, inside, outside),
+        PackedSets(bits, inside, outside, label.int(), rest),
+    )
     indices = torch.stack((label, (label + 1) % k), 1)
     values = torch.rand(n, 2)
     few = rest[:, None].repeat(1, k).scatter(1, indices, values)
@@ -193,15 +221,22 @@ def test_forms_are_the_tables_that_they_stand_for(k):
         packed: plain,
         marked: plain.scatter(1, label[:, None], rest[:, None]),
         Candidates(indices, values, rest): few,
-        Sum((packed, Candidates(indices, values, rest), Dense(few))): total - total.amax(dim=1, keepdim=True),
+        Sum((packed, Candidates(indices, values, rest), Dense(few))): (
+            total - total.amax(dim=1, keepdim=True)
+        ),
     }
     rows = torch.tensor([3, 3, 0])
     for form, table in cases.items():
         assert len(form) == n and form.fits(k) and form.in_range(k)
-        torch.testing.assert_close(form.expand(k), table, rtol=1e-5, atol=1e-6)  # float32 sums in another order
-        torch.testing.assert_close(form.plus(table.double()), 2 * table.double(), rtol=1e-5, atol=1e-6)
+        # float32 sums in another order
+        torch.testing.assert_close(form.expand(k), table, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            form.plus(table.double()), 2 * table.double(), rtol=1e-5, atol=1e-6
+        )
         torch.testing.assert_close(form[rows].expand(k), table[rows], rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(form[2:5].to("cpu").expand(k, torch.float64), table[2:5].double(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            form[2:5].to("cpu").expand(k, torch.float64), table[2:5].double(), rtol=1e-5, atol=1e-6
+        )
     assert packed.n_bytes == n * (-(-k // 8) + 8)
 
 
@@ -225,9 +260,13 @@ def test_a_hundred_thousand_classes_need_no_second_table():
     """The largest tensors that are made beside logits and gradient are chunks."""
     n, k = 32, 100_000
     logits = torch.randn(n, k, requires_grad=True)
-    form = PackedSets(torch.randint(0, 256, (n, k // 8), dtype=torch.uint8), torch.zeros(n), -torch.ones(n))
+    form = PackedSets(
+        torch.randint(0, 256, (n, k // 8), dtype=torch.uint8), torch.zeros(n), -torch.ones(n)
+    )
     likelihood_loss(logits[:2], form[:2]).backward()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as seen:
         likelihood_loss(logits, form)
     made = sorted((event.self_cpu_memory_usage for event in seen.events()), reverse=True)
     whole = 4 * n * k
@@ -235,14 +274,17 @@ def test_a_hundred_thousand_classes_need_no_second_table():
     assert form.n_bytes < whole / 30
 
 
-# Mixup ----------------------------------------------------------------------------------------------------------------------------
+# Mixup
+# --------------------------------------------------------------------------------------------------
 
 
 def test_mixup_of_hard_labels_is_cross_entropy_on_mixed_labels():
     logits, _ = batch()
     a, b = torch.arange(7), torch.arange(7).flip(0)
     mixed = 0.3 * functional.one_hot(a, 11) + 0.7 * functional.one_hot(b, 11)
-    torch.testing.assert_close(mixup_loss(cross_entropy, logits, a, b, 0.3), functional.cross_entropy(logits, mixed))
+    torch.testing.assert_close(
+        mixup_loss(cross_entropy, logits, a, b, 0.3), functional.cross_entropy(logits, mixed)
+    )
 
 
 @pytest.mark.parametrize("name", TABLE_LOSSES)
@@ -251,13 +293,19 @@ def test_mixup_mixes_losses_by_one_weight_or_one_a_row(name):
     loss, other = TABLE_LOSSES[name], table.flip(0)
     lam = torch.linspace(0, 1, 7, dtype=torch.float64)
     first, second = loss(logits, table, "none"), loss(logits, other, "none")
-    torch.testing.assert_close(mixup_loss(loss, logits, table, other, lam, "none"), lam * first + (1 - lam) * second)
-    torch.testing.assert_close(mixup_loss(loss, logits, Dense(table), Dense(other), 0.25), (0.25 * first + 0.75 * second).mean())
+    torch.testing.assert_close(
+        mixup_loss(loss, logits, table, other, lam, "none"), lam * first + (1 - lam) * second
+    )
+    torch.testing.assert_close(
+        mixup_loss(loss, logits, Dense(table), Dense(other), 0.25),
+        (0.25 * first + 0.75 * second).mean(),
+    )
     with pytest.raises(InvalidInput, match="lam"):
         mixup_loss(loss, logits, table, other, 1.5)
 
 
-# Bad input ------------------------------------------------------------------------------------------------------------------------
+# Bad input
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TABLE_LOSSES)
@@ -272,7 +320,13 @@ def test_wrong_shapes_are_refused(name):
         ((logits, table.numpy()), "evidence_of"),
         ((logits, Dense(table)[:6]), "7 rows"),
         ((logits, Dense(table[:, :10])), "K outputs"),
-        ((logits, PackedSets(torch.zeros(7, 1, dtype=torch.uint8), torch.zeros(7), torch.zeros(7))), "K outputs"),
+        (
+            (
+                logits,
+                PackedSets(torch.zeros(7, 1, dtype=torch.uint8), torch.zeros(7), torch.zeros(7)),
+            ),
+            "K outputs",
+        ),
         ((logits, table.clone().requires_grad_()), "Detach"),
     ]:
         with pytest.raises(InvalidInput, match=words):
@@ -342,7 +396,9 @@ def test_hard_labels_are_checked(loss):
         lambda: Candidates(torch.zeros(3, 1).long(), torch.zeros(3, 1), torch.zeros(2)),
         lambda: PackedSets(torch.zeros(3, 1), torch.zeros(3), torch.zeros(3)),
         lambda: PackedSets(torch.zeros(3, 1).byte(), torch.zeros(3), torch.zeros(2)),
-        lambda: PackedSets(torch.zeros(3, 1).byte(), torch.zeros(3), torch.zeros(3), torch.zeros(3).long()),
+        lambda: PackedSets(
+            torch.zeros(3, 1).byte(), torch.zeros(3), torch.zeros(3), torch.zeros(3).long()
+        ),
         lambda: Sum(()),
         lambda: Sum((Dense(torch.zeros(3, 2)), Dense(torch.zeros(2, 2)))),
     ],

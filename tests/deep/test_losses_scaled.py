@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of half-precision logits under a loss scale, against float64; and what priors and mixing weights are refused."""
+"""Gradients of half-precision logits under a loss scale, against float64; and what priors and
+mixing weights are refused."""
 
 import math
 
@@ -26,7 +27,9 @@ def gradients(logits, table, loss, dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_scaled_sum_has_the_gradient_of_float64(dtype, rng):
     table = torch.arange(10.0).neg().repeat(8, 1)
-    low, high = gradients(torch.randn(8, 10, generator=rng), table, lambda z, t: likelihood_loss(z, t, "sum"), dtype)
+    low, high = gradients(
+        torch.randn(8, 10, generator=rng), table, lambda z, t: likelihood_loss(z, t, "sum"), dtype
+    )
     assert low.dtype == dtype
     torch.testing.assert_close(low.double(), high, rtol=0.01, atol=0.5)  # of 65,536
 
@@ -34,10 +37,14 @@ def test_a_scaled_sum_has_the_gradient_of_float64(dtype, rng):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_mean_over_very_many_rows_is_rounded_once(dtype, rng, monkeypatch):
     monkeypatch.setattr(losses, "_CELLS_CPU", 1 << 14)  # several chunks
-    logits, table = torch.randn(13_000, 3, generator=rng), torch.tensor([0.0, -1.0, -2.0]).repeat(13_000, 1)
+    logits, table = (
+        torch.randn(13_000, 3, generator=rng),
+        torch.tensor([0.0, -1.0, -2.0]).repeat(13_000, 1),
+    )
     low, high = gradients(logits, table, lambda z, t: likelihood_loss(z, t) / 17, dtype)
     error, least = (float((found.double() - high).norm()) for found in (low, high.to(dtype)))
-    assert error < (1.02 if dtype == torch.float16 else 1.6) * least  # what bfloat16 keeps for the way back is rounded too
+    # what bfloat16 keeps for the way back is rounded too
+    assert error < (1.02 if dtype == torch.float16 else 1.6) * least
 
 
 def test_small_probabilities_of_many_classes_keep_their_gradient_under_a_scale(rng):
@@ -79,7 +86,9 @@ def test_a_prior_that_is_none_is_refused(prior, words):
 def test_infinite_evidence_is_not_blamed_on_the_logits():
     table = torch.zeros(2, 3)
     table[1, 0] = math.inf
-    with pytest.raises(InvalidInput, match=r"evidence of numbers, got NaN or \+inf in 1 rows.*row 1"):
+    with pytest.raises(
+        InvalidInput, match=r"evidence of numbers, got NaN or \+inf in 1 rows.*row 1"
+    ):
         likelihood_loss(torch.zeros(2, 3), table)
 
 
@@ -93,5 +102,12 @@ def test_mixing_weights_are_checked_and_never_spread_over_pairs():
     ]:
         with pytest.raises(InvalidInput, match=words):
             mixup_loss(likelihood_loss, logits, table, table, lam)
-    rows = mixup_loss(functional.cross_entropy, logits, torch.arange(4) % 3, torch.zeros(4).long(), torch.tensor(0.25), "none")
+    rows = mixup_loss(
+        functional.cross_entropy,
+        logits,
+        torch.arange(4) % 3,
+        torch.zeros(4).long(),
+        torch.tensor(0.25),
+        "none",
+    )
     assert rows.shape == (4,)

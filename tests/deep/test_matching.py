@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noisy labels meet their own rows: by ids, through DataLoaders and Subsets; what contradicts ids is refused, or told."""
+"""Noisy labels meet their own rows: by ids, through DataLoaders and Subsets; what contradicts ids
+is refused, or told."""
 
 import re
 import warnings
@@ -26,12 +27,21 @@ NAMES = np.array([f"row {i}" for i in range(N)])
 def noisy_of(order=ORDER, names=None):
     """Row j is that of item order[j]."""
     ids = order if names is None else names[order]
-    return ldp.privatize(Y[order], ldp.RandomizedResponse(K, 6.0), classes=range(K), ids=ids, noise=ldp.SeededNoise(0))
+    return ldp.privatize(
+        Y[order],
+        ldp.RandomizedResponse(K, 6.0),
+        classes=range(K),
+        ids=ids,
+        noise=ldp.SeededNoise(0),
+    )
 
 
 def classifier(**settings):
     recipe = Recipe(epochs=8, batch_size=32, rate=0.05, precision="float32", optimizer="sgd")
-    return TorchClassifier(lambda k: Mlp(K, k, (8,)), **{"recipe": recipe, "classes": range(K), "random_state": 0} | settings)
+    return TorchClassifier(
+        lambda k: Mlp(K, k, (8,)),
+        **{"recipe": recipe, "classes": range(K), "random_state": 0} | settings,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +57,14 @@ def test_ids_bring_rows_and_noisy_labels_together(names):
         blind = classifier().fit(TensorDataset(torch.from_numpy(X)), noisy)
     model = classifier().fit(X, noisy, ids=np.arange(N) if names is None else names)
     assert blind.score(X, Y) < 0.6 < 0.85 < model.score(X, Y)
-    assert np.array_equal(model.noisy_labels_.ids, np.arange(N) if names is None else names)  # in the order of X
+    # in the order of X
+    assert np.array_equal(model.noisy_labels_.ids, np.arange(N) if names is None else names)
     assert np.array_equal(model.noisy_labels_.likelihood(), noisy[np.argsort(ORDER)].likelihood())
 
 
-def test_arrays_are_in_the_order_in_which_this_process_privatized_and_datasets_need_not_be(tmp_path):
+def test_arrays_are_in_the_order_in_which_this_process_privatized_and_datasets_need_not_be(
+    tmp_path,
+):
     """One rule with the estimators of scikit-learn."""
     noisy = noisy_of(np.arange(N), names=NAMES)
     noisy.save(tmp_path / "noisy.parquet")
@@ -69,7 +82,9 @@ def test_arrays_are_in_the_order_in_which_this_process_privatized_and_datasets_n
 def test_rows_without_a_noisy_label_are_left_out():
     noisy = noisy_of()[:200]
     model = classifier().fit(X, noisy, ids=np.arange(N))
-    assert model.score(X, Y) > 0.85 and np.array_equal(model.noisy_labels_.ids, np.sort(ORDER[:200]))
+    assert model.score(X, Y) > 0.85 and np.array_equal(
+        model.noisy_labels_.ids, np.sort(ORDER[:200])
+    )
     for ids, words in (
         ("id", "a column of 300 values, got one str"),
         (np.arange(N) + 1, "1 ids have none"),
@@ -83,7 +98,10 @@ def test_rows_without_a_noisy_label_are_left_out():
 def test_what_lies_in_order_needs_no_ids_and_no_warning(expected):
     model = classifier().fit(X, noisy_of(np.arange(N)), ids=np.arange(N))
     assert np.array_equal(model.predict_proba(X), expected)
-    classifier().fit(X[:100], ldp.privatize(Y, ldp.RandomizedResponse(K, 6.0), noise=ldp.SeededNoise(0))[:100])  # ids are positions
+    # ids are positions
+    classifier().fit(
+        X[:100], ldp.privatize(Y, ldp.RandomizedResponse(K, 6.0), noise=ldp.SeededNoise(0))[:100]
+    )
 
 
 def matched():
@@ -115,7 +133,9 @@ def test_a_dataset_with_evidence_is_found_however_it_is_wrapped(name):
 def test_ids_that_contradict_a_dataset_with_evidence_are_refused():
     data = matched()
     half = Subset(data, range(150))
-    assert classifier().fit(half, data.noisy[:150][::-1], ids=data.noisy.ids[:150]).score(X, Y) > 0.85
+    assert (
+        classifier().fit(half, data.noisy[:150][::-1], ids=data.noisy.ids[:150]).score(X, Y) > 0.85
+    )
     with pytest.raises(ldp.InvalidInput, match="Leave ids= out"):
         classifier().fit(half, data.noisy[:150], ids=data.noisy.ids[150:])
 
@@ -127,7 +147,8 @@ def test_raw_labels_do_not_follow_the_order_of_noisy_ones(tmp_path):
         with pytest.raises(ldp.InvalidInput, match="got raw labels"):
             classifier(**options).fit(given, Y)
     assert ledger.spent("d", "label") == 0
-    assert classifier(**options).fit(matched(), Y[ORDER], ids=ORDER).score(X, Y) > 0.85  # they say which is which
+    # they say which is which
+    assert classifier(**options).fit(matched(), Y[ORDER], ids=ORDER).score(X, Y) > 0.85
     same = with_evidence(TensorDataset(torch.from_numpy(X)), noisy_of(np.arange(N)))
     assert classifier(**options | {"dataset": "e"}).fit(same, Y).score(X, Y) > 0.85
 
@@ -170,11 +191,17 @@ def test_labels_that_cannot_be_used_name_no_row(kind, wrong):
     for rows in ([217], [123], [123, 217]):
         labels = Y.astype(object)
         labels[rows] = wrong
-        model = classifier() if kind != "numbers" else TorchRegressor(lambda k: Mlp(K, k, (8,)), range=(0, 2))
+        model = (
+            classifier()
+            if kind != "numbers"
+            else TorchRegressor(lambda k: Mlp(K, k, (8,)), range=(0, 2))
+        )
         if kind == "columns":
             model = classifier(classes=ldp.LabelColumns({"y": range(K), "other": [0, 1]}))
             labels = {"y": labels, "other": Y % 2}
-        with pytest.raises(ldp.InvalidInput, match="Which row it is would tell of its label") as caught:
+        with pytest.raises(
+            ldp.InvalidInput, match="Which row it is would tell of its label"
+        ) as caught:
             model.fit(X, labels)
         told.add(str(caught.value))
     assert len(told) == 1 and not re.search(r"217|218|219|123|124|125|SENTINEL", *told)

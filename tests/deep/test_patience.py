@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choosing an epoch by held-out noisy labels: which net comes of it, when training ends, and which rows then judge it."""
+"""Choosing an epoch by held-out noisy labels: which net comes of it, when training ends, and which
+rows then judge it."""
 
 import numpy as np
 import pytest
@@ -31,7 +32,9 @@ def data():
 def trained(data, recipe, **options):
     """The net, what was told of each epoch, and what its net of the time predicted."""
     X, y = data
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
+    )
     evidence, told, seen = evidence_of(noisy), [], []
     torch.manual_seed(0)
     net = train(
@@ -65,14 +68,19 @@ def test_training_ends_when_nothing_better_has_come_for_long_enough(data):
     for patience in (1, 2, 3):
         _, told, _ = trained(data, Recipe(epochs=12, patience=patience, **STEEP))
         scores = [epoch.held_out for epoch in told]
-        assert scores == every[: len(scores)] and len(scores) == int(np.argmax(scores)) + 1 + patience < 12
+        assert (
+            scores == every[: len(scores)]
+            and len(scores) == int(np.argmax(scores)) + 1 + patience < 12
+        )
 
 
 def test_patience_needs_held_out_rows(data):
     X, y = data
     with pytest.raises(ldp.InvalidInput, match="held-out rows with patience"):
         codes = torch.from_numpy(y)
-        train(Mlp(K, K), X, codes, Recipe(patience=3, loss=cross_entropy), generator=torch.Generator())
+        train(
+            Mlp(K, K), X, codes, Recipe(patience=3, loss=cross_entropy), generator=torch.Generator()
+        )
     for bad in (0, -1, 1.5, True):
         with pytest.raises(ldp.InvalidInput, match="patience"):
             Recipe(patience=bad)
@@ -80,9 +88,17 @@ def test_patience_needs_held_out_rows(data):
 
 def test_the_classifier_judges_by_rows_that_chose_nothing(data):
     X, y = data
-    settings = {"epsilon": 2.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0, "validation_fraction": 0.2}
+    settings = {
+        "epsilon": 2.0,
+        "classes": range(K),
+        "noise": ldp.SeededNoise(0),
+        "random_state": 0,
+        "validation_fraction": 0.2,
+    }
     recipes = Recipe(epochs=6, patience=2, **STEEP), Recipe(epochs=2, **STEEP)
-    model = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes, n_stages=2, **settings).fit(X, y)
+    model = TorchClassifier(lambda k: Mlp(K, k, (64,)), recipe=recipes, n_stages=2, **settings).fit(
+        X, y
+    )
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "validation"]
     rows = np.sort(block.rows)
     chose, judged = rows[::2], rows[1::2]
@@ -99,17 +115,37 @@ def test_the_classifier_judges_by_rows_that_chose_nothing(data):
 
 def test_a_fit_that_goes_on_from_its_folder_has_the_chosen_net(data, tmp_path):
     X, y = data
-    settings = {"classes": range(K), "random_state": 0, "validation_fraction": 0.2, "dataset": "d", "folder": tmp_path / "fit"}
-    settings |= {"n_stages": 2, "ledger": ldp.Ledger(tmp_path / "ledger.db"), "recipe": Recipe(epochs=6, patience=1, **STEEP)}
-    first, again = (TorchClassifier(lambda k: Mlp(K, k, (64,)), **settings).fit(X, y) for _ in range(2))
-    assert np.array_equal(first.predict_proba(X), again.predict_proba(X)) and first.history_ == again.history_
+    settings = {
+        "classes": range(K),
+        "random_state": 0,
+        "validation_fraction": 0.2,
+        "dataset": "d",
+        "folder": tmp_path / "fit",
+    }
+    settings |= {
+        "n_stages": 2,
+        "ledger": ldp.Ledger(tmp_path / "ledger.db"),
+        "recipe": Recipe(epochs=6, patience=1, **STEEP),
+    }
+    first, again = (
+        TorchClassifier(lambda k: Mlp(K, k, (64,)), **settings).fit(X, y) for _ in range(2)
+    )
+    assert (
+        np.array_equal(first.predict_proba(X), again.predict_proba(X))
+        and first.history_ == again.history_
+    )
 
 
 def test_noisy_labels_of_too_few_held_out_rows_and_likelihoods_are_refused(data):
     X, y = data
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
+    )
     model = TorchClassifier(lambda k: Mlp(K, k), recipe=Recipe(patience=2))
-    for fit in (lambda: model.fit(X, noisy), lambda: model.fit_likelihood(X, noisy.log_likelihood())):
+    for fit in (
+        lambda: model.fit(X, noisy),
+        lambda: model.fit_likelihood(X, noisy.log_likelihood()),
+    ):
         with pytest.raises(ldp.InvalidInput, match="validation_fraction"):
             fit()
 
@@ -118,7 +154,13 @@ def test_fewer_held_out_rows_than_expected_are_no_reason_to_lose_a_charge(data):
     """Chance decides how many there are: of 200 rows a tenth is less than 20 in every other fit."""
     X, y = data
     recipe = Recipe(epochs=1, patience=1)
-    model = TorchClassifier(torch.nn.Linear(K, K), recipe=recipe, classes=range(K), validation_fraction=0.1, random_state=0)
+    model = TorchClassifier(
+        torch.nn.Linear(K, K),
+        recipe=recipe,
+        classes=range(K),
+        validation_fraction=0.1,
+        random_state=0,
+    )
     for seed in range(6):
         model.set_params(noise=ldp.SeededNoise(seed)).fit(X[:200], y[:200])
         assert model.history_[0][0].held_out is not None
@@ -127,7 +169,13 @@ def test_fewer_held_out_rows_than_expected_are_no_reason_to_lose_a_charge(data):
 def test_held_out_rows_are_counted_within_the_cap(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    settings = {"recipe": Recipe(epochs=1, patience=1), "classes": range(K), "validation_fraction": 0.1, "ledger": ledger, "dataset": "d"}
+    settings = {
+        "recipe": Recipe(epochs=1, patience=1),
+        "classes": range(K),
+        "validation_fraction": 0.1,
+        "ledger": ledger,
+        "dataset": "d",
+    }
     with pytest.raises(ldp.InvalidInput, match="at least 20 held-out rows with patience=1, got 3"):
         TorchClassifier(torch.nn.Linear(K, K), **settings).fit(X, y, unit=np.arange(N) % 30)
     assert not ledger.runs()

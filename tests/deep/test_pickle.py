@@ -37,8 +37,12 @@ def test_recipes_made_alike_are_equal_and_survive_pickle():
     assert Recipe() == Recipe() == pickle.loads(pickle.dumps(Recipe()))
     moved = partial(augment.shift, pixels=2)
     recipe = Recipe(augment=augment.chain(augment.flip, moved), schedule=schedules.one_cycle())
-    assert recipe == Recipe(augment=augment.chain(augment.flip, moved), schedule=schedules.one_cycle())
-    assert recipe != Recipe(augment=augment.chain(moved, augment.flip), schedule=schedules.one_cycle())
+    assert recipe == Recipe(
+        augment=augment.chain(augment.flip, moved), schedule=schedules.one_cycle()
+    )
+    assert recipe != Recipe(
+        augment=augment.chain(moved, augment.flip), schedule=schedules.one_cycle()
+    )
     kept = pickle.loads(pickle.dumps(recipe))
     assert kept.augment.steps[0] is augment.flip and kept.augment.steps[1].keywords == {"pixels": 2}
 

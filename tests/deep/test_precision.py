@@ -37,7 +37,13 @@ def fitted(device, precision):
     X = (2 * np.eye(K)[y] + rng.normal(size=(N, K))).astype(np.float32)
     Told.found = []
     recipe = Recipe(epochs=1, rate=0.05, precision=precision, optimizer="sgd")
-    settings = {"classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0, "validation_fraction": 0.1, "device": device}
+    settings = {
+        "classes": range(K),
+        "noise": ldp.SeededNoise(0),
+        "random_state": 0,
+        "validation_fraction": 0.1,
+        "device": device,
+    }
     model = TorchClassifier(Told, recipe=recipe, **settings).fit(X, y)
     during = Told.found[1:]  # the first one is the look at the untrained net
     Told.found = []
@@ -96,7 +102,9 @@ def test_flat_images_of_bytes_are_embedded_as_images():
 
 def test_noisy_labels_themselves_are_no_evidence():
     y = np.arange(20) % K
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(K, 1.0), classes=range(K), noise=ldp.SeededNoise(0)
+    )
     X, good = torch.rand(20, K), ldp.deep.evidence_of(noisy)
     recipe = Recipe(epochs=1, loss=likelihood_loss)
     for evidence, held_out in ((noisy, None), (good, (X, noisy))):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What labeldp.deep offers is documented: arguments in a section, arrays with their shapes, and the examples run."""
+"""What labeldp.deep offers is documented: arguments in a section, arrays with their shapes, and the
+examples run."""
 
 import doctest
 import importlib
@@ -18,7 +19,9 @@ FUNCTIONS = {
         f"{module.__name__.split('.')[-1]}.{name}": thing
         for module in (deep.augment, deep.logs, deep.recipes, deep.schedules, ssl, embed, nets)
         for name, thing in vars(module).items()
-        if callable(thing) and getattr(thing, "__module__", "") == module.__name__ and not name.startswith("_")
+        if callable(thing)
+        and getattr(thing, "__module__", "") == module.__name__
+        and not name.startswith("_")
     },
 }
 PUBLIC = {name: thing for name, thing in FUNCTIONS.items() if not inspect.ismodule(thing)}
@@ -28,19 +31,34 @@ PUBLIC = {name: thing for name, thing in FUNCTIONS.items() if not inspect.ismodu
 def test_names_are_documented(name):
     thing = PUBLIC[name]
     text = inspect.getdoc(thing) or ""
-    assert any(f"{section}\n{'-' * len(section)}" in text for section in ("Parameters", "Attributes")) or thing in (deep.Form, deep.Inputs)
+    assert any(
+        f"{section}\n{'-' * len(section)}" in text for section in ("Parameters", "Attributes")
+    ) or thing in (deep.Form, deep.Inputs)
     if inspect.isfunction(thing):
         given = text.split("Returns\n")[0]
         missing = [p for p in inspect.signature(thing).parameters if p not in given]
         assert not missing, f"not described: {missing}"
-    for member, value in vars(thing).items() if inspect.isclass(thing) and not issubclass(thing, torch.nn.Module) else ():
+    for member, value in (
+        vars(thing).items()
+        if inspect.isclass(thing) and not issubclass(thing, torch.nn.Module)
+        else ()
+    ):
         inherited = any(inspect.getdoc(getattr(base, member, None)) for base in thing.__mro__[1:])
         if inspect.isfunction(value) and not member.startswith("_"):
             assert value.__doc__ or inherited, f"{name}.{member}"
 
 
 @pytest.mark.parametrize(
-    "module", ["deep._losses", "deep._inputs", "deep.logs", "deep.schedules", "deep.augment", "deep.recipes", "research.embed"]
+    "module",
+    [
+        "deep._losses",
+        "deep._inputs",
+        "deep.logs",
+        "deep.schedules",
+        "deep.augment",
+        "deep.recipes",
+        "research.embed",
+    ],
 )
 def test_examples_run(module):
     found = importlib.import_module(f"labeldp.{module}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of several processes the first one alone reads raw labels, and none waits for one that has failed."""
+"""Of several processes the first one alone reads raw labels, and none waits for one that has
+failed."""
 
 import json
 import os
@@ -18,8 +19,24 @@ def two(tmp_path_factory):
     """What two processes of torchrun found, and their folder."""
     folder = tmp_path_factory.mktemp("two")
     program = Path(rank_processes.__file__)
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program, folder]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=200)
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        program,
+        folder,
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)], folder
 

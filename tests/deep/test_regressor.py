@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchRegressor: its heads' mathematics, what it learns and spends, what it refuses before a charge, and that it resumes.
+"""TorchRegressor: its heads' mathematics, what it learns and spends, what it refuses before a
+charge, and that it resumes.
 
-Data, noise, weights and training are seeded wherever a result is measured, so that it is the same in every run on one machine: no test
-fails by chance. Bounds on R^2 and errors are for these seeds; they say how well nets learn, and are no confidence bounds.
+Data, noise, weights and training are seeded wherever a result is measured, so that it is the same
+in every run on one machine: no test fails by chance. Bounds on R^2 and errors are for these seeds;
+they say how well nets learn, and are no confidence bounds.
 """
 
 import doctest
@@ -34,11 +36,18 @@ def friedman(n: int, seed: int = 0, noise: float = 1.0) -> tuple[np.ndarray, np.
 
 
 def regressor(net=lambda k: Mlp(10, k, (32,)), **settings) -> TorchRegressor:
-    defaults = {"recipe": QUICK, "epsilon": 2.0, "range": RANGE, "noise": ldp.SeededNoise(0), "random_state": 0}
+    defaults = {
+        "recipe": QUICK,
+        "epsilon": 2.0,
+        "range": RANGE,
+        "noise": ldp.SeededNoise(0),
+        "random_state": 0,
+    }
     return TorchRegressor(net, **defaults | settings)
 
 
-# The heads' mathematics -----------------------------------------------------------------------------------------------------------------
+# The heads' mathematics
+# --------------------------------------------------------------------------------------------------
 
 
 class Given(nn.Module):
@@ -55,13 +64,22 @@ class Given(nn.Module):
 @pytest.mark.parametrize(("family", "law"), [("normal", stats.norm), ("logistic", stats.logistic)])
 def test_a_head_gives_the_distribution_of_a_clamped_and_rounded_variable(family, law):
     low, high, G = 100_000.0, 100_030.0, 31
-    points, outputs = np.linspace(low, high, G), torch.tensor([[0.0, 0.0], [1.3, -1.0], [-3.0, 4.0], [1.0, -30.0]])
+    points, outputs = (
+        np.linspace(low, high, G),
+        torch.tensor([[0.0, 0.0], [1.3, -1.0], [-3.0, 4.0], [1.0, -30.0]]),
+    )
     found = LocationHead(Given(), points, family)(outputs)
-    assert found.dtype == torch.float32 and torch.allclose(found.logsumexp(dim=1), torch.zeros(4), atol=1e-6)
+    assert found.dtype == torch.float32 and torch.allclose(
+        found.logsumexp(dim=1), torch.zeros(4), atol=1e-6
+    )
     # the middle of the range and a quarter of it; the scale from half a step to the range
     location = 100_015 + 7.5 * outputs[:, 0].numpy()
     least, most, start = np.log(0.5), np.log(30), np.log(7.5)
-    scale = np.exp(least + (most - least) * stats.logistic.cdf(outputs[:, 1].numpy() + np.log((start - least) / (most - start))))
+    scale = np.exp(
+        least
+        + (most - least)
+        * stats.logistic.cdf(outputs[:, 1].numpy() + np.log((start - least) / (most - start)))
+    )
     assert scale[0] == pytest.approx(7.5) and scale[3] == pytest.approx(0.5)
     edges = np.concatenate([[-np.inf], (points[1:] + points[:-1]) / 2, [np.inf]])
     for row, at, width in zip(found.exp().detach().numpy(), location, scale, strict=True):
@@ -70,34 +88,48 @@ def test_a_head_gives_the_distribution_of_a_clamped_and_rounded_variable(family,
 
 def test_a_normal_head_and_the_location_model_of_tables_have_one_likelihood_and_one_slope():
     random, points = np.random.default_rng(0), np.linspace(0.0, 10.0, 11)
-    likelihood, outputs = random.random((40, 11)), torch.tensor(random.normal(size=(40, 1)), dtype=torch.float32, requires_grad=True)
+    likelihood, outputs = (
+        random.random((40, 11)),
+        torch.tensor(random.normal(size=(40, 1)), dtype=torch.float32, requires_grad=True),
+    )
     head = LocationHead(Given(), points, "normal")(functional.pad(outputs, (0, 1)))
     found = (head.exp() * torch.tensor(likelihood)).sum(dim=1)
     found.sum().backward()
-    value, slope = Family(points, 2.5).evidence(5 + 2.5 * outputs[:, 0].detach().numpy(), Answers.of(likelihood))
-    assert np.allclose(found.detach().numpy(), value, atol=1e-5) and np.allclose(outputs.grad[:, 0].numpy(), 2.5 * slope, atol=1e-4)
+    value, slope = Family(points, 2.5).evidence(
+        5 + 2.5 * outputs[:, 0].detach().numpy(), Answers.of(likelihood)
+    )
+    assert np.allclose(found.detach().numpy(), value, atol=1e-5) and np.allclose(
+        outputs.grad[:, 0].numpy(), 2.5 * slope, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("family", ["normal", "logistic"])
 @pytest.mark.parametrize("points", [2, 64, 10_000])
 def test_no_output_of_a_net_makes_a_probability_or_a_gradient_infinite(family, points):
-    outputs = torch.tensor([[a, b] for a in (-1e30, -50.0, 0.0, 3.0, 1e30) for b in (-1e30, -3.0, 0.0, 1e30)], requires_grad=True)
+    outputs = torch.tensor(
+        [[a, b] for a in (-1e30, -50.0, 0.0, 3.0, 1e30) for b in (-1e30, -3.0, 0.0, 1e30)],
+        requires_grad=True,
+    )
     found = LocationHead(Given(), np.linspace(-7, 9, points), family)(outputs)
     assert found.shape == (20, points) and torch.isfinite(found).all()
-    assert torch.allclose(found.double().logsumexp(dim=1), torch.zeros(20, dtype=torch.float64), atol=2e-3)
+    assert torch.allclose(
+        found.double().logsumexp(dim=1), torch.zeros(20, dtype=torch.float64), atol=2e-3
+    )
     (found.exp() @ torch.rand(points)).log().sum().backward()
     assert torch.isfinite(outputs.grad).all()
 
 
 @pytest.mark.parametrize("points", [(0, 1, 2), (0.1, 0.4, 0.7), (0, 0.499, 1)])
 def test_the_scale_of_few_points_has_a_gradient(points):
-    """Steps of 0.1, 0.4, 0.7 differ by rounding, so that half a step is a little less than a quarter of the range."""
+    """Steps of 0.1, 0.4, 0.7 differ by rounding, so that half a step is a little less than a
+    quarter of the range."""
     outputs = torch.zeros(1, 2, requires_grad=True)
     LocationHead(Given(), np.array(points), "logistic")(outputs)[0, 0].backward()
     assert abs(outputs.grad[0, 1]) > 0.05
 
 
-# What it learns and spends ----------------------------------------------------------------------------------------------------------------
+# What it learns and spends
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head", ["logistic", "normal", "grid"])
@@ -105,12 +137,19 @@ def test_numbers_are_predicted_far_better_than_by_their_mean(head):
     X, y = friedman(1200)
     X_test, truth = friedman(1200, seed=1, noise=0.0)
     model = regressor(head=head).fit(X, y)
-    assert model.score(X_test, truth) > 0.5  # 0 is the mean's; with seeded noise and weights the result is always the same
+    # 0 is the mean's; with seeded noise and weights the result is always the same
+    assert model.score(X_test, truth) > 0.5
     distribution = model.predict_distribution(X_test)
     assert distribution.shape == (1200, 64) and np.allclose(distribution.sum(axis=1), 1)
     assert np.allclose(model.predict(X_test), distribution @ model.grid_)
-    median, (low, high) = model.predict_quantile(X_test, 0.5), model.predict_quantile(X_test, [0.05, 0.95]).T
-    assert np.all((low <= median) & (median <= high)) and 0.6 < np.mean((low <= truth) & (truth <= high)) < 1
+    median, (low, high) = (
+        model.predict_quantile(X_test, 0.5),
+        model.predict_quantile(X_test, [0.05, 0.95]).T,
+    )
+    assert (
+        np.all((low <= median) & (median <= high))
+        and 0.6 < np.mean((low <= truth) & (truth <= high)) < 1
+    )
     assert {block.law.name for block in model.noisy_labels_.blocks} == {"square-wave"}
     assert model.estimated_rmse_ is None
 
@@ -119,40 +158,72 @@ def test_several_nets_have_a_head_each():
     X, y = friedman(1200)
     X_test, truth = friedman(1200, seed=1, noise=0.0)
     several = regressor(lambda k: Ensemble([Mlp(10, k, (32,)) for _ in range(3)])).fit(X, y)
-    heads = [torch.softmax(net(torch.from_numpy(X_test)), 1).detach().numpy() for net in several.module_.nets]
-    np.testing.assert_allclose(several.predict_distribution(X_test), np.mean(heads, axis=0), atol=1e-5)
+    heads = [
+        torch.softmax(net(torch.from_numpy(X_test)), 1).detach().numpy()
+        for net in several.module_.nets
+    ]
+    np.testing.assert_allclose(
+        several.predict_distribution(X_test), np.mean(heads, axis=0), atol=1e-5
+    )
     assert several.score(X_test, truth) > 0.5
 
 
 @pytest.mark.parametrize(
-    "settings", [{"law": "subset"}, {"law": "rr", "recipe": Recipe(8, rate=0.01, loss=debiased_loss)}, {"n_stages": 2}]
+    "settings",
+    [
+        {"law": "subset"},
+        {"law": "rr", "recipe": Recipe(8, rate=0.01, loss=debiased_loss)},
+        {"n_stages": 2},
+    ],
 )
 def test_every_way_of_learning_finds_a_line(settings):
     X = np.random.default_rng(0).normal(size=(1500, 3)).astype(np.float32)
     y = 5 + X @ [1.5, -1.0, 0.5]
-    model = regressor(lambda k: Mlp(3, k, (16,)), epsilon=4.0, range=(0, 10), grid=11, **settings).fit(X, y)
-    assert model.score(X, y) > 0.7 and len(model.history_) == len(model.stages_) == settings.get("n_stages", 1)
+    model = regressor(
+        lambda k: Mlp(3, k, (16,)), epsilon=4.0, range=(0, 10), grid=11, **settings
+    ).fit(X, y)
+    assert model.score(X, y) > 0.7 and len(model.history_) == len(model.stages_) == settings.get(
+        "n_stages", 1
+    )
 
 
 def test_errors_are_estimated_on_noisy_rows_that_were_held_out():
     X, y = friedman(2000)
-    model = regressor(epsilon=8.0, grid=16, validation_fraction=0.3, recipe=Recipe(4, rate=0.01, precision="float32")).fit(X, y)
+    model = regressor(
+        epsilon=8.0,
+        grid=16,
+        validation_fraction=0.3,
+        recipe=Recipe(4, rate=0.01, precision="float32"),
+    ).fit(X, y)
     stages = {block.stage: block.law.name for block in model.noisy_labels_.blocks}
     assert set(stages.values()) == {"square-wave"} and len(stages) == 2
     # the noise has a seed, so that the interval holds the error each time or never
     held_out = next(block.rows for block in model.noisy_labels_.blocks if block.stage != "stage-1")
     on_grid = np.array(ldp.Grid(*RANGE, points=16))[ldp.Grid(*RANGE, points=16).codes(y[held_out])]
     error = float(np.sqrt(np.mean((model.predict(X[held_out]) - on_grid) ** 2)))
-    assert model.estimated_rmse_.low <= error <= model.estimated_rmse_.high < model.baseline_rmse_.high
+    assert (
+        model.estimated_rmse_.low <= error <= model.estimated_rmse_.high < model.baseline_rmse_.high
+    )
     assert 0 < model.estimated_r2_.value < 1
 
 
 def test_noisy_numbers_cost_nothing_and_bring_their_range(tmp_path):
     X, y = friedman(800)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    noisy = ldp.privatize(y, ldp.Threshold(32, 2.0), classes=ldp.Grid(*RANGE, points=32), dataset="d", ledger=ledger, ids=np.arange(800))
+    noisy = ldp.privatize(
+        y,
+        ldp.Threshold(32, 2.0),
+        classes=ldp.Grid(*RANGE, points=32),
+        dataset="d",
+        ledger=ledger,
+        ids=np.arange(800),
+    )
     model = regressor(range=None, noise=None, ledger=ledger).fit(X, noisy, ids=np.arange(800))
-    assert model.privacy_.epsilon == 2.0 and ledger.spent("d", "label") == 2.0 and len(model.grid_) == 32
+    assert (
+        model.privacy_.epsilon == 2.0
+        and ledger.spent("d", "label") == 2.0
+        and len(model.grid_) == 32
+    )
     again = clone(model).fit(X[::-1], noisy, ids=np.arange(800)[::-1])
     assert again.predict(X).shape == (800,) and is_regressor(again) and "Mlp" not in repr(again)
 
@@ -161,7 +232,8 @@ def test_the_example_runs():
     assert doctest.testmod(module).failed == 0
 
 
-# What it refuses, and that it resumes -----------------------------------------------------------------------------------------------------
+# What it refuses, and that it resumes
+# --------------------------------------------------------------------------------------------------
 
 REFUSED = {
     "no range": ({"range": None}, {}, "the public range of the numbers, got none"),
@@ -171,8 +243,16 @@ REFUSED = {
     "a range as text": ({"range": "0:30"}, {}, "public range"),
     "one point": ({"grid": 1}, {}, "grid"),
     "another head": ({"head": "gaussian"}, {}, "logistic, normal, grid"),
-    "a logit for each point without head": ({"net": lambda k: Mlp(10, 64, (8,))}, {}, "a location and a scale .* Give the net 2 outputs"),
-    "two outputs with a grid": ({"net": lambda k: Mlp(10, 2, (8,)), "head": "grid"}, {}, "Give the net 64 outputs"),
+    "a logit for each point without head": (
+        {"net": lambda k: Mlp(10, 64, (8,))},
+        {},
+        "a location and a scale .* Give the net 2 outputs",
+    ),
+    "two outputs with a grid": (
+        {"net": lambda k: Mlp(10, 2, (8,)), "head": "grid"},
+        {},
+        "Give the net 64 outputs",
+    ),
     "a prior of clusters": ({"prior": ClusterPrior()}, {}, "one of clusters"),
     "text": ({}, {"y": np.full(400, "sentinel")}, "got text"),
     "a missing number": ({}, {"y": np.where(np.arange(400) == 7, np.nan, 1.0)}, "finite number"),
@@ -186,12 +266,19 @@ def test_what_is_refused_is_not_charged(tmp_path, name):
     X, y = friedman(400)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match=message) as told:
-        regressor(**{"noise": None, "ledger": ledger, "dataset": "d"} | settings).fit(**{"X": X, "y": y} | given)
+        regressor(**{"noise": None, "ledger": ledger, "dataset": "d"} | settings).fit(
+            **{"X": X, "y": y} | given
+        )
     assert ledger.spent("d", "label") == 0 and "sentinel" not in str(told.value)
 
 
 def test_noisy_classes_of_text_are_refused():
-    noisy = ldp.privatize(np.array(["a", "b"] * 50), ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.array(["a", "b"] * 50),
+        ldp.RandomizedResponse(2, 1.0),
+        classes=["a", "b"],
+        noise=ldp.SeededNoise(0),
+    )
     with pytest.raises(ldp.InvalidInput, match="increasing numbers"):
         regressor(range=None).fit(friedman(100)[0], noisy)
 
@@ -204,8 +291,17 @@ def test_a_fit_that_was_stopped_goes_on_and_another_head_is_another_fit(tmp_path
             raise KeyboardInterrupt
         stop.left -= 1
 
-    settings = {"n_stages": 2, "recipe": Recipe(2, precision="float32"), "noise": None, "dataset": "d"}
-    settings |= {"ledger": ldp.Ledger(tmp_path / "ledger.db", budget=2.0), "folder": tmp_path / "fit", "progress": stop}
+    settings = {
+        "n_stages": 2,
+        "recipe": Recipe(2, precision="float32"),
+        "noise": None,
+        "dataset": "d",
+    }
+    settings |= {
+        "ledger": ldp.Ledger(tmp_path / "ledger.db", budget=2.0),
+        "folder": tmp_path / "fit",
+        "progress": stop,
+    }
     stop.left = 3  # one epoch of the second stage
     with pytest.raises(KeyboardInterrupt):
         regressor(**settings).fit(X, y)
@@ -221,13 +317,22 @@ def test_a_fit_that_was_stopped_goes_on_and_another_head_is_another_fit(tmp_path
 def test_noisy_numbers_score_a_search_and_a_cross_validation():
     """Noise and training are seeded: the scores are the same in every run."""
     X, y = friedman(900)
-    noisy = ldp.privatize(y, ldp.laws.SquareWave(16, 3.0), classes=ldp.Grid(*RANGE, points=16), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y,
+        ldp.laws.SquareWave(16, 3.0),
+        classes=ldp.Grid(*RANGE, points=16),
+        noise=ldp.SeededNoise(0),
+    )
     still, quick = (Recipe(epochs=3, rate=rate, precision="float32") for rate in (1e-9, 0.01))
     model = regressor(range=None, noise=None, recipe=quick)
     names = ("r2", "neg_mean_squared_error", "neg_root_mean_squared_error")
-    scoring = {name: ldp.metrics.make_scorer(name) for name in names} | {"likelihood": ldp.metrics.likelihood_scorer}
+    scoring = {name: ldp.metrics.make_scorer(name) for name in names} | {
+        "likelihood": ldp.metrics.likelihood_scorer
+    }
     found = cross_validate(model, X, noisy, cv=KFold(2), scoring=scoring, error_score="raise")
     assert all(np.isfinite(found[f"test_{name}"]).all() for name in scoring)
     for scorer in (scoring["neg_mean_squared_error"], scoring["likelihood"]):
-        search = GridSearchCV(model, {"recipe": [still, quick]}, cv=KFold(2), scoring=scorer, error_score="raise").fit(X, noisy)
+        search = GridSearchCV(
+            model, {"recipe": [still, quick]}, cv=KFold(2), scoring=scorer, error_score="raise"
+        ).fit(X, noisy)
         assert search.best_params_["recipe"] is quick

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fit that was broken off goes on where it was, draws no label twice, and refuses the folder of another fit."""
+"""A fit that was broken off goes on where it was, draws no label twice, and refuses the folder of
+another fit."""
 
 import json
 import os
@@ -18,7 +19,15 @@ from torch.utils.data import DataLoader
 
 import labeldp as ldp
 from labeldp._validate import differences
-from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, generalised_cross_entropy, likelihood_loss, schedules
+from labeldp.deep import (
+    Recipe,
+    TorchClassifier,
+    augment,
+    cross_entropy,
+    generalised_cross_entropy,
+    likelihood_loss,
+    schedules,
+)
 from labeldp.deep._stages import architecture, described, opened
 from labeldp.deep.models import Ensemble, Mlp
 from labeldp.errors import LabelDPWarning
@@ -81,12 +90,31 @@ def program(*lines):
     text = "\n".join(["from benchmarks.deep import resume", *lines])
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-c", text]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment).stdout
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment
+    ).stdout
 
 
 def test_fits_that_are_killed_at_random_moments_end_as_if_nothing_had_happened(tmp_path):
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks", "deep-resume", "--kills", "5", "--seed", "3"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=os.environ | {"BENCHMARK_RESULTS": str(tmp_path)})
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks",
+        "deep-resume",
+        "--kills",
+        "5",
+        "--seed",
+        "3",
+    ]
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        env=os.environ | {"BENCHMARK_RESULTS": str(tmp_path)},
+    )
     trials = json.loads((tmp_path / "deep_resume.json").read_text())["trials"]
     assert sum(len(each["kills"]) for each in trials) >= 5
     assert [each["problems"] for each in trials] == [[] for _ in trials]
@@ -100,12 +128,17 @@ def test_what_a_kill_must_not_do_would_be_seen(tmp_path):
         f"place = Path({str(tmp_path / 'place')!r})",
         "assert resume.attempt(place) == 0",
         "shutil.rmtree(place / 'fit')",
-        "[shutil.rmtree(p) if p.is_dir() else p.unlink() for p in place.iterdir() if p.name.startswith('ledger.db')]",
+        "[shutil.rmtree(p) if p.is_dir() else p.unlink() for p in place.iterdir() if"
+        " p.name.startswith('ledger.db')]",
         "assert resume.attempt(place) == 0",
         "(place / 'fit' / '.model-1.pt.part').touch()",
         "print(resume.in_a_process(resume.problems, place))",
     )
-    for words in ("drawn under no key, or under several", "stage 1 was trained again", "left behind: .model-1.pt.part"):
+    for words in (
+        "drawn under no key, or under several",
+        "stage 1 was trained again",
+        "left behind: .model-1.pt.part",
+    ):
         assert words in told
 
 
@@ -114,11 +147,14 @@ def test_a_fit_that_was_stopped_goes_on_with_the_stage_it_was_at(data, tmp_path,
     X, y = data
     with pytest.raises(Stopped):
         classifier(tmp_path, after, module=fresh_net).fit(X, y)
-    second = classifier(tmp_path, module=fresh_net).fit(X, y)  # other first weights: the kept ones count
+    # other first weights: the kept ones count
+    second = classifier(tmp_path, module=fresh_net).fit(X, y)
     assert second.progress.seen == 6 - 2 * (after // 2)
     assert [len(each) for each in second.history_] == [2, 2, 2]
     ledger = second.ledger
-    assert ledger.spent("people", "label") == 1.0 and [run.state for run in ledger.runs()] == ["settled"]
+    assert ledger.spent("people", "label") == 1.0 and [run.state for run in ledger.runs()] == [
+        "settled"
+    ]
     third = classifier(tmp_path, module=fresh_net).fit(X, y)
     assert third.progress.seen == 0 and third.history_ == second.history_
     assert np.array_equal(third.predict_proba(X), second.predict_proba(X))
@@ -141,23 +177,40 @@ def test_a_stopped_fit_ends_with_the_model_of_one_that_was_not(data, tmp_path):
 
 def test_the_state_is_what_the_folder_says(data, tmp_path):
     X, y = data
-    # from a seed: two stages of equally many rows, and a law that chooses alike for each of them, have one prior by chance
-    model = classifier(tmp_path, validation_fraction=0.1, ledger=None, noise=ldp.SeededNoise(0)).fit(X, y)
+    # from a seed: two stages of equally many rows, and a law that chooses alike for each of them,
+    # have one prior by chance
+    model = classifier(
+        tmp_path, validation_fraction=0.1, ledger=None, noise=ldp.SeededNoise(0)
+    ).fit(X, y)
     names = {path.name for path in (tmp_path / "fit").iterdir()}
     stages = ["stage-1", "stage-2", "stage-3"]
     drawn = {f"drawn-{name}.json" for name in ("validation", *stages)}
-    assert names == {"plan.json", "initial.pt", "receipt.json", "model-1.pt", "model-2.pt", "model-3.pt", *drawn}
+    assert names == {
+        "plan.json",
+        "initial.pt",
+        "receipt.json",
+        "model-1.pt",
+        "model-2.pt",
+        "model-3.pt",
+        *drawn,
+    }
     receipt = json.loads((tmp_path / "fit" / "receipt.json").read_text())
     assert receipt["run_id"] == model.noisy_labels_.receipts[0].run_id and receipt["epsilon"] == 1.0
     notes = [json.loads((tmp_path / "fit" / f"drawn-{name}.json").read_text()) for name in stages]
     assert [note["rows"] for note in notes] == [stage.n_rows for stage in model.stages_]
     assert len({note["prior"] for note in notes}) == 3
     kept = torch.load(tmp_path / "fit" / "model-3.pt", weights_only=True)
-    assert all(torch.equal(w, model.module_.state_dict()[name]) for name, w in kept["weights"].items())
+    assert all(
+        torch.equal(w, model.module_.state_dict()[name]) for name, w in kept["weights"].items()
+    )
 
 
 def content(place):
-    return {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file() and "ledger" not in path.name}
+    return {
+        path: path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and "ledger" not in path.name
+    }
 
 
 OTHER = {
@@ -176,16 +229,32 @@ OTHER = {
     "classes": lambda X, y: ({"classes": [3, 2, 1, 0]}, {}),
     "dataset": lambda X, y: ({"dataset": "others"}, {}),
     "column": lambda X, y: ({"column": "other"}, {}),
-    "rate": lambda X, y: ({"recipe": Recipe(2, 64, 0.04, precision="float32", optimizer="sgd")}, {}),
-    "loss": lambda X, y: ({"recipe": Recipe(2, 64, 0.05, loss=cross_entropy, precision="float32", optimizer="sgd")}, {}),
-    "schedule": lambda X, y: ({"recipe": Recipe(2, 64, 0.05, schedule=schedules.cosine(0.1), precision="float32", optimizer="sgd")}, {}),
+    "rate": lambda X, y: (
+        {"recipe": Recipe(2, 64, 0.04, precision="float32", optimizer="sgd")},
+        {},
+    ),
+    "loss": lambda X, y: (
+        {"recipe": Recipe(2, 64, 0.05, loss=cross_entropy, precision="float32", optimizer="sgd")},
+        {},
+    ),
+    "schedule": lambda X, y: (
+        {
+            "recipe": Recipe(
+                2, 64, 0.05, schedule=schedules.cosine(0.1), precision="float32", optimizer="sgd"
+            )
+        },
+        {},
+    ),
     "net": lambda X, y: ({"module": Mlp(K, K, (9,))}, {}),
     "seed": lambda X, y: ({"random_state": 1}, {}),
     "warm start": lambda X, y: ({"warm_start": False}, {}),
     "temperature": lambda X, y: ({"prior_temperature": 2.0}, {}),
     "filter": lambda X, y: ({"top_k_filter": 3}, {}),
     "validation": lambda X, y: ({"validation_fraction": 0.1}, {}),
-    "noisy labels": lambda X, y: ({}, {"y": ldp.privatize(y, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))}),
+    "noisy labels": lambda X, y: (
+        {},
+        {"y": ldp.privatize(y, ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))},
+    ),
 }
 
 
@@ -202,7 +271,8 @@ def test_the_folder_of_another_fit_is_refused_before_anything_is_drawn(data, tmp
         classifier(tmp_path, **settings).fit(**{"X": X, "y": y} | given)
     assert not (tmp_path / "other.db").exists() or not ldp.Ledger(tmp_path / "other.db").runs()
     assert len(ledger.runs()) == 1 and content(tmp_path) == before
-    assert classifier(tmp_path).fit(X, y).progress.seen == 4  # nothing was lost: the first stage is not trained again
+    # nothing was lost: the first stage is not trained again
+    assert classifier(tmp_path).fit(X, y).progress.seen == 4
 
 
 def of_layers(activation, weight=0.0):
@@ -243,18 +313,46 @@ def recipe_of(**parts):
 
 
 LIKE = {
-    "a constant": (recipe_of(schedule=lambda t: 1.0), recipe_of(schedule=lambda t: 0.01), "recipe.schedule.code"),
-    "an object": (recipe_of(loss=Halved(1.0)), recipe_of(loss=Doubled(1.0)), r"recipe.loss.call.code"),
-    "a helper": (recipe_of(schedule=of_one(lambda t: 1.0)), recipe_of(schedule=of_one(lambda t: 0.1)), "schedule.closure.f.code"),
+    "a constant": (
+        recipe_of(schedule=lambda t: 1.0),
+        recipe_of(schedule=lambda t: 0.01),
+        "recipe.schedule.code",
+    ),
+    "an object": (
+        recipe_of(loss=Halved(1.0)),
+        recipe_of(loss=Doubled(1.0)),
+        r"recipe.loss.call.code",
+    ),
+    "a helper": (
+        recipe_of(schedule=of_one(lambda t: 1.0)),
+        recipe_of(schedule=of_one(lambda t: 0.1)),
+        "schedule.closure.f.code",
+    ),
     "our setting": (
         recipe_of(loss=partial(generalised_cross_entropy, q=0.7)),
         recipe_of(loss=partial(generalised_cross_entropy, q=0.5)),
         r"recipe.loss.keywords.q \(kept \"0.7\", now \"0.5\"\)",
     ),
-    "one number": ({}, recipe_of(weight_decay=1e-3), r"recipe.weight_decay \(kept \"0.0005\", now \"0.001\"\)\. Nothing"),
-    "dropout": ({"module": partial(Mlp, K, hidden=(8,))}, {"module": partial(Mlp, K, hidden=(8,), dropout=0.9)}, r"module.layers\[.*p=0.9"),
-    "layers": ({"module": of_layers(torch.nn.ReLU())}, {"module": of_layers(torch.nn.Tanh())}, r"module.layers\[2\].*Tanh"),
-    "numpy's numbers": ({"random_state": np.int64(1)}, {"random_state": np.int64(2)}, "random_state .kept 1, now 2"),
+    "one number": (
+        {},
+        recipe_of(weight_decay=1e-3),
+        r"recipe.weight_decay \(kept \"0.0005\", now \"0.001\"\)\. Nothing",
+    ),
+    "dropout": (
+        {"module": partial(Mlp, K, hidden=(8,))},
+        {"module": partial(Mlp, K, hidden=(8,), dropout=0.9)},
+        r"module.layers\[.*p=0.9",
+    ),
+    "layers": (
+        {"module": of_layers(torch.nn.ReLU())},
+        {"module": of_layers(torch.nn.Tanh())},
+        r"module.layers\[2\].*Tanh",
+    ),
+    "numpy's numbers": (
+        {"random_state": np.int64(1)},
+        {"random_state": np.int64(2)},
+        "random_state .kept 1, now 2",
+    ),
 }
 
 
@@ -266,7 +364,9 @@ def test_a_fit_that_differs_in_one_thing_alone_is_told_which(data, tmp_path, nam
     with pytest.raises(ldp.InvalidInput, match=words):
         classifier(tmp_path, **second).fit(X, y)
     again = classifier(tmp_path, **first).fit(X, y)
-    assert again.progress.seen == 0 and np.array_equal(again.predict_proba(X), kept.predict_proba(X))
+    assert again.progress.seen == 0 and np.array_equal(
+        again.predict_proba(X), kept.predict_proba(X)
+    )
 
 
 def test_a_fit_goes_on_with_the_weights_that_it_began_with_and_says_so(data, tmp_path):
@@ -274,7 +374,9 @@ def test_a_fit_goes_on_with_the_weights_that_it_began_with_and_says_so(data, tmp
     kept = classifier(tmp_path, module=of_layers(torch.nn.ReLU())).fit(X, y)
     with pytest.warns(LabelDPWarning, match="other weights.*goes on with its own"):
         again = classifier(tmp_path, module=of_layers(torch.nn.ReLU(), 0.1)).fit(X, y)
-    assert again.progress.seen == 0 and np.array_equal(again.predict_proba(X), kept.predict_proba(X))
+    assert again.progress.seen == 0 and np.array_equal(
+        again.predict_proba(X), kept.predict_proba(X)
+    )
 
 
 def test_a_dataset_is_compared_row_by_row(data, tmp_path):
@@ -287,7 +389,9 @@ def test_a_dataset_is_compared_row_by_row(data, tmp_path):
     with pytest.raises(ldp.InvalidInput, match="differs in inputs"):
         classifier(tmp_path).fit(Rows(other), y, ids=np.arange(N))
     again = classifier(tmp_path).fit(DataLoader(Rows(X), 16, shuffle=True), y, ids=np.arange(N))
-    assert again.progress.seen == 0 and np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert again.progress.seen == 0 and np.array_equal(
+        again.predict_proba(X), model.predict_proba(X)
+    )
 
 
 BROKEN = {
@@ -299,7 +403,9 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("name", "content"), [(name, each) for name in BROKEN for each in BROKEN[name]], ids=named)
+@pytest.mark.parametrize(
+    ("name", "content"), [(name, each) for name in BROKEN for each in BROKEN[name]], ids=named
+)
 def test_state_that_is_not_what_was_written_is_refused_by_name(data, tmp_path, name, content):
     X, y = data
     model = classifier(tmp_path, n_stages=1).fit(X, y)
@@ -339,7 +445,11 @@ def test_settings_in_numbers_of_numpy_name_the_same_fit(data, tmp_path):
     X, y = data
     numbers = {"max_rows_per_unit": 2, "epsilon": 2.0, "top_k_filter": 2}
     first = classifier(tmp_path, **numbers).fit(X, y, unit=np.arange(N) // 2)
-    kinds = {"max_rows_per_unit": np.int64(2), "epsilon": np.float32(2.0), "top_k_filter": np.int64(2)}
+    kinds = {
+        "max_rows_per_unit": np.int64(2),
+        "epsilon": np.float32(2.0),
+        "top_k_filter": np.int64(2),
+    }
     again = classifier(tmp_path, **kinds).fit(X, y, unit=np.arange(N) // 2)
     assert np.array_equal(first.predict_proba(X), again.predict_proba(X))
 
@@ -354,7 +464,11 @@ def test_another_recipe_in_another_folder_goes_on_from_the_labels_that_were_draw
     X, y = data
     with pytest.raises(Stopped):
         classifier(tmp_path, 3).fit(X, y)
-    other = classifier(tmp_path, folder=tmp_path / "again", recipe=Recipe(1, 64, 0.02, precision="float32", optimizer="sgd")).fit(X, y)
+    other = classifier(
+        tmp_path,
+        folder=tmp_path / "again",
+        recipe=Recipe(1, 64, 0.02, precision="float32", optimizer="sgd"),
+    ).fit(X, y)
     assert other.ledger.spent("people", "label") == 1.0 and len(other.ledger.runs()) == 1
 
 
@@ -436,7 +550,9 @@ def half(images):
     return images / 2
 
 
-def test_a_description_holds_the_functions_that_a_function_names_and_ends_where_it_turns_in_a_circle(monkeypatch):
+def test_a_description_holds_the_functions_that_a_function_names_and_ends_in_a_circle(
+    monkeypatch,
+):
     own = Recipe(augment=lambda images, generator: half(images))
     first = described(own)
     monkeypatch.setitem(globals(), "half", lambda images: images / 3)
@@ -450,7 +566,8 @@ def test_a_description_holds_the_functions_that_a_function_names_and_ends_where_
 
     assert described(round_and_round)["closure"] == {"round_and_round": {"is": "builtins.function"}}
     assert described(np.float64(0.5)) == described(0.5) and described(np.int64(3)) == 3
-    assert architecture(of_layers(torch.nn.ReLU())) == architecture(of_layers(torch.nn.ReLU(), 0.1))  # the folder holds the weights
+    # the folder holds the weights
+    assert architecture(of_layers(torch.nn.ReLU())) == architecture(of_layers(torch.nn.ReLU(), 0.1))
 
 
 def test_what_a_function_or_object_holds_is_known_by_its_type_alone(monkeypatch):
@@ -459,9 +576,17 @@ def test_what_a_function_or_object_holds_is_known_by_its_type_alone(monkeypatch)
     def over(value):
         return lambda images, generator: images if value is None else images * 2
 
-    for one, other in ((2.0, 3.0), ([1, 2], [3]), (np.arange(3), np.ones((2, 2))), (torch.zeros(1), torch.ones(2)), ({1: 2}, {})):
+    for one, other in (
+        (2.0, 3.0),
+        ([1, 2], [3]),
+        (np.arange(3), np.ones((2, 2))),
+        (torch.zeros(1), torch.ones(2)),
+        ({1: 2}, {}),
+    ):
         assert described(Recipe(augment=over(one))) == described(Recipe(augment=over(other)))
-        assert described(Recipe(augment=over(one))) != described(Recipe(augment=over("another type")))
+        assert described(Recipe(augment=over(one))) != described(
+            Recipe(augment=over("another type"))
+        )
     assert described(Scaled(1.0)) == described(Scaled(2.0)) != described(Halved(1.0))
     own = Recipe(augment=lambda images, generator: images * FACTOR)
     first = described(own)
@@ -504,17 +629,30 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
 
 
 def test_a_stopped_fit_of_an_ensemble_goes_on(data, tmp_path):
-    """Two stages of two nets, stopped in the second one: the same as without the stop, with one charge."""
+    """Two stages of two nets, stopped in the second one: the same as without the stop, with one
+    charge."""
     X, y = data
-    shared = {"recipe": RECIPE, "epsilon": 3.0, "n_stages": 2, "classes": range(K), "random_state": 0, "dataset": "a", "device": "cpu"}
-    make = lambda: TorchClassifier(lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), **shared)  # noqa: E731
+    shared = {
+        "recipe": RECIPE,
+        "epsilon": 3.0,
+        "n_stages": 2,
+        "classes": range(K),
+        "random_state": 0,
+        "dataset": "a",
+        "device": "cpu",
+    }
+
+    def make() -> TorchClassifier:
+        return TorchClassifier(lambda k: Ensemble([Mlp(K, k, (8,)) for _ in range(2)]), **shared)
+
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(Stopped):
         make().set_params(ledger=ledger, folder=tmp_path / "state", progress=Stop(6)).fit(X, y)
     found = make().set_params(ledger=ledger, folder=tmp_path / "state").fit(X, y)
     assert ledger.spent("a", "label") == 3.0
     assert [len(stage) for stage in found.history_] == [4, 4]
-    whole = make().set_params(ledger=ledger, folder=tmp_path / "other").fit(X, y)  # the same stored labels
+    # the same stored labels
+    whole = make().set_params(ledger=ledger, folder=tmp_path / "other").fit(X, y)
     assert ledger.spent("a", "label") == 3.0
     np.testing.assert_allclose(found.predict_proba(X), whole.predict_proba(X), rtol=1e-5)
     assert found.score(X, y) > 0.5

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no training could use is refused when it is given, and a fit that cannot take a step is refused before it is charged."""
+"""What no training could use is refused when it is given, and a fit that cannot take a step is
+refused before it is charged."""
 
 import functools
 import math
@@ -73,33 +74,77 @@ def test_a_recipe_is_checked_when_it_is_made(field):
         Recipe(**field)
 
 
-@pytest.mark.parametrize("loss", [cross_entropy, generalised_cross_entropy, partial(generalised_cross_entropy, q=0.5), debiased_loss])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        cross_entropy,
+        generalised_cross_entropy,
+        partial(generalised_cross_entropy, q=0.5),
+        debiased_loss,
+    ],
+)
 def test_consistency_needs_a_loss_on_likelihoods(loss):
-    with pytest.raises(ldp.InvalidInput, match=f"log-likelihoods with consistency, got {getattr(loss, 'func', loss).__name__}"):
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=f"log-likelihoods with consistency, got {getattr(loss, 'func', loss).__name__}",
+    ):
         Recipe(loss=loss, consistency=Consistency())
     assert Recipe(loss=posterior_loss, consistency=Consistency())
 
 
 def test_a_recipe_takes_what_trainings_use():
-    for schedule in (lambda t: 1.0 - t, lambda t: np.float32(t), lambda t: torch.tensor(t), lambda t: 2):
-        assert Recipe(schedule=schedule, momentum=0, weight_decay=0, alpha=0, clip=math.inf, average=0.0, channels_last=False)
+    for schedule in (
+        lambda t: 1.0 - t,
+        lambda t: np.float32(t),
+        lambda t: torch.tensor(t),
+        lambda t: 2,
+    ):
+        assert Recipe(
+            schedule=schedule,
+            momentum=0,
+            weight_decay=0,
+            alpha=0,
+            clip=math.inf,
+            average=0.0,
+            channels_last=False,
+        )
 
 
-@pytest.mark.parametrize("net", [SmallConvNet, "plain"], ids=["convnet", "without batch normalisation"])
+@pytest.mark.parametrize(
+    "net", [SmallConvNet, "plain"], ids=["convnet", "without batch normalisation"]
+)
 def test_defaults_learn_from_few_rows_whatever_the_net(net):
     X, y = load_digits(return_X_y=True)
     X = (X / 16).astype(np.float32)
-    make = {"plain": lambda k: nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, k))}
-    settings = {"epsilon": 2.0, "classes": range(10), "noise": ldp.SeededNoise(0), "random_state": 0}
+    make = {
+        "plain": lambda k: nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(64, 128),
+            nn.ReLU(),
+            nn.Linear(128, 64),
+            nn.ReLU(),
+            nn.Linear(64, k),
+        )
+    }
+    settings = {
+        "epsilon": 2.0,
+        "classes": range(10),
+        "noise": ldp.SeededNoise(0),
+        "random_state": 0,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("error", ldp.errors.LostClassWarning)
-        model = TorchClassifier(make.get(net, net), **settings).fit(X[:1300].reshape(-1, 1, 8, 8), y[:1300])
+        model = TorchClassifier(make.get(net, net), **settings).fit(
+            X[:1300].reshape(-1, 1, 8, 8), y[:1300]
+        )
     accuracy = model.score(X[1300:].reshape(-1, 1, 8, 8), y[1300:])
     assert accuracy > 0.7  # SGD at 0.1 without a ramp: 0.3 and less without batch normalisation
 
 
 def test_a_rate_that_is_meant_for_sgd_is_told():
-    with pytest.warns(ldp.errors.HighRateWarning, match='up to 0.03 with AdamW, got 0.1.*optimizer="sgd"') as told:
+    with pytest.warns(
+        ldp.errors.HighRateWarning, match='up to 0.03 with AdamW, got 0.1.*optimizer="sgd"'
+    ) as told:
         Recipe(rate=0.1)
     assert told[0].filename == __file__
     Recipe(rate=0.1, optimizer="sgd"), Recipe(rate=0.03)
@@ -140,14 +185,46 @@ def with_recipe(**fields):
 
 
 REFUSED = {
-    "augmentation of images": (with_recipe(augment=augment.flip), {}, "batch of images.*Nothing was charged"),
-    "torch's loss": (with_recipe(loss=nn.functional.cross_entropy), {}, "torch's cross_entropy, which takes true labels"),
-    "torch's loss as an object": (with_recipe(loss=nn.CrossEntropyLoss()), {}, "torch's CrossEntropyLoss"),
-    "a part of torch's loss": (with_recipe(loss=functools.partial(nn.functional.nll_loss, reduction="sum")), {}, "torch's nll_loss"),
-    "a loss without logits": (with_recipe(loss=lambda logits, evidence: torch.zeros(())), {}, "does not require grad"),
-    "a loss a row": (with_recipe(loss=lambda z, e, reduction="mean": likelihood_loss(z, e, "none")), {}, "scalar|single"),
-    "a loss that mixup cannot call": (with_recipe(loss=lambda z, e: likelihood_loss(z, e), alpha=1.0), {}, "reduction"),
-    "cuda that is not there": ({"device": "cuda:77"}, {}, "device that torch can use here, got 'cuda:77'"),
+    "augmentation of images": (
+        with_recipe(augment=augment.flip),
+        {},
+        "batch of images.*Nothing was charged",
+    ),
+    "torch's loss": (
+        with_recipe(loss=nn.functional.cross_entropy),
+        {},
+        "torch's cross_entropy, which takes true labels",
+    ),
+    "torch's loss as an object": (
+        with_recipe(loss=nn.CrossEntropyLoss()),
+        {},
+        "torch's CrossEntropyLoss",
+    ),
+    "a part of torch's loss": (
+        with_recipe(loss=functools.partial(nn.functional.nll_loss, reduction="sum")),
+        {},
+        "torch's nll_loss",
+    ),
+    "a loss without logits": (
+        with_recipe(loss=lambda logits, evidence: torch.zeros(())),
+        {},
+        "does not require grad",
+    ),
+    "a loss a row": (
+        with_recipe(loss=lambda z, e, reduction="mean": likelihood_loss(z, e, "none")),
+        {},
+        "scalar|single",
+    ),
+    "a loss that mixup cannot call": (
+        with_recipe(loss=lambda z, e: likelihood_loss(z, e), alpha=1.0),
+        {},
+        "reduction",
+    ),
+    "cuda that is not there": (
+        {"device": "cuda:77"},
+        {},
+        "device that torch can use here, got 'cuda:77'",
+    ),
     "a device without numbers": ({"device": "meta"}, {}, "got 'meta'"),
     "a device that is not one": ({"device": torch.device("meta")}, {}, "got 'meta'"),
     "no device": ({"device": None}, {}, "got 'None'"),
@@ -158,8 +235,16 @@ REFUSED = {
     "a tuple of logits": ({"module": Dict(tuple)}, {}, "tensor of logits .*, got tuple"),
     "progress": ({"progress": 3}, {}, "progress as a function"),
     "warm start": ({"warm_start": "no"}, {}, "warm_start as True or False"),
-    "batches of one row": (with_recipe(batch_size=1), {}, "step on 1 input .*without batch normalisation"),
-    "few rows in stages": ({"n_stages": 2}, {"rows": 3}, "step on 1 input .*without batch normalisation"),
+    "batches of one row": (
+        with_recipe(batch_size=1),
+        {},
+        "step on 1 input .*without batch normalisation",
+    ),
+    "few rows in stages": (
+        {"n_stages": 2},
+        {"rows": 3},
+        "step on 1 input .*without batch normalisation",
+    ),
     "NaN in a late item": ({}, {"late": NAN}, "finite inputs"),
 }
 
@@ -175,12 +260,15 @@ class Codes(nn.Module):
         return self.layer(x).sum(1)
 
 
-@pytest.mark.filterwarnings("ignore::labeldp.errors.LostClassWarning")  # so few noisy labels can say nothing of a class
+# so few noisy labels can say nothing of a class
+@pytest.mark.filterwarnings("ignore::labeldp.errors.LostClassWarning")
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
 @pytest.mark.parametrize("columns", [1, 2, 40])
 def test_a_code_without_an_embedding_in_a_late_row_is_not_charged(tmp_path, kind, columns):
     ledger, X = ldp.Ledger(tmp_path / "ledger.db"), np.arange(N * columns).reshape(N, columns) % K
-    model = TorchClassifier(Codes(), recipe=Recipe(**QUICK), classes=range(K), dataset="d", ledger=ledger)
+    model = TorchClassifier(
+        Codes(), recipe=Recipe(**QUICK), classes=range(K), dataset="d", ledger=ledger
+    )
     wrong = X.copy()
     wrong[N - 7, -1] = K
     with pytest.raises(ldp.InvalidInput, match=r"index out of range in self.*Nothing was drawn"):
@@ -193,9 +281,13 @@ def test_a_code_without_an_embedding_in_a_late_row_is_not_charged(tmp_path, kind
 def test_a_pixel_of_another_scale_in_a_late_row_is_not_charged(tmp_path, bad):
     ledger, images = ldp.Ledger(tmp_path / "ledger.db"), np.full((N, 1, 8, 8), 0.5, np.float32)
     recipe = Recipe(**QUICK | {"epochs": 2}, consistency=Consistency())
-    model = TorchClassifier(lambda k: SmallConvNet(k), recipe=recipe, classes=range(K), dataset="d", ledger=ledger)
+    model = TorchClassifier(
+        lambda k: SmallConvNet(k), recipe=recipe, classes=range(K), dataset="d", ledger=ledger
+    )
     images[N - 7, 0, 3, 3] = bad
-    with pytest.raises(ldp.InvalidInput, match=r"images of 0\.\.1, got other values.*Nothing was charged"):
+    with pytest.raises(
+        ldp.InvalidInput, match=r"images of 0\.\.1, got other values.*Nothing was charged"
+    ):
         model.fit(images, np.arange(N) % K)
     assert ledger.spent("d", "label") == 0
 
@@ -214,7 +306,13 @@ def test_what_cannot_take_a_step_is_not_charged(tmp_path, name):
         X[-1] = given["late"]
         X = Rows(X)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    defaults = {"module": lambda k: Mlp(K, k, (8,)), "recipe": Recipe(**QUICK), "classes": range(K), "dataset": "d", "ledger": ledger}
+    defaults = {
+        "module": lambda k: Mlp(K, k, (8,)),
+        "recipe": Recipe(**QUICK),
+        "classes": range(K),
+        "dataset": "d",
+        "ledger": ledger,
+    }
     with pytest.raises(ldp.InvalidInput, match=words):
         TorchClassifier(**defaults | settings).fit(X, y)
     assert ledger.spent("d", "label") == 0
@@ -224,7 +322,14 @@ def test_every_stage_has_its_recipe_tried(tmp_path):
     X, y = problem()
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     recipes = [Recipe(**QUICK), Recipe(**QUICK, augment=augment.flip)]
-    settings = {"recipe": recipes, "n_stages": 2, "classes": range(K), "dataset": "d", "ledger": ledger, "law": "rr-with-prior"}
+    settings = {
+        "recipe": recipes,
+        "n_stages": 2,
+        "classes": range(K),
+        "dataset": "d",
+        "ledger": ledger,
+        "law": "rr-with-prior",
+    }
     model = TorchClassifier(nn.Linear(K, K), **settings)
     with pytest.raises(ldp.InvalidInput, match="batch of images"):
         model.fit(X, y)
@@ -233,12 +338,22 @@ def test_every_stage_has_its_recipe_tried(tmp_path):
 
 def draws_from_everywhere(images, generator):
     """An augmentation that uses every source of random numbers there is."""
-    return images + torch.rand(1) + np.random.random() + random.random() + torch.rand(1, generator=generator)
+    return (
+        images
+        + torch.rand(1)
+        + np.random.random()
+        + random.random()
+        + torch.rand(1, generator=generator)
+    )
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"loss": likelihood_loss, "augment": draws_from_everywhere}, {"loss": cross_entropy, "alpha": 1.0}, {"loss": debiased_loss}],
+    [
+        {"loss": likelihood_loss, "augment": draws_from_everywhere},
+        {"loss": cross_entropy, "alpha": 1.0},
+        {"loss": debiased_loss},
+    ],
     ids=named,
 )
 def test_a_step_that_is_tried_leaves_no_trace(fields):
@@ -249,14 +364,23 @@ def test_a_step_that_is_tried_leaves_no_trace(fields):
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     dry_run(net, few, (K,), [Recipe(**QUICK | fields)], torch.device("cpu"), rows=2)
     assert all(torch.equal(w, before[name]) for name, w in net.state_dict().items())
-    assert torch.equal(states[0], torch.get_rng_state()) and np.array_equal(states[1], np.random.get_state()[1])
+    assert torch.equal(states[0], torch.get_rng_state()) and np.array_equal(
+        states[1], np.random.get_state()[1]
+    )
     assert states[2] == random.getstate()
 
 
 def test_a_step_that_is_tried_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        dry_run(Mlp(K, K), torch.zeros(2, K), (K,), [Recipe(schedule=lambda t: 0.0)], torch.device("cpu"), rows=2)
+        dry_run(
+            Mlp(K, K),
+            torch.zeros(2, K),
+            (K,),
+            [Recipe(schedule=lambda t: 0.0)],
+            torch.device("cpu"),
+            rows=2,
+        )
 
 
 def test_the_smallest_batch_is_foreseen():
@@ -275,10 +399,14 @@ def test_a_step_on_one_row_shows_that_neighbours_need_a_linear_layer():
 def test_two_classes_train_for_fewer_epochs_where_no_recipe_is_given(n_classes, epochs):
     """A net and the command's MLP; a recipe of one's own is followed."""
     y = np.arange(60) % n_classes
-    noisy = ldp.NoisyLabels.from_labels(y, ldp.RandomizedResponse(n_classes, 2.0), classes=range(n_classes))
+    noisy = ldp.NoisyLabels.from_labels(
+        y, ldp.RandomizedResponse(n_classes, 2.0), classes=range(n_classes)
+    )
     X = np.eye(n_classes, dtype=np.float32)[y]
     net = TorchClassifier(lambda k: Mlp(n_classes, k, (4,)), random_state=0).fit(X, noisy)
-    own = TorchClassifier(lambda k: Mlp(n_classes, k, (4,)), recipe=Recipe(epochs=2), random_state=0).fit(X, noisy)
+    own = TorchClassifier(
+        lambda k: Mlp(n_classes, k, (4,)), recipe=Recipe(epochs=2), random_state=0
+    ).fit(X, noisy)
     assert len(net.history_[0]) == recipe_for("mlp", n_classes, None, None, None).epochs == epochs
     assert len(own.history_[0]) == 2 and recipe_for("mlp", n_classes, 7, None, None).epochs == 7
 
@@ -286,10 +414,28 @@ def test_two_classes_train_for_fewer_epochs_where_no_recipe_is_given(n_classes, 
 @pytest.mark.parametrize(
     ("axes", "kind", "words"),
     [
-        ((0, 1, 2, 3), "int64", r"Nothing was drawn\. Pass whole numbers as X.astype\('float32'\), or bytes of images as 'uint8'\.$"),
-        ((0, 2, 3, 1), "uint8", r"Nothing was drawn\. Move the channels of images to the front: X.transpose\(0, 3, 1, 2\), "),
+        (
+            (0, 1, 2, 3),
+            "int64",
+            (
+                r"Nothing was drawn\. Pass whole numbers as X.astype\('float32'\), or bytes of"
+                r" images as 'uint8'\.$"
+            ),
+        ),
+        (
+            (0, 2, 3, 1),
+            "uint8",
+            (
+                r"Nothing was drawn\. Move the channels of images to the front: X.transpose\(0, 3,"
+                r" 1, 2\), "
+            ),
+        ),
         ((0, 2, 3, 1), "int64", r"Pass whole numbers .*\. Move the channels"),
-        ((0, 2, 1, 3), "float32", r"Nothing was drawn\. Fit the net to the inputs, or reshape them\.$"),
+        (
+            (0, 2, 1, 3),
+            "float32",
+            r"Nothing was drawn\. Fit the net to the inputs, or reshape them\.$",
+        ),
     ],
 )
 def test_inputs_that_a_change_of_type_or_axes_would_mend_are_told_it(axes, kind, words):
@@ -333,7 +479,13 @@ class Heads(nn.Module):
 def test_a_net_that_returns_probabilities_is_warned_of_before_the_charge(module, classes, tmp_path):
     X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
     told = {"a": y % 2, "b": y} if isinstance(classes, ldp.LabelColumns) else y
-    model = TorchClassifier(module, classes=classes, recipe=Recipe(**QUICK), ledger=tmp_path / "ledger.db", dataset="rows")
+    model = TorchClassifier(
+        module,
+        classes=classes,
+        recipe=Recipe(**QUICK),
+        ledger=tmp_path / "ledger.db",
+        dataset="rows",
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="The net returns probabilities")
         with pytest.raises(ldp.errors.LabelDPWarning, match="Leave the last layer out"):
@@ -342,17 +494,32 @@ def test_a_net_that_returns_probabilities_is_warned_of_before_the_charge(module,
 
 
 @pytest.mark.parametrize(
-    "module", [ending(), ending(zero=True), ending(nn.Softmax(1), zero=True), ending(nn.LogSoftmax(1)), ending(nn.ReLU())]
+    "module",
+    [
+        ending(),
+        ending(zero=True),
+        ending(nn.Softmax(1), zero=True),
+        ending(nn.LogSoftmax(1)),
+        ending(nn.ReLU()),
+    ],
 )
 def test_a_net_that_returns_logits_is_not_warned_of(module):
     """Log-probabilities are logits, too: their softmax is the same."""
     X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
-    TorchClassifier(module, classes=range(K), recipe=Recipe(**QUICK), noise=ldp.SeededNoise(0)).fit(X, y)
+    TorchClassifier(module, classes=range(K), recipe=Recipe(**QUICK), noise=ldp.SeededNoise(0)).fit(
+        X, y
+    )
 
 
 def test_the_warning_of_probabilities_comes_once():
     X, y = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32), np.arange(N) % K
-    model = TorchClassifier(ending(nn.Softmax(1)), classes=range(K), recipe=Recipe(**QUICK), noise=ldp.SeededNoise(0), n_stages=2)
+    model = TorchClassifier(
+        ending(nn.Softmax(1)),
+        classes=range(K),
+        recipe=Recipe(**QUICK),
+        noise=ldp.SeededNoise(0),
+        n_stages=2,
+    )
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         model.fit(X, y)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One net with a head for each of several label columns: one charge, exact likelihoods that add up, stages by products of the heads."""
+"""One net with a head for each of several label columns: one charge, exact likelihoods that add up,
+stages by products of the heads."""
 
 import itertools
 from dataclasses import replace
@@ -55,7 +56,8 @@ def ledger(tmp_path):
     return ldp.Ledger(tmp_path / "ledger.db", budget=4.0)
 
 
-# Losses -------------------------------------------------------------------------------------------------------------------------------
+# Losses
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split", ["equal", "one", "joint"])
@@ -70,15 +72,22 @@ def test_the_loss_is_the_sum_of_the_exact_likelihoods_of_the_columns(split):
         likelihood = torch.from_numpy(labels[name].log_likelihood().astype(np.float64))
         wanted = wanted - torch.logsumexp(functional.log_softmax(head, dim=1) + likelihood, dim=1)
     torch.testing.assert_close(found, wanted)
-    gradient, exact = (torch.autograd.grad(each.sum(), logits, retain_graph=True)[0] for each in (found, wanted))
+    gradient, exact = (
+        torch.autograd.grad(each.sum(), logits, retain_graph=True)[0] for each in (found, wanted)
+    )
     torch.testing.assert_close(gradient, exact)
     if split == "one":  # a row says nothing to the head of the column that it was not asked about
         asked = torch.from_numpy(labels["clicked"].evidenced)
-        assert not gradient[~asked, :2].any() and gradient[asked, :2].any() and not gradient[asked, 2:].any()
+        assert (
+            not gradient[~asked, :2].any()
+            and gradient[asked, :2].any()
+            and not gradient[asked, 2:].any()
+        )
 
 
 def test_of_draws_apart_the_sum_over_columns_is_the_likelihood_of_the_combinations():
-    """Where no draw ties the columns, the two are one number up to a constant a row; of a joint draw they differ."""
+    """Where no draw ties the columns, the two are one number up to a constant a row; of a joint
+    draw they differ."""
     logits = torch.randn(N, 5, dtype=torch.float64)
     for split, equal in (("equal", True), ("one", True), ("joint", False)):
         labels = noisy(split)
@@ -92,16 +101,24 @@ def test_of_draws_apart_the_sum_over_columns_is_the_likelihood_of_the_combinatio
 
 
 def test_under_a_prior_the_loss_is_the_likelihood_of_the_combinations_by_products_of_the_heads():
-    labels = noisy("joint", "rr-with-prior", prior=COLUMNS.prior({"rating": RNG.dirichlet(np.ones(3), N)}))
+    labels = noisy(
+        "joint", "rr-with-prior", prior=COLUMNS.prior({"rating": RNG.dirichlet(np.ones(3), N)})
+    )
     evidence = column_evidence(labels)
     assert isinstance(evidence, Combined)
     logits = torch.randn(N, 5, dtype=torch.float64, requires_grad=True)
     found = likelihood_loss(logits, evidence, "none")
     heads = [torch.softmax(head, dim=1) for head in logits.split((2, 3), dim=1)]
     likelihood = torch.from_numpy(labels.likelihood().astype(np.float64))
-    total = sum(heads[0][:, a] * heads[1][:, b] * likelihood[:, 3 * a + b] for a, b in itertools.product(range(2), range(3)))
+    total = sum(
+        heads[0][:, a] * heads[1][:, b] * likelihood[:, 3 * a + b]
+        for a, b in itertools.product(range(2), range(3))
+    )
     torch.testing.assert_close(found, -total.log())
-    gradient, exact = (torch.autograd.grad(each.sum(), logits, retain_graph=True)[0] for each in (found, -total.log()))
+    gradient, exact = (
+        torch.autograd.grad(each.sum(), logits, retain_graph=True)[0]
+        for each in (found, -total.log())
+    )
     torch.testing.assert_close(gradient, exact)
 
 
@@ -112,7 +129,9 @@ def test_forms_of_several_columns_are_indexed_mixed_and_moved_like_others():
         part = evidence[rows].to("cpu")
         assert len(part) == 40 and part.fits(5) and not part.fits(6) and part.tensors
         mixed = mixup_loss(likelihood_loss, logits, part, part[partner], 0.25)
-        wanted = 0.25 * likelihood_loss(logits, part) + 0.75 * likelihood_loss(logits, part[partner])
+        wanted = 0.25 * likelihood_loss(logits, part) + 0.75 * likelihood_loss(
+            logits, part[partner]
+        )
         torch.testing.assert_close(mixed, wanted)
         with pytest.raises(InvalidInput, match="6 outputs"):
             likelihood_loss(torch.randn(40, 6), part)
@@ -122,10 +141,13 @@ def test_forms_of_several_columns_are_indexed_mixed_and_moved_like_others():
         column_evidence(noisy()["rating"])
 
 
-# The classifier -----------------------------------------------------------------------------------------------------------------------
+# The classifier
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("split", "law"), [(None, None), ("equal", None), ("one", None), ("joint", "auto")])
+@pytest.mark.parametrize(
+    ("split", "law"), [(None, None), ("equal", None), ("one", None), ("joint", "auto")]
+)
 def test_each_target_is_predicted_by_its_head(split, law):
     used = "auto" if split is None else COLUMNS.law(4.0, split, law)
     fitted = model(law=used, noise=ldp.SeededNoise(0), validation_fraction=0.2).fit(X, Y)
@@ -134,28 +156,46 @@ def test_each_target_is_predicted_by_its_head(split, law):
     assert [list(each) for each in fitted.classes_] == [["no", "yes"], [1, 2, 3]]
     for number, name in enumerate(COLUMNS.names):
         np.testing.assert_allclose(proba[number].sum(axis=1), 1.0, atol=1e-6)
-        np.testing.assert_array_equal(predicted[:, number], fitted.classes_[number][proba[number].argmax(axis=1)])
+        np.testing.assert_array_equal(
+            predicted[:, number], fitted.classes_[number][proba[number].argmax(axis=1)]
+        )
         right = (predicted[:, number] == Y[name]).mean()
         assert right > 0.75  # 0.5 is the share of the commonest class
         estimate = fitted.estimated_accuracy_[number]
         assert estimate is None or estimate.low - 0.1 < right < estimate.high + 0.1
     assert any(each is not None for each in fitted.estimated_accuracy_)
-    assert fitted.score(X, Y) == (predicted == np.column_stack([column.astype(object) for column in Y.values()])).all(axis=1).mean()
+    assert (
+        fitted.score(X, Y)
+        == (predicted == np.column_stack([column.astype(object) for column in Y.values()]))
+        .all(axis=1)
+        .mean()
+    )
     with pytest.raises(InvalidInput, match="one column"):
         fitted.score(X, fitted.noisy_labels_)
     assert sum(len(weights) for weights in (list(fitted.module_.parameters())[-1],)) == 5
 
 
 def test_two_stages_draw_the_combinations_by_the_product_of_the_heads():
-    fitted = model(epsilon=1.0, n_stages=2, law=COLUMNS.law(1.0, "joint", "auto"), noise=ldp.SeededNoise(0)).fit(X, Y)
-    assert [(stage.name, stage.law.name) for stage in fitted.stages_] == [("stage-1", "auto"), ("stage-2", "auto")]
+    fitted = model(
+        epsilon=1.0, n_stages=2, law=COLUMNS.law(1.0, "joint", "auto"), noise=ldp.SeededNoise(0)
+    ).fit(X, Y)
+    assert [(stage.name, stage.law.name) for stage in fitted.stages_] == [
+        ("stage-1", "auto"),
+        ("stage-2", "auto"),
+    ]
     assert fitted.score(X, Y) > 0.35  # a quarter is the share of the commonest combination
     second = next(block for block in fitted.noisy_labels_.blocks if block.stage == "stage-2")
-    assert not all(np.array_equal(values, np.broadcast_to(values[:1], values.shape)) for values in second.side.values())
-    apart = model(n_stages=2, law=COLUMNS.law(4.0, "equal", "auto"), noise=ldp.SeededNoise(0)).fit(X, Y)
+    assert not all(
+        np.array_equal(values, np.broadcast_to(values[:1], values.shape))
+        for values in second.side.values()
+    )
+    apart = model(n_stages=2, law=COLUMNS.law(4.0, "equal", "auto"), noise=ldp.SeededNoise(0)).fit(
+        X, Y
+    )
     assert len(apart.stages_) == 2 and apart.score(X, Y) > 0.5
     small = model(epsilon=0.5, n_stages=2, noise=ldp.SeededNoise(0)).fit(X, Y)
-    assert [stage.law.name for stage in small.stages_] == ["one-column", "one-column"]  # the rule of one stage
+    # the rule of one stage
+    assert [stage.law.name for stage in small.stages_] == ["one-column", "one-column"]
     flags = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
     assert (
         len(
@@ -165,13 +205,23 @@ def test_two_stages_draw_the_combinations_by_the_product_of_the_heads():
         )
         == 1
     )
-    assert len(model(n_stages=2, law=COLUMNS.law(4.0, "one"), noise=ldp.SeededNoise(0)).fit(X, Y).stages_) == 1  # it reads no prior
+    # it reads no prior
+    assert (
+        len(
+            model(n_stages=2, law=COLUMNS.law(4.0, "one"), noise=ldp.SeededNoise(0))
+            .fit(X, Y)
+            .stages_
+        )
+        == 1
+    )
 
 
 def test_a_public_prior_is_taken_by_column():
     weights = np.where((X[:, 0] > 0)[:, None], [0.2, 0.8], [0.8, 0.2])
     by_name = model(prior={"clicked": weights}, noise=ldp.SeededNoise(0)).fit(X, Y)
-    whole = model(prior=COLUMNS.prior({"clicked": weights})(np.arange(N)), noise=ldp.SeededNoise(0)).fit(X, Y)
+    whole = model(
+        prior=COLUMNS.prior({"clicked": weights})(np.arange(N)), noise=ldp.SeededNoise(0)
+    ).fit(X, Y)
     np.testing.assert_array_equal(by_name.predict(X), whole.predict(X))
     assert by_name.score(X, Y) > 0.5
 
@@ -179,21 +229,30 @@ def test_a_public_prior_is_taken_by_column():
 def test_the_ledger_has_one_charge_and_noisy_labels_cost_nothing(ledger):
     given = {"epsilon": 2.0, "ledger": ledger, "dataset": "d"}
     first = model(**given).fit(X, Y)
-    assert (ledger.spent("d", "clicked"), ledger.spent("d", "rating"), ledger.spent("d", COLUMNS.names)) == (2.0, 2.0, 2.0)
+    assert (
+        ledger.spent("d", "clicked"),
+        ledger.spent("d", "rating"),
+        ledger.spent("d", COLUMNS.names),
+    ) == (2.0, 2.0, 2.0)
     assert len(ledger.runs()) == 1 and ledger.verify() == []
     assert first.privacy_ == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
     with pytest.warns(RepeatWarning):
-        again = model(**given).fit(X, np.column_stack([Y[name].astype(object) for name in COLUMNS.names]))
+        again = model(**given).fit(
+            X, np.column_stack([Y[name].astype(object) for name in COLUMNS.names])
+        )
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
     other = model(ledger=ledger, classes=None, validation_fraction=0.1).fit(X, first.noisy_labels_)
     assert other.privacy_.evidence == "proven" and other.predict(X).shape == (N, 2)
     assert ledger.spent("d", "rating") == 2.0
-    alone = model(classes=None).fit(X, first.noisy_labels_["rating"])  # a net of one column, of the same labels
+    # a net of one column, of the same labels
+    alone = model(classes=None).fit(X, first.noisy_labels_["rating"])
     assert alone.predict(X).shape == (N,)
 
 
 def test_units_share_the_bill(ledger):
-    fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(X, Y, unit=np.arange(N) // 3)
+    fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(
+        X, Y, unit=np.arange(N) // 3
+    )
     assert fitted.privacy_.epsilon == 2.0 and fitted.noisy_labels_.left_out == N // 3
 
 
@@ -209,7 +268,12 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
             raise Stopped
 
     seen = []
-    given = {"n_stages": stages, "ledger": ldp.Ledger(tmp_path / "ledger.db"), "dataset": "d", "folder": tmp_path / "fit"}
+    given = {
+        "n_stages": stages,
+        "ledger": ldp.Ledger(tmp_path / "ledger.db"),
+        "dataset": "d",
+        "folder": tmp_path / "fit",
+    }
     given["recipe"] = replace(RECIPE, epochs=12 // stages)
     with pytest.raises(Stopped):
         model(**given, progress=stop).fit(X, Y)
@@ -238,17 +302,29 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_folder(stages, tmp_path):
         ({"prior": np.ones((N, 5))}, Y, "prior of shape"),
         ({"prior": {"cliked": np.ones((N, 2))}}, Y, "'clicked'"),
         ({"prior": {"clicked": np.ones((N, 3))}}, Y, "column 'clicked'"),
-        ({"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")}, Y, "does not read it"),
+        (
+            {"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")},
+            Y,
+            "does not read it",
+        ),
         ({"prior": ldp.learn.ClusterPrior()}, Y, "prior of weights"),
         ({}, Y["clicked"], "2 columns"),
         ({}, {name: column[:-1] for name, column in Y.items()}, "inconsistent"),
         ({}, {"clicked": Y["clicked"]}, "'rating'"),
-        ({}, Y | {"rating": np.where(np.arange(N) == 3, 7, Y["rating"])}, "Column 'rating'.*some label is not"),
+        (
+            {},
+            Y | {"rating": np.where(np.arange(N) == 3, 7, Y["rating"])},
+            "Column 'rating'.*some label is not",
+        ),
         ({}, Y | {"rating": np.where(np.arange(N) == 3, np.nan, Y["rating"])}, "Column 'rating'"),
         ({"column": "clicked"}, Y, "under their own names"),
         ({"class_prior": [0.5, 0.5]}, Y, "mapping of label columns"),
         ({"class_prior": {"rating": [0.5, 0.5]}}, Y, "3 rates above 0"),
-        ({"classes": None}, np.column_stack([column.astype(object) for column in Y.values()]), "classes=labeldp.LabelColumns"),
+        (
+            {"classes": None},
+            np.column_stack([column.astype(object) for column in Y.values()]),
+            "classes=labeldp.LabelColumns",
+        ),
     ],
 )
 def test_faults_are_found_before_the_charge(ledger, changes, y, said):
@@ -261,7 +337,12 @@ def test_faults_are_found_before_the_charge(ledger, changes, y, said):
 def test_known_rates_hold_the_heads_that_they_are_given_for(ensemble, tmp_path):
     rates = [0.2, 0.7, 0.1]
     module = (lambda k: Ensemble([net(k), net(k)], sizes=(2, 3))) if ensemble else net
-    given = {"module": module, "noise": ldp.SeededNoise(0), "n_stages": 2, "law": COLUMNS.law(4.0, "joint", "auto")}
+    given = {
+        "module": module,
+        "noise": ldp.SeededNoise(0),
+        "n_stages": 2,
+        "law": COLUMNS.law(4.0, "joint", "auto"),
+    }
     free = model(**given).fit(X, Y)
     held = model(**given, class_prior={"rating": rates}, folder=tmp_path / "fit").fit(X, Y)
     heads = held.module_.nets if ensemble else [held.module_]

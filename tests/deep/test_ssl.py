@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning without labels: losses to the digit, features that are better than pixels, clusters that are found, and seeds that decide."""
+"""Learning without labels: losses to the digit, features that are better than pixels, clusters that
+are found, and seeds that decide."""
 
 import copy
 import inspect
@@ -45,7 +46,13 @@ def k_means_purity(features, labels, n_clusters=10):
 
 def net(seed=0, width=24):
     torch.manual_seed(seed)
-    layers = [nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, width, 3, padding=1), nn.BatchNorm2d(width)]
+    layers = [
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, width, 3, padding=1),
+        nn.BatchNorm2d(width),
+    ]
     return nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveMaxPool2d(2), nn.Flatten())
 
 
@@ -65,7 +72,8 @@ def mlp(seed=0):
     return nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8))
 
 
-# Losses -------------------------------------------------------------------------------------------------------------------------------
+# Losses
+# --------------------------------------------------------------------------------------------------
 
 
 def rows(*shape, seed=0):
@@ -86,7 +94,8 @@ def test_nt_xent_is_the_equation():
 
 def test_nt_xent_by_hand():
     z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    assert value(nt_xent(z, 1.0)) == pytest.approx(math.log(math.e + 2) - 1)  # the partner, and two others at right angles
+    # the partner, and two others at right angles
+    assert value(nt_xent(z, 1.0)) == pytest.approx(math.log(math.e + 2) - 1)
     assert value(nt_xent(z[[0, 2]], 1.0)) == 0.0  # nobody else in the batch
 
 
@@ -111,7 +120,9 @@ def test_scan_loss_is_the_equation():
     expected = -np.log(together).mean() + 2.0 * (mean * np.log(mean)).sum()
     assert value(scan_loss(logits, 2.0)) == pytest.approx(expected, rel=1e-12)
     assert torch.autograd.gradcheck(partial(scan_loss, entropy_weight=2.0), (logits,))
-    assert torch.isfinite(scan_loss(torch.tensor([[500.0, 0.0], [0.0, 500.0], [500.0, 0.0], [0.0, 500.0]])))
+    assert torch.isfinite(
+        scan_loss(torch.tensor([[500.0, 0.0], [0.0, 500.0], [500.0, 0.0], [0.0, 500.0]]))
+    )
 
 
 def test_self_labels_count_where_they_are_sure_and_clusters_weigh_the_same():
@@ -135,19 +146,28 @@ def test_half_precision_is_counted_in_full():
 
 @pytest.mark.parametrize("loss", [nt_xent, scan_loss, self_label_loss, lambda z: byol_loss(z, z)])
 def test_losses_refuse_what_has_no_two_halves(loss):
-    for bad in (torch.zeros(3, 2), torch.zeros(0, 2), torch.zeros(4), torch.zeros(4, 2, dtype=torch.int64), "views"):
+    for bad in (
+        torch.zeros(3, 2),
+        torch.zeros(0, 2),
+        torch.zeros(4),
+        torch.zeros(4, 2, dtype=torch.int64),
+        "views",
+    ):
         with pytest.raises(InvalidInput, match="both halves"):
             loss(bad)
 
 
-# What is learned ----------------------------------------------------------------------------------------------------------------------
+# What is learned
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def moved_digits():
     """Digits, each somewhere on a larger canvas: pixels say little of which digit it is."""
     X, y = load_digits(return_X_y=True)
-    images = torch.nn.functional.pad(torch.from_numpy(X.reshape(-1, 1, 8, 8) / 16).float(), (2, 2, 2, 2))
+    images = torch.nn.functional.pad(
+        torch.from_numpy(X.reshape(-1, 1, 8, 8) / 16).float(), (2, 2, 2, 2)
+    )
     return augment.shift(images, generator(5), pixels=2)[:500], y[:500]
 
 
@@ -155,8 +175,13 @@ def moved(x, draw):
     return augment.colour_jitter(augment.shift(x, draw, pixels=2), draw)
 
 
-LEARN = Recipe(epochs=10, batch_size=64, schedule=ssl.SIMCLR.schedule, clip=math.inf, optimizer="sgd")
-METHODS = {"simclr": (partial(ssl.simclr, temperature=0.2), 0.1), "byol": (partial(ssl.byol, decay=0.9), 0.3)}
+LEARN = Recipe(
+    epochs=10, batch_size=64, schedule=ssl.SIMCLR.schedule, clip=math.inf, optimizer="sgd"
+)
+METHODS = {
+    "simclr": (partial(ssl.simclr, temperature=0.2), 0.1),
+    "byol": (partial(ssl.byol, decay=0.9), 0.3),
+}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -166,7 +191,9 @@ def test_features_are_better_than_pixels_and_than_those_of_the_untrained_net(nam
     before = k_means_purity(Embedder(copy.deepcopy(module).eval())(X), y)
     method, rate = METHODS[name]
     recipe = replace(LEARN, rate=rate, augment=moved)
-    trained = method(module, X, recipe, generator=generator(), progress=lambda epoch: losses.append(epoch.loss))
+    trained = method(
+        module, X, recipe, generator=generator(), progress=lambda epoch: losses.append(epoch.loss)
+    )
     after, pixels = k_means_purity(Embedder(trained)(X), y), k_means_purity(X.flatten(1).numpy(), y)
     print(name, round(pixels, 3), round(before, 3), round(after, 3), losses[0], losses[-1])
     assert trained is module and not trained.training
@@ -177,23 +204,41 @@ def test_features_are_better_than_pixels_and_than_those_of_the_untrained_net(nam
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_scan_finds_clusters_and_gives_their_probabilities(precision):
     X, y = blobs()
-    recipe = Recipe(epochs=20, batch_size=100, rate=0.05, augment=jitter_rows, precision=precision, optimizer="sgd")
-    found = ssl.scan(mlp(), X, 4, ssl.ScanSettings(recipe, 10, self_label=replace(recipe, epochs=3)), generator=generator())
+    recipe = Recipe(
+        epochs=20,
+        batch_size=100,
+        rate=0.05,
+        augment=jitter_rows,
+        precision=precision,
+        optimizer="sgd",
+    )
+    found = ssl.scan(
+        mlp(),
+        X,
+        4,
+        ssl.ScanSettings(recipe, 10, self_label=replace(recipe, epochs=3)),
+        generator=generator(),
+    )
     p = predict(found, X, precision=precision)
     assert p.shape == (400, 4) and not found.training
     torch.testing.assert_close(p.sum(1), torch.ones(400))
     assert purity(p.argmax(1).numpy(), y) > 0.97
     assert len(np.unique(p.argmax(1))) == 4
-    assert k_means_purity(Embedder(found, precision=precision)(X), y, 4) > 0.97  # as an embedder, its clusters are those of k-means
+    # as an embedder, its clusters are those of k-means
+    assert k_means_purity(Embedder(found, precision=precision)(X), y, 4) > 0.97
 
 
 def test_neighbours_are_the_nearest_others():
     angles = torch.tensor([0.0, 0.1, 0.3, 3.0, 3.2])
-    features = torch.stack((angles.cos(), angles.sin()), 1) * torch.tensor([1.0, 5.0, 0.1, 2.0, 1.0])[:, None]
+    features = (
+        torch.stack((angles.cos(), angles.sin()), 1)
+        * torch.tensor([1.0, 5.0, 0.1, 2.0, 1.0])[:, None]
+    )
     assert ssl.nearest_rows(features, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2]]
 
 
-# What is given to the net -------------------------------------------------------------------------------------------------------------
+# What is given to the net
+# --------------------------------------------------------------------------------------------------
 
 
 class Watches(nn.Module):
@@ -218,10 +263,14 @@ def test_two_views_of_each_image_are_trained_on_and_they_differ():
         assert batch.shape == (40, 1, 6, 6) and batch.min() >= 0 and batch.max() <= 1
         assert ((batch[:20] - batch[20:]).abs().amax((1, 2, 3)) > 1e-3).all()
     module = Watches()
-    ssl.simclr(module, X, replace(QUICK, epochs=1, augment=lambda x, draw: x), generator=generator())
+    ssl.simclr(
+        module, X, replace(QUICK, epochs=1, augment=lambda x, draw: x), generator=generator()
+    )
     (batch,) = module.seen
     assert torch.equal(batch[:20], batch[20:])
-    assert {tuple(each.flatten().tolist()) for each in batch} == {tuple(each.flatten().tolist()) for each in X}
+    assert {tuple(each.flatten().tolist()) for each in batch} == {
+        tuple(each.flatten().tolist()) for each in X
+    }
 
 
 def test_a_row_comes_with_one_of_its_neighbours():
@@ -256,7 +305,11 @@ def test_seeds_decide_and_the_global_generator_is_left_alone(name):
         module = mlp()
         state = torch.get_rng_state()
         settings = ssl.ScanSettings(recipe, n_neighbours=5, self_label=recipe)
-        run = partial(ssl.scan, n_clusters=3, settings=settings) if name == "scan" else partial(getattr(ssl, name), recipe=recipe)
+        run = (
+            partial(ssl.scan, n_clusters=3, settings=settings)
+            if name == "scan"
+            else partial(getattr(ssl, name), recipe=recipe)
+        )
         made.append(predict(run(module, X, generator=generator(seed)), X))
         assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
@@ -266,7 +319,9 @@ def test_an_average_is_given_back_where_the_recipe_asks_for_one():
     X, _ = blobs(60)
     for method in (ssl.simclr, ssl.byol):
         module = mlp()
-        found = method(module, X, replace(QUICK, augment=jitter_rows, average=0.9), generator=generator())
+        found = method(
+            module, X, replace(QUICK, augment=jitter_rows, average=0.9), generator=generator()
+        )
         assert found is not module and predict(found, X).shape == (60, 8)
         assert all(each.requires_grad for each in found.parameters())
 
@@ -289,20 +344,56 @@ X = torch.rand(8, 1, 4, 4)
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
 BAD = {
     "one image": (lambda: ssl.simclr(FLAT, X[:1], QUICK, generator=generator()), "at least two"),
-    "no weights": (lambda: ssl.byol(nn.Flatten(), X, QUICK, generator=generator()), "weights to train"),
-    "maps": (lambda: ssl.simclr(nn.Conv2d(1, 2, 2), X, QUICK, generator=generator()), r"got shape \(2, 2, 3, 3\)"),
-    "no rule for views": (lambda: ssl.simclr(mlp(), blobs(8)[0], QUICK, generator=generator()), r"augment="),
-    "mixup": (lambda: ssl.simclr(FLAT, X, replace(QUICK, alpha=1.0), generator=generator()), "without mixup"),
-    "loss": (lambda: ssl.simclr(FLAT, X, replace(QUICK, loss=nt_xent), generator=generator()), "without a loss"),
-    "temperature": (lambda: ssl.simclr(FLAT, X, QUICK, generator=generator(), temperature=0.0), "0 < temperature"),
+    "no weights": (
+        lambda: ssl.byol(nn.Flatten(), X, QUICK, generator=generator()),
+        "weights to train",
+    ),
+    "maps": (
+        lambda: ssl.simclr(nn.Conv2d(1, 2, 2), X, QUICK, generator=generator()),
+        r"got shape \(2, 2, 3, 3\)",
+    ),
+    "no rule for views": (
+        lambda: ssl.simclr(mlp(), blobs(8)[0], QUICK, generator=generator()),
+        r"augment=",
+    ),
+    "mixup": (
+        lambda: ssl.simclr(FLAT, X, replace(QUICK, alpha=1.0), generator=generator()),
+        "without mixup",
+    ),
+    "loss": (
+        lambda: ssl.simclr(FLAT, X, replace(QUICK, loss=nt_xent), generator=generator()),
+        "without a loss",
+    ),
+    "temperature": (
+        lambda: ssl.simclr(FLAT, X, QUICK, generator=generator(), temperature=0.0),
+        "0 < temperature",
+    ),
     "decay": (lambda: ssl.byol(FLAT, X, QUICK, generator=generator(), decay=1.0), "decay"),
-    "one cluster": (lambda: ssl.scan(FLAT, X, 1, ssl.ScanSettings(QUICK), generator=generator()), "n_clusters >= 2"),
-    "too many clusters": (lambda: ssl.scan(FLAT, X, 9, ssl.ScanSettings(QUICK), generator=generator()), "<= 8"),
-    "too many neighbours": (lambda: ssl.scan(FLAT, X, 2, ssl.ScanSettings(QUICK, 8), generator=generator()), "n_neighbours"),
-    "integers": (lambda: ssl.simclr(FLAT, (255 * X).long(), QUICK, generator=generator()), r"bytes \(uint8\).*got torch.int64"),
-    "bytes as floats": (lambda: ssl.byol(FLAT, 255 * X, QUICK, generator=generator()), "images of 0..1"),
+    "one cluster": (
+        lambda: ssl.scan(FLAT, X, 1, ssl.ScanSettings(QUICK), generator=generator()),
+        "n_clusters >= 2",
+    ),
+    "too many clusters": (
+        lambda: ssl.scan(FLAT, X, 9, ssl.ScanSettings(QUICK), generator=generator()),
+        "<= 8",
+    ),
+    "too many neighbours": (
+        lambda: ssl.scan(FLAT, X, 2, ssl.ScanSettings(QUICK, 8), generator=generator()),
+        "n_neighbours",
+    ),
+    "integers": (
+        lambda: ssl.simclr(FLAT, (255 * X).long(), QUICK, generator=generator()),
+        r"bytes \(uint8\).*got torch.int64",
+    ),
+    "bytes as floats": (
+        lambda: ssl.byol(FLAT, 255 * X, QUICK, generator=generator()),
+        "images of 0..1",
+    ),
     "a seed": (lambda: ssl.simclr(FLAT, X, QUICK, generator=0), "torch.Generator, got int"),
-    "a seed for clusters": (lambda: ssl.scan(FLAT, X, 2, ssl.ScanSettings(QUICK), generator=0), "torch.Generator, got int"),
+    "a seed for clusters": (
+        lambda: ssl.scan(FLAT, X, 2, ssl.ScanSettings(QUICK), generator=0),
+        "torch.Generator, got int",
+    ),
     "NaN": (lambda: ssl.simclr(FLAT, X * math.nan, QUICK, generator=generator()), "images of 0..1"),
 }
 

@@ -19,7 +19,10 @@ from labeldp.deep._losses import Form
 from labeldp.deep.models import Mlp
 
 K, N = 4, 900
-STILL = Recipe(epochs=1, batch_size=128, rate=1e-12, weight_decay=0.0, precision="float32", optimizer="sgd")  # leaves weights as they are
+# leaves weights as they are
+STILL = Recipe(
+    epochs=1, batch_size=128, rate=1e-12, weight_decay=0.0, precision="float32", optimizer="sgd"
+)
 QUICK = Recipe(epochs=6, batch_size=64, rate=0.05, precision="float32", optimizer="sgd")
 
 
@@ -38,12 +41,20 @@ def seeded_net(k=K):
 
 
 def classifier(**settings):
-    defaults = {"n_stages": 2, "recipe": QUICK, "epsilon": 2.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
+    defaults = {
+        "n_stages": 2,
+        "recipe": QUICK,
+        "epsilon": 2.0,
+        "classes": range(K),
+        "noise": ldp.SeededNoise(0),
+        "random_state": 0,
+    }
     return TorchClassifier(**{"module": seeded_net} | defaults | settings)
 
 
 def trainings(monkeypatch):
-    """What each stage's training is given: first weights, number of rows, target, and how the held-out rows are scored."""
+    """What each stage's training is given: first weights, number of rows, target, and how the
+    held-out rows are scored."""
     seen = []
     learn = stages.Trainer.learn
 
@@ -101,26 +112,37 @@ def test_weights_that_were_frozen_stay_frozen(data):
     net = seeded_net()
     for weight in list(net.parameters())[:2]:
         weight.requires_grad_(False)
-    model = classifier(module=net, recipe=Recipe(1, 128, 0.05, average=0.9, weight_decay=0.0, precision="float32", optimizer="sgd")).fit(
-        *data
-    )
-    assert [w.requires_grad for w in model.module_.parameters()] == [w.requires_grad for w in net.parameters()]
+    model = classifier(
+        module=net,
+        recipe=Recipe(
+            1, 128, 0.05, average=0.9, weight_decay=0.0, precision="float32", optimizer="sgd"
+        ),
+    ).fit(*data)
+    assert [w.requires_grad for w in model.module_.parameters()] == [
+        w.requires_grad for w in net.parameters()
+    ]
 
 
 def test_each_stage_has_its_recipe(data, monkeypatch):
     seen = trainings(monkeypatch)
-    one, two = Recipe(1, 128, loss=cross_entropy, precision="float32"), Recipe(3, 64, loss=posterior_loss, alpha=1.0, precision="float32")
+    one, two = (
+        Recipe(1, 128, loss=cross_entropy, precision="float32"),
+        Recipe(3, 64, loss=posterior_loss, alpha=1.0, precision="float32"),
+    )
     model = classifier(recipe=(one, two)).fit(*data)
     assert [len(each) for each in model.history_] == [1, 3]
     hard, soft = seen[0][2], seen[1][2]
     assert hard.dtype == torch.int64 and isinstance(soft, Form)
-    only = classifier(recipe=(one, two), law="subset").fit(*data)  # a prior could not help: one stage, and its recipe
+    # a prior could not help: one stage, and its recipe
+    only = classifier(recipe=(one, two), law="subset").fit(*data)
     assert [len(each) for each in only.history_] == [1]
 
 
 def test_targets_are_those_of_the_loss(data):
     noisy = ldp.privatize(data[1], ldp.RandomizedResponse(K, 1.0), noise=ldp.SeededNoise(0))
-    assert torch.equal(stages.targets_of(noisy, Recipe(loss=cross_entropy)), torch.from_numpy(noisy.hard_codes()))
+    assert torch.equal(
+        stages.targets_of(noisy, Recipe(loss=cross_entropy)), torch.from_numpy(noisy.hard_codes())
+    )
     weights = stages.targets_of(noisy, Recipe(loss=debiased_loss)).expand(K)
     losses = np.random.default_rng(0).random((N, K))
     assert np.allclose((weights.numpy() * losses).sum(axis=1), noisy.debias(losses), atol=1e-4)
@@ -131,19 +153,27 @@ def test_targets_are_those_of_the_loss(data):
     assert isinstance(stages.targets_of(noisy, Recipe(loss=hard)), Form)
     hard.takes_labels = True
     for loss in (hard, partial(hard, reduction="sum")):
-        assert torch.equal(stages.targets_of(noisy, Recipe(loss=loss)), torch.from_numpy(noisy.hard_codes()))
+        assert torch.equal(
+            stages.targets_of(noisy, Recipe(loss=loss)), torch.from_numpy(noisy.hard_codes())
+        )
     own = stages.targets_of(noisy, Recipe(loss=lambda logits, target, **_: logits.sum()))
     assert np.array_equal(own.expand(K).numpy(), noisy.log_likelihood())
 
 
 def side_of(model):
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "stage-2"]
-    return np.concatenate([values.reshape(len(block.rows), -1) for values in block.side.values()], axis=1)
+    return np.concatenate(
+        [values.reshape(len(block.rows), -1) for values in block.side.values()], axis=1
+    )
 
 
 def test_the_temperature_sharpens_or_flattens_the_prior(data):
-    flat, plain, sharp = (side_of(classifier(law="rr-with-prior", prior_temperature=t).fit(*data)) for t in (1e9, 1.0, 1e-9))
-    assert len(np.unique(flat, axis=0)) == 1  # no class is likelier than another: all are candidates, in every row
+    flat, plain, sharp = (
+        side_of(classifier(law="rr-with-prior", prior_temperature=t).fit(*data))
+        for t in (1e9, 1.0, 1e-9)
+    )
+    # no class is likelier than another: all are candidates, in every row
+    assert len(np.unique(flat, axis=0)) == 1
     assert len(np.unique(plain, axis=0)) > 1
     assert len(np.unique(sharp, axis=0)) == K  # one candidate, the likeliest
 
@@ -151,7 +181,11 @@ def test_the_temperature_sharpens_or_flattens_the_prior(data):
 def test_the_prior_is_the_model_so_far(data, monkeypatch):
     asked = []
     prior_of = stages.Trainer.prior_of
-    monkeypatch.setattr(stages.Trainer, "prior_of", lambda self, model, rows: asked.append((model, rows)) or prior_of(self, model, rows))
+    monkeypatch.setattr(
+        stages.Trainer,
+        "prior_of",
+        lambda self, model, rows: asked.append((model, rows)) or prior_of(self, model, rows),
+    )
     seen = trainings(monkeypatch)
     classifier(n_stages=3).fit(*data)
     assert [model.number for model, _ in asked] == [1, 2]
@@ -160,12 +194,16 @@ def test_the_prior_is_the_model_so_far(data, monkeypatch):
 
 
 def test_a_given_prior_is_mixed_into_later_stages_by_its_weight(data):
-    """With one class each the candidates of the second stage show whose prior it was: the model's, or the one given."""
+    """With one class each the candidates of the second stage show whose prior it was: the model's,
+    or the one given."""
     X, y = data
     given = np.full((len(y), K), 0.1)
     given[:, 1] = 1.0
     given[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
-    sides = {w: side_of(classifier(law="rr-with-prior", prior=given, prior_weight=w).fit(X, y)) for w in (0.5, 1.0)}
+    sides = {
+        w: side_of(classifier(law="rr-with-prior", prior=given, prior_weight=w).fit(X, y))
+        for w in (0.5, 1.0)
+    }
     assert len(np.unique(sides[1.0], axis=0)) == 2  # class 1 alone, or all of them
     assert len(np.unique(sides[0.5], axis=0)) > 2
 
@@ -183,25 +221,49 @@ def test_a_public_prior_serves_the_first_stage(data):
     wrong = np.eye(K)[(y + 1) % K] + 1e-9
     wrong[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
     told = classifier(prior=wrong, law="rr-with-prior", recipe=STILL).fit(X, y).noisy_labels_
-    called = classifier(prior=lambda x: wrong[: len(x)], law="rr-with-prior", recipe=STILL).fit(X, y).noisy_labels_
+    called = (
+        classifier(prior=lambda x: wrong[: len(x)], law="rr-with-prior", recipe=STILL)
+        .fit(X, y)
+        .noisy_labels_
+    )
     assert np.array_equal(told.likelihood(), called.likelihood())
     (first,) = [block for block in told.blocks if block.stage == "stage-1"]
     sure = first.rows >= 200
-    assert np.array_equal(first.outputs[sure], (y[first.rows[sure]] + 1) % K)  # one candidate, which the prior is sure of
+    # one candidate, which the prior is sure of
+    assert np.array_equal(first.outputs[sure], (y[first.rows[sure]] + 1) % K)
 
 
 @pytest.mark.parametrize(("n_stages", "epsilon"), [(1, 0.5), (2, 0.5), (1, 1.0)])
 def test_correct_class_frequencies_do_not_hurt(n_stages, epsilon):
-    """Mean of three draws, whose accuracies spread by about four points; a split by the sorted prior lost forty."""
+    """Mean of three draws, whose accuracies spread by about four points; a split by the sorted
+    prior lost forty."""
     k, n, rng = 10, 6000, np.random.default_rng(0)
     p = 1 / np.arange(1.0, k + 1)
     centers, y = 2.0 * rng.normal(size=(k, 8)), rng.choice(k, 2 * n, p=p / p.sum())
     X = (centers[y] + 0.7 * rng.normal(size=(2 * n, 8))).astype(np.float32)
     found = []
     for prior in (None, np.tile(p, (n, 1))):
-        settings = {"epsilon": epsilon, "classes": range(k), "n_stages": n_stages, "prior": prior, "random_state": 0}
-        made = partial(TorchClassifier, lambda k: Mlp(8, k, (32,)), recipe=Recipe(epochs=6, precision="float32"), **settings)
-        found.append(np.mean([made(noise=ldp.SeededNoise(seed)).fit(X[:n], y[:n]).score(X[n:], y[n:]) for seed in range(3)]))
+        settings = {
+            "epsilon": epsilon,
+            "classes": range(k),
+            "n_stages": n_stages,
+            "prior": prior,
+            "random_state": 0,
+        }
+        made = partial(
+            TorchClassifier,
+            lambda k: Mlp(8, k, (32,)),
+            recipe=Recipe(epochs=6, precision="float32"),
+            **settings,
+        )
+        found.append(
+            np.mean(
+                [
+                    made(noise=ldp.SeededNoise(seed)).fit(X[:n], y[:n]).score(X[n:], y[n:])
+                    for seed in range(3)
+                ]
+            )
+        )
     assert found[1] >= found[0] - 0.1, found
 
 
@@ -210,7 +272,12 @@ def test_the_filter_leaves_out_what_the_model_does_not_believe(data, monkeypatch
     model = classifier(law="rr-with-prior", top_k_filter=1, epsilon=1.0).fit(*data)
     drawn = [stage.n_rows for stage in model.stages_]
     assert len(seen[0][1]) == drawn[0]
-    latest = {row for block in model.noisy_labels_.blocks if block.stage == "stage-2" for row in block.rows}
+    latest = {
+        row
+        for block in model.noisy_labels_.blocks
+        if block.stage == "stage-2"
+        for row in block.rows
+    }
     assert latest < set(seen[1][1]) and 0.6 * sum(drawn) < len(seen[1][1]) < 0.9 * sum(drawn)
     all_rows = classifier(law="rr-with-prior", top_k_filter=K, epsilon=1.0).fit(*data)
     assert len(seen[3][1]) == sum(stage.n_rows for stage in all_rows.stages_)
@@ -257,9 +324,11 @@ TWO_PROCESSES = """
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=600)
     X = (3 * np.eye(4)[y] + rng.normal(size=(600, 4))).astype(np.float32)
-    settings = {"classes": range(4), "dataset": "two", "ledger": ldp.Ledger(f"{place}/ledger.db"), "folder": f"{place}/fit"}
+    ledger = ldp.Ledger(f"{place}/ledger.db")
+    settings = {"classes": range(4), "dataset": "two", "ledger": ledger, "folder": f"{place}/fit"}
     settings["device"] = device
-    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=Recipe(epochs=1, precision="float32"), **settings)
+    recipe = Recipe(epochs=1, precision="float32")
+    net = TorchClassifier(lambda k: Mlp(4, k, (8,)), recipe=recipe, **settings)
     y = y if rank == 0 else np.zeros(600, int)  # only the first process may look at raw labels
     noisy = net.fit(X, y).noisy_labels_
     np.save(f"{place}/likelihood-{rank}.npy", noisy.likelihood())
@@ -280,41 +349,68 @@ def test_of_several_processes_only_the_first_opens_the_run(tmp_path, kind):
     if kind == "fabric" and find_spec("lightning_fabric") is None:
         pytest.skip("needs lightning-fabric: pip install 'labeldp[fabric]'")
     (tmp_path / "program.py").write_text(textwrap.dedent(TWO_PROCESSES))
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*command, tmp_path / "program.py", tmp_path, kind], capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+    ]
+    done = subprocess.run(
+        [*command, tmp_path / "program.py", tmp_path, kind], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     first, second = (np.load(tmp_path / f"likelihood-{rank}.npy") for rank in (0, 1))
     assert np.array_equal(first, second)
     assert np.array_equal(*(np.load(tmp_path / f"proba-{rank}.npy") for rank in (0, 1)))
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    assert [run.state for run in ledger.runs()] == ["settled"] and ledger.spent("two", "label") == 1.0
+    assert [run.state for run in ledger.runs()] == ["settled"] and ledger.spent(
+        "two", "label"
+    ) == 1.0
 
 
 def pairs_in_two_stages(seed, n=4000, k=10):
-    """Half of the rows tell the pair of their label, half tell nothing; AutoLaw draws the second stage with a prior that knows which."""
+    """Half of the rows tell the pair of their label, half tell nothing; AutoLaw draws the second
+    stage with a prior that knows which."""
     rng = np.random.default_rng(seed)
     easy, truth = rng.random(n) < 0.5, rng.integers(k, size=n)
     place = np.where(easy, truth // 2, k // 2)
     prior = np.full((k // 2 + 1, k), 0.02 / (k - 2))
     prior[np.arange(k) // 2, np.arange(k)] = 0.49
     prior[-1] = 1 / k
-    half, law, kept = n // 2, ldp.AutoLaw(k, 1.0), {"classes": range(k), "noise": ldp.SeededNoise(seed)}
+    half, law, kept = (
+        n // 2,
+        ldp.AutoLaw(k, 1.0),
+        {"classes": range(k), "noise": ldp.SeededNoise(seed)},
+    )
     first = ldp.privatize(truth[:half], law, **kept, ids=np.arange(half))
-    second = ldp.privatize(truth[half:], law, **kept, prior=prior[place[half:]], ids=np.arange(half, n))
+    second = ldp.privatize(
+        truth[half:], law, **kept, prior=prior[place[half:]], ids=np.arange(half, n)
+    )
     return np.eye(k // 2 + 1, dtype=np.float32)[place], ldp.concat([first, second])
 
 
 def test_held_out_rows_of_two_stages_measure_a_net_on_all_kinds_of_rows():
-    """Bias of 80 fits, at a false alarm of 1e-7. Of all rows that can be inverted, those held out would be the hard ones."""
+    """Bias of 80 fits, at a false alarm of 1e-7. Of all rows that can be inverted, those held out
+    would be the hard ones."""
     k, fits = 10, 80
     net = partial(nn.Linear, k // 2 + 1)
-    recipe = Recipe(epochs=10, batch_size=500, rate=8.0, weight_decay=0.0, precision="float32", optimizer="sgd")
+    recipe = Recipe(
+        epochs=10, batch_size=500, rate=8.0, weight_decay=0.0, precision="float32", optimizer="sgd"
+    )
     errors = []
     for seed in range(fits):
         X, noisy = pairs_in_two_stages(seed)
         able = noisy.invertible.reshape(2, -1)
-        assert able[0].all() and able[1].any() and not able[1].all()  # what could be held out by mistake
-        model = TorchClassifier(net, recipe=recipe, n_stages=1, validation_fraction=0.3, random_state=seed).fit(X, noisy, ids=noisy.ids)
-        of_a_pair = model.predict(np.eye(k // 2 + 1, dtype=np.float32))[: k // 2] // 2 == np.arange(k // 2)
+        # what could be held out by mistake
+        assert able[0].all() and able[1].any() and not able[1].all()
+        model = TorchClassifier(
+            net, recipe=recipe, n_stages=1, validation_fraction=0.3, random_state=seed
+        ).fit(X, noisy, ids=noisy.ids)
+        of_a_pair = model.predict(np.eye(k // 2 + 1, dtype=np.float32))[: k // 2] // 2 == np.arange(
+            k // 2
+        )
         errors.append(model.estimated_accuracy_.value - (0.5 * 0.5 * of_a_pair.mean() + 0.5 / k))
     assert abs(np.mean(errors)) < 5.33 * np.std(errors) / np.sqrt(fits)

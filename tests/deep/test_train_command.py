@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp train --model NET` and `labeldp predict`: tables, arrays, image bytes and image files; resumed, repeated, refused."""
+"""`labeldp train --model NET` and `labeldp predict`: tables, arrays, image bytes and image files;
+resumed, repeated, refused."""
 
 import functools
 import io
@@ -69,7 +70,11 @@ def accuracy_of(path: Path, codes: np.ndarray) -> float:
 def image_table(path: Path, n: int = N, seed: int = 0, **more: Any) -> np.ndarray:
     """Image bytes in a Parquet file; the true codes."""
     pixels, codes = pictures(n, seed, **more)
-    columns = {"id": list(range(n)), "shot": pa.array([encoded(each) for each in pixels], pa.binary()), "what": text(codes)}
+    columns = {
+        "id": list(range(n)),
+        "shot": pa.array([encoded(each) for each in pixels], pa.binary()),
+        "what": text(codes),
+    }
     pq.write_table(pa.table(columns), path)
     return codes
 
@@ -85,7 +90,9 @@ def files_and_table(folder: Path, n: int = N, seed: int = 0) -> tuple[Path, np.n
     return folder / "labels.csv", codes
 
 
-def train(source: Path, out: Path, *more: object, paid: tuple[object, ...] = PAID, label: str = "what") -> tuple[int, str, str]:
+def train(
+    source: Path, out: Path, *more: object, paid: tuple[object, ...] = PAID, label: str = "what"
+) -> tuple[int, str, str]:
     return run("train", source, "--label", label, "--out", out, *paid, *more)
 
 
@@ -94,7 +101,10 @@ def shop(n: int, seed: int = 0) -> dict[str, list[Any]]:
     rng = np.random.default_rng(seed)
     colour = rng.integers(0, 3, n)
     price = rng.uniform(0, 10, n)
-    what = [CLASSES[0] if c == 0 else CLASSES[1] if p < 5 else CLASSES[2] for c, p in zip(colour, price, strict=True)]
+    what = [
+        CLASSES[0] if c == 0 else CLASSES[1] if p < 5 else CLASSES[2]
+        for c, p in zip(colour, price, strict=True)
+    ]
     colours: list[Any] = [("red", "blue", "grün, hell")[c] for c in colour]
     prices: list[Any] = (price * 1e18).tolist()
     for i in range(0, n, 31):
@@ -104,29 +114,69 @@ def shop(n: int, seed: int = 0) -> dict[str, list[Any]]:
 
 def test_a_table_with_a_perceptron(tmp_path: Path) -> None:
     pq.write_table(pa.table(shop(1200)), tmp_path / "in.parquet")
-    fresh = shop(300, 1) | {"colour": ["red", "mauve", None] * 100, "price": [None, float("inf"), 1e18] * 100}
+    fresh = shop(300, 1) | {
+        "colour": ["red", "mauve", None] * 100,
+        "price": [None, float("inf"), 1e18] * 100,
+    }
     pq.write_table(pa.table(fresh), tmp_path / "odd.parquet")
     pq.write_table(pa.table(shop(300, 1)), tmp_path / "new.parquet")
-    code, said, _ = train(tmp_path / "in.parquet", tmp_path / "m", "--model", "mlp", "--id", "id", *FAST, "--epochs", 15, "--json")
+    code, said, _ = train(
+        tmp_path / "in.parquet",
+        tmp_path / "m",
+        "--model",
+        "mlp",
+        "--id",
+        "id",
+        *FAST,
+        "--epochs",
+        15,
+        "--json",
+    )
     assert code == 0
     facts = json.loads(said)
     assert facts["guarantee"] == {"unit": "row", "epsilon": 8.0, "delta": 0.0}
     # two numbers, of which one has gaps; three colours and "missing"
     assert facts["net"] == {"name": "mlp", "parameters": {"n_features": 7, "n_classes": 3}}
     assert facts["estimated_accuracy"]["high"] > 0.7
-    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["model.json", "steps.skops", "weights.pt"]
-    assert run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.csv")[0] == 0
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [
+        "model.json",
+        "steps.skops",
+        "weights.pt",
+    ]
+    assert (
+        run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.csv")[0]
+        == 0
+    )
     codes = np.array([CLASSES.index(c) for c in shop(300, 1)["what"]])
     assert accuracy_of(tmp_path / "p.csv", codes) > 0.8
-    assert run("predict", tmp_path / "m", tmp_path / "odd.parquet", "--out", tmp_path / "odd.csv")[0] == 0
+    assert (
+        run("predict", tmp_path / "m", tmp_path / "odd.parquet", "--out", tmp_path / "odd.csv")[0]
+        == 0
+    )
     assert accuracy_of(tmp_path / "odd.csv", codes) > 0  # finite for values that were never seen
     assert default_ledger().spent("in", "what") == 8.0
-    assert train(tmp_path / "in.parquet", tmp_path / "n", "--model", "mlp", "--id", "id", *FAST, "--epochs", 1)[0] == 0
+    assert (
+        train(
+            tmp_path / "in.parquet",
+            tmp_path / "n",
+            "--model",
+            "mlp",
+            "--id",
+            "id",
+            *FAST,
+            "--epochs",
+            1,
+        )[0]
+        == 0
+    )
     assert train(tmp_path / "in.parquet", tmp_path / "o", "--id", "id")[0] == 0  # gradient boosting
-    assert len(default_ledger().runs()) == 1  # the same rows: another model and other epochs are free
+    # the same rows: another model and other epochs are free
+    assert len(default_ledger().runs()) == 1
     (tmp_path / "m" / "steps.skops").write_bytes((tmp_path / "o" / "model.skops").read_bytes())
     for _ in range(2):  # another one's, and none
-        code, _, said = run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "q.csv")
+        code, _, said = run(
+            "predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "q.csv"
+        )
         assert (code, "steps.skops as it was written" in said) == (4, True)
         (tmp_path / "m" / "steps.skops").unlink(missing_ok=True)
 
@@ -135,12 +185,37 @@ def test_a_table_with_a_perceptron(tmp_path: Path) -> None:
 def test_image_bytes_in_parquet(tmp_path: Path, name: str) -> None:
     image_table(tmp_path / "in.parquet")
     codes = image_table(tmp_path / "new.parquet", 60, 1)
-    code, said, _ = train(tmp_path / "in.parquet", tmp_path / "m", "--image", "shot", "--model", name, "--id", "id", *FAST, "--json")
+    code, said, _ = train(
+        tmp_path / "in.parquet",
+        tmp_path / "m",
+        "--image",
+        "shot",
+        "--model",
+        name,
+        "--id",
+        "id",
+        *FAST,
+        "--json",
+    )
     assert code == 0
     facts = json.loads(said)
-    assert facts["net"] == {"name": "small-convnet", "parameters": {"n_classes": 3, "in_channels": 1}}
+    assert facts["net"] == {
+        "name": "small-convnet",
+        "parameters": {"n_classes": 3, "in_channels": 1},
+    }
     assert facts["recipe"]["epochs"] == 6
-    assert run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.parquet", "--device", "cpu")[0] == 0
+    assert (
+        run(
+            "predict",
+            tmp_path / "m",
+            tmp_path / "new.parquet",
+            "--out",
+            tmp_path / "p.parquet",
+            "--device",
+            "cpu",
+        )[0]
+        == 0
+    )
     assert accuracy_of(tmp_path / "p.parquet", codes) > 0.8
     assert pq.read_table(tmp_path / "p.parquet")["id"].to_pylist() == list(range(60))
 
@@ -151,12 +226,17 @@ def test_image_files_and_a_csv(tmp_path: Path) -> None:
     where = ("--image", "file", "--images", tmp_path / "files")
     code, said, _ = train(source, tmp_path / "m", *where, *FAST, "--json")
     assert code == 0
-    assert json.loads(said)["features"] == {"kind": "images", "column": "file", "image": [3, SIDE, SIDE]}
+    assert json.loads(said)["features"] == {
+        "kind": "images",
+        "column": "file",
+        "image": [3, SIDE, SIDE],
+    }
     assert str(tmp_path) not in (tmp_path / "m" / "model.json").read_text()
     files = ("--images", tmp_path / "new" / "files")
     assert run("predict", tmp_path / "m", fresh, *files, "--out", tmp_path / "p.csv")[0] == 0
     assert accuracy_of(tmp_path / "p.csv", codes) > 0.8
-    code, _, said = run("predict", tmp_path / "m", fresh, "--out", tmp_path / "q.csv")  # the table's own folder has none
+    # the table's own folder has none
+    code, _, said = run("predict", tmp_path / "m", fresh, "--out", tmp_path / "q.csv")
     assert code == 5
     assert "--images" in said
 
@@ -180,13 +260,17 @@ def test_arrays_of_images(tmp_path: Path, layout: str) -> None:
     assert run("predict", tmp_path / "m", tmp_path / "new.npy", "--out", tmp_path / "q.csv")[0] == 0
     assert accuracy_of(tmp_path / "q.csv", codes) > 0.8
     np.save(tmp_path / "wide.npy", np.zeros((3, SIDE, SIDE + 1), np.uint8))
-    code, _, said = run("predict", tmp_path / "m", tmp_path / "wide.npy", "--out", tmp_path / "r.csv")
+    code, _, said = run(
+        "predict", tmp_path / "m", tmp_path / "wide.npy", "--out", tmp_path / "r.csv"
+    )
     assert code == 4
     assert "as in training" in said
 
 
 @pytest.mark.parametrize(("data", "batch"), [("", 32), (":kmnist", 265)])
-def test_a_recipe_by_name_trains_a_net_as_its_paper_does(tmp_path: Path, data: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_by_name_trains_a_net_as_its_paper_does(
+    tmp_path: Path, data: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pixels, codes = pictures()
     np.savez(tmp_path / "in.npz", X=pixels, what=np.array(text(codes)))
     asked, made = [], TorchClassifier.__init__
@@ -197,26 +281,49 @@ def test_a_recipe_by_name_trains_a_net_as_its_paper_does(tmp_path: Path, data: s
         made(self, module, **settings)
 
     monkeypatch.setattr(TorchClassifier, "__init__", watched)
-    paid = ("--recipe", f"lp-2st{data}", "--epochs", 2, *(() if data else ("--batch-size", 32)), "--device", "cpu")
+    paid = (
+        "--recipe",
+        f"lp-2st{data}",
+        "--epochs",
+        2,
+        *(() if data else ("--batch-size", 32)),
+        "--device",
+        "cpu",
+    )
     code, said, _ = train(tmp_path / "in.npz", tmp_path / "m", *paid, "--json")
     assert code == 0
     facts = json.loads(said)
     assert facts["paper"] == {"recipe": "lp-2st", "data": data[1:] or None}
     assert facts["recipe"]["stages"] == 2
     published = recipes.lp_2st("kmnist", epsilon=8.0, epochs=2)["recipe"]
-    assert [each.alpha for each in asked[0]["recipe"]] == [each.alpha for each in published] == [4.0, 4.0]
-    assert {(each.epochs, each.batch_size, each.loss) for each in asked[0]["recipe"]} == {(2, batch, cross_entropy)}
+    assert (
+        [each.alpha for each in asked[0]["recipe"]]
+        == [each.alpha for each in published]
+        == [4.0, 4.0]
+    )
+    assert {(each.epochs, each.batch_size, each.loss) for each in asked[0]["recipe"]} == {
+        (2, batch, cross_entropy)
+    }
     if data:
-        assert {(each.rate, each.clip, each.optimizer) for each in asked[0]["recipe"]} == {(0.02, math.inf, "sgd")}
+        assert {(each.rate, each.clip, each.optimizer) for each in asked[0]["recipe"]} == {
+            (0.02, math.inf, "sgd")
+        }
 
 
-def test_a_recipe_whose_training_does_not_fit_the_inputs_is_refused_before_the_charge(tmp_path: Path) -> None:
+def test_a_recipe_whose_training_does_not_fit_the_inputs_is_refused_before_the_charge(
+    tmp_path: Path,
+) -> None:
     pixels, codes = pictures(40)
     np.savez(tmp_path / "in.npz", X=pixels, what=np.array(text(codes)))
     np.savez(tmp_path / "rows.npz", X=pixels.reshape(40, -1) / 255, what=np.array(text(codes)))
-    for source, data, said in (("in", "movielens_1m", "rows of numbers for the training of movielens_1m"), ("rows", "mnist", "images for")):
+    for source, data, said in (
+        ("in", "movielens_1m", "rows of numbers for the training of movielens_1m"),
+        ("rows", "mnist", "images for"),
+    ):
         more = ("--model", "mlp") if source == "rows" else ()
-        code, _, err = train(tmp_path / f"{source}.npz", tmp_path / "m", "--recipe", f"lp-1st:{data}", *more)
+        code, _, err = train(
+            tmp_path / f"{source}.npz", tmp_path / "m", "--recipe", f"lp-1st:{data}", *more
+        )
         assert code == 4
         assert said in err
     assert not default_ledger().runs()
@@ -228,9 +335,25 @@ def test_a_matrix_beside_its_labels(tmp_path: Path) -> None:
     matrix = rng.normal(0, 0.5, (900, 3)) + np.eye(3)[codes] * 3
     matrix[::50, 1] = np.nan
     np.save(tmp_path / "in.npy", matrix)
-    np.savez(tmp_path / "beside.npz", what=np.array(text(codes)), who=np.arange(900) // 2, key=np.arange(900))
-    more = ("--labels", tmp_path / "beside.npz", "--unit", "who", "--max-rows-per-unit", 2, "--id", "key")
-    code, said, _ = train(tmp_path / "in.npy", tmp_path / "m", "--model", "mlp", *more, *FAST, "--json")
+    np.savez(
+        tmp_path / "beside.npz",
+        what=np.array(text(codes)),
+        who=np.arange(900) // 2,
+        key=np.arange(900),
+    )
+    more = (
+        "--labels",
+        tmp_path / "beside.npz",
+        "--unit",
+        "who",
+        "--max-rows-per-unit",
+        2,
+        "--id",
+        "key",
+    )
+    code, said, _ = train(
+        tmp_path / "in.npy", tmp_path / "m", "--model", "mlp", *more, *FAST, "--json"
+    )
     assert code == 0
     assert json.loads(said)["guarantee"]["unit"] == "who"
     assert run("predict", tmp_path / "m", tmp_path / "in.npy", "--out", tmp_path / "p.csv")[0] == 0
@@ -245,19 +368,51 @@ def test_several_nets_predict_together(tmp_path: Path) -> None:
     code, said, _ = train(tmp_path / "in.parquet", tmp_path / "m", *short, "--json")
     assert code == 0
     assert json.loads(said)["net"]["parameters"] == {"n_features": 7, "n_classes": 3, "n_nets": 3}
-    assert run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.csv")[0] == 0
-    assert accuracy_of(tmp_path / "p.csv", np.array([CLASSES.index(c) for c in shop(300, 1)["what"]])) > 0.8
-    numbers = ("train", tmp_path / "in.parquet", "--label", "one", "--range", "0:2", "--grid", 5, "--epsilon", 4, "--dataset", "numbers")
+    assert (
+        run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.csv")[0]
+        == 0
+    )
+    assert (
+        accuracy_of(tmp_path / "p.csv", np.array([CLASSES.index(c) for c in shop(300, 1)["what"]]))
+        > 0.8
+    )
+    numbers = (
+        "train",
+        tmp_path / "in.parquet",
+        "--label",
+        "one",
+        "--range",
+        "0:2",
+        "--grid",
+        5,
+        "--epsilon",
+        4,
+        "--dataset",
+        "numbers",
+    )
     assert run(*numbers, *short, "--exclude", "what", "--out", tmp_path / "n")[0] == 0
-    assert run("predict", tmp_path / "n", tmp_path / "new.parquet", "--out", tmp_path / "q.csv")[0] == 0
+    assert (
+        run("predict", tmp_path / "n", tmp_path / "new.parquet", "--out", tmp_path / "q.csv")[0]
+        == 0
+    )
     assert abs(np.mean(pa.csv.read_csv(tmp_path / "q.csv")["prediction"].to_numpy()) - 1) < 0.5
-    assert train(tmp_path / "in.parquet", tmp_path / "o", "--model", "mlp", "--nets", 1000, "--id", "id")[0] == 2
+    assert (
+        train(
+            tmp_path / "in.parquet", tmp_path / "o", "--model", "mlp", "--nets", 1000, "--id", "id"
+        )[0]
+        == 2
+    )
 
 
 def test_options_of_a_net_may_be_numbers_of_numpy() -> None:
     """The facts of a model are JSON, and are written after the charge."""
-    options = NetOptions(epochs=np.int64(2), batch_size=np.int32(8), rate=np.float32(0.5), nets=np.int64(2))  # type: ignore[arg-type]
-    assert json.dumps([options.epochs, options.batch_size, options.rate, options.nets]) == "[2, 8, 0.5, 2]"
+    options = NetOptions(
+        epochs=np.int64(2), batch_size=np.int32(8), rate=np.float32(0.5), nets=np.int64(2)
+    )  # type: ignore[arg-type]
+    assert (
+        json.dumps([options.epochs, options.batch_size, options.rate, options.nets])
+        == "[2, 8, 0.5, 2]"
+    )
 
 
 def test_every_net_is_stored_as_plain_numbers(tmp_path: Path) -> None:
@@ -268,11 +423,17 @@ def test_every_net_is_stored_as_plain_numbers(tmp_path: Path) -> None:
         module = named.build(name, parameters).eval()
         raw = named.weights_of(module)
         again = named.restored(name, json.loads(json.dumps(parameters)), raw, "weights.pt")
-        X = rng.integers(0, 255, (2, 3, 32, 32)).astype(np.uint8) if net.side else rng.normal(size=(2, 7)).astype(np.float32)
+        X = (
+            rng.integers(0, 255, (2, 3, 32, 32)).astype(np.uint8)
+            if net.side
+            else rng.normal(size=(2, 7)).astype(np.float32)
+        )
         np.testing.assert_array_equal(named.probabilities(module, X), named.probabilities(again, X))
         with torch.no_grad():  # the outputs 1 to 3 alone, as of one of several label columns
             inputs = torch.from_numpy(X.astype(np.float32))
-            np.testing.assert_allclose(named.head_of(module, 1, 3)(inputs), module(inputs)[:, 1:4], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                named.head_of(module, 1, 3)(inputs), module(inputs)[:, 1:4], rtol=1e-5, atol=1e-5
+            )
         with pytest.raises(InvalidInput, match="weights"):
             named.restored(name, parameters | {"n_classes": 6}, raw, "weights.pt")
         with pytest.raises(InvalidInput, match="parameters"):
@@ -283,7 +444,20 @@ def test_every_net_is_stored_as_plain_numbers(tmp_path: Path) -> None:
 
 def test_no_code_of_a_models_file_is_run(tmp_path: Path) -> None:
     image_table(tmp_path / "in.parquet", 60)
-    assert train(tmp_path / "in.parquet", tmp_path / "m", "--image", "shot", "--stages", 1, *FAST, "--epochs", 1)[0] == 0
+    assert (
+        train(
+            tmp_path / "in.parquet",
+            tmp_path / "m",
+            "--image",
+            "shot",
+            "--stages",
+            1,
+            *FAST,
+            "--epochs",
+            1,
+        )[0]
+        == 0
+    )
 
     class Harm:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -299,29 +473,58 @@ def test_no_code_of_a_models_file_is_run(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="small-convnet"):
         load_model(tmp_path / "m")
     (tmp_path / "m" / "weights.pt").unlink()
-    assert run("predict", tmp_path / "m", tmp_path / "in.parquet", "--out", tmp_path / "p.csv")[0] == 5
+    assert (
+        run("predict", tmp_path / "m", tmp_path / "in.parquet", "--out", tmp_path / "p.csv")[0] == 5
+    )
 
 
 def test_a_released_table_of_images_is_free(tmp_path: Path) -> None:
     image_table(tmp_path / "in.parquet")
     codes = image_table(tmp_path / "new.parquet", 60, 1)
-    assert run("release", tmp_path / "in.parquet", "--label", "what", *PAID, "--id", "id", "--out", tmp_path / "r.parquet")[0] == 0
+    assert (
+        run(
+            "release",
+            tmp_path / "in.parquet",
+            "--label",
+            "what",
+            *PAID,
+            "--id",
+            "id",
+            "--out",
+            tmp_path / "r.parquet",
+        )[0]
+        == 0
+    )
     assert train(tmp_path / "r.parquet", tmp_path / "m", "--image", "shot", *FAST)[0] == 4
-    code, said, _ = train(tmp_path / "r.parquet", tmp_path / "m", "--image", "shot", *FAST, "--json", paid=())
+    code, said, _ = train(
+        tmp_path / "r.parquet", tmp_path / "m", "--image", "shot", *FAST, "--json", paid=()
+    )
     assert code == 0
     assert json.loads(said)["trained_on"] == "released table"
-    assert run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.csv")[0] == 0
+    assert (
+        run("predict", tmp_path / "m", tmp_path / "new.parquet", "--out", tmp_path / "p.csv")[0]
+        == 0
+    )
     assert accuracy_of(tmp_path / "p.csv", codes) > 0.8
     assert len(default_ledger().runs()) == 1
     assert read_noisy(tmp_path / "r.parquet").privacy.epsilon == 8.0
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_rows_of_a_released_table_find_their_labels_in_any_order(tmp_path: Path, ending: str) -> None:
-    """The labels are matched by the ids of the table's own rows: of a shuffled copy, and of a part whose labels are in another table."""
+def test_rows_of_a_released_table_find_their_labels_in_any_order(
+    tmp_path: Path, ending: str
+) -> None:
+    """The labels are matched by the ids of the table's own rows: of a shuffled copy, and of a part
+    whose labels are in another table."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=600)
-    table = pa.table({"id": [f"row {i}" for i in range(600)], "x": x, "what": np.where(x > 0, "bright", "dark").tolist()})
+    table = pa.table(
+        {
+            "id": [f"row {i}" for i in range(600)],
+            "x": x,
+            "what": np.where(x > 0, "bright", "dark").tolist(),
+        }
+    )
 
     def read(path: Path) -> pa.Table:
         return pa.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
@@ -337,7 +540,11 @@ def test_rows_of_a_released_table_find_their_labels_in_any_order(tmp_path: Path,
     facts = out.with_name(f"{out.name}.manifest.json")
     shuffled = write(read(out).take(rng.permutation(600)), tmp_path / f"shuffled.{ending}")
     part = write(read(shuffled).slice(0, 400).drop_columns(["what"]), tmp_path / f"part.{ending}")
-    given = {"r": (out,), "shuffled": (shuffled, "--manifest", facts), "part": (part, "--released", out, "--id", "id")}
+    given = {
+        "r": (out,),
+        "shuffled": (shuffled, "--manifest", facts),
+        "part": (part, "--released", out, "--id", "id"),
+    }
     for name, (rows, *more) in given.items():
         command = ("--model", "mlp", *FAST, *more)
         code, _, told = run("train", rows, "--label", "what", "--out", tmp_path / name, *command)
@@ -348,9 +555,20 @@ def test_rows_of_a_released_table_find_their_labels_in_any_order(tmp_path: Path,
 
 
 def test_a_training_that_was_killed_goes_on(tmp_path: Path) -> None:
-    """The second attempt finds both stages done: it trains no epoch, draws nothing and writes the same weights."""
+    """The second attempt finds both stages done: it trains no epoch, draws nothing and writes the
+    same weights."""
     image_table(tmp_path / "in.parquet")
-    command = ("--image", "shot", "--law", "rr-with-prior", "--stages", 2, *FAST, "--folder", tmp_path / "state")
+    command = (
+        "--image",
+        "shot",
+        "--law",
+        "rr-with-prior",
+        "--stages",
+        2,
+        *FAST,
+        "--folder",
+        tmp_path / "state",
+    )
     assert train(tmp_path / "in.parquet", tmp_path / "a", *command)[0] == 0
     kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "state").iterdir()}
     assert {"plan.json", "receipt.json", "model-1.pt", "model-2.pt"} <= kept.keys()
@@ -364,7 +582,17 @@ def test_a_training_that_was_killed_goes_on(tmp_path: Path) -> None:
     code, _, said = train(tmp_path / "in.parquet", tmp_path / "c", *command, "--seed", 1)
     assert code == 4
     assert "random_state" in said
-    assert train(tmp_path / "in.parquet", tmp_path / "d", "--image", "shot", "--folder", tmp_path / "d" / "state")[0] == 4
+    assert (
+        train(
+            tmp_path / "in.parquet",
+            tmp_path / "d",
+            "--image",
+            "shot",
+            "--folder",
+            tmp_path / "d" / "state",
+        )[0]
+        == 4
+    )
     assert not (tmp_path / "d").exists()
 
 
@@ -378,28 +606,44 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
         "cannot": b"no image",
         "trunc": good[0][:60],
     }
-    expected = {"8 x 7": "one size", "colour": "grey images", "RGBA": "transparency", "cannot": "can be read", "trunc": "can be read"}
+    expected = {
+        "8 x 7": "one size",
+        "colour": "grey images",
+        "RGBA": "transparency",
+        "cannot": "can be read",
+        "trunc": "can be read",
+    }
     for name, data in bad.items():
-        table = pa.table({"shot": pa.array([*good[:7], data, *good[8:]], pa.binary()), "what": text(codes)})
+        table = pa.table(
+            {"shot": pa.array([*good[:7], data, *good[8:]], pa.binary()), "what": text(codes)}
+        )
         pq.write_table(table, tmp_path / "in.parquet")
         code, _, said = train(tmp_path / "in.parquet", tmp_path / "m", "--image", "shot", *FAST)
         assert code == 4
         assert expected[name] in said
         assert "row 8 (the first is row 1)" in said
-    pq.write_table(pa.table({"shot": pa.array([None, *good[1:]], pa.binary()), "what": text(codes)}), tmp_path / "in.parquet")
+    pq.write_table(
+        pa.table({"shot": pa.array([None, *good[1:]], pa.binary()), "what": text(codes)}),
+        tmp_path / "in.parquet",
+    )
     assert "Drop such rows" in train(tmp_path / "in.parquet", tmp_path / "m", "--image", "shot")[2]
     assert default_ledger().runs() == []
     assert [p.name for p in tmp_path.iterdir()] == ["in.parquet"]
 
 
-@pytest.mark.parametrize("name", ["bright/1.png", "x/Bright/1.png", "what=striped/1.png", "x/dark_17.png", "x/bright.png"])
+@pytest.mark.parametrize(
+    "name",
+    ["bright/1.png", "x/Bright/1.png", "what=striped/1.png", "x/dark_17.png", "x/bright.png"],
+)
 def test_names_that_show_the_class_are_refused(tmp_path: Path, name: str) -> None:
     source, codes = files_and_table(tmp_path, 20)
     names = [*(f"{'ab'[i % 2]}{i % 2}/{i}.png" for i in range(19)), name]
     (tmp_path / "files" / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "files" / name).write_bytes((tmp_path / "files" / names[0]).read_bytes())
     pa.csv.write_csv(pa.table({"file": names, "what": text(codes)}), source)
-    code, _, said = train(source, tmp_path / "m", "--image", "file", "--images", tmp_path / "files", *FAST)
+    code, _, said = train(
+        source, tmp_path / "m", "--image", "file", "--images", tmp_path / "files", *FAST
+    )
     assert code == 4
     assert "say nothing about the labels" in said
     assert "row 20 (the first is row 1)" in said
@@ -409,13 +653,19 @@ def test_names_that_show_the_class_are_refused(tmp_path: Path, name: str) -> Non
 def test_paths_beside_bytes_that_show_the_class_are_refused(tmp_path: Path) -> None:
     """Neither the path that a struct keeps of an image nor the folders of a table of many files."""
     pixels, codes = pictures(20)
-    images = [{"bytes": encoded(each), "path": f"x/{what}-1.png"} for each, what in zip(pixels, text(codes), strict=True)]
+    images = [
+        {"bytes": encoded(each), "path": f"x/{what}-1.png"}
+        for each, what in zip(pixels, text(codes), strict=True)
+    ]
     pq.write_table(pa.table({"shot": images, "what": text(codes)}), tmp_path / "in.parquet")
     for i, name in enumerate(CLASSES):
         (tmp_path / "many" / name).mkdir(parents=True)
         rows = np.flatnonzero(codes == i)
         shots = pa.array([encoded(pixels[row]) for row in rows], pa.binary())
-        pq.write_table(pa.table({"shot": shots, "what": [name] * len(rows)}), tmp_path / "many" / name / "0.parquet")
+        pq.write_table(
+            pa.table({"shot": shots, "what": [name] * len(rows)}),
+            tmp_path / "many" / name / "0.parquet",
+        )
     for source in (tmp_path / "in.parquet", tmp_path / "many"):
         code, _, said = train(source, tmp_path / "m", "--image", "shot", *FAST)
         assert code == 4
@@ -475,12 +725,26 @@ main()
 """
 
 
-@pytest.mark.parametrize(("missing", "extra"), [("torch", "labeldp[torch]"), ("PIL", "labeldp[images]")])
+@pytest.mark.parametrize(
+    ("missing", "extra"), [("torch", "labeldp[torch]"), ("PIL", "labeldp[images]")]
+)
 def test_what_is_missing_is_named(tmp_path: Path, missing: str, extra: str) -> None:
     image_table(tmp_path / "in.parquet", 20)
     program = WITHOUT.format(missing)
-    given = ["train", tmp_path / "in.parquet", "--label", "what", "--image", "shot", "--out", tmp_path / "m", *PAID]
-    done = subprocess.run([sys.executable, "-c", program, *map(str, given)], capture_output=True, text=True)
+    given = [
+        "train",
+        tmp_path / "in.parquet",
+        "--label",
+        "what",
+        "--image",
+        "shot",
+        "--out",
+        tmp_path / "m",
+        *PAID,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, given)], capture_output=True, text=True
+    )
     assert done.returncode == 6
     assert f"pip install '{extra}'" in done.stderr
     assert not (tmp_path / "m").exists()
@@ -490,7 +754,18 @@ def test_a_net_can_be_a_prior(tmp_path: Path) -> None:
     image_table(tmp_path / "in.parquet")
     image_table(tmp_path / "more.parquet", 60, 2)
     assert train(tmp_path / "in.parquet", tmp_path / "m", "--image", "shot", *FAST)[0] == 0
-    given = ("--label", "what", "--epsilon", 1, "--classes", ",".join(CLASSES), "--id", "id", "--prior-model", tmp_path / "m")
+    given = (
+        "--label",
+        "what",
+        "--epsilon",
+        1,
+        "--classes",
+        ",".join(CLASSES),
+        "--id",
+        "id",
+        "--prior-model",
+        tmp_path / "m",
+    )
     more = ("release", tmp_path / "more.parquet", *given, "--out", tmp_path / "r.parquet")
     code, _, err = run(*more, "--law", "rr-with-prior")
     assert code == 4 and "one candidate in each of 60 rows" in err  # so sure is the net

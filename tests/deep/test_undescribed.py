@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw labels that a user's functions and objects hold reach no file of a fit and no message: whatever they are, all bytes are equal."""
+"""Raw labels that a user's functions and objects hold reach no file of a fit and no message:
+whatever they are, all bytes are equal."""
 
 import functools
 import json
@@ -104,7 +105,12 @@ def with_globals(base, labels):
     def call(*given, **more):
         return BASE(*given, **more) if FROM is not None and TEXT else None  # noqa: F821
 
-    known = {"BASE": base, "FROM": labels.tolist(), "TEXT": f"mean {labels.mean()}", "__name__": __name__}
+    known = {
+        "BASE": base,
+        "FROM": labels.tolist(),
+        "TEXT": f"mean {labels.mean()}",
+        "__name__": __name__,
+    }
     return types.FunctionType(call.__code__, known)
 
 
@@ -154,10 +160,16 @@ WAYS = {
     "a bound method": lambda base, labels: Experiment(base, labels).method,
     "a dataclass": lambda base, labels: Held(base, labels.tolist()),
     "a number of a dataclass": lambda base, labels: Held(base, int(labels.sum())),
-    "an argument of a partial": lambda base, labels: functools.partial(with_argument, base, labels.tolist()),
-    "a number of a partial": lambda base, labels: functools.partial(with_argument, base, float(labels.mean())),
+    "an argument of a partial": lambda base, labels: functools.partial(
+        with_argument, base, labels.tolist()
+    ),
+    "a number of a partial": lambda base, labels: functools.partial(
+        with_argument, base, float(labels.mean())
+    ),
     "a partial of an object": lambda base, labels: functools.partial(Experiment(base, labels)),
-    "a partial of a partial": lambda base, labels: functools.partial(functools.partial(with_argument, base), labels),
+    "a partial of a partial": lambda base, labels: functools.partial(
+        functools.partial(with_argument, base), labels
+    ),
     "defaults": with_defaults,
     "an attribute of a function": with_attribute,
     "globals": with_globals,
@@ -169,7 +181,12 @@ WAYS = {
 def written(folder, way, labels):
     """All bytes that a fit leaves in its folder and log."""
     parts = {name: WAYS[way](base, labels) for name, base in PARTS.items()}
-    recipe = replace(RECIPE, loss=parts["loss"], augment=augment.chain(parts["augment"]), schedule=parts["schedule"])
+    recipe = replace(
+        RECIPE,
+        loss=parts["loss"],
+        augment=augment.chain(parts["augment"]),
+        schedule=parts["schedule"],
+    )
     folder.mkdir()
     TorchClassifier(
         parts["maker"],
@@ -182,20 +199,35 @@ def written(folder, way, labels):
         folder=folder / "fit",
         progress=logs.CsvLog(folder / "log.csv"),
     ).fit(X, labels)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture
 def blind(monkeypatch):
     """A draw that looks at no label, so that nothing that follows from it differs."""
     draw = worker.draw
-    monkeypatch.setattr(worker, "draw", lambda law, codes, *rest: draw(law, np.zeros_like(codes), *rest))
+    monkeypatch.setattr(
+        worker, "draw", lambda law, codes, *rest: draw(law, np.zeros_like(codes), *rest)
+    )
 
 
 @pytest.mark.parametrize("way", WAYS, ids=named)
 def test_no_byte_of_a_fit_depends_on_labels_that_a_users_code_holds(tmp_path, blind, way):
-    first, second = written(tmp_path / "first", way, LABELS), written(tmp_path / "second", way, OTHER)
-    assert {"fit/plan.json", "fit/initial.pt", "fit/receipt.json", "fit/model-2.pt", "log.csv"} <= first.keys()
+    first, second = (
+        written(tmp_path / "first", way, LABELS),
+        written(tmp_path / "second", way, OTHER),
+    )
+    assert {
+        "fit/plan.json",
+        "fit/initial.pt",
+        "fit/receipt.json",
+        "fit/model-2.pt",
+        "log.csv",
+    } <= first.keys()
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
 
@@ -205,7 +237,9 @@ def test_the_bytes_would_differ_if_a_description_told_them(tmp_path, blind, monk
     from labeldp.deep import _stages as describe
 
     monkeypatch.setattr(describe, "_of_object", lambda value, within: {"is": repr(value)})
-    first, second = (written(tmp_path / str(i), "a list in a closure", y) for i, y in enumerate((LABELS, OTHER)))
+    first, second = (
+        written(tmp_path / str(i), "a list in a closure", y) for i, y in enumerate((LABELS, OTHER))
+    )
     assert [name for name in first if first[name] != second[name]] == ["fit/plan.json"]
 
 
@@ -224,13 +258,22 @@ def test_a_plan_that_told_what_code_holds_is_refused_without_its_values(tmp_path
     old = {name: value for name, value in plan.items() if name != "format"}
     for kept in (old, plan):
         (tmp_path / "fit" / "plan.json").write_text(json.dumps(kept))
-        with pytest.raises(ldp.InvalidInput, match=r"Before format 2|differs in maker\.self") as caught:
+        with pytest.raises(
+            ldp.InvalidInput, match=r"Before format 2|differs in maker\.self"
+        ) as caught:
             model.fit(X, LABELS)
         assert "[" not in str(caught.value) and "kept 0" not in str(caught.value)
 
 
-@pytest.mark.parametrize("setting", ["augment", "loss", "schedule", "clip", "channels_last", "rate", "epochs", "precision"])
+@pytest.mark.parametrize(
+    "setting",
+    ["augment", "loss", "schedule", "clip", "channels_last", "rate", "epochs", "precision"],
+)
 def test_messages_name_the_type_of_what_was_given_in_the_wrong_place(setting):
     with pytest.raises(ldp.InvalidInput) as caught:
         Recipe(**{setting: LABELS.tolist()})
-    assert "got" in str(caught.value) and "list" in str(caught.value) and "0, 1, 2" not in str(caught.value)
+    assert (
+        "got" in str(caught.value)
+        and "list" in str(caught.value)
+        and "0, 1, 2" not in str(caught.value)
+    )

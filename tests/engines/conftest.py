@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKERS_PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # the tests' own jobs are imported there
+# the tests' own jobs are imported there
+WORKERS_PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 OF_THE_ENGINES = (
@@ -40,17 +41,19 @@ def spark_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_logs: Path) -> Iterator[Any]:
-    """Two executors, processes of their own, that log all that they do; a task is tried four times."""
+    """Two executors, processes of their own, that log all that they do; a task is tried four
+    times."""
     session = pytest.importorskip("pyspark.sql", reason="needs labeldp[spark]").SparkSession
     log4j = spark_logs / "log4j2.properties"
     events, local = spark_logs / "events", spark_logs / "local"
     events.mkdir()
     log4j.write_text(
-        "rootLogger.level = info\nrootLogger.appenderRef.file.ref = file\nappender.file.type = File\nappender.file.name = file\n"
-        f"appender.file.fileName = {spark_logs}/log-${{sys:PID:-driver}}.txt\nappender.file.layout.type = PatternLayout\n"
-        "appender.file.layout.pattern = %d %p %c: %m%n%ex\n"
-        "logger.spark.name = org.apache.spark.api.python\nlogger.spark.level = debug\n"
-        "logger.sql.name = org.apache.spark.sql\nlogger.sql.level = debug\n"
+        "rootLogger.level = info\nrootLogger.appenderRef.file.ref = file\nappender.file.type ="
+        " File\nappender.file.name = file\nappender.file.fileName ="
+        f" {spark_logs}/log-${{sys:PID:-driver}}.txt\nappender.file.layout.type ="
+        " PatternLayout\nappender.file.layout.pattern = %d %p %c: %m%n%ex\nlogger.spark.name ="
+        " org.apache.spark.api.python\nlogger.spark.level = debug\nlogger.sql.name ="
+        " org.apache.spark.sql\nlogger.sql.level = debug\n"
     )
     java = f"-Dlog4j2.configurationFile=file:{log4j}"
     options = {
@@ -91,9 +94,12 @@ def ray() -> Iterator[Any]:
     pytest.importorskip("ray.data", reason="needs labeldp[ray]")
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns
-    patch.setenv("RAY_worker_niceness", "0")  # of 15 by default, beside another full load a worker's imports take minutes
+    # of 15 by default, beside another full load a worker's imports take minutes
+    patch.setenv("RAY_worker_niceness", "0")
     patch.setenv("PYTHONPATH", WORKERS_PATH)
-    found.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    found.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+    )
     found.data.DataContext.get_current().enable_progress_bars = False
     yield found
     found.shutdown()

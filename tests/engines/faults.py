@@ -18,7 +18,8 @@ ONCE = ("raise-before", "raise-after", "kill-before", "kill-after", "twice")
 
 @dataclass(frozen=True)
 class Faulty:
-    """A job of which one partition goes wrong once; "twice" runs every partition twice, as speculation does.
+    """A job of which one partition goes wrong once; "twice" runs every partition twice, as
+    speculation does.
 
     The marker is a file that whoever comes first creates.
     """

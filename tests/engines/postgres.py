@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real PostgreSQL server for tests: Debian's binaries, a data folder of its own, a Unix socket, gone afterwards."""
+"""A real PostgreSQL server for tests: Debian's binaries, a data folder of its own, a Unix socket,
+gone afterwards."""
 
 import contextlib
 import importlib.util
@@ -14,13 +15,20 @@ from pathlib import Path
 
 def binaries() -> Path | None:
     """The folder of initdb and pg_ctl, newest version first."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]), reverse=True)
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"),
+        key=lambda path: int(path.parts[-3]),
+        reverse=True,
+    )
     return found[0].parent if found else None
 
 
 def why_not() -> str:
     """Why there can be no server here; "" if there can."""
-    if importlib.util.find_spec("sqlalchemy") is None or importlib.util.find_spec("psycopg") is None:
+    if (
+        importlib.util.find_spec("sqlalchemy") is None
+        or importlib.util.find_spec("psycopg") is None
+    ):
         return "sqlalchemy and psycopg are not installed: pip install 'labeldp[postgres]'"
     if binaries() is None:
         return "no PostgreSQL server: apt install postgresql"
@@ -46,14 +54,39 @@ def server(more: str = "") -> Iterator[str]:
         shutil.chown(folder, "postgres")
 
     def run(*command: object) -> None:
-        done = subprocess.run([*as_user, *map(str, command)], cwd="/", capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [*as_user, *map(str, command)], cwd="/", capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     data = folder / "data"
     try:
-        run(found / "initdb", "-D", data, "-U", "labeldp", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8")
+        run(
+            found / "initdb",
+            "-D",
+            data,
+            "-U",
+            "labeldp",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+        )
         options = f"-k {folder} -c listen_addresses= -c max_connections=40 {more}"
-        run(found / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", folder / "log", "-o", options, "start")
+        run(
+            found / "pg_ctl",
+            "-D",
+            data,
+            "-w",
+            "-t",
+            "60",
+            "-l",
+            folder / "log",
+            "-o",
+            options,
+            "start",
+        )
         folder.chmod(0o755)
         yield f"postgresql://labeldp@/{{name}}?host={folder}"
     finally:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One charged run, picked up on every engine: the same rows, and in the keyed order the same order, whatever the partitions."""
+"""One charged run, picked up on every engine: the same rows, and in the keyed order the same order,
+whatever the partitions."""
 
 import json
 import shutil
@@ -43,16 +44,23 @@ def narrow(n: int) -> pa.Table:
     """What a release of many rows needs."""
     rng = np.random.default_rng(4)
     labels = rng.integers(0, len(CLASSES), n).astype(np.int32)
-    return pa.table({"id": rng.permutation(n), "label": labels, "x": rng.standard_normal(n).astype(np.float32)})
+    return pa.table(
+        {"id": rng.permutation(n), "label": labels, "x": rng.standard_normal(n).astype(np.float32)}
+    )
 
 
 def write(rows: pa.Table, folder: Path, files: int, *, backwards: bool = False) -> Path:
-    """The rows in numbered files; `backwards`: in another order of rows and files, and in many small row groups."""
+    """The rows in numbered files; `backwards`: in another order of rows and files, and in many
+    small row groups."""
     folder.mkdir(parents=True)
     rows = rows.take(np.arange(len(rows))[::-1]) if backwards else rows
     step = -(-len(rows) // files)
     for i in range(files):
-        pq.write_table(rows.slice(i * step, step), folder / f"{i:02d}.parquet", row_group_size=step // 3 if backwards else None)
+        pq.write_table(
+            rows.slice(i * step, step),
+            folder / f"{i:02d}.parquet",
+            row_group_size=step // 3 if backwards else None,
+        )
     return folder
 
 
@@ -72,7 +80,10 @@ def read(folder: Path) -> pa.Table:
 
 
 def outputs(
-    tmp_path: Path, rows: pa.Table, spec: ReleaseSpec, run_on: dict[str, Callable[[Path, Path, Ledger], Any]]
+    tmp_path: Path,
+    rows: pa.Table,
+    spec: ReleaseSpec,
+    run_on: dict[str, Callable[[Path, Path, Ledger], Any]],
 ) -> dict[str, pa.Table]:
     source = write(rows, tmp_path / "in", 3)
     other = write(rows, tmp_path / "other", 5, backwards=True)
@@ -91,13 +102,17 @@ def outputs(
     return found
 
 
-def engines(spec: ReleaseSpec, spark: Any, ray: Any) -> dict[str, Callable[[Path, Path, Ledger], Any]]:
+def engines(
+    spec: ReleaseSpec, spark: Any, ray: Any
+) -> dict[str, Callable[[Path, Path, Ledger], Any]]:
     from labeldp.tables import ray as on_ray
     from labeldp.tables import spark as on_spark
     from labeldp.tables._place import Place
 
     def with_spark(source: Path, out: Path, ledger: Ledger) -> Any:
-        return on_spark.release_frame(spark.read.parquet(str(source)).repartition(4), out, spec, ledger)
+        return on_spark.release_frame(
+            spark.read.parquet(str(source)).repartition(4), out, spec, ledger
+        )
 
     def with_ray(source: Path, out: Path, ledger: Ledger) -> Any:
         return on_ray.release_dataset(on_ray.read(Place.of(source)), out, spec, ledger)
@@ -109,7 +124,12 @@ def engines(spec: ReleaseSpec, spark: Any, ray: Any) -> dict[str, Callable[[Path
 
 
 def spec_of(**changes: Any) -> ReleaseSpec:
-    return ReleaseSpec(**({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id", "dataset": "d"} | changes))
+    return ReleaseSpec(
+        **(
+            {"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id", "dataset": "d"}
+            | changes
+        )
+    )
 
 
 def check(tmp_path: Path, rows: pa.Table, spark: Any, ray: Any, **changes: Any) -> pa.Table:
@@ -117,7 +137,10 @@ def check(tmp_path: Path, rows: pa.Table, spark: Any, ray: Any, **changes: Any) 
     found = outputs(tmp_path, rows, spec, engines(spec, spark, ray))
     first = found.pop("local")
     if spec.order == "keep":
-        first, found = first.sort_by("id"), {name: each.sort_by("id") for name, each in found.items()}
+        first, found = (
+            first.sort_by("id"),
+            {name: each.sort_by("id") for name, each in found.items()},
+        )
     for name, each in found.items():
         assert each.schema.remove_metadata() == first.schema.remove_metadata(), name
         assert each.equals(first), name
@@ -144,7 +167,9 @@ def test_two_million_rows(tmp_path: Path, spark: Any, ray: Any) -> None:
         pytest.param({"law": "subset"}, id="subset"),
         pytest.param({"prior": tuple(f"w{k}" for k in CLASSES)}, id="prior"),
         pytest.param({"unit": "who", "max_rows_per_unit": 2}, id="units"),
-        pytest.param({"unit": "who", "id": "name", "order": "keep", "law": "subset"}, id="units-kept"),
+        pytest.param(
+            {"unit": "who", "id": "name", "order": "keep", "law": "subset"}, id="units-kept"
+        ),
     ],
 )
 def test_other_requests(tmp_path: Path, spark: Any, ray: Any, changes: dict[str, Any]) -> None:
@@ -160,8 +185,11 @@ def test_other_requests(tmp_path: Path, spark: Any, ray: Any, changes: dict[str,
         pytest.param("first", Grid(0, 40, points=17), "rr", id="whole numbers that become floats"),
     ],
 )
-def test_numbers_of_a_range(tmp_path: Path, spark: Any, ray: Any, column: str, grid: Grid, law: str | None) -> None:
-    """Numbers between points are rounded, and those outside of the range clamped, alike everywhere."""
+def test_numbers_of_a_range(
+    tmp_path: Path, spark: Any, ray: Any, column: str, grid: Grid, law: str | None
+) -> None:
+    """Numbers between points are rounded, and those outside of the range clamped, alike
+    everywhere."""
     rows = table(6000)
     first = check(tmp_path, rows, spark, ray, label=column, classes=grid, law=law, epsilon=30.0)
     assert first.num_rows == 6000 and first.schema.field(column).type == pa.float64()
@@ -176,14 +204,24 @@ def test_numbers_of_a_range(tmp_path: Path, spark: Any, ray: Any, column: str, g
 def with_columns(rows: pa.Table) -> tuple[pa.Table, LabelColumns]:
     """Further private columns, of text and numbers, and the declared classes of all."""
     rng, n = np.random.default_rng(5), len(rows)
-    rows = rows.append_column("flag", pa.array(rng.choice(["a", "b"], n))).append_column("number", pa.array(rng.normal(6, 3, n)))
-    return rows, LabelColumns({"flag": ["a", "b"], "label": list(CLASSES), "number": Grid(0, 12, points=5)})
+    rows = rows.append_column("flag", pa.array(rng.choice(["a", "b"], n))).append_column(
+        "number", pa.array(rng.normal(6, 3, n))
+    )
+    return rows, LabelColumns(
+        {"flag": ["a", "b"], "label": list(CLASSES), "number": Grid(0, 12, points=5)}
+    )
 
 
 @pytest.mark.parametrize("split", ["joint", "one", "equal"])
 def test_several_label_columns(tmp_path: Path, spark: Any, ray: Any, split: str) -> None:
     rows, columns = with_columns(table(2000))
-    named = {"label": columns.name, "classes": columns, "law": columns.law(1.0, split), "id": "name", "unit": "who"}
+    named = {
+        "label": columns.name,
+        "classes": columns,
+        "law": columns.law(1.0, split),
+        "id": "name",
+        "unit": "who",
+    }
     first = check(tmp_path, rows, spark, ray, **named, max_rows_per_unit=1)
     assert first.schema.names[-3:] == ["flag", "number", f"{columns.name}__evidence"]
     facts = []
@@ -193,7 +231,8 @@ def test_several_label_columns(tmp_path: Path, spark: Any, ray: Any, split: str)
         ledger = Ledger(tmp_path / engine / "ledger.db")
         assert [ledger.spent("d", name) for name in columns.names] == [1.0] * 3
         facts.append(json.loads((tmp_path / engine / "out.manifest.json").read_text()))
-    # the files are each engine's own, all else is the same: what was drawn, the law, the columns, the charge
+    # the files are each engine's own, all else is the same: what was drawn, the law, the columns,
+    # the charge
     drawn = [each.pop("digests")["drawn"] for each in facts]
     assert drawn == drawn[:1] * 3
     assert [sum(part["rows"] for part in each.pop("parts")) for each in facts] == [len(first)] * 3

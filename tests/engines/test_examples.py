@@ -28,6 +28,11 @@ def test_two_stages_on_spark(tmp_path: Path) -> None:
     first, second = (float(found) for found in re.findall(r"accuracy (0\.\d+)", done.stdout))
     assert 0.7 < first < second + 0.03  # 0.79 and 0.83 on average
     assert "spent: epsilon 1\n" in done.stdout and "All rows are released." in done.stdout
-    parts = [set(pq.read_table(tmp_path / "work" / f"stage-{number}")["id"].to_pylist()) for number in (1, 2)]
+    parts = [
+        set(pq.read_table(tmp_path / "work" / f"stage-{number}")["id"].to_pylist())
+        for number in (1, 2)
+    ]
     assert not parts[0] & parts[1] and len(parts[0] | parts[1]) == 8000
-    assert [run.state for run in ldp.Ledger(tmp_path / "work" / "ledger" / "ledger.db").runs()] == ["settled"]
+    assert [run.state for run in ldp.Ledger(tmp_path / "work" / "ledger" / "ledger.db").runs()] == [
+        "settled"
+    ]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger's contract on a real PostgreSQL, and what is PostgreSQL's own: passwords, several machines, a server that goes away."""
+"""The ledger's contract on a real PostgreSQL, and what is PostgreSQL's own: passwords, several
+machines, a server that goes away."""
 
 import os
 import pickle
@@ -22,7 +23,10 @@ from labeldp.ledger._database import LedgerUrl
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import new_run_id
 
-pytestmark = [pytest.mark.engines, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not()),
+]
 
 OF_FILES = {
     "test_run_dir_is_beside_the_ledger",
@@ -32,14 +36,19 @@ OF_FILES = {
     "test_default_ledger",
     "test_budgets_that_are_none",
     "test_locations_that_are_none",
-    "test_nothing_bad_is_charged",  # is refused before any store is asked, as the next three ask none
+    # is refused before any store is asked, as the next three ask none
+    "test_nothing_bad_is_charged",
     "test_spent_is_never_less_than_any_row_spent_and_exact_in_one_space",
 }
 
 
 def contract(module: ModuleType) -> dict[str, Callable[..., object]]:
     """The tests of a module that any store must pass; here they get this module's `ledger`."""
-    return {name: test for name, test in vars(module).items() if name.startswith("test_") and name not in OF_FILES}
+    return {
+        name: test
+        for name, test in vars(module).items()
+        if name.startswith("test_") and name not in OF_FILES
+    }
 
 
 globals().update(contract(test_ledger) | contract(test_ledger_rows) | contract(test_ledger_parts))
@@ -59,7 +68,9 @@ def url(server: str) -> str:
 
     name = f"ledger_{new_run_id()}"
     admin = server.format(name="postgres").replace("postgresql:", "postgresql+psycopg:")
-    engine = sqlalchemy.create_engine(admin, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.pool.NullPool)
+    engine = sqlalchemy.create_engine(
+        admin, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.pool.NullPool
+    )
     with engine.connect() as connection:
         connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
     return server.format(name=name)
@@ -71,7 +82,8 @@ def ledger(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     return Ledger(url)
 
 
-# Values and secrets ----------------------------------------------------------------------------------------------------------------
+# Values and secrets
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_ledger_of_a_database_is_a_value(ledger: Ledger) -> None:
@@ -85,7 +97,9 @@ def test_a_ledger_of_a_database_is_a_value(ledger: Ledger) -> None:
 def test_one_charge_on_several_columns_is_in_the_account_of_each(ledger: Ledger) -> None:
     columns = LabelColumns({"a": [0, 1], "b": [0, 1, 2]})
     labels = {"a": [0, 1, 1, 0], "b": [2, 1, 0, 1]}
-    noisy = privatize(labels, columns.law(1.0), classes=columns, dataset="d", ids=range(4), ledger=ledger)
+    noisy = privatize(
+        labels, columns.law(1.0), classes=columns, dataset="d", ids=range(4), ledger=ledger
+    )
     assert [ledger.spent("d", name) for name in ("a", "b")] == [1.0, 1.0]
     assert ledger.spent("d", columns.names) == 1.0
     assert noisy["b"].looked_up(ledger).privacy.evidence == "proven"
@@ -93,31 +107,65 @@ def test_one_charge_on_several_columns_is_in_the_account_of_each(ledger: Ledger)
 
 
 def test_reading_makes_no_tables(ledger: Ledger) -> None:
-    assert (ledger.exists(), ledger.spent("a", "b"), ledger.runs(), ledger.history(), ledger.parts("0" * 32)) == (False, 0, [], [], [])
+    assert (
+        ledger.exists(),
+        ledger.spent("a", "b"),
+        ledger.runs(),
+        ledger.history(),
+        ledger.parts("0" * 32),
+    ) == (False, 0, [], [], [])
     with pytest.raises(LedgerError, match="no ledger"):
         ledger.verify()
     assert not ledger.exists()
 
 
-def test_a_password_is_never_shown(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_never_shown(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LABELDP_RUNS", str(tmp_path / "runs"))
     ledger = Ledger(url.replace("labeldp@", "labeldp:s3cr3t@"), budget=1.0)
     receipt = charge(ledger)
-    said = [repr(ledger), str(ledger.location), f"{ledger.location!r}", repr(receipt), str(ledger.history()), str(ledger.runs_dir)]
-    for bad in (lambda: charge(ledger), lambda: charge(Ledger(ledger.location, budget=2.0)), lambda: ledger.settle(new_run_id(), "x")):
+    said = [
+        repr(ledger),
+        str(ledger.location),
+        f"{ledger.location!r}",
+        repr(receipt),
+        str(ledger.history()),
+        str(ledger.runs_dir),
+    ]
+    for bad in (
+        lambda: charge(ledger),
+        lambda: charge(Ledger(ledger.location, budget=2.0)),
+        lambda: ledger.settle(new_run_id(), "x"),
+    ):
         with pytest.raises(Exception, match="postgresql") as caught:
             bad()
         said.append(str(caught.value))
     gone = Ledger(url.replace("labeldp@", "labeldp:s3cr3t@").replace("host=/", "host=/nowhere/"))
     with pytest.raises(LedgerError, match="Expected") as unreachable:
         gone.runs()
-    said += [str(unreachable.value), repr(unreachable.value.__cause__), repr(unreachable.value.__context__ and None)]
+    said += [
+        str(unreachable.value),
+        repr(unreachable.value.__cause__),
+        repr(unreachable.value.__context__ and None),
+    ]
     assert not any("s3cr3t" in text for text in said)
     assert ledger.runs_dir == Ledger(url).runs_dir  # the password is no part of which ledger it is
 
 
 def test_names_cannot_inject(ledger: Ledger) -> None:
-    names = ("'; DROP TABLE labeldp_entries; --", '"', "\\", '{"a": 1}', "$.dataset", "%", "%s", ":after", "{entries}", "日本語 🎲")
+    names = (
+        "'; DROP TABLE labeldp_entries; --",
+        '"',
+        "\\",
+        '{"a": 1}',
+        "$.dataset",
+        "%",
+        "%s",
+        ":after",
+        "{entries}",
+        "日本語 🎲",
+    )
     for name in names:
         charge(ledger, dataset=name, column=name, identity=name)
         assert ledger.spent(name, name) == 1.0
@@ -126,7 +174,8 @@ def test_names_cannot_inject(ledger: Ledger) -> None:
     assert ledger.verify() == []
 
 
-# Several machines ------------------------------------------------------------------------------------------------------------------
+# Several machines
+# --------------------------------------------------------------------------------------------------
 
 
 def test_eight_processes_lose_nothing_and_never_overspend(ledger: Ledger, url: str) -> None:
@@ -154,7 +203,9 @@ def test_killed_at_any_time_keeps_every_charge_that_returned(ledger: Ledger, url
     assert ledger.verify() == []
 
 
-def test_a_server_that_may_lose_charges_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_may_lose_charges_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LABELDP_RUNS", str(tmp_path / "runs"))
     with postgres.server("-c fsync=off") as server, pytest.raises(LedgerError, match="fsync"):
         charge(Ledger(server.format(name="postgres")))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Priors from tables and models on real engines: the same draws as on one machine, and a model that is asked once for each charge."""
+"""Priors from tables and models on real engines: the same draws as on one machine, and a model that
+is asked once for each charge."""
 
 import os
 from collections.abc import Iterator
@@ -28,7 +29,10 @@ from labeldp.tables.formats._table import WEIGHTS
 pytestmark = [
     pytest.mark.engines,
     # Spark's and Ray's own
-    *(pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")),
+    *(
+        pytest.mark.filterwarnings(f"ignore::{kind}")
+        for kind in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
+    ),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
@@ -72,7 +76,10 @@ def source(tmp_path: Path) -> Path:
 
 def clusters(folder: Path) -> PriorTable:
     rng = np.random.default_rng(9)
-    pq.write_table(pa.table({"cluster": [f"c{i}" for i in range(30)]} | {c: rng.random(30) for c in CLASSES}), folder / "p.parquet")
+    pq.write_table(
+        pa.table({"cluster": [f"c{i}" for i in range(30)]} | {c: rng.random(30) for c in CLASSES}),
+        folder / "p.parquet",
+    )
     return PriorTable(folder / "p.parquet", "cluster")
 
 
@@ -83,7 +90,19 @@ def model(folder: Path, **options: Any) -> PriorModel:
 
 
 def spec(prior: Any, **changes: Any) -> ReleaseSpec:
-    return ReleaseSpec(**({"label": "y", "classes": CLASSES, "epsilon": 1.5, "id": "id", "prior": prior, "dataset": "d"} | changes))
+    return ReleaseSpec(
+        **(
+            {
+                "label": "y",
+                "classes": CLASSES,
+                "epsilon": 1.5,
+                "id": "id",
+                "prior": prior,
+                "dataset": "d",
+            }
+            | changes
+        )
+    )
 
 
 def released(done: Release) -> pa.Table:
@@ -103,8 +122,11 @@ def hidden(folder: Path) -> list[Path]:
         ("model", {"law": "auto", "order": "keep"}),
     ],
 )
-def test_engines_draw_as_one_machine_does(tmp_path: Path, source: Path, engine: str, kind: str, options: dict[str, Any]) -> None:
-    """Under one secret. The model is the same everywhere but for what the machine rounds, which this one does not leave to chance."""
+def test_engines_draw_as_one_machine_does(
+    tmp_path: Path, source: Path, engine: str, kind: str, options: dict[str, Any]
+) -> None:
+    """Under one secret. The model is the same everywhere but for what the machine rounds, which
+    this one does not leave to chance."""
     prior = clusters(tmp_path) if kind == "table" else model(tmp_path, jitter=0.0)
     found = []
     for name in ("local", engine):
@@ -115,7 +137,9 @@ def test_engines_draw_as_one_machine_does(tmp_path: Path, source: Path, engine: 
             done = release(source, tmp_path / f"out-{name}", spec(prior, **options), ledger, name)
         found.append((done, released(done)))
         assert ledger.spent("d", "y") == 1.5
-        assert release(source, tmp_path / f"out-{name}", spec(prior, **options), ledger, name).repeated
+        assert release(
+            source, tmp_path / f"out-{name}", spec(prior, **options), ledger, name
+        ).repeated
     (local, mine), (other, theirs) = found
     assert mine.schema.names == theirs.schema.names and mine.num_rows == theirs.num_rows
     if options.get("order") != "keep":
@@ -131,7 +155,9 @@ class Died(Exception):
     """Stands for a kill."""
 
 
-def test_a_model_is_asked_once_though_the_release_died(tmp_path: Path, source: Path, engine: str) -> None:
+def test_a_model_is_asked_once_though_the_release_died(
+    tmp_path: Path, source: Path, engine: str
+) -> None:
     prior, ledger = model(tmp_path), Ledger(tmp_path / "private" / "ledger.db")
     first: list[pa.Table] = []
 
@@ -149,7 +175,8 @@ def test_a_model_is_asked_once_though_the_release_died(tmp_path: Path, source: P
     files = sorted(folder.iterdir())
     assert files and not any(b"sentinel-zz" in file.read_bytes() for file in files)
     assert pq.read_table(folder).column_names == ["id", WEIGHTS]
-    (folder / f"attempt-{0:032x}.parquet").write_bytes(files[0].read_bytes())  # of another attempt at the same partition
+    # of another attempt at the same partition
+    (folder / f"attempt-{0:032x}.parquet").write_bytes(files[0].read_bytes())
     done = release(source, tmp_path / "out", spec(prior), ledger, engine)
     assert released(done).equals(first[0].replace_schema_metadata(None))
     assert asked(tmp_path / "asked.log") == N
@@ -170,5 +197,11 @@ def test_what_is_wrong_is_said_before_the_charge(tmp_path: Path, source: Path, e
         with pytest.raises(InvalidInput, match=message):
             release(source, tmp_path / "out", spec(prior), ledger, engine)
     with pytest.raises(ReleaseError, match="gone"):
-        release(source, tmp_path / "out", spec(PriorModel(tmp_path / "gone.skops", ["x"])), ledger, engine)
+        release(
+            source,
+            tmp_path / "out",
+            spec(PriorModel(tmp_path / "gone.skops", ["x"])),
+            ledger,
+            engine,
+        )
     assert not ledger.runs() and hidden(tmp_path) == []

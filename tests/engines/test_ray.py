@@ -41,11 +41,15 @@ class TestRay(Contract):
 
 def test_columns_and_order_are_kept(ray: Any, tmp_path: Path) -> None:
     rows = table(3000)
-    rows = rows.append_column("category", pa.array([f"c{i % 7}" for i in range(3000)]).dictionary_encode())
+    rows = rows.append_column(
+        "category", pa.array([f"c{i % 7}" for i in range(3000)]).dictionary_encode()
+    )
     rows = rows.append_column("list", pa.array([[{"x": i}] for i in range(3000)]))
     source = write(rows, tmp_path / "in", 4)
     spec = spec_of(order="keep", id="id")
-    out = on_ray.release(on_ray.read(Place.of(source)), tmp_path / "out", spec, Ledger(tmp_path / "ledger.db"))
+    out = on_ray.release(
+        on_ray.read(Place.of(source)), tmp_path / "out", spec, Ledger(tmp_path / "ledger.db")
+    )
     assert out.count() == 3000
     assert read(tmp_path / "out").drop_columns(["label"]).equals(rows.drop_columns(["label"]))
 
@@ -59,18 +63,38 @@ def test_the_command_line(ray: Any, tmp_path: Path) -> None:
     from tests.cli.commands import run
 
     source = write(table(1000), tmp_path / "visits", 2)
-    facts = ("--label", "label", "--epsilon", 1, "--classes", ",".join(map(str, range(10))), "--engine", "ray", "--id", "id")
-    code, said, error = run("release", source, *facts, "--out", tmp_path / "out", "--ledger", tmp_path / "ledger.db")
+    facts = (
+        "--label",
+        "label",
+        "--epsilon",
+        1,
+        "--classes",
+        ",".join(map(str, range(10))),
+        "--engine",
+        "ray",
+        "--id",
+        "id",
+    )
+    code, said, error = run(
+        "release", source, *facts, "--out", tmp_path / "out", "--ledger", tmp_path / "ledger.db"
+    )
     assert code == 0, error
     assert "1,000 rows" in said and "Dataset 'visits'" in said
     assert pq.read_table(tmp_path / "out").num_rows == 1000
 
 
 def test_units_may_be_categories(ray: Any, tmp_path: Path) -> None:
-    rows = table(200).drop_columns(["who"]).append_column("who", pa.array([f"p{i // 4}" for i in range(200)]).dictionary_encode())
+    rows = (
+        table(200)
+        .drop_columns(["who"])
+        .append_column("who", pa.array([f"p{i // 4}" for i in range(200)]).dictionary_encode())
+    )
     spec = spec_of(unit="who", max_rows_per_unit=3)
     done = on_ray.release_dataset(
-        ray.data.from_arrow([rows.slice(0, 90), rows.slice(90)]), tmp_path / "out", spec, Ledger(tmp_path / "l.db")
+        ray.data.from_arrow([rows.slice(0, 90), rows.slice(90)]),
+        tmp_path / "out",
+        spec,
+        Ledger(tmp_path / "l.db"),
     )
     assert done.manifest["rows_over_the_cap"] == 50
     kept = read(tmp_path / "out")["who"].cast(pa.string()).to_pylist()
@@ -80,9 +104,13 @@ def test_units_may_be_categories(ray: Any, tmp_path: Path) -> None:
 def test_blocks_may_lack_a_column(ray: Any, tmp_path: Path) -> None:
     rows = table(200).select(["id", "label"])
     first, more = rows.slice(0, 100), rows.slice(100).append_column("more", pa.array([1.5] * 100))
-    on_ray.release_dataset(ray.data.from_arrow([first, more]), tmp_path / "out", spec_of(), Ledger(tmp_path / "l.db"))
+    on_ray.release_dataset(
+        ray.data.from_arrow([first, more]), tmp_path / "out", spec_of(), Ledger(tmp_path / "l.db")
+    )
     found = read(tmp_path / "out").sort_by("id")
-    assert found.filter(found["more"].is_valid())["id"].to_pylist() == sorted(more["id"].to_pylist())
+    assert found.filter(found["more"].is_valid())["id"].to_pylist() == sorted(
+        more["id"].to_pylist()
+    )
 
 
 def test_a_column_whose_type_does_not_hold_all_values_is_named(ray: Any, tmp_path: Path) -> None:
@@ -90,9 +118,14 @@ def test_a_column_whose_type_does_not_hold_all_values_is_named(ray: Any, tmp_pat
     first = rows["id"][0].as_py()
 
     def more(block: pa.Table) -> pa.Table:
-        return block.append_column("more", pa.array([1 if first in block["id"].to_pylist() else 1.5] * len(block)))
+        return block.append_column(
+            "more", pa.array([1 if first in block["id"].to_pylist() else 1.5] * len(block))
+        )
 
-    blocks, ledger = ray.data.from_arrow([rows.slice(0, 100), rows.slice(100)]), Ledger(tmp_path / "l.db")
+    blocks, ledger = (
+        ray.data.from_arrow([rows.slice(0, 100), rows.slice(100)]),
+        Ledger(tmp_path / "l.db"),
+    )
     differ = blocks.map_batches(more, batch_format="pyarrow", batch_size=None)
     with pytest.raises(ReleaseError, match="Expected column 'more' of type int64 in all parts"):
         on_ray.release_dataset(differ, tmp_path / "out", spec_of(), ledger)
@@ -105,8 +138,14 @@ def test_ids_of_two_types_are_those_of_the_table(ray: Any, tmp_path: Path) -> No
     first = rows["id"][0].as_py()
 
     def as_text(block: pa.Table) -> pa.Table:
-        return block if first in block["id"].to_pylist() else block.set_column(0, "id", block["id"].cast(pa.string()))
+        return (
+            block
+            if first in block["id"].to_pylist()
+            else block.set_column(0, "id", block["id"].cast(pa.string()))
+        )
 
-    blocks = ray.data.from_arrow([rows.slice(0, 100), rows.slice(100)]).map_batches(as_text, batch_format="pyarrow", batch_size=None)
+    blocks = ray.data.from_arrow([rows.slice(0, 100), rows.slice(100)]).map_batches(
+        as_text, batch_format="pyarrow", batch_size=None
+    )
     on_ray.release_dataset(blocks, tmp_path / "out", spec_of(), Ledger(tmp_path / "l.db"))
     assert read(tmp_path / "out")["id"].sort().to_pylist() == list(range(200))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases in an S3-compatible store: a real server on this machine, reached through pyarrow's own S3 client."""
+"""Releases in an S3-compatible store: a real server on this machine, reached through pyarrow's own
+S3 client."""
 
 import hashlib
 import itertools
@@ -43,7 +44,12 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def bucket(endpoint: str) -> Place:
     store = pafs.S3FileSystem(
-        endpoint_override=endpoint, scheme="http", access_key=KEY, secret_key=SECRET, region="us-east-1", allow_bucket_creation=True
+        endpoint_override=endpoint,
+        scheme="http",
+        access_key=KEY,
+        secret_key=SECRET,
+        region="us-east-1",
+        allow_bucket_creation=True,
     )
     name = f"tables-{next(BUCKETS)}"
     store.create_dir(name)
@@ -57,10 +63,14 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def table() -> pa.Table:
     rng = np.random.default_rng(1)
-    return pa.table({"id": rng.permutation(N), "label": rng.choice(CLASSES, N), "x": rng.standard_normal(N)})
+    return pa.table(
+        {"id": rng.permutation(N), "label": rng.choice(CLASSES, N), "x": rng.standard_normal(N)}
+    )
 
 
-def folder(bucket: Place, whole: pa.Table, name: Callable[[int], str] = "p{}.parquet".format) -> Place:
+def folder(
+    bucket: Place, whole: pa.Table, name: Callable[[int], str] = "p{}.parquet".format
+) -> Place:
     step = N // FILES
     for i in range(FILES):
         with bucket.child("in", name(i)).open_output() as stream:
@@ -77,14 +87,18 @@ def read(place: Place) -> pa.Table:
 
 
 def spec(**changes: Any) -> ReleaseSpec:
-    return ReleaseSpec(**({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id"} | changes))
+    return ReleaseSpec(
+        **({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id"} | changes)
+    )
 
 
 class _Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def test_a_partitioned_folder(bucket: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partitioned_folder(
+    bucket: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 10_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 8_000)
     monkeypatch.setattr("labeldp.tables.engines._local.BUCKET_BYTES", 8_000)
@@ -96,7 +110,11 @@ def test_a_partitioned_folder(bucket: Place, ledger: Ledger, monkeypatch: pytest
     assert sorted(set(out["day"].to_pylist())) == list(range(FILES))
     written: Any = done.manifest["parts"]
     assert len(written) > 2
-    assert names(bucket) == [*[f"in/day={i}/p.parquet" for i in range(FILES)], "out.manifest.json", *(f"out/{p['name']}" for p in written)]
+    assert names(bucket) == [
+        *[f"in/day={i}/p.parquet" for i in range(FILES)],
+        "out.manifest.json",
+        *(f"out/{p['name']}" for p in written),
+    ]
     assert json.loads(bucket.child("out.manifest.json").read_bytes()) == done.manifest
     assert len(read_noisy(bucket.child("out"))) == N
     assert release(source, bucket.child("out"), spec(), ledger).repeated
@@ -105,7 +123,8 @@ def test_a_partitioned_folder(bucket: Place, ledger: Ledger, monkeypatch: pytest
 
 
 def test_the_same_table_as_on_disk(bucket: Place, tmp_path: Path) -> None:
-    """One charge, drawn once to the store and, by another machine that holds the same ledger, once to disk."""
+    """One charge, drawn once to the store and, by another machine that holds the same ledger, once
+    to disk."""
     import shutil
 
     whole = table()
@@ -117,7 +136,9 @@ def test_the_same_table_as_on_disk(bucket: Place, tmp_path: Path) -> None:
             raise _Killed
 
     with pytest.raises(_Killed):
-        release(source, bucket.child("out"), spec(), Ledger(tmp_path / "a" / "ledger.db"), progress=die)
+        release(
+            source, bucket.child("out"), spec(), Ledger(tmp_path / "a" / "ledger.db"), progress=die
+        )
     assert names(bucket) == [f"in/p{i}.parquet" for i in range(FILES)]
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     release(source, bucket.child("out"), spec(), Ledger(tmp_path / "a" / "ledger.db"))
@@ -169,14 +190,18 @@ def test_a_run_killed_while_it_publishes_is_finished_by_the_same_command(
 
     with monkeypatch.context() as patch:
         patch.setattr(Place, "move", move)
-        patch.setattr(Staging, "delete_unless_started", lambda self: None)  # a killed process tidies nothing
+        # a killed process tidies nothing
+        patch.setattr(Staging, "delete_unless_started", lambda self: None)
         with pytest.raises(_Killed):
             release(source, bucket.child("out"), spec(), ledger)
     assert sum(name.startswith("out/part-") for name in names(bucket)) == 2
     assert "out.manifest.json" not in names(bucket)
     done = release(source, bucket.child("out"), spec(), ledger)
     written: Any = done.manifest["parts"]
-    assert [name for name in names(bucket) if name.startswith("out")] == ["out.manifest.json", *(f"out/{p['name']}" for p in written)]
+    assert [name for name in names(bucket) if name.startswith("out")] == [
+        "out.manifest.json",
+        *(f"out/{p['name']}" for p in written),
+    ]
     assert ledger.spent("in", "label") == 1.0
     assert len(ledger.runs()) == 1
     assert len(read(bucket.child("out"))) == N
@@ -195,7 +220,11 @@ def test_staging_is_published_abandoned_and_named_by_worker_copies(bucket: Place
         parts.append(Part(file.name, 1, 3, hashlib.sha256(text).hexdigest()))
     assert all("_labeldp_staging_" in name for name in names(bucket))
     staging.publish(parts[:2], b"facts")
-    assert names(bucket) == ["deep/out.manifest.json", "deep/out/part-00000.parquet", "deep/out/part-00001.parquet"]
+    assert names(bucket) == [
+        "deep/out.manifest.json",
+        "deep/out/part-00000.parquet",
+        "deep/out/part-00001.parquet",
+    ]
     other = Staging(bucket.child("none"), "e" * 32)
     other.prepare()
     other.new_file().write_bytes(b"one")
@@ -203,12 +232,25 @@ def test_staging_is_published_abandoned_and_named_by_worker_copies(bucket: Place
     assert not bucket.child("none").exists()
 
 
-def test_the_command_takes_addresses(bucket: Place, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_takes_addresses(
+    bucket: Place, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder(bucket, table())
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     more = f"?region=us-east-1&scheme=http&endpoint_override={endpoint}"
-    line = ["release", f"s3://{bucket.path}/in{more}", "--label", "label", "--classes", "a,b,c,d", "--epsilon", "1", "--id", "id"]
+    line = [
+        "release",
+        f"s3://{bucket.path}/in{more}",
+        "--label",
+        "label",
+        "--classes",
+        "a,b,c,d",
+        "--epsilon",
+        "1",
+        "--id",
+        "id",
+    ]
     line += ["--out", f"s3://{bucket.path}/out{more}", "--ledger", str(tmp_path / "l.db"), "--json"]
     for repeated in (False, True):
         done = CliRunner().invoke(app, line)

@@ -52,8 +52,12 @@ def test_columns_of_many_types_pass_unchanged(spark: Any, tmp_path: Path) -> Non
         {
             "id": np.arange(n),
             "label": pa.array(np.arange(n) % 2 == 0),
-            "when": pa.array([datetime(2024, 1, 1, 0, i % 60) for i in range(n)], pa.timestamp("us", "UTC")),
-            "local time": pa.array([datetime(2024, 7, 1, i % 24) for i in range(n)], pa.timestamp("us")),
+            "when": pa.array(
+                [datetime(2024, 1, 1, 0, i % 60) for i in range(n)], pa.timestamp("us", "UTC")
+            ),
+            "local time": pa.array(
+                [datetime(2024, 7, 1, i % 24) for i in range(n)], pa.timestamp("us")
+            ),
             "day": pa.array([date(2024, 1, 1 + i % 28) if i % 3 else None for i in range(n)]),
             "price": pa.array([Decimal(f"{i}.25") for i in range(n)], pa.decimal128(12, 2)),
             "a.b c": pa.array([f"text {i}" for i in range(n)]),
@@ -67,7 +71,15 @@ def test_columns_of_many_types_pass_unchanged(spark: Any, tmp_path: Path) -> Non
     source = write(rows, tmp_path / "in", 2)
     for order, unit in (("shuffle", None), ("keep", None), ("shuffle", "a.b c")):
         out, ledger = tmp_path / f"{order}{unit}", Ledger(tmp_path / f"{order}{unit}.db")
-        spec = ReleaseSpec(label="label", classes=[False, True], epsilon=1.0, id="id", dataset="d", order=order, unit=unit)
+        spec = ReleaseSpec(
+            label="label",
+            classes=[False, True],
+            epsilon=1.0,
+            id="id",
+            dataset="d",
+            order=order,
+            unit=unit,
+        )
         released = on_spark.release(spark.read.parquet(str(source)), out, spec, ledger)
         assert released.count() == n
         found = read(out).sort_by("id")
@@ -86,18 +98,30 @@ def test_a_column_that_spark_keeps_to_itself_is_named(spark: Any, tmp_path: Path
         on_spark.release(frame, tmp_path / "out", spec, Ledger(tmp_path / "ledger.db"))
 
 
-def test_a_plan_shows_the_job_and_nothing_of_it(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_shows_the_job_and_nothing_of_it(
+    spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     from labeldp.tables._spec import law_of
     from labeldp.tables.engines._cluster import Shipment, Work
     from labeldp.tables.formats._table import LabelCodec, Shape
 
     spec, schema = spec_of(), pa.schema([("id", pa.int64()), ("label", pa.int32())])
-    pin = table_pin(law_of(spec, 10), classes=spec.classes, dataset="d", column="label", ledger=Ledger(Path("/nowhere/ledger.db")))
+    pin = table_pin(
+        law_of(spec, 10),
+        classes=spec.classes,
+        dataset="d",
+        column="label",
+        ledger=Ledger(Path("/nowhere/ledger.db")),
+    )
     engine = on_spark._Spark(spark)
     with on_spark._quiet(), engine.ship(Shipment(pin.for_workers())) as handle:
-        work = Work(pin.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle)
+        work = Work(
+            pin.facts, spec, Shape(schema, LabelCodec(spec.classes, "label", pa.int32()), 0), handle
+        )
         job = PinJob(work, Place.of("/nowhere/out"))
-        engine.flow(spark.range(3).selectExpr("id", "cast(id as int) label"), job, job.schema).explain(True)
+        engine.flow(
+            spark.range(3).selectExpr("id", "cast(id as int) label"), job, job.schema
+        ).explain(True)
     said = capsys.readouterr().out
     assert "PinJob" in said
     assert "secret" not in said.lower() and "class" not in said.lower()
@@ -107,7 +131,16 @@ def test_the_command_line(spark: Any, tmp_path: Path) -> None:
     from tests.cli.commands import run
 
     source = write(table(1000), tmp_path / "visits", 2)
-    facts = ("--label", "label", "--epsilon", 1, "--classes", ",".join(map(str, range(10))), "--engine", "spark")
+    facts = (
+        "--label",
+        "label",
+        "--epsilon",
+        1,
+        "--classes",
+        ",".join(map(str, range(10))),
+        "--engine",
+        "spark",
+    )
     more = ("--id", "id", "--out", tmp_path / "out", "--ledger", tmp_path / "ledger.db")
     code, said, error = run("release", source, *facts, *more)
     assert code == 0, error
@@ -120,12 +153,20 @@ def test_the_command_line(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("1 as Age, 2 as age", "that differ in more than upper and lower case, .* got 'Age' and 'age'"),
+        (
+            "1 as Age, 2 as age",
+            "that differ in more than upper and lower case, .* got 'Age' and 'age'",
+        ),
         ("time'12:00:00' as at", r"reads from Parquet, got 'at' of type time\(6\)"),
     ],
 )
-def test_what_spark_could_not_read_again_is_refused_before_the_charge(spark: Any, tmp_path: Path, columns: str, message: str) -> None:
-    ledger, spec = Ledger(tmp_path / "ledger.db"), ReleaseSpec(label="label", classes=[0, 1], epsilon=1.0, id="id", dataset="d")
+def test_what_spark_could_not_read_again_is_refused_before_the_charge(
+    spark: Any, tmp_path: Path, columns: str, message: str
+) -> None:
+    ledger, spec = (
+        Ledger(tmp_path / "ledger.db"),
+        ReleaseSpec(label="label", classes=[0, 1], epsilon=1.0, id="id", dataset="d"),
+    )
     try:
         frame = spark.sql(f"select 1 as id, 0 as label, {columns}")
     except Exception as error:
@@ -139,12 +180,20 @@ def test_names_of_folders_are_no_patterns(spark: Any, tmp_path: Path) -> None:
     other = table(50)
     write(other, tmp_path / "out1", 1)
     source, ledger = write(table(100), tmp_path / "in{1}", 2), Ledger(tmp_path / "ledger.db")
-    released = on_spark.release(on_spark.read(spark, Place.of(source)), tmp_path / "out[1]", spec_of(), ledger)
+    released = on_spark.release(
+        on_spark.read(spark, Place.of(source)), tmp_path / "out[1]", spec_of(), ledger
+    )
     assert released.count() == 100
 
 
 def test_folders_below_a_pattern_are_columns(spark: Any, tmp_path: Path) -> None:
     for day in (1, 2):
         write(table(100).slice(50 * day - 50, 50), tmp_path / "in {1}" / f"day={day}", 1)
-    done = release(tmp_path / "in {1}" / "day=[12]*", tmp_path / "out", spec_of(), Ledger(tmp_path / "ledger.db"), engine="spark")
+    done = release(
+        tmp_path / "in {1}" / "day=[12]*",
+        tmp_path / "out",
+        spec_of(),
+        Ledger(tmp_path / "ledger.db"),
+        engine="spark",
+    )
     assert "day" in done.unchanged and set(read(tmp_path / "out")["day"].to_pylist()) == {1, 2}

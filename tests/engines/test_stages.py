@@ -18,7 +18,10 @@ from labeldp.tables._evidence import read_noisy
 
 pytestmark = [  # the engines leave sockets open, and warn of their own settings
     pytest.mark.engines,
-    *(pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")),
+    *(
+        pytest.mark.filterwarnings(f"ignore::{kind}")
+        for kind in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
+    ),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 N, K = 4000, 4
@@ -33,7 +36,11 @@ class Killed(BaseException):
 def source(tmp_path: Path) -> Path:
     rng = np.random.default_rng(2)
     weights = rng.random((N, K)) + 0.1
-    columns: dict[str, Any] = {"id": rng.permutation(10 * N)[:N], "who": np.arange(N) // 3, "y": rng.integers(0, K, N).astype(np.int32)}
+    columns: dict[str, Any] = {
+        "id": rng.permutation(10 * N)[:N],
+        "who": np.arange(N) // 3,
+        "y": rng.integers(0, K, N).astype(np.int32),
+    }
     table = pa.table(columns | {name: weights[:, c] for c, name in enumerate(PRIOR)})
     (tmp_path / "in").mkdir()
     for part in range(4):
@@ -49,7 +56,13 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 def plan(folder: Path, **changes: Any) -> Path:
     parts = changes.pop("parts", (0.7, 0.3))
-    facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d"} | changes
+    facts: dict[str, Any] = {
+        "label": "y",
+        "classes": range(K),
+        "epsilon": 1.0,
+        "id": "id",
+        "dataset": "d",
+    } | changes
     stage.plan(folder / "plan", ldp.ReleaseSpec(**facts), parts, ledger=Ledger(folder / "l.db"))
     return folder / "plan"
 
@@ -68,19 +81,35 @@ def test_a_stage_that_died_on_one_engine_is_finished_alike_by_another(
         out = tmp_path / f"dead-{number}"
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(StageTurn, "finish", _kill)  # it is published, and on no record
-            stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, number, out, prior=prior)
+            stage.release(
+                stage.load(where, Ledger(tmp_path / "l.db")), source, number, out, prior=prior
+            )
         done = stage.release(
-            stage.load(where, Ledger(tmp_path / "l.db")), source, number, tmp_path / f"out-{number}", prior=prior, engine=engine
+            stage.load(where, Ledger(tmp_path / "l.db")),
+            source,
+            number,
+            tmp_path / f"out-{number}",
+            prior=prior,
+            engine=engine,
         )
         tables.append(released(done.path))
         assert not done.repeated and tables[-1].equals(released(out))
         assert done.manifest["rows_of_other_stages_or_over_the_cap"] == N - len(tables[-1])
         again = stage.release(
-            stage.load(where, Ledger(tmp_path / "l.db")), source, number, tmp_path / f"out-{number}", prior=prior, engine=engine
+            stage.load(where, Ledger(tmp_path / "l.db")),
+            source,
+            number,
+            tmp_path / f"out-{number}",
+            prior=prior,
+            engine=engine,
         )
         assert again.repeated and again.manifest["rows"] == len(tables[-1])
-    assert sorted(pa.concat_tables(tables)["id"].to_pylist()) == sorted(pq.read_table(source)["id"].to_pylist())
-    assert [run.state for run in Ledger(tmp_path / "l.db").runs()] == ["settled"] and Ledger(tmp_path / "l.db").spent("d", "y") == 1.0
+    assert sorted(pa.concat_tables(tables)["id"].to_pylist()) == sorted(
+        pq.read_table(source)["id"].to_pylist()
+    )
+    assert [run.state for run in Ledger(tmp_path / "l.db").runs()] == ["settled"] and Ledger(
+        tmp_path / "l.db"
+    ).spent("d", "y") == 1.0
     noisy = ldp.concat([read_noisy(tmp_path / f"out-{number}") for number in (1, 2)])
     assert noisy.privacy.epsilon == 1.0 and noisy.evidenced.all()
 
@@ -92,8 +121,20 @@ def _kill(*_: Any, **__: Any) -> Any:
 def test_units_are_capped_before_the_parts(tmp_path: Path, source: Path, engine: str) -> None:
     where = plan(tmp_path, unit="who", max_rows_per_unit=2, law="rr", parts=(0.5, 0.5))
     tables = [
-        released(stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, 1, tmp_path / "one", engine=engine).path),
-        released(stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, 2, tmp_path / "two").path),
+        released(
+            stage.release(
+                stage.load(where, Ledger(tmp_path / "l.db")),
+                source,
+                1,
+                tmp_path / "one",
+                engine=engine,
+            ).path
+        ),
+        released(
+            stage.release(
+                stage.load(where, Ledger(tmp_path / "l.db")), source, 2, tmp_path / "two"
+            ).path
+        ),
     ]
     both = pa.concat_tables(tables)
     assert len(set(both["id"].to_pylist())) == len(both)
@@ -103,10 +144,19 @@ def test_units_are_capped_before_the_parts(tmp_path: Path, source: Path, engine:
 
 def test_changed_labels_are_refused(tmp_path: Path, source: Path, engine: str) -> None:
     where = plan(tmp_path)
-    stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, 1, tmp_path / "one", engine=engine)
+    stage.release(
+        stage.load(where, Ledger(tmp_path / "l.db")), source, 1, tmp_path / "one", engine=engine
+    )
     table = pq.read_table(source / "file-0.parquet")
     labels = table["y"].to_numpy().copy()
     labels[0] = (labels[0] + 1) % K
     pq.write_table(table.set_column(2, "y", pa.array(labels)), source / "file-0.parquet")
     with pytest.raises(InvalidInput, match="some have changed"):
-        stage.release(stage.load(where, Ledger(tmp_path / "l.db")), source, 2, tmp_path / "two", prior=PRIOR, engine=engine)
+        stage.release(
+            stage.load(where, Ledger(tmp_path / "l.db")),
+            source,
+            2,
+            tmp_path / "two",
+            prior=PRIOR,
+            engine=engine,
+        )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vectors of docs/noise.md, computed twice: by labeldp, and here from the text of the document alone, one value at a time."""
+"""The vectors of docs/noise.md, computed twice: by labeldp, and here from the text of the document
+alone, one value at a time."""
 
 import hashlib
 import hmac
@@ -18,11 +19,16 @@ from cryptography.hazmat.primitives.cmac import CMAC
 from labeldp.noise import _words as noise
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "noise.md"
-VECTORS: dict[str, Any] = json.loads(re.search(r"```json vectors\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL).group(1))
+VECTORS: dict[str, Any] = json.loads(
+    re.search(r"```json vectors\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL).group(
+        1
+    )
+)
 SECRET = bytes.fromhex(VECTORS["secret"])
 
 
-# The format, read off the document -------------------------------------------------------------------------------------------------
+# The format, read off the document
+# -------------------------------------------------------------------------------------------------
 
 
 def reference_plain(value: Any) -> Any:
@@ -71,7 +77,9 @@ def reference_part(part: dict[str, Any]) -> tuple[int, bytes]:
 def reference_block(given: dict[str, Any], ids_key: bytes) -> bytes:
     if "composite" in given:
         parts = [reference_part(part) for part in given["composite"]]
-        message = b"".join(bytes([tag]) + len(data).to_bytes(8, "little") + data for tag, data in parts)
+        message = b"".join(
+            bytes([tag]) + len(data).to_bytes(8, "little") + data for tag, data in parts
+        )
         return b"\x04" + reference_cmac(ids_key, message)[:12] + bytes(3)
     tag, data = reference_part(given)
     return bytes([tag]) + (data if tag < 2 else reference_cmac(ids_key, data)[:12]) + bytes(3)
@@ -82,18 +90,27 @@ def reference_word(key: bytes, block: bytes, counter: int) -> int:
     return int.from_bytes(encrypted[8 * (counter % 2) :][:8], "little")
 
 
-# The same by labeldp ---------------------------------------------------------------------------------------------------------------
+# The same by labeldp
+# --------------------------------------------------------------------------------------------------
 
 
 def python_value(part: dict[str, Any]) -> Any:
     ((kind, value),) = part.items()
-    return {"integer": lambda: int(value), "text": lambda: value, "bytes": lambda: bytes.fromhex(value)}[kind]()
+    return {
+        "integer": lambda: int(value),
+        "text": lambda: value,
+        "bytes": lambda: bytes.fromhex(value),
+    }[kind]()
 
 
 def made_blocks(given: dict[str, Any]) -> noise.Blocks:
     if "row" in given:
         return noise.row_blocks(1, int(given["row"]))
-    ids = tuple(python_value(part) for part in given["composite"]) if "composite" in given else python_value(given)
+    ids = (
+        tuple(python_value(part) for part in given["composite"])
+        if "composite" in given
+        else python_value(given)
+    )
     return noise.id_blocks([ids], made_key("ids"))
 
 
@@ -106,7 +123,13 @@ def raw(blocks: noise.Blocks) -> bytes:
     return blocks.templates().tobytes()
 
 
-USED_BY = {"draw": "RowWords", "order": "RowWords", "ids": "id_blocks", "partition": "partition", "pin": "Pin"}
+USED_BY = {
+    "draw": "RowWords",
+    "order": "RowWords",
+    "ids": "id_blocks",
+    "partition": "partition",
+    "pin": "Pin",
+}
 
 
 @pytest.mark.parametrize("name", VECTORS["keys"])
@@ -119,11 +142,16 @@ def test_keys(name: str) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS["blocks"], ids=lambda vector: json.dumps(vector["id"]))
 def test_blocks(vector: dict[str, Any]) -> None:
-    assert reference_block(vector["id"], bytes.fromhex(VECTORS["keys"]["ids"]["key"])).hex() == vector["block"]
+    assert (
+        reference_block(vector["id"], bytes.fromhex(VECTORS["keys"]["ids"]["key"])).hex()
+        == vector["block"]
+    )
     assert raw(made_blocks(vector["id"])).hex() == vector["block"]
 
 
-@pytest.mark.parametrize("vector", VECTORS["words"], ids=lambda vector: f"{vector['id']}-{vector['counter']}")
+@pytest.mark.parametrize(
+    "vector", VECTORS["words"], ids=lambda vector: f"{vector['id']}-{vector['counter']}"
+)
 def test_words(vector: dict[str, Any]) -> None:
     key = bytes.fromhex(VECTORS["keys"]["draw"]["key"])
     block = reference_block(vector["id"], bytes.fromhex(VECTORS["keys"]["ids"]["key"]))
@@ -135,10 +163,18 @@ def test_words(vector: dict[str, Any]) -> None:
 def test_partition() -> None:
     vector = VECTORS["partition"]
     key, rows = bytes.fromhex(VECTORS["keys"]["partition"]["key"]), range(len(vector["parts"]))
-    edges = [sum(map(Fraction, vector["fractions"][: i + 1])) * 2**64 // 1 for i in range(len(vector["fractions"]) - 1)]
+    edges = [
+        sum(map(Fraction, vector["fractions"][: i + 1])) * 2**64 // 1
+        for i in range(len(vector["fractions"]) - 1)
+    ]
     words = [reference_word(key, reference_block({"row": row}, b""), 0) for row in rows]
     assert [sum(word >= edge for edge in edges) for word in words] == vector["parts"]
-    assert noise.partition(made_key("partition"), noise.row_blocks(len(rows)), vector["fractions"]).tolist() == vector["parts"]
+    assert (
+        noise.partition(
+            made_key("partition"), noise.row_blocks(len(rows)), vector["fractions"]
+        ).tolist()
+        == vector["parts"]
+    )
 
 
 def test_pin() -> None:
@@ -147,7 +183,10 @@ def test_pin() -> None:
     for row, code in enumerate(vector["codes"]):
         inner = int.from_bytes(reference_aes(key, reference_block({"row": row}, b"")), "little")
         outer = reference_aes(key, (inner ^ code).to_bytes(16, "little"))
-        sums = [(total + int.from_bytes(outer[8 * i :][:8], "little")) % 2**64 for i, total in enumerate(sums)]
+        sums = [
+            (total + int.from_bytes(outer[8 * i :][:8], "little")) % 2**64
+            for i, total in enumerate(sums)
+        ]
     assert f"{len(vector['codes']):016x}{sums[0]:016x}{sums[1]:016x}" == vector["pin"]
     pin = noise.Pin(made_key("pin"))
     pin.update(noise.row_blocks(len(vector["codes"])), np.array(vector["codes"], np.int32))
@@ -159,8 +198,13 @@ def test_seeded() -> None:
     secret = hashlib.sha256(f"labeldp seeded secret {vector['seed']}".encode()).digest()
     seeded = noise.SeededNoise(vector["seed"])
     assert secret.hex() == seeded.secret().hex() == vector["secret"]
-    info = json.dumps({"counter": 0, "facts": vector["facts"]}, sort_keys=True, separators=(",", ":"))
-    assert hmac.digest(secret, b"labeldp seeded run id " + info.encode(), "sha256").hex()[:32] == vector["run_id"]
+    info = json.dumps(
+        {"counter": 0, "facts": vector["facts"]}, sort_keys=True, separators=(",", ":")
+    )
+    assert (
+        hmac.digest(secret, b"labeldp seeded run id " + info.encode(), "sha256").hex()[:32]
+        == vector["run_id"]
+    )
     assert seeded.run_id(vector["facts"]) == vector["run_id"]
 
 
@@ -181,11 +225,18 @@ def test_cmac_of_the_rfc() -> None:
     }
     data = np.frombuffer(b"".join(message[:n] for n in expected), np.uint8)
     ends = np.cumsum([0, *expected])
-    found = [mac.tobytes().hex() for _, macs in cmac_chunks(key, Strings([(data, ends[:-1], ends[1:])])) for mac in macs]
+    found = [
+        mac.tobytes().hex()
+        for _, macs in cmac_chunks(key, Strings([(data, ends[:-1], ends[1:])]))
+        for mac in macs
+    ]
     assert found == list(expected.values())
 
 
 def test_hkdf_of_the_rfc() -> None:
     """RFC 5869, test case 3 (no salt, no info): the reference above is HKDF."""
     extracted = hmac.digest(bytes(32), bytes([0x0B] * 22), "sha256")
-    assert hmac.digest(extracted, b"\x01", "sha256").hex() == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+    assert (
+        hmac.digest(extracted, b"\x01", "sha256").hex()
+        == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+    )

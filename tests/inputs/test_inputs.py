@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is given: numbers, times and categories, pixels of image files, and names of files that may not show a class."""
+"""What a model is given: numbers, times and categories, pixels of image files, and names of files
+that may not show a class."""
 
 import datetime
 import io
@@ -26,7 +27,16 @@ def read_back(inputs: ColumnInputs) -> ColumnInputs:
 
 
 def test_numbers_are_standardised_and_categories_spread() -> None:
-    inputs = read_back(ColumnInputs((Column("a", "number"), Column("b", "category"), Column("c", "number"), Column("d", "number"))))
+    inputs = read_back(
+        ColumnInputs(
+            (
+                Column("a", "number"),
+                Column("b", "category"),
+                Column("c", "number"),
+                Column("d", "number"),
+            )
+        )
+    )
     columns = {
         "a": [1e18, 3e18, 2e18, np.inf],
         "b": ["x", "y", None, "x"],
@@ -58,11 +68,20 @@ def test_categories_that_are_rarer_count_as_one() -> None:
     table = inputs.read(pa.record_batch({"c": values}))
     codes, rarer = fit_ordinal(inputs, table, MAX_CATEGORIES)
     found = codes.transform(table)[:, 0]
-    assert rarer == {"c": 96} and np.isnan(found).sum() == 2 * 46 + 50 and set(found[:254]) == set(range(254))
+    assert (
+        rarer == {"c": 96}
+        and np.isnan(found).sum() == 2 * 46 + 50
+        and set(found[:254]) == set(range(254))
+    )
     codes, rarer = fit_ordinal(inputs, table, MOST_CATEGORIES)
     assert rarer == {"c": 50} and np.isnan(codes.transform(table)).sum() == 50
     assert count_categories(inputs, table) == 300
-    assert count_categories(inputs, inputs.read(pa.record_batch({"c": [f"once{i}" for i in range(400)]}))) == 254
+    assert (
+        count_categories(
+            inputs, inputs.read(pa.record_batch({"c": [f"once{i}" for i in range(400)]}))
+        )
+        == 254
+    )
 
 
 class Rows:
@@ -93,8 +112,13 @@ def test_texts_of_a_csv_are_numbers_times_or_categories() -> None:
     inputs = learn_columns(rows, rows.table.column_names)  # type: ignore[arg-type]
     kinds = {column.name: column.kind for column in inputs.columns}
     numbers, times = ("number", "year"), ("day", "at", "zoned")
-    assert kinds == {name: "number" if name in numbers else "time" if name in times else "category" for name in rows.table.column_names}
-    (found,) = (pa.concat_tables([inputs.read(batch) for batch in rows.batches()]).combine_chunks(),)
+    assert kinds == {
+        name: "number" if name in numbers else "time" if name in times else "category"
+        for name in rows.table.column_names
+    }
+    (found,) = (
+        pa.concat_tables([inputs.read(batch) for batch in rows.batches()]).combine_chunks(),
+    )
     start = 1704067200.0
     assert found["number"].to_pylist() == [1.0, 2.5, None, None]
     assert found["day"].to_pylist() == [start, None, start + 86400, -86400.0]
@@ -118,11 +142,18 @@ def test_text_of_a_typed_table_is_times_or_categories() -> None:
     )
     inputs = learn_columns(rows, rows.table.column_names)  # type: ignore[arg-type]
     kinds = {column.name: column.kind for column in inputs.columns}
-    assert kinds == {"number": "number", "day": "time", "at": "time"} | dict.fromkeys(("year", "late", "none", "chosen"), "category")
+    assert kinds == {"number": "number", "day": "time", "at": "time"} | dict.fromkeys(
+        ("year", "late", "none", "chosen"), "category"
+    )
     assert [*kinds] == rows.table.column_names
     written = learn_columns(Rows(True, day=["2024-01-01", "", "2024-01-02", "1969-12-31"]), ["day"])  # type: ignore[arg-type]
     values = [value for batch in rows.batches() for value in inputs.read(batch)["day"].to_pylist()]
-    assert written.columns == inputs.columns[:1] and values == [1704067200.0, None, 1704153600.0, -86400.0]
+    assert written.columns == inputs.columns[:1] and values == [
+        1704067200.0,
+        None,
+        1704153600.0,
+        -86400.0,
+    ]
 
 
 def test_a_time_is_the_same_number_in_every_type() -> None:
@@ -135,10 +166,14 @@ def test_a_time_is_the_same_number_in_every_type() -> None:
         "zoned": pa.array([second], pa.timestamp("ms", "America/Lima")),
     }
     inputs = ColumnInputs(tuple(Column(name, "time") for name in columns))
-    assert {values[0].as_py() for values in inputs.read(pa.record_batch(columns)).columns} == {1704153600.0}
+    assert {values[0].as_py() for values in inputs.read(pa.record_batch(columns)).columns} == {
+        1704153600.0
+    }
     assert learn_columns(Rows(False, **columns), list(columns)).names == list(columns)  # type: ignore[arg-type]
     lasting = ColumnInputs((Column("d", "time"), Column("t", "time")))
-    rows = pa.record_batch({"d": pa.array([1500], pa.duration("ms")), "t": pa.array([90], pa.time32("s"))})
+    rows = pa.record_batch(
+        {"d": pa.array([1500], pa.duration("ms")), "t": pa.array([90], pa.time32("s"))}
+    )
     assert [values[0].as_py() for values in lasting.read(rows).columns] == [1.5, 90.0]
     for wrong in ([1.0], ["soon"]):
         with pytest.raises(InvalidInput, match="dates or times in column 'text'"):
@@ -169,7 +204,9 @@ def test_names_that_show_a_class(name: str) -> None:
         names("1.png", name, classes=("cat", "polar bear", "bird 7", None))
 
 
-@pytest.mark.parametrize("name", ["7/1.png", "class_7/1.png", "x/label7.png", "digit-7-1.png", "x/digit=8/1.png"])
+@pytest.mark.parametrize(
+    "name", ["7/1.png", "class_7/1.png", "x/label7.png", "digit-7-1.png", "x/digit=8/1.png"]
+)
 def test_names_that_show_a_number(name: str) -> None:
     with pytest.raises(InvalidInput, match="row 1 "):
         names(name, classes=(7, 8), label="digit")
@@ -177,7 +214,9 @@ def test_names_that_show_a_number(name: str) -> None:
 
 def test_names_that_say_nothing() -> None:
     names("7.png", "train/8.png", "x-7.png", "17/7.png", None, "", classes=(7, 8), label="digit")
-    names("concatenate/1.png", "photos/1.png", "bear/1.png", "scat.png", classes=("cat", "polar bear"))
+    names(
+        "concatenate/1.png", "photos/1.png", "bear/1.png", "scat.png", classes=("cat", "polar bear")
+    )
 
 
 def test_modes_of_images() -> None:
@@ -191,7 +230,11 @@ def test_modes_of_images() -> None:
 
     np.testing.assert_array_equal(pixels_of(written("RGB"), "x"), pixels.transpose(2, 0, 1))
     assert pixels_of(written("L"), "x").shape == pixels_of(written("1"), "x").shape == (1, 4, 4)
-    assert pixels_of(written("P"), "x").shape == pixels_of(written("CMYK", "TIFF"), "x").shape == (3, 4, 4)
+    assert (
+        pixels_of(written("P"), "x").shape
+        == pixels_of(written("CMYK", "TIFF"), "x").shape
+        == (3, 4, 4)
+    )
     for mode in ("RGBA", "LA", "I", "F"):
         with pytest.raises(InvalidInput, match=rf"mode {mode} in row 3"):
             pixels_of(written(mode, "TIFF"), "row 3")
@@ -213,7 +256,9 @@ def test_columns_of_images(tmp_path: Path) -> None:
         pa.array(["in\\1.png"]).dictionary_encode(),
     ]
     for column in columns:
-        np.testing.assert_array_equal(inputs.read(pa.record_batch({"shot": column})), np.full((1, 1, 2, 3), 9))
+        np.testing.assert_array_equal(
+            inputs.read(pa.record_batch({"shot": column})), np.full((1, 1, 2, 3), 9)
+        )
     for name in ("../1.png", str(tmp_path / "in" / "1.png"), ""):
         with pytest.raises(InvalidInput, match="below"):
             inputs.read(pa.record_batch({"shot": pa.array([name])}))
@@ -225,5 +270,10 @@ def test_columns_of_images(tmp_path: Path) -> None:
 def test_arrays_under_the_ending_of_the_other_kind_are_refused(tmp_path: Path, name: str) -> None:
     with (tmp_path / name).open("wb") as file:
         np.save(file, np.ones((3, 2))) if name == "array.npz" else np.savez(file, X=np.ones((3, 2)))
-    with pytest.raises(InvalidInput, match=rf"as numpy.savez or numpy.save writes them, got something else, or objects, in {name}"):
+    with pytest.raises(
+        InvalidInput,
+        match=(
+            rf"as numpy.savez or numpy.save writes them, got something else, or objects, in {name}"
+        ),
+    ):
         ArrayTable(tmp_path / name, "X")

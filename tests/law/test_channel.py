@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A law as an explicit matrix: labels that others have randomised are declared by it, and nothing is ever drawn by it."""
+"""A law as an explicit matrix: labels that others have randomised are declared by it, and nothing
+is ever drawn by it."""
 
 import json
 import math
@@ -31,8 +32,14 @@ SIGMAS = 4.9  # two-sided normal quantile of a false alarm of 1e-6
 @pytest.mark.parametrize("law", CHANNELS.values(), ids=CHANNELS)
 def test_everything_but_the_sampler_keeps_the_contract(law):
     side = law.side_row()
-    assert law_from_dict(json.loads(json.dumps(law.to_dict()))) == law == pickle.loads(pickle.dumps(law))
-    assert hash(law) == hash(law_from_dict(law.to_dict())) and len({law, SQUARE}) == 1 + (law != SQUARE)
+    assert (
+        law_from_dict(json.loads(json.dumps(law.to_dict())))
+        == law
+        == pickle.loads(pickle.dumps(law))
+    )
+    assert hash(law) == hash(law_from_dict(law.to_dict())) and len({law, SQUARE}) == 1 + (
+        law != SQUARE
+    )
     for check in (testing._check_privacy, testing._check_table, testing._check_likelihood):
         check(law, side)
     testing._check_weights(law, side, np.ones(law.n_classes))
@@ -53,7 +60,9 @@ def test_epsilon_is_rounded_up_and_floats_count_as_the_decimals_that_they_print_
 
 def test_weights_have_the_least_variance_and_need_full_rank():
     assert np.isnan(CHANNELS["fewer answers than classes"].weights(np.arange(2), {})).all()
-    np.testing.assert_allclose(SQUARE.weights(np.arange(2), {}), np.linalg.inv(SQUARE.matrix()), rtol=1e-12)
+    np.testing.assert_allclose(
+        SQUARE.weights(np.arange(2), {}), np.linalg.inv(SQUARE.matrix()), rtol=1e-12
+    )
     matrix, weights = WIDE.matrix(), WIDE.weights(np.arange(3), {})
     variance = matrix.mean(axis=0) @ weights**2
     # what is added in a direction that no label shows keeps weights unbiased, and costs variance
@@ -62,7 +71,9 @@ def test_weights_have_the_least_variance_and_need_full_rank():
         np.testing.assert_allclose(matrix @ other, np.eye(2), atol=1e-12)
         assert (matrix.mean(axis=0) @ other**2 > variance).all()
     losses = np.array([[1.0, 4.0], [2.0, -1.0]])
-    np.testing.assert_allclose(WIDE.loss_range(losses, np.array([0, 2]), {}), np.ptp(losses @ weights.T, axis=1))
+    np.testing.assert_allclose(
+        WIDE.loss_range(losses, np.array([0, 2]), {}), np.ptp(losses @ weights.T, axis=1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +99,11 @@ def test_a_matrix_that_is_no_law_is_refused(matrix, message):
 
 
 def test_a_file_whose_epsilon_or_classes_do_not_fit_the_matrix_is_refused():
-    for name, value in (("epsilon", 0.1), ("n_classes", 3), ("rows", [["1/2", "1/2"], ["1/3", "2/3"]])):
+    for name, value in (
+        ("epsilon", 0.1),
+        ("n_classes", 3),
+        ("rows", [["1/2", "1/2"], ["1/3", "2/3"]]),
+    ):
         with pytest.raises(ldp.InvalidInput, match="follow from"):
             law_from_dict(SQUARE.to_dict() | {name: value})
 
@@ -101,13 +116,24 @@ def test_nothing_is_drawn_or_charged_by_a_channel(tmp_path):
         unit = None if m == 1 else np.arange(100) // 3
         with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
             ldp.privatize(labels, SQUARE, classes=[0, 1], unit=unit, max_rows_per_unit=m, **given)
-        model = ldp.LabelDPClassifier(law=SQUARE, epsilon=SQUARE.epsilon, classes=[0, 1], max_rows_per_unit=m, **given)
+        model = ldp.LabelDPClassifier(
+            law=SQUARE, epsilon=SQUARE.epsilon, classes=[0, 1], max_rows_per_unit=m, **given
+        )
         with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
             model.fit(np.zeros((100, 1)), labels, unit=unit)
     with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
-        ldp.LabelDPClassifier(law="channel", classes=[0, 1], **given).fit(np.zeros((100, 1)), labels)
+        ldp.LabelDPClassifier(law="channel", classes=[0, 1], **given).fit(
+            np.zeros((100, 1)), labels
+        )
     with pytest.raises(ldp.InvalidInput, match="Nothing was drawn"):
-        ldp.ReleaseSpec(label="bought", classes=["no", "yes"], epsilon=1.0, id="visit", dataset="visits", law="channel").law_of(2)
+        ldp.ReleaseSpec(
+            label="bought",
+            classes=["no", "yes"],
+            epsilon=1.0,
+            id="visit",
+            dataset="visits",
+            law="channel",
+        ).law_of(2)
     with pytest.raises(ldp.InvalidInput, match="only declares"):
         SQUARE.sample(labels, None, {})
     assert not ledger.runs() and "channel" in LAWS and "channel" not in spellings()
@@ -125,7 +151,9 @@ def answers(n=60_000, seed=0):
 def test_answers_that_are_no_classes_are_measured_and_learned_from(tmp_path):
     """Two estimates and one coefficient, each with a false alarm of 1e-6."""
     x, y, given = answers()
-    noisy = ldp.NoisyLabels.from_labels(given, WIDE, classes=["no", "yes"], outputs=["never", "perhaps", "often"])
+    noisy = ldp.NoisyLabels.from_labels(
+        given, WIDE, classes=["no", "yes"], outputs=["never", "perhaps", "often"]
+    )
     assert noisy.privacy.epsilon == WIDE.epsilon and noisy.privacy.declared
     share = ldp.metrics.class_frequencies(noisy)
     assert abs(share.value[1] - y.mean()) < SIGMAS * share.stderr[1]
@@ -148,7 +176,12 @@ def test_answers_that_are_no_classes_are_measured_and_learned_from(tmp_path):
         (["a"], WIDE, {}, "outputs="),
         (["a"], WIDE, {"outputs": ["a", "b"]}, "3 different outputs"),
         (["a"], WIDE, {"outputs": ["a", "b", "b"]}, "3 different outputs"),
-        (["d"], WIDE, {"outputs": ["a", "b", "c"]}, "declared output in every row, got another value in row 0"),
+        (
+            ["d"],
+            WIDE,
+            {"outputs": ["a", "b", "c"]},
+            "declared output in every row, got another value in row 0",
+        ),
         (["no"], ldp.SubsetSelection(2, 1.0), {"classes": ["no", "yes"]}, "releases a label"),
         (["no"], SQUARE, {"classes": ["no", "yes", "perhaps"]}, "over 3 classes"),
     ],

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which candidates and splits are chosen: against brute force over subsets, and against the linear program of the optimality theorem."""
+"""Which candidates and splits are chosen: against brute force over subsets, and against the linear
+program of the optimality theorem."""
 
 from itertools import combinations
 
@@ -21,7 +22,8 @@ PRIORS = st.integers(2, 12).flatmap(lambda k: st.lists(WEIGHTS, min_size=k, max_
 @given(PRIORS, st.floats(1e-6, 20))
 @settings(max_examples=150)
 def test_no_subset_of_classes_is_better(prior: list[float], epsilon: float) -> None:
-    """In exact integers; and of subsets that are as good, none is smaller (within what a double can tell)."""
+    """In exact integers; and of subsets that are as good, none is smaller (within what a double can
+    tell)."""
     weights = [int(w) for w in quantise(np.array([prior]))[0]]
     gain = exp_floor(epsilon)
     chosen = RRWithPrior(len(prior), epsilon).outputs(prior).tolist()
@@ -58,10 +60,19 @@ def test_no_private_matrix_is_better(seed: int) -> None:
                     row[y, z], row[other, z] = 1.0, -np.exp(epsilon)
                     rows.append(row.ravel())
     sums = np.kron(np.eye(k), np.ones(k))
-    best = linprog(-np.diag(prior).ravel(), A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=sums, b_eq=np.ones(k), bounds=(0, 1))
+    best = linprog(
+        -np.diag(prior).ravel(),
+        A_ub=np.array(rows),
+        b_ub=np.zeros(len(rows)),
+        A_eq=sums,
+        b_eq=np.ones(k),
+        bounds=(0, 1),
+    )
     law = RRWithPrior(k, epsilon)
     matrix = law.matrix(prior)
-    assert sum(prior[y] * matrix[y, j] for j, y in enumerate(law.outputs(prior))) == pytest.approx(-best.fun, abs=1e-8)
+    assert sum(prior[y] * matrix[y, j] for j, y in enumerate(law.outputs(prior))) == pytest.approx(
+        -best.fun, abs=1e-8
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +85,8 @@ def test_no_private_matrix_is_better(seed: int) -> None:
 )
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 5.0, 50.0])
 def test_sets_are_those_of_the_sorted_prior(make, epsilon: float) -> None:
-    """The iteration, by folded maxima and survivors, and a scan of all prefixes of the sorted prior give the same sets."""
+    """The iteration, by folded maxima and survivors, and a scan of all prefixes of the sorted prior
+    give the same sets."""
     prior = make(np.random.default_rng(1))
     weights = quantise(prior)
     side = RRWithPrior(500, epsilon).prepare(prior)
@@ -90,13 +102,19 @@ def test_sets_are_those_of_the_sorted_prior(make, epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-45, 1e-44, 1e-42, 1e-38, 1e-31])
-def test_tiny_single_precision_weights_have_the_sets_of_the_same_weights_in_double(scale: float) -> None:
-    """Below the normal range a float32 bound rounds up to the weights themselves, and the heaviest class would be left out."""
+def test_tiny_single_precision_weights_have_the_sets_of_the_same_weights_in_double(
+    scale: float,
+) -> None:
+    """Below the normal range a float32 bound rounds up to the weights themselves, and the heaviest
+    class would be left out."""
     prior = np.random.default_rng(5).random((50, 100)).astype(np.float32)
     prior[20] *= np.float32(scale)
     prior[20, 7] = scale
     for epsilon in (1e-3, 1.0, 5.0):
-        side, exact = RRWithPrior(100, epsilon).prepare(prior), RRWithPrior(100, epsilon).prepare(prior.astype(np.float64))
+        side, exact = (
+            RRWithPrior(100, epsilon).prepare(prior),
+            RRWithPrior(100, epsilon).prepare(prior.astype(np.float64)),
+        )
         np.testing.assert_array_equal(side["candidates"], exact["candidates"])
         np.testing.assert_array_equal(set_sizes(side["candidates"]), side["size"])
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws on several columns: what they tell of one column, how epsilon is divided, and what is refused."""
+"""Laws on several columns: what they tell of one column, how epsilon is divided, and what is
+refused."""
 
 import itertools
 import math
@@ -22,9 +23,13 @@ TWO = ldp.LabelColumns({"a": ["no", "yes"], "b": [1, 2, 3]})
 FLAGS = ldp.LabelColumns({name: [0, 1] for name in "abc"})
 
 
-@pytest.mark.parametrize(("sizes", "epsilon", "size"), [((2, 3), 1.3, 2), ((3, 2), 0.2, 3), ((2, 2, 2), 2.0, 1), ((2, 2, 2), 0.5, 4)])
+@pytest.mark.parametrize(
+    ("sizes", "epsilon", "size"),
+    [((2, 3), 1.3, 2), ((3, 2), 0.2, 3), ((2, 2, 2), 2.0, 1), ((2, 2, 2), 0.5, 4)],
+)
 def test_counts_tell_of_a_column_the_same_whatever_the_others_are(sizes, epsilon, size):
-    """Exactly: the sets with these counts have one probability together, for every combination with this class."""
+    """Exactly: the sets with these counts have one probability together, for every combination with
+    this class."""
     law = SubsetSelection(math.prod(sizes), epsilon, size)
     matrix, sets = law.matrix(exact=True), law.outputs()
     for number, n_classes in enumerate(sizes):
@@ -53,7 +58,10 @@ def test_the_ratio_of_any_two_combinations_is_within_epsilon_exactly(split, epsi
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])
 def test_the_ratio_is_within_epsilon_exactly_under_any_product_of_priors(law, epsilon):
     rng = np.random.default_rng(0)
-    weights = {name: rng.dirichlet(np.full(size, 0.3), 12) for name, size in zip(TWO.names, TWO.sizes, strict=True)}
+    weights = {
+        name: rng.dirichlet(np.full(size, 0.3), 12)
+        for name, size in zip(TWO.names, TWO.sizes, strict=True)
+    }
     weights[TWO.names[0]][0] = [1, 0]  # the prior knows this column, and nothing of the next row's
     weights[TWO.names[1]][1] = 0
     prior = TWO.prior(weights, 12)(np.arange(12))
@@ -75,8 +83,12 @@ def test_a_prior_of_combinations_is_the_product_of_those_of_the_columns():
     wanted = (first[:, :, None] * second[:, None, :]).reshape(5, 6)[[3, 1]]
     np.testing.assert_allclose(found, wanted / wanted.max(axis=1, keepdims=True))
     for weights, part in zip((first, second), TWO.marginals(found), strict=True):
-        np.testing.assert_allclose(part / part.sum(axis=1, keepdims=True), (weights / weights.sum(axis=1, keepdims=True))[[3, 1]])
-    one = TWO.prior({TWO.names[1]: [1, 2, 4]})(np.arange(2))  # of all rows; the other column counts as uniform
+        np.testing.assert_allclose(
+            part / part.sum(axis=1, keepdims=True),
+            (weights / weights.sum(axis=1, keepdims=True))[[3, 1]],
+        )
+    # of all rows; the other column counts as uniform
+    one = TWO.prior({TWO.names[1]: [1, 2, 4]})(np.arange(2))
     np.testing.assert_allclose(one, [[0.25, 0.5, 1.0] * 2] * 2)
 
 
@@ -107,31 +119,54 @@ def test_marginals_of_the_posterior_are_bayes_rule_under_the_prior():
     prior, block = TWO.prior(weights)(np.arange(300)), noisy.blocks[0]
     for row in range(0, 300, 37):
         table = law.table({name: value[row] for name, value in block.side.items()})
-        chances = np.array([float(value) for value in table.values])[table.index][:, list(table.outputs).index(block.outputs[row])]
+        chances = np.array([float(value) for value in table.values])[table.index][
+            :, list(table.outputs).index(block.outputs[row])
+        ]
         joint = (chances * prior[row]).reshape(2, 3)
         for axis, part in zip((1, 0), TWO.marginals(noisy.posterior(prior)), strict=True):
             np.testing.assert_allclose(part[row], joint.sum(axis=axis) / joint.sum(), rtol=1e-6)
     with pytest.raises(InvalidInput, match="marginals"):
         noisy[TWO.names[0]]
     with pytest.raises(InvalidInput, match="of 300 rows"):
-        ldp.privatize(labels, law, classes=TWO, prior={TWO.names[1]: np.ones((301, 3))}, noise=ldp.SeededNoise(0))
+        ldp.privatize(
+            labels,
+            law,
+            classes=TWO,
+            prior={TWO.names[1]: np.ones((301, 3))},
+            noise=ldp.SeededNoise(0),
+        )
     with pytest.raises(InvalidInput, match="for one"):
-        ldp.privatize([0, 1], ldp.RRWithPrior(2, 1.0), classes=[0, 1], prior={"a": [1, 2]}, noise=ldp.SeededNoise(0))
+        ldp.privatize(
+            [0, 1],
+            ldp.RRWithPrior(2, 1.0),
+            classes=[0, 1],
+            prior={"a": [1, 2]},
+            noise=ldp.SeededNoise(0),
+        )
 
 
 @pytest.mark.parametrize("split", ["equal", "one", "joint"])
 def test_samples_of_the_tuple_fit_its_exact_matrix(split):
-    """Chi-square of 30,000 draws for each of 6 combinations, and for each question; false alarm 1e-6 each, 3e-5 in all. Fixed words."""
+    """Chi-square of 30,000 draws for each of 6 combinations, and for each question; false alarm
+    1e-6 each, 3e-5 in all. Fixed words."""
     law = TWO.law(1.5, split)
     sides = law.prepare(np.ones((8, 6)))
     for row in (0, 1) if sides else (0,):
         side = {name: value[row] for name, value in sides.items()}
         table = law.table(side)
-        outputs = np.packbits(table.outputs, axis=1, bitorder="little") if law.kind == "set" else table.outputs
+        outputs = (
+            np.packbits(table.outputs, axis=1, bitorder="little")
+            if law.kind == "set"
+            else table.outputs
+        )
         place = {output.tobytes(): j for j, output in enumerate(outputs)}
         for label in range(6):
             words = CounterWords(np.arange(30_000), seed=label + 1)
-            drawn = law.sample(np.full(30_000, label), words, {name: np.broadcast_to(v, 30_000) for name, v in side.items()})
+            drawn = law.sample(
+                np.full(30_000, label),
+                words,
+                {name: np.broadcast_to(v, 30_000) for name, v in side.items()},
+            )
             counts = np.bincount([place[each.tobytes()] for each in drawn], minlength=len(outputs))
             wanted = 30_000 * law_row(table, label)
             statistic = ((counts - wanted) ** 2 / wanted).sum()
@@ -149,7 +184,8 @@ def test_columns_draw_with_words_of_their_own():
     first, second = (law.column(number, drawn, {})[1] for number in (0, 1))
     both = float(((first == 1) & (second == 1)).mean())
     flip = 1 / (1 + math.e)
-    assert abs(both - flip**2) < 5 * math.sqrt(flip**2 * (1 - flip**2) / 20_000)  # words are fixed; 5 deviations: 6e-7
+    # words are fixed; 5 deviations: 6e-7
+    assert abs(both - flip**2) < 5 * math.sqrt(flip**2 * (1 - flip**2) / 20_000)
 
 
 def test_every_row_is_asked_about_one_column_as_often_as_weights_say():
@@ -180,7 +216,10 @@ def test_shares_of_information_of_a_small_epsilon_are_those_of_its_limit(sizes, 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.0, 4.0])
 def test_the_automatic_rule_tells_most_of_the_column_it_tells_least_of(epsilon):
-    told = {split: min(told_of_columns(FLAGS.law(epsilon, split), FLAGS.sizes)) for split in ("auto", "equal", "one", "joint")}
+    told = {
+        split: min(told_of_columns(FLAGS.law(epsilon, split), FLAGS.sizes))
+        for split in ("auto", "equal", "one", "joint")
+    }
     assert told["auto"] == max(told.values()) > told["equal"]
 
 
@@ -279,7 +318,8 @@ def packed(law):
 
 @pytest.mark.parametrize("split", ["equal", "one"])
 def test_of_evidence_with_a_changed_bit_what_the_columns_cannot_have_drawn_is_refused(split):
-    """By brute force: what is read is in the exact table of the row's side. Else it would have another likelihood without a word."""
+    """By brute force: what is read is in the exact table of the row's side. Else it would have
+    another likelihood without a word."""
     law = MIXED.law(2.0, split, ["rr", "prior-bins"])
     block, raw = packed(law)
     read = 0
@@ -291,15 +331,23 @@ def test_of_evidence_with_a_changed_bit_what_the_columns_cannot_have_drawn_is_re
         except InvalidInput:
             continue
         read += 1
-        assert outputs[0].tolist() in law.table({name: value[0] for name, value in side.items()}).outputs.tolist()
+        assert (
+            outputs[0].tolist()
+            in law.table({name: value[0] for name, value in side.items()}).outputs.tolist()
+        )
     assert read  # the other class of two
 
 
 @pytest.mark.parametrize("split", ["equal", "one"])
 def test_empty_sets_and_classes_beyond_those_of_a_column_are_refused(split):
-    law = MIXED.law(2.0, split)  # a byte for the set of each column, then of "one" the column that was asked about
+    # a byte for the set of each column, then of "one" the column that was asked about
+    law = MIXED.law(2.0, split)
     block, raw = packed(law)
-    asked = {0: 0, 1: 0} if split == "equal" else {each: int(np.flatnonzero(block.side["column"] == each)[0]) for each in (0, 1)}
+    asked = (
+        {0: 0, 1: 0}
+        if split == "equal"
+        else {each: int(np.flatnonzero(block.side["column"] == each)[0]) for each in (0, 1)}
+    )
     wrong = [(row, column, value) for column, row in asked.items() for value in (0, 0xFF)]
     if split == "one":
         wrong += [(asked[0], 1, 1), (asked[1], 0, 1)]  # of a column that was not asked about

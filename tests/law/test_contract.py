@@ -124,11 +124,14 @@ def test_contract_of_columns_whose_laws_read_a_prior() -> None:
 
 def test_every_registered_law_is_tested() -> None:
     # a law that only declares has no sampler; test_channel.py tests the rest of it
-    assert {law.name for law in SMALL + SEVERAL} == {name for name, law in LAWS.items() if not law.declared_only}
+    assert {law.name for law in SMALL + SEVERAL} == {
+        name for name, law in LAWS.items() if not law.declared_only
+    }
     assert next(iter(LAWS)) == "rr"
 
 
-# Planted defects: each has been seen in released code -----------------------------------------------------------------------------------
+# Planted defects: each has been seen in released code
+# -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -157,14 +160,17 @@ def test_sampler_that_falls_back_to_all_classes_is_caught(planted) -> None:
 
         def sample(self, labels, words, side):
             inside = sets_contain(side["candidates"], labels, self.n_classes)
-            return np.where(inside, super().sample(labels, words, side), words.take(0) >> np.uint64(62)).astype(np.int32)
+            return np.where(
+                inside, super().sample(labels, words, side), words.take(0) >> np.uint64(62)
+            ).astype(np.int32)
 
     with pytest.raises(AssertionError, match="does not hold"):
         check_law(FallBack(4, 1.0, 2))
 
 
 def test_k_off_by_one_is_caught(planted) -> None:
-    """Weights with a denominator off by one, as released elsewhere, choose another k, and a worse one."""
+    """Weights with a denominator off by one, as released elsewhere, choose another k, and a worse
+    one."""
     prior, gain, k = np.array([0.4, 0.3, 0.2, 0.1]), math.e, np.arange(1, 5)
     right = np.cumsum(prior) * gain / (gain + k - 1)
     shifted = int(np.argmax(np.cumsum(prior) / (1 + (k - 2) / gain))) + 1
@@ -179,7 +185,9 @@ def test_k_off_by_one_is_caught(planted) -> None:
         name: ClassVar[str] = "planted"
 
         def profile(self, side_row):
-            return RRTopK(self.n_classes, self.epsilon, self.k + 1).profile({"size": np.int32(self.k + 1)})
+            return RRTopK(self.n_classes, self.epsilon, self.k + 1).profile(
+                {"size": np.int32(self.k + 1)}
+            )
 
     with pytest.raises(AssertionError):
         check_law(OffByOne(5, 1.0, 2))
@@ -187,8 +195,14 @@ def test_k_off_by_one_is_caught(planted) -> None:
 
 @pytest.mark.parametrize("epsilon", [8.0, 20.0, 50.0, 700.0])
 def test_large_epsilon_stays_private(epsilon: float, planted) -> None:
-    """Drawing with 53-bit floats loses every other class above epsilon = 37; skipping the noise loses it everywhere."""
-    for law in (RandomizedResponse(10, epsilon), SubsetSelection(10, epsilon), PriorSplit(10, epsilon), RRTopK(10, epsilon, 3)):
+    """Drawing with 53-bit floats loses every other class above epsilon = 37; skipping the noise
+    loses it everywhere."""
+    for law in (
+        RandomizedResponse(10, epsilon),
+        SubsetSelection(10, epsilon),
+        PriorSplit(10, epsilon),
+        RRTopK(10, epsilon, 3),
+    ):
         assert exact_epsilon(law.matrix(exact=True)) <= epsilon
 
     @planted
@@ -211,14 +225,17 @@ def test_sampler_other_than_the_table_is_caught(planted) -> None:
         name: ClassVar[str] = "planted"
 
         def sample(self, labels, words, side):
-            return RandomizedResponse(self.n_classes, self.epsilon * 1.0000001).sample(labels, words, side)
+            return RandomizedResponse(self.n_classes, self.epsilon * 1.0000001).sample(
+                labels, words, side
+            )
 
     with pytest.raises(AssertionError, match="words give"):
         check_law(Louder(3, 1.0))
 
 
 def test_argmax_of_laplace_is_not_randomized_response(planted) -> None:
-    """Released as "randomized response" elsewhere: its own table, taken as the claim, shows another epsilon."""
+    """Released as "randomized response" elsewhere: its own table, taken as the claim, shows another
+    epsilon."""
     rng = np.random.default_rng(0)
     epsilon, draws = 1.0, 200_000
     noisy = rng.laplace(scale=2 / epsilon, size=(draws, 3)) + np.array([1.0, 0, 0])
@@ -232,8 +249,14 @@ def test_argmax_of_laplace_is_not_randomized_response(planted) -> None:
         name: ClassVar[str] = "planted"
 
         def sample(self, labels, words, side):
-            uniform = np.stack([words.take(0) + np.uint64(c * 7919) for c in range(3)], axis=1) / 2.0**64
-            noise = -np.sign(uniform - 0.5) * np.log1p(-2 * np.abs(uniform - 0.5).clip(max=0.4999999)) * 2
+            uniform = (
+                np.stack([words.take(0) + np.uint64(c * 7919) for c in range(3)], axis=1) / 2.0**64
+            )
+            noise = (
+                -np.sign(uniform - 0.5)
+                * np.log1p(-2 * np.abs(uniform - 0.5).clip(max=0.4999999))
+                * 2
+            )
             return (np.eye(3)[labels] + noise).argmax(axis=1).astype(np.int32)
 
     with pytest.raises(AssertionError):
@@ -259,24 +282,51 @@ def test_words_that_depend_on_the_label_are_caught(planted) -> None:
     [
         (
             "profile",
-            lambda self, side: (Cell("class", "x", "kept", Fraction(1, 4), 1), Cell("class", "x", "other", Fraction(1, 8), 2)),
+            lambda self, side: (
+                Cell("class", "x", "kept", Fraction(1, 4), 1),
+                Cell("class", "x", "other", Fraction(1, 8), 2),
+            ),
             "sum to",
         ),
-        ("profile", lambda self, side: RandomizedResponse(self.n_classes, 3.0).profile(side), "above the claim"),
-        ("log_likelihood", lambda self, outputs, side: np.zeros((len(outputs), self.n_classes)), "proportional"),
-        ("inclusion", lambda self, outputs, side: (np.full(len(outputs), 0.5), np.full(len(outputs), 0.2)), "inclusion is not"),
-        ("inclusion", lambda self, outputs, side: (np.full(len(outputs), np.nan),) * 2, "has an unbiased estimator"),
+        (
+            "profile",
+            lambda self, side: RandomizedResponse(self.n_classes, 3.0).profile(side),
+            "above the claim",
+        ),
+        (
+            "log_likelihood",
+            lambda self, outputs, side: np.zeros((len(outputs), self.n_classes)),
+            "proportional",
+        ),
+        (
+            "inclusion",
+            lambda self, outputs, side: (np.full(len(outputs), 0.5), np.full(len(outputs), 0.2)),
+            "inclusion is not",
+        ),
+        (
+            "inclusion",
+            lambda self, outputs, side: (np.full(len(outputs), np.nan),) * 2,
+            "has an unbiased estimator",
+        ),
     ],
 )
 def test_a_wrong_part_is_named(planted, method: str, value: object, message: str) -> None:
-    cls = dataclass(frozen=True)(type("Wrong", (RandomizedResponse,), {"name": "planted", method: value, "__annotations__": {}}))
+    cls = dataclass(frozen=True)(
+        type(
+            "Wrong",
+            (RandomizedResponse,),
+            {"name": "planted", method: value, "__annotations__": {}},
+        )
+    )
     with pytest.raises(AssertionError, match=message):
         check_law(planted(cls)(3, 1.0))
 
 
 def test_names_are_unique_and_unknown_data_is_refused() -> None:
     with pytest.raises(ValueError, match="Rename"):
-        register_law(dataclass(frozen=True)(type("Other", (RandomizedResponse,), {"__annotations__": {}})))
+        register_law(
+            dataclass(frozen=True)(type("Other", (RandomizedResponse,), {"__annotations__": {}}))
+        )
     assert register_law(RandomizedResponse) is RandomizedResponse
     with pytest.raises(ValueError, match="Did you mean"):
         law_from_dict({"law": "rr-with-priors", "n_classes": 2, "epsilon": 1.0})

@@ -28,9 +28,12 @@ def test_exp_is_bracketed_tightly(x: float) -> None:
     assert claimed * (1 - Fraction(1, 10**57)) < exp_floor(x) < claimed <= true_exp(x)
 
 
-@pytest.mark.parametrize("law", [RandomizedResponse(2, 0.1), RandomizedResponse(10, 0.3), SubsetSelection(12, 0.1)])
+@pytest.mark.parametrize(
+    "law", [RandomizedResponse(2, 0.1), RandomizedResponse(10, 0.3), SubsetSelection(12, 0.1)]
+)
 def test_a_claim_of_a_tenth_holds_as_one_tenth(law: Law) -> None:
-    """The float 0.1 is above one tenth, by more than 64-bit words can tell apart; ledgers add up tenths."""
+    """The float 0.1 is above one tenth, by more than 64-bit words can tell apart; ledgers add up
+    tenths."""
     assert worst_ratio(law.profile({})) < true_exp(Decimal(repr(law.epsilon)))
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grid is a list of classes to whose nearest value numbers are rounded: exactly, ties downwards, clamped, inside the door only."""
+"""A grid is a list of classes to whose nearest value numbers are rounded: exactly, ties downwards,
+clamped, inside the door only."""
 
 import copy
 import decimal
@@ -31,7 +32,9 @@ def test_points_are_even_and_of_one_type() -> None:
     assert ldp.Grid(0, 0.3, 4) == (0.0, 0.1, 0.2, 0.3), "computed in decimals, rounded once"
     assert ldp.Grid(0, 500_000).points == 64
     assert ldp.Grid(1, 5, resolution=0.5) == (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
-    assert ldp.Grid(0, 0.3, resolution=0.1).points == 4, "0.3 / 0.1 is 3 in decimals, though not in floats"
+    assert ldp.Grid(0, 0.3, resolution=0.1).points == 4, (
+        "0.3 / 0.1 is 3 in decimals, though not in floats"
+    )
 
 
 def test_it_is_the_tuple_of_its_points_and_survives_copies() -> None:
@@ -39,7 +42,12 @@ def test_it_is_the_tuple_of_its_points_and_survives_copies() -> None:
     assert grid == (-10, -5, 0, 5, 10)
     assert (grid.low, grid.high, grid.points, grid.resolution) == (-10, 10, 5, 5.0)
     assert repr(grid) == "Grid(-10, 10, points=5)"
-    for other in (copy.deepcopy(grid), pickle.loads(pickle.dumps(grid)), eval(repr(grid), {"Grid": ldp.Grid}), ldp.Grid(**grid.to_dict())):
+    for other in (
+        copy.deepcopy(grid),
+        pickle.loads(pickle.dumps(grid)),
+        eval(repr(grid), {"Grid": ldp.Grid}),
+        ldp.Grid(**grid.to_dict()),
+    ):
         assert isinstance(other, ldp.Grid)
         assert other == grid
     assert json.loads(json.dumps(grid)) == [-10, -5, 0, 5, 10]
@@ -48,22 +56,47 @@ def test_it_is_the_tuple_of_its_points_and_survives_copies() -> None:
         grid.low = 3  # type: ignore[misc]
 
 
-@given(low=ENDS, width=st.floats(1e-3, 1e9), points=st.integers(2, 40), place=st.lists(st.floats(-0.2, 1.2), min_size=1, max_size=20))
-def test_the_nearest_point_is_found_exactly(low: float, width: float, points: int, place: list[float]) -> None:
-    """Against a search in exact fractions, also at the midpoints themselves and one float beside them."""
+@given(
+    low=ENDS,
+    width=st.floats(1e-3, 1e9),
+    points=st.integers(2, 40),
+    place=st.lists(st.floats(-0.2, 1.2), min_size=1, max_size=20),
+)
+def test_the_nearest_point_is_found_exactly(
+    low: float, width: float, points: int, place: list[float]
+) -> None:
+    """Against a search in exact fractions, also at the midpoints themselves and one float beside
+    them."""
     try:
         grid = ldp.Grid(low, low + width, points)
     except ldp.InvalidInput:  # so narrow that floats do not tell its points apart
         return
     middles = [float((Fraction(a) + Fraction(b)) / 2) for a, b in pairwise(grid)]
-    values = [low + share * width for share in place] + middles + [np.nextafter(m, np.inf) for m in middles] + list(grid)
-    expected = [min(range(points), key=lambda c: (abs(Fraction(float(grid[c])) - Fraction(float(v))), c)) for v in values]
+    values = (
+        [low + share * width for share in place]
+        + middles
+        + [np.nextafter(m, np.inf) for m in middles]
+        + list(grid)
+    )
+    expected = [
+        min(range(points), key=lambda c: (abs(Fraction(float(grid[c])) - Fraction(float(v))), c))
+        for v in values
+    ]
     assert grid.codes(values).tolist() == expected
 
 
 def test_ties_go_down_and_values_outside_are_clamped() -> None:
     grid = ldp.Grid(0, 3, 4)
-    assert grid.codes([0.5, 1.5, 2.5, 0.5000000001, -7, 99, -1e308, 1e308]).tolist() == [0, 1, 2, 1, 0, 3, 0, 3]
+    assert grid.codes([0.5, 1.5, 2.5, 0.5000000001, -7, 99, -1e308, 1e308]).tolist() == [
+        0,
+        1,
+        2,
+        1,
+        0,
+        3,
+        0,
+        3,
+    ]
     assert grid.codes([np.nan, np.inf, -np.inf]).tolist() == [-1, -1, -1]
 
 
@@ -101,7 +134,12 @@ COLUMNS = {
     "pandas": pd.Series([12.4, 12.6, 99, -3]),
     "nullable": pd.Series([12, 13, 99, -3], dtype="Int64"),
     "arrow": pa.array([12.4, 12.6, 99, -3]),
-    "decimals": [decimal.Decimal("12.4"), decimal.Decimal("12.6"), decimal.Decimal(99), decimal.Decimal(-3)],
+    "decimals": [
+        decimal.Decimal("12.4"),
+        decimal.Decimal("12.6"),
+        decimal.Decimal(99),
+        decimal.Decimal(-3),
+    ],
     "fractions": [Fraction(62, 5), Fraction(63, 5), Fraction(99), Fraction(-3)],
 }
 
@@ -133,7 +171,13 @@ def test_what_is_no_finite_number_is_refused_before_the_charge(name: str, tmp_pa
     labels, said = REFUSED[name]
     ledger = ldp.Ledger(f"{tmp_path}/ledger.db")
     with pytest.raises(ldp.InvalidInput) as error:
-        ldp.privatize(labels, ldp.RandomizedResponse(5, 1.0), classes=ldp.Grid(0, 1e5, 5), dataset="pay", ledger=ledger)
+        ldp.privatize(
+            labels,
+            ldp.RandomizedResponse(5, 1.0),
+            classes=ldp.Grid(0, 1e5, 5),
+            dataset="pay",
+            ledger=ledger,
+        )
     assert said in str(error.value)
     assert "31415" not in str(error.value)
     assert ledger.spent("pay", "label") == 0
@@ -141,7 +185,13 @@ def test_what_is_no_finite_number_is_refused_before_the_charge(name: str, tmp_pa
 
 def test_noisy_labels_keep_the_grid_through_files_and_selection(tmp_path: object) -> None:
     grid = ldp.Grid(0, 1, 9)
-    noisy = ldp.privatize(np.linspace(-1, 2, 50), ldp.SubsetSelection(9, 2.0), classes=grid, ids=np.arange(50), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        np.linspace(-1, 2, 50),
+        ldp.SubsetSelection(9, 2.0),
+        classes=grid,
+        ids=np.arange(50),
+        noise=ldp.SeededNoise(1),
+    )
     noisy.save(f"{tmp_path}/noisy.parquet")
     back = ldp.NoisyLabels.load(f"{tmp_path}/noisy.parquet")
     for found in (noisy, noisy[3:7], noisy.by_id([4, 2]), ldp.concat([noisy[:5], noisy[5:]]), back):
@@ -153,7 +203,9 @@ def test_noisy_labels_keep_the_grid_through_files_and_selection(tmp_path: object
 
 
 def test_a_grid_that_does_not_match_its_classes_is_refused(tmp_path: object) -> None:
-    noisy = ldp.privatize([0.1], ldp.RandomizedResponse(3, 2.0), classes=ldp.Grid(0, 1, 3), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        [0.1], ldp.RandomizedResponse(3, 2.0), classes=ldp.Grid(0, 1, 3), noise=ldp.SeededNoise(1)
+    )
     table = noisy.to_table()
     key = next(iter(table.schema.metadata))
     for change in ({"high": 2}, {"points": 4}, {"step": 1}):
@@ -164,21 +216,29 @@ def test_a_grid_that_does_not_match_its_classes_is_refused(tmp_path: object) -> 
 
 
 def test_the_same_number_is_drawn_alike_on_or_off_its_point() -> None:
-    """Rounding happens before the draw, so the outputs for numbers are those for the points that they are nearest to."""
+    """Rounding happens before the draw, so the outputs for numbers are those for the points that
+    they are nearest to."""
     grid, law, noise = ldp.Grid(0, 10, 11), ldp.SubsetSelection(11, 1.0), ldp.SeededNoise(3)
     values = np.linspace(-2, 12, 200)
     points = np.array(grid)[grid.codes(values)]
-    off, on = (ldp.privatize(v, law, classes=grid, ids=np.arange(200), noise=noise) for v in (values, points))
+    off, on = (
+        ldp.privatize(v, law, classes=grid, ids=np.arange(200), noise=noise)
+        for v in (values, points)
+    )
     assert np.array_equal(off.likelihood(), on.likelihood())
 
 
 def test_groups_of_numbers_are_counted_on_the_grid() -> None:
     query = ldp.aggregates.Histogram(n_groups=1, n_classes=4, epsilon=50.0)
-    found = ldp.aggregate([0, 0.4, 1.2, 7, -5], query, [0] * 5, classes=ldp.Grid(0, 3, 4), noise=ldp.SeededNoise(0))
+    found = ldp.aggregate(
+        [0, 0.4, 1.2, 7, -5], query, [0] * 5, classes=ldp.Grid(0, 3, 4), noise=ldp.SeededNoise(0)
+    )
     assert found.values.tolist() == [[3, 1, 0, 1]]
 
 
-@pytest.mark.parametrize(("low", "high"), [(-1e308, 1e308), (0, 1e-320), (0, 1e101), (1e-101, 2e-101)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1e308, 1e308), (0, 1e-320), (0, 1e101), (1e-101, 2e-101)]
+)
 def test_a_range_whose_squares_are_no_floats_is_refused(low, high):
     with pytest.raises(InvalidInput, match="another unit"):
         ldp.Grid(low, high, points=3)

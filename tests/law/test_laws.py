@@ -55,7 +55,10 @@ def test_exact_epsilon_never_exceeds_the_claim(case: tuple[Law, list[float]]) ->
     law, prior = case
     matrix = law.matrix(prior, exact=True)
     assert (matrix.sum(axis=1) == 1).all()
-    ratio = max(Fraction(high) / low for high, low in zip(matrix.max(axis=0), matrix.min(axis=0), strict=True))
+    ratio = max(
+        Fraction(high) / low
+        for high, low in zip(matrix.max(axis=0), matrix.min(axis=0), strict=True)
+    )
     assert ratio <= exp_floor(law.epsilon)
     assert exact_epsilon(matrix) == pytest.approx(law.exact_epsilon(law.side_row(prior)), rel=1e-15)
     assert law.exact_epsilon(law.side_row(prior)) <= law.epsilon
@@ -73,18 +76,26 @@ def test_profiles_hold_at_any_size(k: int, epsilon: float) -> None:
     for law in laws:
         side = {"size": np.int32((k + 1) // 2)}
         cells = law.profile(side)
-        assert {sum(c.probability * c.outputs for c in cells if c.label == label) for label in {c.label for c in cells}} == {1}
+        assert {
+            sum(c.probability * c.outputs for c in cells if c.label == label)
+            for label in {c.label for c in cells}
+        } == {1}
         assert law.exact_epsilon(side) <= epsilon
 
 
 @given(st.integers(2, 100_000), st.floats(1e-6, 25), st.integers(0, 2**32), st.data())
 @settings(max_examples=60)
-def test_fast_response_is_the_definition(k: int, epsilon: float, seed: int, data: st.DataObject) -> None:
-    """Random words and the words at cell boundaries, through the fast path and by integer division."""
+def test_fast_response_is_the_definition(
+    k: int, epsilon: float, seed: int, data: st.DataObject
+) -> None:
+    """Random words and the words at cell boundaries, through the fast path and by integer
+    division."""
     a, b = response_words(epsilon, k)
     cells = data.draw(st.lists(st.integers(0, k - 1), min_size=20, max_size=20))
     edges = [(a + j * b + d) % WORD for j in cells for d in (-1, 0, 1)] + [0, WORD - 1]
-    words = np.concatenate([CounterWords(np.arange(500), seed).take(0), np.array(edges, dtype=np.uint64)])
+    words = np.concatenate(
+        [CounterWords(np.arange(500), seed).take(0), np.array(edges, dtype=np.uint64)]
+    )
     labels = CounterWords(np.arange(len(words)), seed + 1).take(0) % np.uint64(k)
     out = respond_to_all(labels.astype(np.int64), words, epsilon, k)
     for y, r, z in zip(labels.tolist(), words.tolist(), out.tolist(), strict=True):
@@ -94,7 +105,9 @@ def test_fast_response_is_the_definition(k: int, epsilon: float, seed: int, data
 
 @given(st.integers(2, 40), st.floats(1e-3, 50), st.data())
 @settings(max_examples=60)
-def test_response_on_candidates_is_the_definition(k: int, epsilon: float, data: st.DataObject) -> None:
+def test_response_on_candidates_is_the_definition(
+    k: int, epsilon: float, data: st.DataObject
+) -> None:
     candidates = sorted(data.draw(st.sets(st.integers(0, k - 1), min_size=1, max_size=k)))
     size = len(candidates)
     a, b = response_words(epsilon, size)
@@ -127,8 +140,14 @@ def test_information_is_that_of_the_matrix(case: tuple[Law, list[float]]) -> Non
     weights = weights / weights.sum()
     channel = law.matrix(prior)
     out = weights @ channel
-    terms = np.where(channel > 0, channel * np.log(np.where(channel > 0, channel, 1) / np.where(out > 0, out, 1)), 0)
-    assert law.information(prior) == pytest.approx(float(weights @ terms.sum(axis=1)), rel=1e-6, abs=1e-12)
+    terms = np.where(
+        channel > 0,
+        channel * np.log(np.where(channel > 0, channel, 1) / np.where(out > 0, out, 1)),
+        0,
+    )
+    assert law.information(prior) == pytest.approx(
+        float(weights @ terms.sum(axis=1)), rel=1e-6, abs=1e-12
+    )
 
 
 def test_information_of_many_priors_at_once() -> None:
@@ -136,12 +155,17 @@ def test_information_of_many_priors_at_once() -> None:
     for law in (RandomizedResponse(200, 1.0), RRWithPrior(200, 1.0), PriorSplit(200, 1.0)):
         together = law.information(priors)
         assert together.shape == (50,)
-        assert together[0] == pytest.approx(law.information(priors[0]), rel=1e-9)  # whose set is drawn with the words of row 0 in both
+        # whose set is drawn with the words of row 0 in both
+        assert together[0] == pytest.approx(law.information(priors[0]), rel=1e-9)
 
 
 @given(st.integers(2, 150), EPSILONS)
 def test_default_subset_size_has_the_most_information(k: int, epsilon: float) -> None:
-    scores = [uniform_information(epsilon, k, d) for d in range(1, k)] if epsilon > 1e-3 else [d * (k - d) for d in range(1, k)]
+    scores = (
+        [uniform_information(epsilon, k, d) for d in range(1, k)]
+        if epsilon > 1e-3
+        else [d * (k - d) for d in range(1, k)]
+    )
     found = scores[best_size(epsilon, k) - 1]
     assert found >= max(scores) * (1 - 1e-9) - 1e-15 or epsilon <= 1e-3
 
@@ -159,7 +183,8 @@ def test_extremes_work(k: int, epsilon: float) -> None:
     ):
         side = law.prepare(prior)
         if law.name == "auto" and k > 1000 and (side["choice"] == 3).any():
-            side = {name: value[side["choice"] != 3] for name, value in side.items()}  # a third of the classes: seconds a row
+            # a third of the classes: seconds a row
+            side = {name: value[side["choice"] != 3] for name, value in side.items()}
         n = len(side["size"]) if "size" in side else 3
         outputs = law.sample(np.zeros(n, dtype=np.int64), CounterWords(np.arange(n)), side)
         likelihood = law.log_likelihood(outputs, side)
@@ -207,7 +232,9 @@ def test_parameters_are_checked() -> None:
 
 
 def test_epsilon_can_be_replaced() -> None:
-    assert dataclasses.replace(RRWithPrior(3, 1.0, (1.0, 2.0, 3.0)), epsilon=0.25) == RRWithPrior(3, 0.25, (1.0, 2.0, 3.0))
+    assert dataclasses.replace(RRWithPrior(3, 1.0, (1.0, 2.0, 3.0)), epsilon=0.25) == RRWithPrior(
+        3, 0.25, (1.0, 2.0, 3.0)
+    )
 
 
 def test_exact_epsilon_of_plain_matrices() -> None:
@@ -224,7 +251,8 @@ def test_exact_epsilon_of_plain_matrices() -> None:
 
 
 def test_the_order_of_a_subset_sample_is_uniform() -> None:
-    """All 60 ordered samples of 3 out of 5 classes, two-sided: chi-square at 1e-6 (59 degrees: 129.6) and not suspiciously even."""
+    """All 60 ordered samples of 3 out of 5 classes, two-sided: chi-square at 1e-6 (59 degrees:
+    129.6) and not suspiciously even."""
     from labeldp.laws._exact import ordered_sample
 
     n = 60_000
@@ -235,11 +263,16 @@ def test_the_order_of_a_subset_sample_is_uniform() -> None:
 
 
 def test_rejected_words_are_replaced_by_their_next_attempt() -> None:
-    """Bound 3: the word 0 has low product 0 < 2^64 mod 3 = 1 and is rejected; attempt t of step i uses counter first + i + t steps."""
+    """Bound 3: the word 0 has low product 0 < 2^64 mod 3 = 1 and is rejected; attempt t of step i
+    uses counter first + i + t steps."""
     from labeldp.laws._exact import below
 
     words = CounterWords(
-        np.arange(4, dtype=np.int64), fixed={1: np.array([0, 1, 2**63, 0], dtype=np.uint64), 5: np.array([2**64 - 1] * 4, dtype=np.uint64)}
+        np.arange(4, dtype=np.int64),
+        fixed={
+            1: np.array([0, 1, 2**63, 0], dtype=np.uint64),
+            5: np.array([2**64 - 1] * 4, dtype=np.uint64),
+        },
     )
     assert below(words, 3, 1, 4).tolist() == [2, 0, 1, 2]
     assert words.asked == [(1, (0, 1, 2, 3)), (5, (0, 3))]
@@ -247,7 +280,8 @@ def test_rejected_words_are_replaced_by_their_next_attempt() -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-5, 1e-7, 1e-9])
 def test_information_at_small_budgets(epsilon: float) -> None:
-    """Against the second-order expansion, in which the next term is smaller by a factor of epsilon; cancellation once left nothing."""
+    """Against the second-order expansion, in which the next term is smaller by a factor of epsilon;
+    cancellation once left nothing."""
     prior = np.array([0.5, 0.3, 0.15, 0.05])
     k, squares = 4, float((prior**2).sum())
     mass = prior[:2].sum()
@@ -258,17 +292,30 @@ def test_information_at_small_budgets(epsilon: float) -> None:
     }
     for law, wanted in laws.items():
         if law.name != "subset":  # whose information under a prior comes from the matrix
-            assert law.information(prior) == pytest.approx(wanted * epsilon**2, rel=2 * epsilon + 1e-6)
+            assert law.information(prior) == pytest.approx(
+                wanted * epsilon**2, rel=2 * epsilon + 1e-6
+            )
     split = PriorSplit(k, epsilon)
     inside = split.outputs(prior)[0]
     share = prior[inside].sum()
-    assert split.information(prior) == pytest.approx(share * (1 - share) / 2 * epsilon**2, rel=2 * epsilon + 1e-6)
+    assert split.information(prior) == pytest.approx(
+        share * (1 - share) / 2 * epsilon**2, rel=2 * epsilon + 1e-6
+    )
 
 
 @pytest.mark.parametrize("epsilon", [5e-324, 1e-320, 1e-308, 1e-100, 1e-60])
 def test_tiny_epsilons_are_kept_or_refused(epsilon: float) -> None:
-    """By our own error, wherever 64-bit words cannot honour them; a half of the classes against the other always can."""
-    for cls in (RandomizedResponse, RRWithPrior, SubsetSelection, PriorSplit, AutoLaw, Alibi, ClusterRR):
+    """By our own error, wherever 64-bit words cannot honour them; a half of the classes against the
+    other always can."""
+    for cls in (
+        RandomizedResponse,
+        RRWithPrior,
+        SubsetSelection,
+        PriorSplit,
+        AutoLaw,
+        Alibi,
+        ClusterRR,
+    ):
         with contextlib.suppress(InvalidInput):
             assert cls(3, epsilon).exact_epsilon() <= epsilon
     with pytest.raises(InvalidInput, match="64-bit words can honour"):
@@ -293,7 +340,9 @@ def test_tiny_epsilons_are_kept_or_refused(epsilon: float) -> None:
 )
 def test_an_epsilon_at_which_outputs_tell_nothing_is_refused(cls: type[Law], k: int) -> None:
     """It would be charged, and every label would give the same outputs."""
-    with pytest.raises(InvalidInput, match=r"64-bit words can honour|64 bits are too few|epsilon at which a number"):
+    with pytest.raises(
+        InvalidInput, match=r"64-bit words can honour|64 bits are too few|epsilon at which a number"
+    ):
         cls(k, 1e-300)
     least = cls(k, 1e-8)
     assert least.uses_prior or 0 < least.exact_epsilon() <= 1e-8
@@ -306,7 +355,15 @@ def test_the_weights_of_intervals_are_unbiased_at_a_tiny_epsilon(epsilon, n_clas
     table = law.table({})
     weights = law.weights(pack_sets(table.outputs), {})
     words = [[int(table.values[i] * 2**64) for i in row] for row in table.index]
-    # Differences of rows are exact whole numbers; in floats of the rows themselves they would be lost.
-    steps = np.array([[a - b for a, b in zip(upper, words[0], strict=True)] for upper in words[1:]], float) / 2.0**64
-    np.testing.assert_allclose(steps @ weights, np.eye(n_classes)[1:] - np.eye(n_classes)[0], atol=1e-6)
+    # Differences of rows are exact whole numbers; in floats of the rows themselves they would be
+    # lost.
+    steps = (
+        np.array(
+            [[a - b for a, b in zip(upper, words[0], strict=True)] for upper in words[1:]], float
+        )
+        / 2.0**64
+    )
+    np.testing.assert_allclose(
+        steps @ weights, np.eye(n_classes)[1:] - np.eye(n_classes)[0], atol=1e-6
+    )
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-12 * np.abs(weights).max())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A law of somebody else's, from a module of its own: known by its name everywhere, and checked before anything is charged for it."""
+"""A law of somebody else's, from a module of its own: known by its name everywhere, and checked
+before anything is charged for it."""
 
 import importlib
 import os
@@ -26,12 +27,16 @@ from labeldp.testing import check_law
 ROOT = Path(__file__).resolve().parents[2]
 DAYS = ["mo", "tu", "we", "th", "fr", "sa", "su"]
 LABELS = np.random.default_rng(0).integers(7, size=1200)
-X = np.stack([np.cos(LABELS * np.pi / 3.5), np.sin(LABELS * np.pi / 3.5)], axis=1) + np.random.default_rng(1).normal(size=(1200, 2)) / 4
+X = (
+    np.stack([np.cos(LABELS * np.pi / 3.5), np.sin(LABELS * np.pi / 3.5)], axis=1)
+    + np.random.default_rng(1).normal(size=(1200, 2)) / 4
+)
 
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The folder of the example is on the path, nothing of it is imported, and what is registered is forgotten after the test."""
+    """The folder of the example is on the path, nothing of it is imported, and what is registered
+    is forgotten after the test."""
     monkeypatch.syspath_prepend(ROOT / "examples")
     before = dict(LAWS)
     sys.modules.pop("wheel_law", None)
@@ -52,27 +57,51 @@ def ledger(tmp_path: Path) -> ldp.Ledger:
 
 
 def visits(path: Path) -> Path:
-    lines = [f"{i},{x:.4f},{y:.4f},{DAYS[day]}" for i, ((x, y), day) in enumerate(zip(X, LABELS, strict=True))]
+    lines = [
+        f"{i},{x:.4f},{y:.4f},{DAYS[day]}"
+        for i, ((x, y), day) in enumerate(zip(X, LABELS, strict=True))
+    ]
     path.write_text("\n".join(["visit,x,y,day", *lines]) + "\n")
     return path
 
 
 def command(*given: object) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, which knows no law but labeldp's and what it is told."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "examples")])}
-    return subprocess.run([sys.executable, "-m", "labeldp", *map(str, given)], capture_output=True, text=True, env=environment)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "examples")])
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "labeldp", *map(str, given)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
 
 
 def test_a_module_a_table_and_two_commands(tmp_path: Path, wheel: Any) -> None:
     source, out = visits(tmp_path / "visits.csv"), tmp_path / "noisy.csv"
     to, law = ("--label", "day", "--ledger", tmp_path / "ledger.db"), ("--law", "wheel_law:Wheel")
-    done = command("release", source, *to, "--classes", ",".join(DAYS), "--epsilon", 2, "--id", "visit", *law, "--out", out)
+    done = command(
+        "release",
+        source,
+        *to,
+        "--classes",
+        ",".join(DAYS),
+        "--epsilon",
+        2,
+        "--id",
+        "visit",
+        *law,
+        "--out",
+        out,
+    )
     assert done.returncode == 0, done.stderr
     noisy = ldp.read_noisy(out)
     assert [block.law for block in noisy.blocks] == [wheel(7, 2.0)]
     visit = noisy.ids.astype(int)
     right = np.mean(noisy.hard_codes() == LABELS[visit])
-    assert abs(right - float(wheel(7, 2.0).matrix()[0, 0])) < 6 * np.sqrt(0.25 / 1200)  # false alarm below 2e-9
+    # false alarm below 2e-9
+    assert abs(right - float(wheel(7, 2.0).matrix()[0, 0])) < 6 * np.sqrt(0.25 / 1200)
     model = ldp.LabelDPClassifier(LogisticRegression()).fit(X[visit], noisy, ids=noisy.ids)
     assert model.score(X, np.array(DAYS)[LABELS]) > 0.7  # 0.912 ± 0.005
     trained = command("train", out, *to, *law, "--out", tmp_path / "model")
@@ -83,24 +112,64 @@ def test_a_module_a_table_and_two_commands(tmp_path: Path, wheel: Any) -> None:
 
 def test_a_released_table_is_not_contradicted(tmp_path: Path, wheel: Any) -> None:
     out = tmp_path / "out.csv"
-    ldp.release(visits(tmp_path / "visits.csv"), out, ldp.ReleaseSpec("day", DAYS, 1.0, law="subset:2", dataset="d"))
+    ldp.release(
+        visits(tmp_path / "visits.csv"),
+        out,
+        ldp.ReleaseSpec("day", DAYS, 1.0, law="subset:2", dataset="d"),
+    )
     for law in ("rr", "wheel_law:Wheel", "subset:3"):
-        code, _, told = run("train", out, "--label", "day", "--law", law, "--out", tmp_path / "model")
+        code, _, told = run(
+            "train", out, "--label", "day", "--law", law, "--out", tmp_path / "model"
+        )
         assert code == 4 and "Expected the law of the release, subset" in told
-    assert run("train", out, "--label", "day", "--law", "subset:2", "--out", tmp_path / "model")[0] == 0
+    assert (
+        run("train", out, "--label", "day", "--law", "subset:2", "--out", tmp_path / "model")[0]
+        == 0
+    )
 
 
 def test_a_plan_of_stages_by_commands(tmp_path: Path, examples: None) -> None:
-    source, folder, law = visits(tmp_path / "visits.csv"), tmp_path / "plan", ("--law", "wheel_law:Wheel")
+    source, folder, law = (
+        visits(tmp_path / "visits.csv"),
+        tmp_path / "plan",
+        ("--law", "wheel_law:Wheel"),
+    )
     to = ("--ledger", tmp_path / "ledger.db")
-    facts = ("--label", "day", "--classes", ",".join(DAYS), "--epsilon", 2, "--id", "visit", "--dataset", "visits", "--parts", "0.5,0.5")
+    facts = (
+        "--label",
+        "day",
+        "--classes",
+        ",".join(DAYS),
+        "--epsilon",
+        2,
+        "--id",
+        "visit",
+        "--dataset",
+        "visits",
+        "--parts",
+        "0.5,0.5",
+    )
     assert run("stage", "plan", folder, *facts, *to, *law)[0] == 0
     LAWS.pop("wheel")
     code, _, told = run("stage", "status", folder, *to)
     assert code == 4 and "register_law" in told
     assert "wheel" in run("stage", "status", folder, *to, *law)[1]
     LAWS.pop("wheel")
-    assert run("stage", "release", folder, source, "--stage", 1, "--out", tmp_path / "one.csv", *to, *law)[0] == 0
+    assert (
+        run(
+            "stage",
+            "release",
+            folder,
+            source,
+            "--stage",
+            1,
+            "--out",
+            tmp_path / "one.csv",
+            *to,
+            *law,
+        )[0]
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,25 +184,61 @@ def test_a_plan_of_stages_by_commands(tmp_path: Path, examples: None) -> None:
     ],
 )
 def test_what_a_command_refuses(tmp_path: Path, examples: None, law: str, message: str) -> None:
-    source, facts = visits(tmp_path / "visits.csv"), ("--label", "day", "--classes", ",".join(DAYS), "--epsilon", 1)
-    code, _, told = run("release", source, *facts, "--law", law, "--out", tmp_path / "o.csv", "--ledger", tmp_path / "l.db")
+    source, facts = (
+        visits(tmp_path / "visits.csv"),
+        (
+            "--label",
+            "day",
+            "--classes",
+            ",".join(DAYS),
+            "--epsilon",
+            1,
+        ),
+    )
+    code, _, told = run(
+        "release",
+        source,
+        *facts,
+        "--law",
+        law,
+        "--out",
+        tmp_path / "o.csv",
+        "--ledger",
+        tmp_path / "l.db",
+    )
     assert code == 2 and message in " ".join(told.replace("│", " ").split())
     assert [file.name for file in tmp_path.iterdir()] == ["visits.csv"]
 
 
-def test_its_name_is_known_everywhere_in_python(tmp_path: Path, ledger: ldp.Ledger, wheel: Any) -> None:
-    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, classes=range(7), law="wheel", dataset="a", ledger=ledger)
-    assert {block.law for block in model.fit(X, LABELS, ids=np.arange(1200)).noisy_labels_.blocks} == {wheel(7, 2.0)}
-    spec = ldp.ReleaseSpec("day", DAYS, 2.0, law="wheel", id="visit", unit="visit", max_rows_per_unit=2, dataset="b")
+def test_its_name_is_known_everywhere_in_python(
+    tmp_path: Path, ledger: ldp.Ledger, wheel: Any
+) -> None:
+    model = ldp.LabelDPClassifier(
+        LogisticRegression(), epsilon=2.0, classes=range(7), law="wheel", dataset="a", ledger=ledger
+    )
+    assert {
+        block.law for block in model.fit(X, LABELS, ids=np.arange(1200)).noisy_labels_.blocks
+    } == {wheel(7, 2.0)}
+    spec = ldp.ReleaseSpec(
+        "day", DAYS, 2.0, law="wheel", id="visit", unit="visit", max_rows_per_unit=2, dataset="b"
+    )
     done = ldp.release(visits(tmp_path / "visits.csv"), tmp_path / "out.csv", spec, ledger)
     assert ldp.read_noisy(done.path).blocks[0].law == wheel(7, 1.0)
-    lines = {line.law: line for line in plan(7, [2.0], laws=["wheel", "rr-top-k:3", "subset:1"]).laws}
-    assert lines["wheel"].keep_probability == lines["wheel"].noisy_accuracy == pytest.approx(wheel(7, 2.0).matrix()[0, 0])
+    lines = {
+        line.law: line for line in plan(7, [2.0], laws=["wheel", "rr-top-k:3", "subset:1"]).laws
+    }
+    assert (
+        lines["wheel"].keep_probability
+        == lines["wheel"].noisy_accuracy
+        == pytest.approx(wheel(7, 2.0).matrix()[0, 0])
+    )
     assert lines["subset:1"].bits_per_row == pytest.approx(lines["rr"].bits_per_row)
     code, said, _ = run("plan", "--classes", 7, "--epsilon", "1,2", "--law", "wheel")
     assert code == 0 and "wheel" in said
     with pytest.raises(ldp.InvalidInput, match="does not read it"):
-        ldp.LabelDPClassifier(LogisticRegression(), classes=range(7), law="wheel", prior=np.ones((1200, 7))).fit(X, LABELS)
+        ldp.LabelDPClassifier(
+            LogisticRegression(), classes=range(7), law="wheel", prior=np.ones((1200, 7))
+        ).fit(X, LABELS)
     with pytest.raises(ldp.InvalidInput, match="uses the prior"):
         ldp.ReleaseSpec("day", DAYS, 2.0, law="wheel", prior=DAYS)
 
@@ -143,20 +248,44 @@ def test_its_name_is_known_everywhere_in_python(tmp_path: Path, ledger: ldp.Ledg
 def test_a_net_is_trained_by_its_name(ledger: ldp.Ledger, wheel: Any) -> None:
     net = ldp.deep.models.Mlp(2, 7, (8,))
     model = ldp.deep.TorchClassifier(
-        net, epsilon=2.0, classes=range(7), law="wheel", dataset="a", ledger=ledger, recipe=ldp.deep.Recipe(epochs=1)
+        net,
+        epsilon=2.0,
+        classes=range(7),
+        law="wheel",
+        dataset="a",
+        ledger=ledger,
+        recipe=ldp.deep.Recipe(epochs=1),
     )
-    assert wheel(7, 2.0) in {block.law for block in model.fit(X.astype(np.float32), LABELS).noisy_labels_.blocks}
+    assert wheel(7, 2.0) in {
+        block.law for block in model.fit(X.astype(np.float32), LABELS).noisy_labels_.blocks
+    }
 
 
 def test_names_with_numbers_mean_the_same_everywhere(tmp_path: Path, ledger: ldp.Ledger) -> None:
-    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, classes=range(7), law="subset:3", dataset="a", ledger=ledger)
-    assert {block.law for block in model.fit(X, LABELS).noisy_labels_.blocks} == {ldp.SubsetSelection(7, 1.0, 3)}
+    model = ldp.LabelDPClassifier(
+        LogisticRegression(),
+        epsilon=1.0,
+        classes=range(7),
+        law="subset:3",
+        dataset="a",
+        ledger=ledger,
+    )
+    assert {block.law for block in model.fit(X, LABELS).noisy_labels_.blocks} == {
+        ldp.SubsetSelection(7, 1.0, 3)
+    }
     assert parse_law("rr-top-k:3") == (ldp.RRTopK, {"k": 3})
     assert parse_law("cluster-rr:0.05") == (ldp.ClusterRR, {"floor": 0.05})
     assert parse_law("prior-bins:information") == (PriorBins, {"criterion": "information"})
     with pytest.raises(ValueError, match="information"):
         law_named("prior-bins:best", 8, 1.0)
-    assert {"rr", "rr-top-k:K", "prior-bins[:CRITERION]", "subset[:SIZE]", "alibi[:LEVELS]", "cluster-rr[:FLOOR]"} <= set(spellings())
+    assert {
+        "rr",
+        "rr-top-k:K",
+        "prior-bins[:CRITERION]",
+        "subset[:SIZE]",
+        "alibi[:LEVELS]",
+        "cluster-rr[:FLOOR]",
+    } <= set(spellings())
     for text in (
         "rr:3",
         "rr-top-k",
@@ -170,14 +299,17 @@ def test_names_with_numbers_mean_the_same_everywhere(tmp_path: Path, ledger: ldp
         3,
     ):
         with pytest.raises(ldp.InvalidInput):
-            ldp.LabelDPClassifier(LogisticRegression(), classes=range(7), law=text, dataset="b", ledger=ledger).fit(X, LABELS)
+            ldp.LabelDPClassifier(
+                LogisticRegression(), classes=range(7), law=text, dataset="b", ledger=ledger
+            ).fit(X, LABELS)
         with pytest.raises(ldp.InvalidInput):
             ldp.ReleaseSpec("day", DAYS, 1.0, law=text)
     assert [run.dataset for run in ledger.runs()] == ["a"]
 
 
 def louder(wheel: Any) -> Any:
-    """Its words are drawn at one and a half times the epsilon that its probabilities are stated for."""
+    """Its words are drawn at one and a half times the epsilon that its probabilities are stated
+    for."""
 
     @dataclass(frozen=True)
     class Louder(wheel):
@@ -237,21 +369,33 @@ def test_what_costs_more_than_it_claims_is_refused_before_the_charge(
 ) -> None:
     law = planted(wheel)(n_classes, 1.0)
     labels, classes = LABELS, range(n_classes)
-    source, expected = visits(tmp_path / "visits.csv"), pytest.raises(ldp.InvalidInput, match=r"contract|registered")
+    source, expected = (
+        visits(tmp_path / "visits.csv"),
+        pytest.raises(ldp.InvalidInput, match=r"contract|registered"),
+    )
     with expected:
         ldp.privatize(labels, law, classes=classes, dataset="a", ledger=ledger)
     with expected:
-        ldp.LabelDPClassifier(LogisticRegression(), epsilon=1.0, classes=classes, law=law, dataset="a", ledger=ledger).fit(X, labels)
+        ldp.LabelDPClassifier(
+            LogisticRegression(), epsilon=1.0, classes=classes, law=law, dataset="a", ledger=ledger
+        ).fit(X, labels)
     declared = [*DAYS, *map(str, range(n_classes - 7))]
     with expected:
-        ldp.release(source, tmp_path / "o.csv", ldp.ReleaseSpec("day", declared, 1.0, law, dataset="a"), ledger)
+        ldp.release(
+            source,
+            tmp_path / "o.csv",
+            ldp.ReleaseSpec("day", declared, 1.0, law, dataset="a"),
+            ledger,
+        )
     if law.name == "planted":
         with expected:
             plan(n_classes, [1.0], laws=["planted"])
     assert list(ledger.runs()) == [] and not (tmp_path / "o.csv").exists()
 
 
-def test_what_is_honest_at_the_total_alone_is_refused_for_a_row(ledger: ldp.Ledger, wheel: Any) -> None:
+def test_what_is_honest_at_the_total_alone_is_refused_for_a_row(
+    ledger: ldp.Ledger, wheel: Any
+) -> None:
     @ldp.register_law
     @dataclass(frozen=True)
     class Stubborn(wheel):
@@ -265,9 +409,17 @@ def test_what_is_honest_at_the_total_alone_is_refused_for_a_row(ledger: ldp.Ledg
 
     units = np.arange(1200) // 2
     with pytest.raises(ldp.InvalidInput, match="contract"):
-        ldp.privatize(LABELS, Stubborn(7, 2.0), unit=units, max_rows_per_unit=2, dataset="a", ledger=ledger)
+        ldp.privatize(
+            LABELS, Stubborn(7, 2.0), unit=units, max_rows_per_unit=2, dataset="a", ledger=ledger
+        )
     model = ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=2.0, classes=range(7), law="planted", max_rows_per_unit=2, dataset="a", ledger=ledger
+        LogisticRegression(),
+        epsilon=2.0,
+        classes=range(7),
+        law="planted",
+        max_rows_per_unit=2,
+        dataset="a",
+        ledger=ledger,
     )
     with pytest.raises(ldp.InvalidInput, match="contract"):
         model.fit(X, LABELS, unit=units)
@@ -283,7 +435,9 @@ def test_a_run_that_is_open_draws_by_no_law_that_lies(wheel: Any) -> None:
 
 def test_what_cannot_be_registered(wheel: Any) -> None:
     unfinished = type("Unfinished", (ldp.Law,), {"name": "unfinished"})
-    unnamed = dataclass(frozen=True)(type("Unnamed", (wheel,), {"name": "two words", "__annotations__": {}}))
+    unnamed = dataclass(frozen=True)(
+        type("Unnamed", (wheel,), {"name": "two words", "__annotations__": {}})
+    )
     taken = dataclass(frozen=True)(type("Taken", (wheel,), {"name": "rr", "__annotations__": {}}))
     wrong = (
         (unfinished, "without inclusion"),
@@ -295,11 +449,19 @@ def test_what_cannot_be_registered(wheel: Any) -> None:
     for cls, message in wrong:
         with pytest.raises(ldp.InvalidInput, match=message):
             ldp.register_law(cls)
-    again = dataclass(frozen=True)(type("Wheel", (wheel,), {"name": "wheel", "__module__": wheel.__module__, "__annotations__": {}}))
+    again = dataclass(frozen=True)(
+        type(
+            "Wheel",
+            (wheel,),
+            {"name": "wheel", "__module__": wheel.__module__, "__annotations__": {}},
+        )
+    )
     assert ldp.register_law(again) is LAWS["wheel"] is again  # a notebook's cell that is run again
 
 
-def test_a_law_keeps_the_name_that_it_was_registered_by(ledger: ldp.Ledger, wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_law_keeps_the_name_that_it_was_registered_by(
+    ledger: ldp.Ledger, wheel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     law = wheel(7, 1.0)
     monkeypatch.setattr(wheel, "name", "other")
     with pytest.raises(ldp.InvalidInput, match="registered"):

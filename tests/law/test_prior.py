@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput
-from labeldp.laws import LAWS, AutoLaw, Channel, ClusterRR, ColumnCounts, PriorSplit, RRTopK, RRWithPrior
+from labeldp.laws import (
+    LAWS,
+    AutoLaw,
+    Channel,
+    ClusterRR,
+    ColumnCounts,
+    PriorSplit,
+    RRTopK,
+    RRWithPrior,
+)
 from labeldp.laws._exact import (
     TOP,
     as_prior,
@@ -24,7 +33,13 @@ from labeldp.laws._exact import (
 )
 from labeldp.testing import CounterWords
 
-LAWS_WITH_PRIOR = [RRTopK(4, 1.0, 2), RRWithPrior(4, 1.0), PriorSplit(4, 1.0), AutoLaw(4, 1.0), ClusterRR(4, 1.0)]
+LAWS_WITH_PRIOR = [
+    RRTopK(4, 1.0, 2),
+    RRWithPrior(4, 1.0),
+    PriorSplit(4, 1.0),
+    AutoLaw(4, 1.0),
+    ClusterRR(4, 1.0),
+]
 
 
 @given(st.lists(st.floats(0, 1e300), min_size=2, max_size=8))
@@ -46,7 +61,12 @@ def test_tiny_weights_keep_their_ratios(tiny: float) -> None:
 
 def test_scale_and_type_do_not_matter() -> None:
     prior = np.array([[1, 2, 4, 8], [0, 0, 0, 0]])
-    for other in (prior * 0.125, prior.astype(np.float32), prior.astype(np.uint8), np.asfortranarray(prior)):
+    for other in (
+        prior * 0.125,
+        prior.astype(np.float32),
+        prior.astype(np.uint8),
+        np.asfortranarray(prior),
+    ):
         assert (quantise(other) == quantise(prior)).all()
     assert quantise(prior)[1].tolist() == [TOP] * 4
 
@@ -61,8 +81,15 @@ def test_bad_numbers_are_refused(law, bad: float) -> None:
 
 
 _COLUMNS = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
-MADE = {"rr-top-k": RRTopK(4, 1.0, 2), "channel": Channel([[0.4, 0.6], [0.5, 0.5], [0.6, 0.4], [0.45, 0.55]])}
-MADE |= {"independent": _COLUMNS.law(1.0, "equal"), "one-column": _COLUMNS.law(1.0, "one"), "column-counts": ColumnCounts(4, 1.0, 2, 3)}
+MADE = {
+    "rr-top-k": RRTopK(4, 1.0, 2),
+    "channel": Channel([[0.4, 0.6], [0.5, 0.5], [0.6, 0.4], [0.45, 0.55]]),
+}
+MADE |= {
+    "independent": _COLUMNS.law(1.0, "equal"),
+    "one-column": _COLUMNS.law(1.0, "one"),
+    "column-counts": ColumnCounts(4, 1.0, 2, 3),
+}
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -81,14 +108,26 @@ def test_priors_are_neither_changed_nor_copied_whole(law) -> None:
     words = CounterWords(np.arange(50))
     side = law.prepare(prior, words)
     assert (prior == before).all()
-    assert all((value[30:40] == law.prepare(prior[30:40], words.select(np.arange(30, 40)))[name]).all() for name, value in side.items())
+    assert all(
+        (value[30:40] == law.prepare(prior[30:40], words.select(np.arange(30, 40)))[name]).all()
+        for name, value in side.items()
+    )
     assert as_prior(prior, 4) is prior
     if law.draws_side:
-        one, many = (law.prepare(np.broadcast_to(prior[3], (n, 4)), CounterWords(np.full(n, 3))) for n in (1, 1000))
-        assert all((value == one[name]).all() and (value[0] == side[name][3]).all() for name, value in many.items())
+        one, many = (
+            law.prepare(np.broadcast_to(prior[3], (n, 4)), CounterWords(np.full(n, 3)))
+            for n in (1, 1000)
+        )
+        assert all(
+            (value == one[name]).all() and (value[0] == side[name][3]).all()
+            for name, value in many.items()
+        )
     else:
         shared = law.prepare(np.broadcast_to(prior[3], (10**6, 4)))
-        assert all(value.strides[0] == 0 and (value[0] == side[name][3]).all() for name, value in shared.items())
+        assert all(
+            value.strides[0] == 0 and (value[0] == side[name][3]).all()
+            for name, value in shared.items()
+        )
     assert all(len(value) == 0 for value in law.prepare(np.empty((0, 4))).values())
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PriorBins: the bins are the best ones of each row, and a learner counts what they tell exactly."""
+"""PriorBins: the bins are the best ones of each row, and a learner counts what they tell
+exactly."""
 
 from itertools import combinations
 
@@ -30,7 +31,8 @@ def gained(prior: np.ndarray, matrix: np.ndarray, criterion: str) -> float:
     out = prior @ matrix
     if criterion == "location":
         step = 1e-4
-        at = norm.ppf(np.clip(np.cumsum(prior)[:-1], 1e-12, 1 - 1e-12))  # where the classes end, if the label is normal
+        # where the classes end, if the label is normal
+        at = norm.ppf(np.clip(np.cumsum(prior)[:-1], 1e-12, 1 - 1e-12))
         moved = [np.diff(norm.cdf(at - by), prepend=0, append=1) for by in (step, -step)]
         return float((((moved[0] - moved[1]) / (2 * step) @ matrix) ** 2 / out).sum())
     if criterion == "information":
@@ -51,21 +53,33 @@ def test_no_other_bins_of_few_classes_are_better(criterion: str, epsilon: float)
     starts = law.bins(law.prepare(np.repeat(PRIORS, copies, axis=0)))
     for i, prior in enumerate(PRIORS):
         best = max(gained(prior, channel(each, epsilon), criterion) for each in all_starts(K, K))
-        mine = [gained(prior, channel(np.diff(row, prepend=-1) > 0, epsilon), criterion) for row in starts[i * copies : (i + 1) * copies]]
-        # most rows get the best bins, the others any threshold; what these lose is a tenth at most, on the average over public words
+        mine = [
+            gained(prior, channel(np.diff(row, prepend=-1) > 0, epsilon), criterion)
+            for row in starts[i * copies : (i + 1) * copies]
+        ]
+        # most rows get the best bins, the others any threshold; what these lose is a tenth at most,
+        # on the average over public words
         assert max(mine) == pytest.approx(best, rel=1e-4, abs=1e-9)
         assert np.mean(mine) > 0.8 * best
 
 
-@pytest.mark.parametrize(("criterion", "epsilon"), [("location", 1.0), ("location", 4.0), ("squared_error", 4.0), ("information", 2.0)])
-def test_bins_of_many_classes_are_nearly_the_best_and_differ(criterion: str, epsilon: float) -> None:
+@pytest.mark.parametrize(
+    ("criterion", "epsilon"),
+    [("location", 1.0), ("location", 4.0), ("squared_error", 4.0), ("information", 2.0)],
+)
+def test_bins_of_many_classes_are_nearly_the_best_and_differ(
+    criterion: str, epsilon: float
+) -> None:
     k = 40
     prior = np.exp(-0.5 * ((np.arange(k) - 13) / 5.0) ** 2)
     prior[20] += prior.sum()  # half of the mass is in one class
     prior /= prior.sum()
     law = PriorBins(k, epsilon, criterion)
     starts = law.prepare(np.repeat(prior[None], 400, axis=0))
-    mine = [gained(prior, channel(np.diff(row, prepend=-1) > 0, epsilon), criterion) for row in law.bins(starts)]
+    mine = [
+        gained(prior, channel(np.diff(row, prepend=-1) > 0, epsilon), criterion)
+        for row in law.bins(starts)
+    ]
     best = max(gained(prior, channel(each, epsilon), criterion) for each in all_starts(k, 4))
     assert np.median(mine) > 0.97 * best and np.mean(mine) > 0.85 * best
     assert len(np.unique(starts["starts"], axis=0)) > 20
@@ -76,7 +90,8 @@ def test_any_threshold_is_asked_sometimes_and_certainty_is_no_trap() -> None:
     sure[:, 3] = 1.0
     law = PriorBins(12, 4.0)
     starts = law.bins(law.prepare(sure))
-    assert set(np.unique(starts.argmax(axis=1))) == set(range(1, 12))  # the prior's variance is 0: all are equally good
+    # the prior's variance is 0: all are equally good
+    assert set(np.unique(starts.argmax(axis=1))) == set(range(1, 12))
     peaked = np.full((40_000, 12), 0.002)
     peaked[:, 3:5] = 0.5
     bins = law.bins(law.prepare(peaked))
@@ -86,9 +101,18 @@ def test_any_threshold_is_asked_sometimes_and_certainty_is_no_trap() -> None:
 
 def test_few_bins_at_small_epsilon_and_more_at_a_large_one() -> None:
     prior = np.exp(-0.5 * ((np.arange(64) - 30) / 8.0) ** 2)[None]
-    counts = [int(np.median(law.counts(law.prepare(np.repeat(prior, 99, 0))))) for law in (PriorBins(64, e) for e in (0.5, 3.0, 4.0, 6.0))]
+    counts = [
+        int(np.median(law.counts(law.prepare(np.repeat(prior, 99, 0)))))
+        for law in (PriorBins(64, e) for e in (0.5, 3.0, 4.0, 6.0))
+    ]
     assert counts == [2, 3, 5, 8]
-    assert [most_bins(epsilon, 64) for epsilon in (1e-6, 1.0, 2.0, 2.5, 700.0)] == [4, 5, 7, 8, 8] and most_bins(700.0, 3) == 3
+    assert [most_bins(epsilon, 64) for epsilon in (1e-6, 1.0, 2.0, 2.5, 700.0)] == [
+        4,
+        5,
+        7,
+        8,
+        8,
+    ] and most_bins(700.0, 3) == 3
 
 
 def test_bins_do_not_depend_on_the_scale_or_type_of_the_prior() -> None:
@@ -100,9 +124,13 @@ def test_bins_do_not_depend_on_the_scale_or_type_of_the_prior() -> None:
 def test_the_learner_knows_the_expected_information_of_each_rows_bins() -> None:
     grid = ldp.Grid(0, 10, points=21)
     rng, epsilon = np.random.default_rng(1), 3.0
-    prior = np.exp(-0.5 * ((np.array(grid) - rng.uniform(0, 10, (30, 1))) / rng.uniform(0.5, 3, (30, 1))) ** 2)
+    prior = np.exp(
+        -0.5 * ((np.array(grid) - rng.uniform(0, 10, (30, 1))) / rng.uniform(0.5, 3, (30, 1))) ** 2
+    )
     y = rng.choice(np.array(grid), 30)
-    noisy = ldp.privatize(y, PriorBins(21, epsilon), classes=grid, prior=prior, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y, PriorBins(21, epsilon), classes=grid, prior=prior, noise=ldp.SeededNoise(0)
+    )
     (block,) = noisy.blocks
     family, places = Family(np.array(grid), 1.3), rng.uniform(-1, 11, 30)
     found = Partitions.of(noisy).information(family, places)
@@ -110,7 +138,9 @@ def test_the_learner_knows_the_expected_information_of_each_rows_bins() -> None:
     for i, place in enumerate(places):
         table = block.law.table({name: value[i] for name, value in block.side.items()})
         matrix = np.array(table.values, np.float64)[table.index]
-        p, up, down = (family.probabilities(np.array([place + by])) @ matrix for by in (0, step, -step))
+        p, up, down = (
+            family.probabilities(np.array([place + by])) @ matrix for by in (0, step, -step)
+        )
         exact = float((((up - down) / (2 * step)) ** 2 / p).sum())
         assert found[i] == pytest.approx(exact, rel=1e-4)
 
@@ -119,18 +149,31 @@ def test_later_stages_of_numbers_ask_about_bins_and_first_ones_about_intervals()
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1500, 2))
     y = np.clip(5 + 2 * X[:, 0] + 0.3 * rng.normal(size=1500), 0, 10)
-    model = ldp.LabelDPRegressor(epsilon=4.0, range=(0, 10), n_stages=2, noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    model = ldp.LabelDPRegressor(
+        epsilon=4.0, range=(0, 10), n_stages=2, noise=ldp.SeededNoise(0), random_state=0
+    ).fit(X, y)
     laws = {type(block.law): block for block in model.noisy_labels_.blocks}
     assert set(laws) == {SquareWave, PriorBins} and model.receipts_[0].epsilon == 4.0
     block = laws[PriorBins]
     assert np.median(block.law.counts(block.side)) > 2
-    by_word = ldp.LabelDPRegressor(law="prior-bins:information", epsilon=1.0, range=(0, 10), n_stages=2, noise=ldp.SeededNoise(0))
-    assert {getattr(block.law, "criterion", "information") for block in by_word.fit(X, y).noisy_labels_.blocks} == {"information"}
+    by_word = ldp.LabelDPRegressor(
+        law="prior-bins:information",
+        epsilon=1.0,
+        range=(0, 10),
+        n_stages=2,
+        noise=ldp.SeededNoise(0),
+    )
+    assert {
+        getattr(block.law, "criterion", "information")
+        for block in by_word.fit(X, y).noisy_labels_.blocks
+    } == {"information"}
 
 
 def test_rows_with_a_bin_for_each_class_have_unbiased_weights() -> None:
     law, prior = PriorBins(4, 4.0, "information"), np.array([[1.0, 1, 1, 1], [9.0, 0.01, 0.01, 9]])
-    noisy = ldp.privatize([0, 3] * 50, law, classes=range(4), prior=np.tile(prior, (50, 1)), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        [0, 3] * 50, law, classes=range(4), prior=np.tile(prior, (50, 1)), noise=ldp.SeededNoise(0)
+    )
     single = law.counts(noisy.blocks[0].side) == 4
     assert single.any() and not single.all() and (noisy.invertible == single).all()
     losses = np.arange(4.0)
@@ -143,10 +186,15 @@ def test_rows_with_a_bin_for_each_class_have_unbiased_weights() -> None:
 
 @pytest.mark.parametrize("k", [2, 7, 8, 9, 64])
 def test_evidence_that_was_never_drawn_is_refused(k: int) -> None:
-    """Another likelihood would come of it without a word: one of more bins, of no bin, or of parts of bins."""
+    """Another likelihood would come of it without a word: one of more bins, of no bin, or of parts
+    of bins."""
     law, rng = PriorBins(k, 4.0), np.random.default_rng(0)
     noisy = ldp.privatize(
-        rng.integers(k, size=60), law, classes=range(k), prior=rng.dirichlet(np.full(k, 0.5), 60), noise=ldp.SeededNoise(0)
+        rng.integers(k, size=60),
+        law,
+        classes=range(k),
+        prior=rng.dirichlet(np.full(k, 0.5), 60),
+        noise=ldp.SeededNoise(0),
     )
     (block,) = noisy.blocks
     raw, width = pack(law, block.outputs, block.side), block.outputs.shape[1]
@@ -163,21 +211,34 @@ def test_evidence_that_was_never_drawn_is_refused(k: int) -> None:
                 continue
             drawable = law.table({name: value[0] for name, value in side.items()}).outputs
             starts = np.unpackbits(side["starts"][0], bitorder="little")
-            assert bit >= 8 * width and starts[0] and not starts[k:].any() and 2 <= starts.sum() <= 8  # other bins, drawn from as these are
+            # other bins, drawn from as these are
+            assert (
+                bit >= 8 * width and starts[0] and not starts[k:].any() and 2 <= starts.sum() <= 8
+            )
             assert unpack_sets(outputs, k)[0].tolist() in drawable.tolist()
 
 
 def test_unlike_a_threshold_it_has_no_unbiased_weights() -> None:
     y = np.arange(200) % 9
-    noisy = ldp.privatize(y, PriorBins(9, 2.0), classes=ldp.Grid(0, 8, points=9), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y, PriorBins(9, 2.0), classes=ldp.Grid(0, 8, points=9), noise=ldp.SeededNoise(0)
+    )
     assert not noisy.invertible.any() and noisy.blocks[0].law.kind == Threshold(9, 2.0).kind
-    with pytest.warns(ldp.errors.PriorQuestionsWarning, match="prior-bins"):  # by maximum likelihood
+    # by maximum likelihood
+    with pytest.warns(ldp.errors.PriorQuestionsWarning, match="prior-bins"):
         mean = ldp.stats.mean(noisy)["mean"]
     assert mean.low < y.mean() < mean.high
 
 
 @pytest.mark.parametrize(
-    "law", [ldp.SubsetSelection(5, 1.0), Threshold(5, 1.0), SquareWave(5, 1.0), ldp.RandomizedResponse(5, 1.0)], ids=repr
+    "law",
+    [
+        ldp.SubsetSelection(5, 1.0),
+        Threshold(5, 1.0),
+        SquareWave(5, 1.0),
+        ldp.RandomizedResponse(5, 1.0),
+    ],
+    ids=repr,
 )
 def test_evidence_of_no_class_is_refused(law: ldp.Law) -> None:
     noisy = ldp.privatize(np.arange(40) % 5, law, classes=range(5), noise=ldp.SeededNoise(0))
@@ -194,9 +255,13 @@ def test_evidence_of_no_class_is_refused(law: ldp.Law) -> None:
 @pytest.mark.parametrize("name", ["prior-bins:bogus", "prior-bins:", "prior-bins:3"])
 def test_a_criterion_that_is_none_is_answered_by_the_accepted_spellings(name: str) -> None:
     accepted = ("prior-bins:squared_error", "prior-bins:location", "prior-bins:information")
-    with pytest.raises(ldp.errors.InvalidInput, match=f"As the name of a law: {', '.join(accepted)}."):
+    with pytest.raises(
+        ldp.errors.InvalidInput, match=f"As the name of a law: {', '.join(accepted)}."
+    ):
         law_named(name, 8, 1.0)
-    assert {law_named(each, 8, 1.0).criterion for each in accepted} == {each.partition(":")[2] for each in accepted}
+    assert {law_named(each, 8, 1.0).criterion for each in accepted} == {
+        each.partition(":")[2] for each in accepted
+    }
 
 
 def test_combinations_of_columns_have_no_order_for_bins() -> None:

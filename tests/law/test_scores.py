@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alibi: published posteriors and accuracies, exactness at any size, and noisy scores as evidence."""
+"""Alibi: published posteriors and accuracies, exactness at any size, and noisy scores as
+evidence."""
 
 import json
 import math
@@ -25,13 +26,27 @@ VECTORS = json.loads((Path(__file__).parent.parent / "golden" / "vectors.json").
 @pytest.mark.parametrize(
     ("epsilon", "levels", "outputs", "prior", "key"),
     [
-        (2 * math.log(3), 255, [254, 0, 127], [1, 1, 1], "alibi.(1.5, -0.2, 0.5).(0.333, 0.333, 0.333).eps2.197225"),
-        (2 * math.log(3), 255, [254, 0, 127], [0.2, 0.3, 0.5], "alibi.(1.5, -0.2, 0.5).(0.2, 0.3, 0.5).eps2.197225"),
+        (
+            2 * math.log(3),
+            255,
+            [254, 0, 127],
+            [1, 1, 1],
+            "alibi.(1.5, -0.2, 0.5).(0.333, 0.333, 0.333).eps2.197225",
+        ),
+        (
+            2 * math.log(3),
+            255,
+            [254, 0, 127],
+            [0.2, 0.3, 0.5],
+            "alibi.(1.5, -0.2, 0.5).(0.2, 0.3, 0.5).eps2.197225",
+        ),
         (1.0, 4, [1, 2], [1, 1], "alibi.(0.25, 0.75).(0.5, 0.5).eps1.000000"),
         (2.0, 256, [255, 0], [1, 1], "alibi.(10, -10).(0.5, 0.5).eps2.000000"),
     ],
 )
-def test_published_posteriors(epsilon: float, levels: int, outputs: list[int], prior: list[float], key: str) -> None:
+def test_published_posteriors(
+    epsilon: float, levels: int, outputs: list[int], prior: list[float], key: str
+) -> None:
     law = Alibi(len(outputs), epsilon, levels)
     weights = np.exp(law.log_likelihood(np.array([outputs], dtype=np.uint8), {})[0]) * prior
     assert weights / weights.sum() == pytest.approx(VECTORS[key], abs=1e-11)
@@ -39,14 +54,19 @@ def test_published_posteriors(epsilon: float, levels: int, outputs: list[int], p
 
 @pytest.mark.parametrize("key", [k for k in VECTORS if k.startswith("topacc.")])
 def test_accuracy_of_the_likeliest_class(key: str) -> None:
-    k, epsilon = (float(part[1:] if part[0] == "K" else part[3:]) for part in key.split(".", 1)[1].split(".", 1))
-    assert Alibi(int(k), epsilon).likeliest_chances()[2] == pytest.approx(VECTORS[key]["ALIBI_MAP"], abs=2e-5)
+    k, epsilon = (
+        float(part[1:] if part[0] == "K" else part[3:])
+        for part in key.split(".", 1)[1].split(".", 1)
+    )
+    assert Alibi(int(k), epsilon).likeliest_chances()[2] == pytest.approx(
+        VECTORS[key]["ALIBI_MAP"], abs=2e-5
+    )
 
 
 @pytest.mark.parametrize("key", [k for k in VECTORS if k.startswith("var.")])
 def test_frequency_variance_beside_whole_laplace_noise(key: str) -> None:
-    """Of a class that the label is not: the clipped score says what the whole one does, so its weights vary less than 8 / epsilon^2; and
-    Laplace noise is never the best."""
+    """Of a class that the label is not: the clipped score says what the whole one does, so its
+    weights vary less than 8 / epsilon^2; and Laplace noise is never the best."""
     k, epsilon = int(re.findall(r"K(\d+)", key)[0]), float(key.split("eps")[1])
     law, whole = Alibi(k, epsilon), VECTORS[key]["Lap"]
     assert whole == pytest.approx(2 * (2 / epsilon) ** 2, abs=5.1e-4)
@@ -54,7 +74,9 @@ def test_frequency_variance_beside_whole_laplace_noise(key: str) -> None:
     outputs[:, 0] = np.arange(law.levels)
     weights = law.weights(outputs, {})
     own = weights[:, 0] - weights[:, 1]  # all of a row's weights are raised alike
-    chance = np.array([float(cell.probability) for cell in law.coordinate() if cell.label == "other"])
+    chance = np.array(
+        [float(cell.probability) for cell in law.coordinate() if cell.label == "other"]
+    )
     assert 4 / epsilon**2 < chance @ own**2 - (chance @ own) ** 2 < 0.65 * whole
     assert min(VECTORS[key]["RR"], VECTORS[key]["SubsetSel"][1]) < 4 / epsilon**2
 
@@ -71,7 +93,15 @@ def test_every_level_is_whole_numbers_within_half_of_epsilon(epsilon: float, lev
     if epsilon <= 40:
         assert law.exact_epsilon() == pytest.approx(epsilon, rel=1e-6)
     scale, inner = 2 / epsilon, np.linspace(0, 1, levels - 1)[1:-1]
-    wanted = np.diff([0.0, 0.5, *laplace.cdf(inner, scale=scale), 1 - 0.5 * math.exp(-min(epsilon, 700) / 2), 1.0])
+    wanted = np.diff(
+        [
+            0.0,
+            0.5,
+            *laplace.cdf(inner, scale=scale),
+            1 - 0.5 * math.exp(-min(epsilon, 700) / 2),
+            1.0,
+        ]
+    )
     assert np.allclose(np.array(words, dtype=float) / WORD, wanted, atol=1e-15)
 
 
@@ -79,7 +109,11 @@ def test_two_labels_ratio_is_the_square_of_one_scores() -> None:
     for law in (Alibi(2, 1.0, 5), Alibi(3, 2.5, 4)):
         assert exact_epsilon(law.matrix(exact=True)) == law.exact_epsilon()
     cells = Alibi(50, 1.0).coordinate()
-    assert sum(c.probability for c in cells if c.label == "own") == sum(c.probability for c in cells if c.label == "other") == 1
+    assert (
+        sum(c.probability for c in cells if c.label == "own")
+        == sum(c.probability for c in cells if c.label == "other")
+        == 1
+    )
 
 
 @pytest.mark.parametrize("prior", [None, [0.7, 0.2, 0.1], [1.0, 1.0, 0.0]])
@@ -87,7 +121,9 @@ def test_two_labels_ratio_is_the_square_of_one_scores() -> None:
 def test_information_is_that_of_the_matrix(epsilon: float, prior: list[float] | None) -> None:
     law = Alibi(3, epsilon, 6)
     row = np.ones(3) / 3 if prior is None else np.array(prior) / sum(prior)
-    assert law.information(prior) == pytest.approx(float(super(Alibi, law)._information(row[None], {})[0]), rel=1e-9, abs=1e-13)
+    assert law.information(prior) == pytest.approx(
+        float(super(Alibi, law)._information(row[None], {})[0]), rel=1e-9, abs=1e-13
+    )
 
 
 def test_levels_lose_little_and_laplace_is_never_best() -> None:
@@ -95,13 +131,19 @@ def test_levels_lose_little_and_laplace_is_never_best() -> None:
         for epsilon in (0.5, 1.0, 4.0):
             fine, coarse = Alibi(k, epsilon).information(), Alibi(k, epsilon, 64).information()
             assert coarse <= fine <= coarse * 1.001
-            assert fine < max(ldp.RandomizedResponse(k, epsilon).information(), ldp.SubsetSelection(k, epsilon).information())
+            assert fine < max(
+                ldp.RandomizedResponse(k, epsilon).information(),
+                ldp.SubsetSelection(k, epsilon).information(),
+            )
 
 
 def test_the_sampler_is_clipped_laplace_noise_and_not_1_3_times_as_much() -> None:
-    """Against scipy's Laplace, binned: 40,000 draws a score; false alarm 1e-6, and 1.3 times the noise fails by far."""
+    """Against scipy's Laplace, binned: 40,000 draws a score; false alarm 1e-6, and 1.3 times the
+    noise fails by far."""
     law, n = Alibi(3, 1.0, 16), 40_000
-    drawn = law.sample(np.zeros(n, dtype=np.int32), CounterWords(np.arange(n, dtype=np.int64), seed=4), {})
+    drawn = law.sample(
+        np.zeros(n, dtype=np.int32), CounterWords(np.arange(n, dtype=np.int64), seed=4), {}
+    )
 
     def statistic(c: int, scale: float) -> float:
         inner = laplace.cdf(np.linspace(0, 1, 15), loc=float(c == 0), scale=scale)
@@ -126,7 +168,9 @@ def test_scores_are_evidence_and_survive_a_file(tmp_path: Path) -> None:
     accuracy = ldp.metrics.accuracy(noisy, labels, confidence=0.999999)
     assert accuracy.low <= 1.0 <= accuracy.high and accuracy.low > 0.9
     hit = (noisy.hard() == labels).mean()
-    assert hit == pytest.approx(Alibi(5, 2.0).likeliest_chances()[2], abs=5 * 0.5 / math.sqrt(20_000))
+    assert hit == pytest.approx(
+        Alibi(5, 2.0).likeliest_chances()[2], abs=5 * 0.5 / math.sqrt(20_000)
+    )
     posterior = noisy.posterior()
     assert posterior[np.arange(20_000), labels].mean() > 0.25
     noisy.save(tmp_path / "scores.parquet")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boosting on the exact likelihood: gradient and curvature against enumeration, the libraries, and what users bring."""
+"""Boosting on the exact likelihood: gradient and curvature against enumeration, the libraries, and
+what users bring."""
 
 import pickle
 from itertools import product
@@ -23,15 +24,25 @@ xgboost = pytest.importorskip("xgboost")
 
 LIBRARIES = {
     "lightgbm": lambda **settings: lightgbm.LGBMClassifier(n_jobs=1, random_state=0, **settings),
-    "xgboost": lambda **settings: xgboost.XGBClassifier(n_jobs=1, random_state=0, learning_rate=0.1, **settings),
-    "sklearn": lambda n_estimators=100, **settings: HistGradientBoostingClassifier(max_iter=n_estimators, random_state=0, **settings),
+    "xgboost": lambda **settings: xgboost.XGBClassifier(
+        n_jobs=1, random_state=0, learning_rate=0.1, **settings
+    ),
+    "sklearn": lambda n_estimators=100, **settings: HistGradientBoostingClassifier(
+        max_iter=n_estimators, random_state=0, **settings
+    ),
 }
 each = pytest.mark.parametrize("library", LIBRARIES)
 
 
 def table(n_classes, n=4000, seed=3):
     X, y = make_classification(
-        2 * n, n_features=10, n_informative=6, n_classes=n_classes, n_clusters_per_class=1, class_sep=1.5, random_state=seed
+        2 * n,
+        n_features=10,
+        n_informative=6,
+        n_classes=n_classes,
+        n_clusters_per_class=1,
+        class_sep=1.5,
+        random_state=seed,
     )
     return X[:n], y[:n], X[n:], y[n:]
 
@@ -44,7 +55,8 @@ def probabilities(rng, n, k):
     return rng.dirichlet(np.ones(k), n).T
 
 
-# The loss -----------------------------------------------------------------------------------------------------------------------------
+# The loss
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("k", "epsilon"), list(product((2, 3, 7), (0.1, 1.0, 4.0))))
@@ -59,7 +71,10 @@ def test_the_information_is_what_randomized_response_tells_of_one_class(k, epsil
     expected = inside * (posterior_in - p) ** 2 + (1 - inside) * (posterior_out - p) ** 2
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     # what the whole output tells is at least as much, and no more than a label without noise
-    whole = sum((matrix[:, o] @ p) * (matrix[:, o, None] * p / (matrix[:, o] @ p) - p) ** 2 for o in range(k))
+    whole = sum(
+        (matrix[:, o] @ p) * (matrix[:, o, None] * p / (matrix[:, o] @ p) - p) ** 2
+        for o in range(k)
+    )
     assert (found <= whole * (1 + 1e-9)).all() and (whole <= p * (1 - p) * (1 + 1e-9)).all()
     if k == 2:
         np.testing.assert_allclose(found, whole, rtol=1e-9)
@@ -67,24 +82,38 @@ def test_the_information_is_what_randomized_response_tells_of_one_class(k, epsil
 
 def test_without_noise_the_information_is_that_of_the_label():
     p = probabilities(np.random.default_rng(1), 20, 4)
-    np.testing.assert_allclose(_boosting.information(p, np.ones(20), np.zeros(20)), p * (1 - p), rtol=1e-9)
-    assert (_boosting.information(p, np.ones(20), np.ones(20)) <= 1e-12).all()  # an output that has every class says nothing
+    np.testing.assert_allclose(
+        _boosting.information(p, np.ones(20), np.zeros(20)), p * (1 - p), rtol=1e-9
+    )
+    # an output that has every class says nothing
+    assert (_boosting.information(p, np.ones(20), np.ones(20)) <= 1e-12).all()
 
 
 def test_rows_of_several_laws_tell_their_mean():
-    frequencies, sets = np.array([0.5, 0.3, 0.2]), np.array([[1, 0.4, 0.4], [1, 1, 0.2], [0.2, 1, 1]])
+    frequencies, sets = (
+        np.array([0.5, 0.3, 0.2]),
+        np.array([[1, 0.4, 0.4], [1, 1, 0.2], [0.2, 1, 1]]),
+    )
     alone = [_boosting._Loss(np.tile(row, (4, 1)).T).told(frequencies)[0] for row in sets]
     assert alone[1] == pytest.approx(alone[2]) and alone[0] != pytest.approx(alone[1])
-    assert _boosting._Loss(np.repeat(sets, 2, axis=0).T).told(frequencies)[0] == pytest.approx(np.mean(alone))
+    assert _boosting._Loss(np.repeat(sets, 2, axis=0).T).told(frequencies)[0] == pytest.approx(
+        np.mean(alone)
+    )
 
 
 @pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("law", ["rr", "subset", "auto"])
 def test_the_gradient_is_that_of_the_likelihood(k, law):
     rng = np.random.default_rng(2)
-    laws = {"rr": ldp.RandomizedResponse(k, 1.0), "subset": ldp.SubsetSelection(k, 1.0), "auto": ldp.AutoLaw(k, 1.0)}
+    laws = {
+        "rr": ldp.RandomizedResponse(k, 1.0),
+        "subset": ldp.SubsetSelection(k, 1.0),
+        "auto": ldp.AutoLaw(k, 1.0),
+    }
     prior = rng.dirichlet(np.ones(k), 30) if law == "auto" else None
-    noisy = ldp.privatize(rng.integers(k, size=30), laws[law], prior=prior, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        rng.integers(k, size=30), laws[law], prior=prior, noise=ldp.SeededNoise(0)
+    )
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
     scores = rng.normal(size=30) if k == 2 else rng.normal(size=(30, k))
 
@@ -100,11 +129,15 @@ def test_the_gradient_is_that_of_the_likelihood(k, law):
         step[place] = 1e-5
         numeric[place] = (value(scores + step) - value(scores - step)) / 2e-5
     np.testing.assert_allclose(gradient, numeric, atol=2e-5)
-    assert curvature.shape == scores.shape and (curvature > 0).all() and np.isfinite(curvature).all()
+    assert (
+        curvature.shape == scores.shape and (curvature > 0).all() and np.isfinite(curvature).all()
+    )
 
 
 def test_rows_are_taken_in_pieces_without_a_difference(monkeypatch):
-    noisy = ldp.privatize(np.arange(50) % 4, ldp.RandomizedResponse(4, 1.0), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.arange(50) % 4, ldp.RandomizedResponse(4, 1.0), noise=ldp.SeededNoise(0)
+    )
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
     scores = np.random.default_rng(0).normal(size=(50, 4))
     whole = loss(None, scores)
@@ -116,15 +149,24 @@ def test_rows_are_taken_in_pieces_without_a_difference(monkeypatch):
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("epsilon", [1e-6, 60.0, 700.0])
 def test_extreme_epsilons_give_finite_steps(k, epsilon):
-    noisy = ldp.privatize(np.arange(60) % k, ldp.RandomizedResponse(k, epsilon), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.arange(60) % k, ldp.RandomizedResponse(k, epsilon), noise=ldp.SeededNoise(0)
+    )
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
-    for scores in ((np.zeros(60), np.tile([800.0, -800.0], 30)), (np.zeros((60, 3)), np.tile([800.0, 0.0, -800.0], (60, 1))))[k - 2]:
-        assert all(np.isfinite(part).all() for part in (*loss(None, scores), loss.log_evidence(scores)))
+    for scores in (
+        (np.zeros(60), np.tile([800.0, -800.0], 30)),
+        (np.zeros((60, 3)), np.tile([800.0, 0.0, -800.0], (60, 1))),
+    )[k - 2]:
+        assert all(
+            np.isfinite(part).all() for part in (*loss(None, scores), loss.log_evidence(scores))
+        )
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0, 60.0])
 def test_steps_of_two_classes_are_exact_however_sure_the_model(epsilon):
-    noisy = ldp.privatize(np.arange(80) % 2, ldp.RandomizedResponse(2, epsilon), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.arange(80) % 2, ldp.RandomizedResponse(2, epsilon), noise=ldp.SeededNoise(0)
+    )
     loss = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))
     scores = np.linspace(-30, 30, 80)
     p, table = 1 / (1 + np.exp(-scores)), np.exp(noisy.log_likelihood(dtype="float64"))
@@ -135,7 +177,8 @@ def test_steps_of_two_classes_are_exact_however_sure_the_model(epsilon):
         np.testing.assert_allclose(found, exact, rtol=2e-5, atol=1e-12)
 
 
-# Fits ---------------------------------------------------------------------------------------------------------------------------------
+# Fits
+# --------------------------------------------------------------------------------------------------
 
 
 @each
@@ -146,7 +189,8 @@ def test_labels_without_noise_give_the_librarys_own_fit(library, k):
     noisy = ldp.NoisyLabels.from_labels(y, ldp.RandomizedResponse(k, 60.0))
     ours = ldp.LabelDPClassifier(LIBRARIES[library](), validation_fraction=0).fit(X, noisy)
     assert isinstance(ours.estimator_, LikelihoodBoosting)
-    # of several classes the libraries take another multiple of p (1 - p) for curvature, so that their steps are shorter
+    # of several classes the libraries take another multiple of p (1 - p) for curvature, so that
+    # their steps are shorter
     assert (plain.predict(X_test) == ours.predict(X_test)).mean() > (0.985 if k == 2 else 0.97)
 
 
@@ -155,12 +199,15 @@ def test_noisy_labels_are_learned_from_better_than_as_if_true(library):
     X, y, X_test, y_test = table(5, n=6000)
     noisy = ldp.privatize(y, ldp.SubsetSelection(5, 1.0), noise=ldp.SeededNoise(0))
     ours = ldp.LabelDPClassifier(LIBRARIES[library](), random_state=0).fit(X, noisy)
-    hard = ldp.LabelDPClassifier(LIBRARIES[library](), correction="none", random_state=0).fit(X, noisy)
+    hard = ldp.LabelDPClassifier(LIBRARIES[library](), correction="none", random_state=0).fit(
+        X, noisy
+    )
     assert ours.score(X_test, y_test) > hard.score(X_test, y_test) + 0.05
     assert log_loss(ours, X_test, y_test) < log_loss(hard, X_test, y_test) - 0.3
     p = ours.predict_proba(X_test)
     np.testing.assert_allclose(p.sum(axis=1), 1)
-    assert np.abs(p.mean(axis=0) - np.bincount(y_test) / len(y_test)).max() < 0.06  # calibrated on the whole
+    # calibrated on the whole
+    assert np.abs(p.mean(axis=0) - np.bincount(y_test) / len(y_test)).max() < 0.06
     assert ours.estimated_accuracy_.low < ours.score(X_test, y_test) < ours.estimated_accuracy_.high
 
 
@@ -168,7 +215,10 @@ def test_noisy_labels_are_learned_from_better_than_as_if_true(library):
 def test_more_rounds_do_not_ruin_a_model(library):
     X, y, X_test, y_test = table(4)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.0), noise=ldp.SeededNoise(1))
-    few, many = (ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=rounds), random_state=0).fit(X, noisy) for rounds in (60, 600))
+    few, many = (
+        ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=rounds), random_state=0).fit(X, noisy)
+        for rounds in (60, 600)
+    )
     assert log_loss(many, X_test, y_test) < log_loss(few, X_test, y_test) + 0.05
 
 
@@ -180,7 +230,13 @@ def test_columns_of_categories_and_gaps_are_the_librarys(library):
     frame["kind"] = pd.Categorical(np.where(X[:, 4] > 0, "high", "low"))
     frame.loc[::7, "a"] = np.nan
     settings = {"enable_categorical": True} if library == "xgboost" else {}
-    model = ldp.LabelDPClassifier(LIBRARIES[library](**settings), epsilon=4.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0)
+    model = ldp.LabelDPClassifier(
+        LIBRARIES[library](**settings),
+        epsilon=4.0,
+        classes=[0, 1],
+        noise=ldp.SeededNoise(0),
+        random_state=0,
+    )
     assert model.fit(frame, y).score(frame, y) > 0.75
 
 
@@ -188,39 +244,60 @@ def test_columns_of_categories_and_gaps_are_the_librarys(library):
 def test_a_fitted_model_is_pickled_without_its_rows(library):
     X, y, X_test, _ = table(3)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0))
-    model = ldp.LabelDPClassifier(make_pipeline(StandardScaler(), LIBRARIES[library](n_estimators=3)), random_state=0).fit(X, noisy)
+    model = ldp.LabelDPClassifier(
+        make_pipeline(StandardScaler(), LIBRARIES[library](n_estimators=3)), random_state=0
+    ).fit(X, noisy)
     stored = pickle.dumps(model)
-    np.testing.assert_array_equal(pickle.loads(stored).predict_proba(X_test), model.predict_proba(X_test))
-    fewer = ldp.LabelDPClassifier(make_pipeline(StandardScaler(), LIBRARIES[library](n_estimators=3)), random_state=0)
+    np.testing.assert_array_equal(
+        pickle.loads(stored).predict_proba(X_test), model.predict_proba(X_test)
+    )
+    fewer = ldp.LabelDPClassifier(
+        make_pipeline(StandardScaler(), LIBRARIES[library](n_estimators=3)), random_state=0
+    )
     fewer.fit(X[:2000], noisy[:2000])
     sizes = [len(pickle.dumps(made.estimator_.steps[-1][1])) for made in (model, fewer)]
-    assert sizes[0] - sizes[1] < 2000 * 3 * 4 / 2  # half of the bytes that 2,000 more rows have in the table of likelihoods
+    # half of the bytes that 2,000 more rows have in the table of likelihoods
+    assert sizes[0] - sizes[1] < 2000 * 3 * 4 / 2
 
 
 @each
 def test_stages_and_priors_pass_through(library):
     X, y, X_test, y_test = table(4)
     model = ldp.LabelDPClassifier(
-        LIBRARIES[library](), epsilon=3.0, n_stages=2, classes=range(4), noise=ldp.SeededNoise(0), random_state=0
+        LIBRARIES[library](),
+        epsilon=3.0,
+        n_stages=2,
+        classes=range(4),
+        noise=ldp.SeededNoise(0),
+        random_state=0,
     ).fit(X, y)
     assert len(model.stages_) == 2 and model.score(X_test, y_test) > 0.6
 
 
 @each
 def test_more_classes_than_rows_are_all_predicted(library):
-    few = {"min_child_samples": 1, "min_data_in_bin": 1, "verbose": -1} if library == "lightgbm" else {}
+    few = (
+        {"min_child_samples": 1, "min_data_in_bin": 1, "verbose": -1}
+        if library == "lightgbm"
+        else {}
+    )
     few = {"min_samples_leaf": 1} if library == "sklearn" else few
     log_likelihood = np.log(np.full((5, 8), 0.2) + 0.8 * np.eye(8)[:5])
-    fitted = LikelihoodBoosting(LIBRARIES[library](**few)).fit_likelihood(np.arange(500.0).reshape(5, 100), log_likelihood)
+    fitted = LikelihoodBoosting(LIBRARIES[library](**few)).fit_likelihood(
+        np.arange(500.0).reshape(5, 100), log_likelihood
+    )
     assert fitted.predict_proba(np.zeros((3, 100))).shape == (3, 8)
 
 
 def test_held_out_rows_end_a_training_that_goes_wrong():
     X, y, X_test, y_test = table(4)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.5), noise=ldp.SeededNoise(1))
-    free = {"min_split_gain": 1e-9, "reg_lambda": 1e-9, "n_estimators": 300}  # what keeps trees from learning noise is switched off
+    # what keeps trees from learning noise is switched off
+    free = {"min_split_gain": 1e-9, "reg_lambda": 1e-9, "n_estimators": 300}
     stopped = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free), random_state=0).fit(X, noisy)
-    whole = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free), validation_fraction=0, random_state=0).fit(X, noisy)
+    whole = ldp.LabelDPClassifier(
+        LIBRARIES["lightgbm"](**free), validation_fraction=0, random_state=0
+    ).fit(X, noisy)
     assert stopped.estimator_.n_iter_ < 200 and whole.estimator_.n_iter_ == 300
     assert log_loss(stopped, X_test, y_test) < log_loss(whole, X_test, y_test) - 0.3
 
@@ -229,9 +306,16 @@ def test_the_users_settings_stay():
     chosen = LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75)
     settings = LikelihoodBoosting(chosen)._settings("lightgbm", 20, 0.1, early=False)
     assert not {"min_split_gain", "reg_lambda"} & settings.keys()
-    noisy = ldp.privatize(np.arange(400) % 2, ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0))
-    fitted = exact_learner(chosen).fit_likelihood(np.random.default_rng(0).normal(size=(400, 3)), noisy.log_likelihood())
-    assert chosen.get_params() == LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75).get_params()
+    noisy = ldp.privatize(
+        np.arange(400) % 2, ldp.RandomizedResponse(2, 1.0), noise=ldp.SeededNoise(0)
+    )
+    fitted = exact_learner(chosen).fit_likelihood(
+        np.random.default_rng(0).normal(size=(400, 3)), noisy.log_likelihood()
+    )
+    assert (
+        chosen.get_params()
+        == LIBRARIES["lightgbm"](min_split_gain=0.25, reg_lambda=0.75).get_params()
+    )
     assert fitted.estimator_.get_params()["reg_lambda"] == 0.75
 
 
@@ -260,7 +344,10 @@ def test_what_the_user_set_by_another_name_stays_too(library, given, follows):
 def test_trees_see_four_columns_or_all_where_there_are_fewer(library):
     """Half of two columns would be one, of which no tree learns a class that depends on both."""
     chosen = LikelihoodBoosting(LIBRARIES[library]())
-    seen = [columns * chosen._settings(library, columns, 0.0, early=False)["colsample_bytree"] for columns in (1, 2, 4, 6, 8, 40)]
+    seen = [
+        columns * chosen._settings(library, columns, 0.0, early=False)["colsample_bytree"]
+        for columns in (1, 2, 4, 6, 8, 40)
+    ]
     assert seen == pytest.approx([1, 2, 4, 4, 4, 20])
     random = np.random.default_rng(0)
     X = random.normal(size=(4000, 2))
@@ -274,22 +361,40 @@ def test_held_out_rows_end_xgboosts_training_and_its_settings_stay():
     X, y, _, _ = table(2)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
     heard = []
-    told = type("Told", (xgboost.callback.TrainingCallback,), {"after_iteration": lambda self, model, epoch, log: heard.append(epoch)})()
-    settings = {"gamma": 1e-9, "reg_lambda": 1e-9, "n_estimators": 200, "callbacks": [told], "early_stopping_rounds": 4}
+    told = type(
+        "Told",
+        (xgboost.callback.TrainingCallback,),
+        {"after_iteration": lambda self, model, epoch, log: heard.append(epoch)},
+    )()
+    settings = {
+        "gamma": 1e-9,
+        "reg_lambda": 1e-9,
+        "n_estimators": 200,
+        "callbacks": [told],
+        "early_stopping_rounds": 4,
+    }
     learner = exact_learner(xgboost.XGBClassifier(n_jobs=1, **settings))
     held_out = X[:500], noisy[:500].log_likelihood()
     fitted = learner.fit_likelihood(X[500:], noisy[500:].log_likelihood(), held_out=held_out)
     assert fitted.n_iter_ + 4 == len(heard) < 200  # four rounds more, against which the rows spoke
     kept = fitted.estimator_.get_params()
-    assert [type(each) for each in kept["callbacks"]] == [type(told)] and kept["early_stopping_rounds"] == 4
+    assert [type(each) for each in kept["callbacks"]] == [type(told)] and kept[
+        "early_stopping_rounds"
+    ] == 4
 
 
 def test_a_metric_of_xgboosts_changes_nothing():
     """Many set one to silence old versions; on labels that say nothing it would measure nothing."""
     X, y, _, _ = table(2)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
-    plain, measured = ({"n_jobs": 1, "early_stopping_rounds": 4} | more for more in ({}, {"eval_metric": ["auc", "logloss"]}))
-    fits = [ldp.LabelDPClassifier(xgboost.XGBClassifier(**each), random_state=0).fit(X, noisy) for each in (plain, measured)]
+    plain, measured = (
+        {"n_jobs": 1, "early_stopping_rounds": 4} | more
+        for more in ({}, {"eval_metric": ["auc", "logloss"]})
+    )
+    fits = [
+        ldp.LabelDPClassifier(xgboost.XGBClassifier(**each), random_state=0).fit(X, noisy)
+        for each in (plain, measured)
+    ]
     assert np.array_equal(*(fit.predict_proba(X) for fit in fits))
     assert fits[1].estimator_.estimator_.get_params()["eval_metric"] == ["auc", "logloss"]
 
@@ -315,7 +420,9 @@ def test_settings_that_count_labels_are_left_to_expectation_maximisation(estimat
     assert library_of(estimator) is None and exact_learner(estimator) is None
 
 
-@pytest.mark.parametrize("bad", [np.zeros(4), np.zeros((4, 1)), np.full((4, 3), np.nan), np.zeros((0, 3))])
+@pytest.mark.parametrize(
+    "bad", [np.zeros(4), np.zeros((4, 1)), np.full((4, 3), np.nan), np.zeros((0, 3))]
+)
 def test_a_table_that_is_none_is_refused(bad):
     with pytest.raises(ldp.InvalidInput, match="log_likelihood of shape"):
         LikelihoodBoosting(LIBRARIES["lightgbm"]()).fit_likelihood(np.zeros((4, 1)), bad)
@@ -324,7 +431,9 @@ def test_a_table_that_is_none_is_refused(bad):
 def test_consensus_retraining_follows_boosting():
     X, y, X_test, y_test = table(3)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 1.0), noise=ldp.SeededNoise(0))
-    model = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](verbose=-1), options=LearnOptions(consensus_rounds=1), random_state=0).fit(X, noisy)
+    model = ldp.LabelDPClassifier(
+        LIBRARIES["lightgbm"](verbose=-1), options=LearnOptions(consensus_rounds=1), random_state=0
+    ).fit(X, noisy)
     assert model.score(X_test, y_test) > 0.6
 
 
@@ -333,7 +442,12 @@ def test_consensus_retraining_follows_boosting():
 def test_without_a_column_to_split_the_frequencies_are_the_model(library, columns, capfd):
     n = 400 if columns == "constant" else 15
     X = np.zeros((n, 2)) if columns == "constant" else np.random.default_rng(0).normal(size=(n, 2))
-    noisy = ldp.privatize(np.arange(n) % 4 == 0, ldp.RandomizedResponse(2, 8.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.arange(n) % 4 == 0,
+        ldp.RandomizedResponse(2, 8.0),
+        classes=[False, True],
+        noise=ldp.SeededNoise(0),
+    )
     fitted = exact_learner(LIBRARIES[library]()).fit_likelihood(X, noisy.log_likelihood())
     assert "Fatal" not in capfd.readouterr().err  # which LightGBM prints whatever its settings
     p = fitted.predict_proba(X[:3])
@@ -350,10 +464,19 @@ def test_columns_that_can_be_split_are_found_whatever_they_are(columns, capfd):
     if columns == "sparse":
         X = sparse.csr_matrix(X)
     elif columns == "categories":
-        X = pytest.importorskip("pandas").DataFrame({"a": np.zeros(n), "b": np.where(X[:, 1] > 0, "x", "y")}).astype({"b": "category"})
+        X = (
+            pytest.importorskip("pandas")
+            .DataFrame({"a": np.zeros(n), "b": np.where(X[:, 1] > 0, "x", "y")})
+            .astype({"b": "category"})
+        )
     elif columns == "gaps":
         X[:, 0] = np.nan
-    noisy = ldp.privatize(np.arange(n) < 25, ldp.RandomizedResponse(2, 8.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        np.arange(n) < 25,
+        ldp.RandomizedResponse(2, 8.0),
+        classes=[False, True],
+        noise=ldp.SeededNoise(0),
+    )
     fitted = exact_learner(LIBRARIES["lightgbm"]()).fit_likelihood(X, noisy.log_likelihood())
     p = fitted.predict_proba(X)[:, 1]
     assert p[:25].mean() > p[25:].mean() + 0.2 and not capfd.readouterr().err
@@ -364,32 +487,49 @@ def test_early_stopping_goes_by_every_name_that_lightgbm_has(name):
     X, y, _, _ = table(2, n=2000)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(1))
     free = {"min_split_gain": 1e-9, "reg_lambda": 1e-9, "n_estimators": 200, "verbose": -1}
-    fitted = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free, **{name: 4}), random_state=0).fit(X, noisy).estimator_
+    fitted = (
+        ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free, **{name: 4}), random_state=0)
+        .fit(X, noisy)
+        .estimator_
+    )
     assert fitted.n_iter_ < 200
     learner = LikelihoodBoosting(LIBRARIES["lightgbm"](**{name: 4}))
     asked, whole = (learner._settings("lightgbm", 10, 0.1, early=early) for early in (True, False))
     assert asked["early_stopping_round"] == 4 and whole["early_stopping_round"] is None
-    everything = ldp.LabelDPClassifier(LIBRARIES["lightgbm"](**free, **{name: 4}), validation_fraction=0, random_state=0).fit(X, noisy)
+    everything = ldp.LabelDPClassifier(
+        LIBRARIES["lightgbm"](**free, **{name: 4}), validation_fraction=0, random_state=0
+    ).fit(X, noisy)
     assert everything.estimator_.n_iter_ == 200
 
 
 @pytest.mark.parametrize("off", [-1, 0, True, False])
 def test_early_stopping_without_a_number_of_rounds_is_the_default(off):
-    asked = LikelihoodBoosting(LIBRARIES["lightgbm"](early_stopping_round=off))._settings("lightgbm", 10, 0.1, early=True)
+    asked = LikelihoodBoosting(LIBRARIES["lightgbm"](early_stopping_round=off))._settings(
+        "lightgbm", 10, 0.1, early=True
+    )
     assert asked["early_stopping_round"] == _boosting.PATIENCE
 
 
 def test_a_dry_run_of_trees_whose_number_is_the_librarys_is_short() -> None:
-    assert _short(xgboost.XGBClassifier()).n_estimators == _short(make_pipeline(xgboost.XGBClassifier()))[-1].n_estimators == 2
+    assert (
+        _short(xgboost.XGBClassifier()).n_estimators
+        == _short(make_pipeline(xgboost.XGBClassifier()))[-1].n_estimators
+        == 2
+    )
     assert _short(xgboost.XGBClassifier(n_estimators=1)).n_estimators == 1
 
 
 @pytest.mark.filterwarnings("ignore:The number of unique classes")  # of codes, not of labels
 @pytest.mark.parametrize(
-    "estimator", [lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1), xgboost.XGBClassifier(n_estimators=3, n_jobs=1)]
+    "estimator",
+    [
+        lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1),
+        xgboost.XGBClassifier(n_estimators=3, n_jobs=1),
+    ],
 )
 def test_a_thousand_classes_of_a_few_hundred_rows(estimator, monkeypatch) -> None:
-    """Rows that are added so that the libraries find each class say nothing: they have no gradient, and no weight in what rows tell."""
+    """Rows that are added so that the libraries find each class say nothing: they have no gradient,
+    and no weight in what rows tell."""
     k, n, heard = 1000, 240, []
     library = library_of(estimator)
     fit = _boosting._FITS[library]
@@ -402,18 +542,27 @@ def test_a_thousand_classes_of_a_few_hundred_rows(estimator, monkeypatch) -> Non
     monkeypatch.setitem(_boosting._FITS, library, listening)
     X, y = np.random.default_rng(0).normal(size=(n, 3)), np.arange(n) % 4
     X[:, 0] += 3 * y
-    model = LikelihoodBoosting(estimator).fit_likelihood(X, np.where(np.arange(k) == y[:, None], 0.0, -6.0))
+    model = LikelihoodBoosting(estimator).fit_likelihood(
+        X, np.where(np.arange(k) == y[:, None], 0.0, -6.0)
+    )
     assert heard == [(k, n, 0.0, pytest.approx(_boosting._LEAST))]
     proba = model.predict_proba(X)
     assert proba.shape == (n, k) and np.allclose(proba.sum(axis=1), 1)
-    assert library == "xgboost" or np.mean(proba.argmax(axis=1) == y) > 0.6  # XGBoost makes no leaf of so little curvature
+    # XGBoost makes no leaf of so little curvature
+    assert library == "xgboost" or np.mean(proba.argmax(axis=1) == y) > 0.6
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_no_rounds_are_refused_before_the_charge(library, tmp_path):
     X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 3
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=0), epsilon=1.0, classes=range(3), dataset="people", ledger=ledger)
+    model = ldp.LabelDPClassifier(
+        LIBRARIES[library](n_estimators=0),
+        epsilon=1.0,
+        classes=range(3),
+        dataset="people",
+        ledger=ledger,
+    )
     with pytest.raises(ldp.InvalidInput):
         model.fit(X, y)
     assert ledger.spent("people") == 0

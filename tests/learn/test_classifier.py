@@ -25,19 +25,28 @@ from labeldp.learn import ClusterPrior, HistogramPrior, LearnOptions, NoiseClust
 from labeldp.protocol._fit import HELD_OUT, mixed
 from labeldp.protocol.metrics import class_rates
 
-pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning"
+)
 K = 5
 
 
 @pytest.fixture(scope="module")
 def data():
     angle = 2 * np.pi * np.arange(K) / K
-    return make_blobs(2000, centers=4 * np.column_stack([np.cos(angle), np.sin(angle)]), random_state=0, cluster_std=0.8)
+    return make_blobs(
+        2000,
+        centers=4 * np.column_stack([np.cos(angle), np.sin(angle)]),
+        random_state=0,
+        cluster_std=0.8,
+    )
 
 
 def classifier(estimator=None, **settings):
     defaults = {"epsilon": 1.0, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
-    return ldp.LabelDPClassifier(GaussianNB() if estimator is None else estimator, **defaults | settings)
+    return ldp.LabelDPClassifier(
+        GaussianNB() if estimator is None else estimator, **defaults | settings
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +62,12 @@ def classifier(estimator=None, **settings):
         {"estimator": make_pipeline(StandardScaler(), LogisticRegression()), "n_stages": 2},
         {"estimator": LogisticRegression(), "correction": "likelihood"},
         {"options": LearnOptions(consensus_rounds=1)},
-        {"top_k_filter": 3, "prior_temperature": 0.5, "options": LearnOptions(refit=False), "n_stages": 2},
+        {
+            "top_k_filter": 3,
+            "prior_temperature": 0.5,
+            "options": LearnOptions(refit=False),
+            "n_stages": 2,
+        },
     ],
     ids=str,
 )
@@ -65,15 +79,23 @@ def test_every_way_of_learning_finds_the_classes(data, settings):
 
 def test_the_published_recipes_are_one_line(data):
     X, y = data
-    first = classifier(law="rr-with-prior", correction="none", n_stages=1, validation_fraction=0).fit(X, y)
-    second = classifier(law="rr-with-prior", correction="none", n_stages=2, validation_fraction=0).fit(X, y)
+    first = classifier(
+        law="rr-with-prior", correction="none", n_stages=1, validation_fraction=0
+    ).fit(X, y)
+    second = classifier(
+        law="rr-with-prior", correction="none", n_stages=2, validation_fraction=0
+    ).fit(X, y)
     assert [stage.name for stage in second.stages_] == ["stage-1", "stage-2"]
     assert {block.law for block in first.noisy_labels_.blocks} == {ldp.RRWithPrior(K, 1.0)}
-    assert (second.noisy_labels_.hard() == y).mean() > (first.noisy_labels_.hard() == y).mean() + 0.04  # what the prior is for
+    # what the prior is for
+    assert (second.noisy_labels_.hard() == y).mean() > (
+        first.noisy_labels_.hard() == y
+    ).mean() + 0.04
 
 
 def biased(y):
-    """A prior that expects class 1, but for a tenth of the rows, which it knows nothing of: with one candidate in each, none would tell."""
+    """A prior that expects class 1, but for a tenth of the rows, which it knows nothing of: with
+    one candidate in each, none would tell."""
     given = np.full((len(y), K), 0.1)
     given[:, 1] = 1.0
     given[: len(y) // 10] = 1.0
@@ -83,7 +105,10 @@ def biased(y):
 def test_classes_that_the_model_has_lost_are_told(data):
     X, y = data
     blind = DummyClassifier(strategy="constant", constant=2)
-    with pytest.warns(LostClassWarning, match=r"The model gives hardly any probability to 0, 1, 3, 4, .*not drawn again"):
+    with pytest.warns(
+        LostClassWarning,
+        match=r"The model gives hardly any probability to 0, 1, 3, 4, .*not drawn again",
+    ):
         classifier(blind, correction="none", epsilon=3.0).fit(X, y)
     weights = (y == 2).astype(float)  # the model is told to learn this class alone
     classifier(blind, correction="none", epsilon=3.0).fit(X, y, sample_weight=weights)
@@ -93,17 +118,27 @@ def test_many_rows_tell_of_a_lost_class_where_a_tenth_of_them_would_not():
     """Its score is about 11 standard errors here, of a tenth of the rows 3.5; 5 are asked for."""
     y = np.random.default_rng(0).integers(10, size=100_000)
     blind = DummyClassifier(strategy="constant", constant=2)
-    settings = {"law": "subset", "classes": range(10), "epsilon": 0.7, "validation_fraction": 0, "correction": "none"}
+    settings = {
+        "law": "subset",
+        "classes": range(10),
+        "epsilon": 0.7,
+        "validation_fraction": 0,
+        "correction": "none",
+    }
     with pytest.warns(LostClassWarning, match="hardly any probability to 0, 1, 3, 4"):
         classifier(blind, **settings).fit(np.zeros((len(y), 1)), y)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("correction", ["none", "em"])
-def test_a_class_that_does_not_occur_is_not_called_lost_however_wrong_the_model(epsilon, correction):
-    """False alarm below 3e-7 a class: an unbiased frequency above 5 standard errors whose mean is 0. Warnings are errors here."""
+def test_a_class_that_does_not_occur_is_not_called_lost_however_wrong_the_model(
+    epsilon, correction
+):
+    """False alarm below 3e-7 a class: an unbiased frequency above 5 standard errors whose mean is
+    0. Warnings are errors here."""
     X = np.random.default_rng(0).normal(size=(8000, 4))
-    y = np.digitize(X[:, 0] * X[:, 1] + 0.5 * X[:, 2], [-0.4, 0.4])  # which a line cannot tell, and this model is sure of it all the same
+    # which a line cannot tell, and this model is sure of it all the same
+    y = np.digitize(X[:, 0] * X[:, 1] + 0.5 * X[:, 2], [-0.4, 0.4])
     classifier(RidgeClassifier(), correction=correction, epsilon=epsilon).fit(X, y)
 
 
@@ -127,11 +162,18 @@ def test_a_weight_of_the_prior_is_between_0_and_1(data, wrong):
 def test_a_weight_needs_a_prior_and_is_part_of_what_was_asked(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=3.0)
-    asked = {"noise": None, "ledger": ledger, "dataset": "people", "n_stages": 2, "law": "rr-with-prior"}
+    asked = {
+        "noise": None,
+        "ledger": ledger,
+        "dataset": "people",
+        "n_stages": 2,
+        "law": "rr-with-prior",
+    }
     with pytest.raises(ldp.InvalidInput, match=r"Expected prior= with prior_weight=0\.5"):
         classifier(**asked, prior_weight=0.5).fit(X, y)
     assert not ledger.runs()
-    for weight, runs in ((0.0, 1), (0.0, 1), (0.5, 2), (0.5, 2), (0.25, 3)):  # a repeat is free, another weight is another draw
+    # a repeat is free, another weight is another draw
+    for weight, runs in ((0.0, 1), (0.0, 1), (0.5, 2), (0.5, 2), (0.25, 3)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             classifier(**asked, prior=biased(y), prior_weight=weight).fit(X, y)
@@ -143,7 +185,8 @@ def test_the_second_stage_draws_by_the_given_prior_alone_at_weight_1(data):
     X, y = data
     model = classifier(law="rr-with-prior", n_stages=2, prior=biased(y), prior_weight=1.0).fit(X, y)
     (block,) = [block for block in model.noisy_labels_.blocks if block.stage == "stage-2"]
-    assert len(np.unique(block.side["candidates"][block.side["size"] < K], axis=0)) == 1  # class 1 and no other
+    # class 1 and no other
+    assert len(np.unique(block.side["candidates"][block.side["size"] < K], axis=0)) == 1
     assert set(block.side["size"]) == {1, K}
 
 
@@ -158,10 +201,22 @@ def test_two_classes_use_one_stage(data):
 
 def test_random_state_never_drives_noise_or_partition(data):
     X, y = data
-    first, second = (classifier(n_stages=2, random_state=seed).fit(X, y).noisy_labels_ for seed in (0, 1))
-    assert np.array_equal(first.likelihood()[first.blocks[0].rows], second.likelihood()[second.blocks[0].rows])
-    assert [block.rows.tolist() for block in first.blocks] == [block.rows.tolist() for block in second.blocks]
-    fresh = [classifier(n_stages=2, noise=None, random_state=0).fit(X, y).noisy_labels_.blocks[0].rows.tolist() for _ in range(2)]
+    first, second = (
+        classifier(n_stages=2, random_state=seed).fit(X, y).noisy_labels_ for seed in (0, 1)
+    )
+    assert np.array_equal(
+        first.likelihood()[first.blocks[0].rows], second.likelihood()[second.blocks[0].rows]
+    )
+    assert [block.rows.tolist() for block in first.blocks] == [
+        block.rows.tolist() for block in second.blocks
+    ]
+    fresh = [
+        classifier(n_stages=2, noise=None, random_state=0)
+        .fit(X, y)
+        .noisy_labels_.blocks[0]
+        .rows.tolist()
+        for _ in range(2)
+    ]
     assert fresh[0] != fresh[1]
 
 
@@ -178,8 +233,15 @@ def test_grid_search_on_noisy_labels(data):
     X, y = data
     noisy = ldp.privatize(y, ldp.RandomizedResponse(K, 2.0), noise=ldp.SeededNoise(1))
     grid = {"estimator__var_smoothing": [1e-9, 100.0]}
-    for scoring in (None, ldp.metrics.accuracy_scorer, ldp.metrics.log_loss_scorer, ldp.metrics.likelihood_scorer):
-        search = GridSearchCV(classifier(), grid, scoring=scoring, cv=KFold(3), error_score="raise").fit(X, noisy)
+    for scoring in (
+        None,
+        ldp.metrics.accuracy_scorer,
+        ldp.metrics.log_loss_scorer,
+        ldp.metrics.likelihood_scorer,
+    ):
+        search = GridSearchCV(
+            classifier(), grid, scoring=scoring, cv=KFold(3), error_score="raise"
+        ).fit(X, noisy)
         assert search.best_params_ == {"estimator__var_smoothing": 1e-9}
     with pytest.raises(ldp.InvalidInput, match="stratifies"):
         GridSearchCV(classifier(), grid, cv=3).fit(X, noisy)
@@ -213,10 +275,15 @@ def test_priors_are_used_by_the_first_stage(data):
     sharp = np.full((len(y), K), 0.01)
     sharp[np.arange(len(y)), (y + (np.arange(len(y)) % 2)) % K] = 1.0
     sharp[:200] = 1.0  # with one candidate in every row nothing would be told, which is refused
-    given = classifier(law="rr-with-prior", n_stages=1, prior=sharp, validation_fraction=0).fit(X, y)
-    called = classifier(law="rr-with-prior", n_stages=1, prior=lambda X: sharp, validation_fraction=0).fit(X, y)
+    given = classifier(law="rr-with-prior", n_stages=1, prior=sharp, validation_fraction=0).fit(
+        X, y
+    )
+    called = classifier(
+        law="rr-with-prior", n_stages=1, prior=lambda X: sharp, validation_fraction=0
+    ).fit(X, y)
     assert np.array_equal(given.noisy_labels_.hard(), called.noisy_labels_.hard())
-    assert 0.4 < (given.noisy_labels_.hard() == y).mean() < 0.65  # a prior this sharp leaves one candidate
+    # a prior this sharp leaves one candidate
+    assert 0.4 < (given.noisy_labels_.hard() == y).mean() < 0.65
     with pytest.raises(ldp.InvalidInput, match="does not read it"):
         classifier(law="rr", prior=sharp).fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="shape"):
@@ -241,14 +308,18 @@ def test_a_score_on_rows_that_were_learned_from_warns(data):
 
 @pytest.mark.parametrize("weight", [np.nan, -1.0, np.inf], ids=str)
 @pytest.mark.parametrize("law", ["auto", "rr-with-prior", "split"])
-@pytest.mark.parametrize("given", [lambda weights: weights, lambda weights: lambda X: weights], ids=["array", "function"])
+@pytest.mark.parametrize(
+    "given", [lambda weights: weights, lambda weights: lambda X: weights], ids=["array", "function"]
+)
 def test_a_prior_that_is_none_is_refused_before_the_charge(data, tmp_path, law, given, weight):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     weights = np.ones((len(y), K))
     weights[7, 1] = weight
     with pytest.raises(ldp.InvalidInput, match="row 7 first"):
-        classifier(prior=given(weights), law=law, noise=None, ledger=ledger, dataset="people").fit(X, y)
+        classifier(prior=given(weights), law=law, noise=None, ledger=ledger, dataset="people").fit(
+            X, y
+        )
     assert not ledger.runs()
 
 
@@ -290,7 +361,11 @@ def test_what_is_refused(data, settings, message):
 def test_what_is_refused_is_not_charged(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    for settings in ({"n_stages": 2, "correction": "debias"}, {"law": "split", "correction": "debias"}, {"classes": range(K - 1)}):
+    for settings in (
+        {"n_stages": 2, "correction": "debias"},
+        {"law": "split", "correction": "debias"},
+        {"classes": range(K - 1)},
+    ):
         with pytest.raises(ldp.InvalidInput):
             classifier(noise=None, ledger=ledger, dataset="people", **settings).fit(X, y)
     assert ledger.spent("people", "label") == 0
@@ -312,7 +387,8 @@ def test_classes_read_off_labels_warn_and_every_guarantee_says_so(data):
     with pytest.warns(ldp.DomainLeakWarning):
         asked = classifier(classes="infer", prior=ClusterPrior(n_clusters=4)).fit(X, y)
     assert asked.prior_.answer.privacy.except_for == "which classes occur"
-    again = classifier(classes="infer").fit(X, model.noisy_labels_)  # noisy labels bring their classes
+    # noisy labels bring their classes
+    again = classifier(classes="infer").fit(X, model.noisy_labels_)
     assert again.privacy_ == model.privacy_
     assert classifier().fit(X, y).privacy_.except_for == ""
 
@@ -323,18 +399,32 @@ def test_undeclared_classes_are_refused_before_a_charge(data, tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
     for labels in (y, y == y[0], y.astype(float), names, np.array(names, object)):
         for law in ("auto", "rr"):
-            with pytest.raises(ldp.InvalidInput, match=r"classes that a label can have, got none.*classes=.*classes='infer'"):
-                classifier(classes=None, noise=None, ledger=ledger, dataset="d", law=law).fit(X, labels)
+            with pytest.raises(
+                ldp.InvalidInput,
+                match=r"classes that a label can have, got none.*classes=.*classes='infer'",
+            ):
+                classifier(classes=None, noise=None, ledger=ledger, dataset="d", law=law).fit(
+                    X, labels
+                )
     assert ledger.runs() == []
     coded = np.unique(y, return_inverse=True)[1]
     law = ldp.RandomizedResponse(coded.max() + 1, 2.0)
-    model = classifier(classes=None, law=law, epsilon=2.0).fit(X, coded)  # a law says how many codes there are
+    # a law says how many codes there are
+    model = classifier(classes=None, law=law, epsilon=2.0).fit(X, coded)
     assert list(model.classes_) == list(range(coded.max() + 1)) and model.privacy_.except_for == ""
     with pytest.raises(ldp.InvalidInput, match="classes that a label can have"):
         classifier(classes=None, law=law, epsilon=2.0).fit(X, names)
 
 
-@pytest.mark.parametrize("labels", [np.arange(600) // 2, np.arange(600) // 2 + 0.0, np.arange(600) / 7, (np.arange(600) // 2).astype(str)])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.arange(600) // 2,
+        np.arange(600) // 2 + 0.0,
+        np.arange(600) / 7,
+        (np.arange(600) // 2).astype(str),
+    ],
+)
 def test_incomes_are_no_classes(labels, tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
     model = classifier(classes="infer", noise=None, ledger=ledger, dataset="d")
@@ -345,7 +435,8 @@ def test_incomes_are_no_classes(labels, tmp_path):
 
 def test_no_warning_depends_on_the_labels(data, recwarn):
     X, *_ = data
-    many = [str(i) for i in range(len(X))]  # as many classes as rows: scikit-learn would warn about these raw labels
+    # as many classes as rows: scikit-learn would warn about these raw labels
+    many = [str(i) for i in range(len(X))]
     with pytest.raises(ldp.InvalidInput, match="some label is not"):
         classifier(classes=["a", "b"]).fit(X, many)
     assert not [w for w in recwarn if "unique classes" in str(w.message)]
@@ -357,41 +448,65 @@ def test_mixed_and_missing_labels_are_refused_in_words(data, labels):
     y = np.array((labels * len(X))[: len(X)], dtype=object)
     with pytest.raises(ldp.InvalidInput):
         classifier(classes=["a", "b"]).fit(X, y)
-    with pytest.raises(ldp.InvalidInput, match="some label is missing" if None in labels else "one type"):
+    with pytest.raises(
+        ldp.InvalidInput, match="some label is missing" if None in labels else "one type"
+    ):
         classifier(classes="infer").fit(X, y)
 
 
 @pytest.mark.parametrize("kind", [ldp.LabelDPClassifier, ldp.LabelDPRegressor])
-def test_faults_of_features_are_named_with_what_to_do_and_cost_nothing(kind, tmp_path: Path) -> None:
+def test_faults_of_features_are_named_with_what_to_do_and_cost_nothing(
+    kind, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(100, 3)), columns=list("abc"))
     gaps, endless, text = X.mask(X > 2).to_numpy(), X.assign(a=np.inf).to_numpy(), X.assign(a="x")
     declared = {"classes": [0, 1]} if kind is ldp.LabelDPClassifier else {"range": (0, 1)}
     linear = LogisticRegression() if kind is ldp.LabelDPClassifier else LinearRegression()
     ledger, y = ldp.Ledger(tmp_path / "ledger.sqlite"), rng.integers(0, 2, 100)
-    faults = ((gaps, "SimpleImputer"), (endless, "finite"), (text, "OneHotEncoder"), (text.to_numpy().tolist(), "OneHotEncoder"))
+    faults = (
+        (gaps, "SimpleImputer"),
+        (endless, "finite"),
+        (text, "OneHotEncoder"),
+        (text.to_numpy().tolist(), "OneHotEncoder"),
+    )
     for wrong, advice in faults:
         with pytest.raises(ldp.InvalidInput, match=f"Nothing was charged or drawn.*{advice}"):
             kind(linear, **declared, ledger=ledger, dataset="d").fit(wrong, y)
     assert ledger.runs() == []
     model = kind(linear, **declared, noise=ldp.SeededNoise(0)).fit(X, y)
-    for wrong, advice in ((X[["a", "b"]], "feature_names_in_"), (X.mask(X > 2), "SimpleImputer"), (text, "types that the fit had")):
+    for wrong, advice in (
+        (X[["a", "b"]], "feature_names_in_"),
+        (X.mask(X > 2), "SimpleImputer"),
+        (text, "types that the fit had"),
+    ):
         with pytest.raises(ldp.InvalidInput, match=advice):
             model.predict(wrong)
 
 
-@pytest.mark.parametrize("estimator", [LogisticRegression(), HistGradientBoostingClassifier(max_iter=20)])
+@pytest.mark.parametrize(
+    "estimator", [LogisticRegression(), HistGradientBoostingClassifier(max_iter=20)]
+)
 def test_mean_probabilities_are_the_known_rates(estimator) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 3))
     y = np.where(X[:, 0] + 0.3 * rng.normal(size=4000) > 1.7, "yes", "no")
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), classes=["no", "yes"], noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(2, 1.0), classes=["no", "yes"], noise=ldp.SeededNoise(0)
+    )
     means = [
-        ldp.LabelDPClassifier(estimator, class_prior=rates, random_state=0).fit(X, noisy).predict_proba(X)[:, 1].mean()
+        ldp.LabelDPClassifier(estimator, class_prior=rates, random_state=0)
+        .fit(X, noisy)
+        .predict_proba(X)[:, 1]
+        .mean()
         for rates in (None, {"yes": 0.05, "no": 0.95}, [0.95, 0.05])
     ]
     assert abs(means[0] - 0.05) > 3e-3 and means[1:] == pytest.approx([0.05, 0.05], abs=2e-3)
-    frequencies = ldp.LabelDPClassifier(GaussianNB(), class_prior=[0.95, 0.05], random_state=0).fit(X, noisy)._model.frequencies
+    frequencies = (
+        ldp.LabelDPClassifier(GaussianNB(), class_prior=[0.95, 0.05], random_state=0)
+        .fit(X, noisy)
+        ._model.frequencies
+    )
     assert frequencies.tolist() == pytest.approx([0.95, 0.05])
 
 
@@ -405,9 +520,13 @@ def test_mean_probabilities_are_the_known_rates(estimator) -> None:
         ({"class_prior": [0.9, 0.1], "correction": "none"}, "correction='none'"),
     ],
 )
-def test_rates_that_cannot_be_are_refused_before_the_charge(settings, words, tmp_path: Path) -> None:
+def test_rates_that_cannot_be_are_refused_before_the_charge(
+    settings, words, tmp_path: Path
+) -> None:
     ledger = ldp.Ledger(tmp_path / "ledger.sqlite")
-    model = ldp.LabelDPClassifier(GaussianNB(), classes=[0, 1], ledger=ledger, dataset="d", **settings)
+    model = ldp.LabelDPClassifier(
+        GaussianNB(), classes=[0, 1], ledger=ledger, dataset="d", **settings
+    )
     with pytest.raises(ldp.InvalidInput, match=words):
         model.fit(np.random.default_rng(0).normal(size=(100, 2)), np.arange(100) % 2)
     assert ledger.runs() == []
@@ -416,25 +535,39 @@ def test_rates_that_cannot_be_are_refused_before_the_charge(settings, words, tmp
 @pytest.mark.parametrize("epsilon", [0.1, 0.5])
 def test_small_budgets_have_an_estimate_too(epsilon):
     X, y = make_blobs(1500, centers=4, random_state=0)
-    model = ldp.LabelDPClassifier(GaussianNB(), epsilon=epsilon, classes=range(4), noise=ldp.SeededNoise(1), random_state=0).fit(X, y)
+    model = ldp.LabelDPClassifier(
+        GaussianNB(), epsilon=epsilon, classes=range(4), noise=ldp.SeededNoise(1), random_state=0
+    ).fit(X, y)
     assert model.estimated_accuracy_.low <= model.score(X, y) <= model.estimated_accuracy_.high
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_catboost_learns_by_expectation_maximisation(n_classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With categories, gaps and names of classes; its probabilities are better than those of noisy labels taken as true."""
+def test_catboost_learns_by_expectation_maximisation(
+    n_classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With categories, gaps and names of classes; its probabilities are better than those of noisy
+    labels taken as true."""
     catboost = pytest.importorskip("catboost")
     monkeypatch.chdir(tmp_path)
-    X, y = make_classification(3000, 8, n_informative=6, n_classes=n_classes, class_sep=1.5, random_state=0)
+    X, y = make_classification(
+        3000, 8, n_informative=6, n_classes=n_classes, class_sep=1.5, random_state=0
+    )
     frame = pd.DataFrame(X, columns=list("abcdefgh"))
     frame["h"] = np.where(frame["h"] > 0, "high", "low")
     frame.loc[::7, "a"] = np.nan
     names = np.array(list("wxyz"))[y]
     found = {}
     for correction in ("auto", "none"):
-        settings = {"iterations": 15, "thread_count": 1, "verbose": 0, "random_seed": 0, "allow_writing_files": False}
+        settings = {
+            "iterations": 15,
+            "thread_count": 1,
+            "verbose": 0,
+            "random_seed": 0,
+            "allow_writing_files": False,
+        }
         model = ldp.LabelDPClassifier(
-            catboost.CatBoostClassifier(cat_features=("h",), **settings),  # a list would be copied, and could not be cloned
+            # a list would be copied, and could not be cloned
+            catboost.CatBoostClassifier(cat_features=("h",), **settings),
             epsilon=1.0,
             classes=list("wxyz")[:n_classes],
             correction=correction,
@@ -450,7 +583,8 @@ def test_catboost_learns_by_expectation_maximisation(n_classes: int, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-# Rates that are asked for ----------------------------------------------------------------------------------------------------------------
+# Rates that are asked for
+# --------------------------------------------------------------------------------------------------
 
 
 def rare(n: int = 3000) -> tuple[np.ndarray, np.ndarray]:
@@ -459,42 +593,72 @@ def rare(n: int = 3000) -> tuple[np.ndarray, np.ndarray]:
     return X, (rng.random(n) < 1 / (1 + np.exp(3 - 1.5 * X[:, 0]))).astype(int)
 
 
-@pytest.mark.parametrize("estimator", [LogisticRegression(), None, GaussianNB()], ids=["likelihood", "trees", "em"])
+@pytest.mark.parametrize(
+    "estimator", [LogisticRegression(), None, GaussianNB()], ids=["likelihood", "trees", "em"]
+)
 def test_rates_are_asked_for_on_one_bill(tmp_path: Path, estimator: object) -> None:
     X, y = rare()
     ledger, ids = ldp.Ledger(tmp_path / "ledger.db", budget=2.0), np.arange(len(y))
-    settings = {"epsilon": 2.0, "class_prior": HistogramPrior(0.4), "classes": [0, 1], "ledger": ledger, "dataset": "d", "random_state": 0}
+    settings = {
+        "epsilon": 2.0,
+        "class_prior": HistogramPrior(0.4),
+        "classes": [0, 1],
+        "ledger": ledger,
+        "dataset": "d",
+        "random_state": 0,
+    }
     model = ldp.LabelDPClassifier(estimator, **settings).fit(X, y, ids=ids)
     assert [receipt.epsilon for receipt in model.receipts_] == [0.4, 1.6]
     assert model.privacy_.epsilon == ledger.spent("d", "label") == 2.0
-    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {1.6} and model.noisy_labels_.measurable.evidenced.all()
+    assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {
+        1.6
+    } and model.noisy_labels_.measurable.evidenced.all()
     assert model.estimated_log_loss_ is not None and model.prior_ is None
-    again = ldp.LabelDPClassifier(estimator, **settings).fit(X, y, ids=ids)  # the same answers, at no cost
+    # the same answers, at no cost
+    again = ldp.LabelDPClassifier(estimator, **settings).fit(X, y, ids=ids)
     assert ledger.spent("d", "label") == 2.0
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
 
 
 @pytest.mark.usefixtures("same_noise")
-@pytest.mark.parametrize("settings", [{}, {"law": "rr", "n_stages": 2}, {"correction": "em"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"law": "rr", "n_stages": 2}, {"correction": "em"}], ids=str
+)
 def test_models_are_held_to_the_rates_of_the_rows_that_were_counted(settings: dict) -> None:
-    """At epsilon 400 a count is exact, but for a noise whose other values have probability e^-200."""
+    """At epsilon 400 a count is exact, but for a noise whose other values have probability
+    e^-200."""
     X, y = rare()
-    asks = {"epsilon": 401.0, "class_prior": HistogramPrior(400.0), "classes": [0, 1], "options": LearnOptions(refit=False)} | settings
+    asks = {
+        "epsilon": 401.0,
+        "class_prior": HistogramPrior(400.0),
+        "classes": [0, 1],
+        "options": LearnOptions(refit=False),
+    } | settings
     model = ldp.LabelDPClassifier(LogisticRegression(), **asks, random_state=0).fit(X, y)
-    held_out = np.concatenate([block.rows for block in model.noisy_labels_.blocks if block.stage == HELD_OUT])
+    held_out = np.concatenate(
+        [block.rows for block in model.noisy_labels_.blocks if block.stage == HELD_OUT]
+    )
     counted = np.setdiff1d(np.arange(len(y)), held_out)
     assert 200 < len(held_out) < 400
     if settings.get("correction") == "em":
         assert model._model.frequencies == pytest.approx([1 - y[counted].mean(), y[counted].mean()])
     else:
-        assert model.predict_proba(X[counted])[:, 1].mean() == pytest.approx(y[counted].mean(), abs=1e-5)
+        assert model.predict_proba(X[counted])[:, 1].mean() == pytest.approx(
+            y[counted].mean(), abs=1e-5
+        )
 
 
 def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
-    """Of 2,000 rows none is of class 2; the standard error of a count at epsilon 0.5 is 5.6. Every answer of any seed is above it."""
+    """Of 2,000 rows none is of class 2; the standard error of a count at epsilon 0.5 is 5.6. Every
+    answer of any seed is above it."""
     X, y = rare(2000)
     for seed in range(5):
-        asks = {"epsilon": 1.0, "class_prior": HistogramPrior(0.5), "classes": [0, 1, 2], "noise": ldp.SeededNoise(seed)}
+        asks = {
+            "epsilon": 1.0,
+            "class_prior": HistogramPrior(0.5),
+            "classes": [0, 1, 2],
+            "noise": ldp.SeededNoise(seed),
+        }
         asks |= {"correction": "em", "validation_fraction": 0.0, "random_state": 0}
         rates = ldp.LabelDPClassifier(GaussianNB(), **asks).fit(X, y)._model.frequencies
         assert rates.min() > 5.6 / 2000 * 0.98 and rates.sum() == pytest.approx(1)
@@ -510,12 +674,26 @@ def test_a_class_that_noise_hides_has_the_rate_of_the_noise() -> None:
         ({"correction": "none"}, "correction='none'"),
         ({"classes": ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})}, "mapping of label columns"),
     ],
-    ids=["no cost", "all of epsilon", "clusters", "two questions", "labels taken as true", "several columns"],
+    ids=[
+        "no cost",
+        "all of epsilon",
+        "clusters",
+        "two questions",
+        "labels taken as true",
+        "several columns",
+    ],
 )
-def test_rates_that_cannot_be_asked_for_are_refused_before_a_charge(tmp_path: Path, settings: dict, message: str) -> None:
+def test_rates_that_cannot_be_asked_for_are_refused_before_a_charge(
+    tmp_path: Path, settings: dict, message: str
+) -> None:
     X, y = rare(400)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    given = {"class_prior": HistogramPrior(0.1), "classes": [0, 1], "ledger": ledger, "dataset": "d"} | settings
+    given = {
+        "class_prior": HistogramPrior(0.1),
+        "classes": [0, 1],
+        "ledger": ledger,
+        "dataset": "d",
+    } | settings
     labels = np.column_stack([y, y]) if isinstance(given["classes"], ldp.LabelColumns) else y
     with pytest.raises(ldp.InvalidInput, match=message):
         ldp.LabelDPClassifier(LogisticRegression(), **given).fit(X, labels)
@@ -524,7 +702,9 @@ def test_rates_that_cannot_be_asked_for_are_refused_before_a_charge(tmp_path: Pa
 
 def test_noisy_labels_are_not_asked_for_rates() -> None:
     X, y = rare(400)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+    )
     with pytest.raises(ldp.InvalidInput, match="which asks raw labels"):
         ldp.LabelDPClassifier(LogisticRegression(), class_prior=HistogramPrior(0.1)).fit(X, noisy)
 
@@ -545,7 +725,9 @@ class Watching(LogisticRegression):
     seen: ClassVar[set[int]] = set()
 
     def fit(self, X, y, sample_weight=None):
-        self.seen.update(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp")
+        self.seen.update(
+            pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"
+        )
         return super().fit(X, y, sample_weight)
 
 
@@ -557,22 +739,38 @@ def test_a_small_table_is_learned_from_by_one_thread(columns, threads):
     Watching.seen.clear()
     with threadpool_limits(2, user_api="openmp"):
         for kind in (ldp.LabelDPClassifier, NoiseCluster):
-            kind(Watching(C=1e-3, max_iter=1000), epsilon=2.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
-        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"} == {2}
+            kind(
+                Watching(C=1e-3, max_iter=1000),
+                epsilon=2.0,
+                classes=[0, 1],
+                noise=ldp.SeededNoise(0),
+                random_state=0,
+            ).fit(X, y)
+        assert {
+            pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"
+        } == {2}
     assert Watching.seen == threads
 
 
 def test_labels_of_another_order_by_their_index_are_warned_of_before_the_charge(tmp_path):
     ledger, frame = ldp.Ledger(tmp_path / "l.db"), pd.DataFrame({"a": np.arange(300.0), "b": 1.0})
     labels = pd.Series(np.arange(300) % 2, name="ill")
-    model = ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, classes=[0, 1], dataset="d", ledger=ledger)
+    model = ldp.LabelDPClassifier(
+        LogisticRegression(), epsilon=2.0, classes=[0, 1], dataset="d", ledger=ledger
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ldp.errors.LabelDPWarning, match=r"in another order.*y.loc\[X.index\]"):
             model.fit(frame, labels.sample(frac=1, random_state=0))
         assert ledger.runs() == []
         model.fit(frame, labels)
-        shifted = labels.set_axis(np.arange(300) + 1)  # an index that says something else is none of the frame's
-        ldp.LabelDPClassifier(LogisticRegression(), epsilon=2.0, classes=[0, 1], dataset="e", column="ill", ledger=ledger).fit(
-            frame, shifted
-        )
+        # an index that says something else is none of the frame's
+        shifted = labels.set_axis(np.arange(300) + 1)
+        ldp.LabelDPClassifier(
+            LogisticRegression(),
+            epsilon=2.0,
+            classes=[0, 1],
+            dataset="e",
+            column="ill",
+            ledger=ledger,
+        ).fit(frame, shifted)

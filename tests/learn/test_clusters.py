@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters of public features: how they are found, how budgets are divided over them, and the estimators that stand on them."""
+"""Clusters of public features: how they are found, how budgets are divided over them, and the
+estimators that stand on them."""
 
 import json
 import logging
@@ -43,17 +44,25 @@ def data():
 
 def classifier(prior, estimator=None, **settings):
     defaults = {"epsilon": 0.5, "classes": range(K), "noise": ldp.SeededNoise(0), "random_state": 0}
-    return ldp.LabelDPClassifier(GaussianNB() if estimator is None else estimator, prior=prior, **defaults | settings)
+    return ldp.LabelDPClassifier(
+        GaussianNB() if estimator is None else estimator, prior=prior, **defaults | settings
+    )
 
 
-# Clusters ----------------------------------------------------------------------------------------------------------------------------
+# Clusters
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algorithm", ["k-means", "mini-batch"])
-@pytest.mark.parametrize("embedder", [None, "pca", "standard", PCA(2), lambda X: X[:, :2]], ids=named)
+@pytest.mark.parametrize(
+    "embedder", [None, "pca", "standard", PCA(2), lambda X: X[:, :2]], ids=named
+)
 def test_clusters_are_found_and_found_again(data, algorithm, embedder):
     X, y = data
-    clusters, again = (find_clusters(X, K, embedder=embedder, algorithm=algorithm, random_state=1) for _ in range(2))
+    clusters, again = (
+        find_clusters(X, K, embedder=embedder, algorithm=algorithm, random_state=1)
+        for _ in range(2)
+    )
     groups = clusters.assign(X)
     assert np.array_equal(groups, again.assign(X))
     counts = np.zeros((K, K))
@@ -67,15 +76,27 @@ def test_images_and_sparse_rows_are_clustered_too(data):
     X, _ = data
     flat = find_clusters(X, K).assign(X)
     assert np.array_equal(find_clusters(X.reshape(-1, 3, 1), K).assign(X.reshape(-1, 3, 1)), flat)
-    assert len(np.unique(find_clusters(csr_matrix(X), K, embedder="standard").assign(csr_matrix(X)))) == K
-    assert len(np.unique(find_clusters(X.reshape(-1, 3, 1), K, embedder="pca").assign(X.reshape(-1, 3, 1)))) == K
+    assert (
+        len(np.unique(find_clusters(csr_matrix(X), K, embedder="standard").assign(csr_matrix(X))))
+        == K
+    )
+    assert (
+        len(
+            np.unique(
+                find_clusters(X.reshape(-1, 3, 1), K, embedder="pca").assign(X.reshape(-1, 3, 1))
+            )
+        )
+        == K
+    )
 
 
 def test_fewer_different_rows_than_clusters_leave_some_empty():
     X = np.repeat([[0.0], [5.0]], 50, axis=0)
     prior = find_clusters(X, 6)
     assert len(np.unique(prior.assign(X))) == 2
-    model = NoiseCluster(epsilon=1.0, n_clusters=6, classes=[0, 1], noise=ldp.SeededNoise(0)).fit(X, np.repeat([0, 1], 50))
+    model = NoiseCluster(epsilon=1.0, n_clusters=6, classes=[0, 1], noise=ldp.SeededNoise(0)).fit(
+        X, np.repeat([0, 1], 50)
+    )
     assert model.score(X, np.repeat([0, 1], 50)) == 1.0
     assert (model.failure_[model.aggregate_.n_rows == 0] == 0.5).all()
 
@@ -92,8 +113,14 @@ def test_fewer_different_rows_than_clusters_leave_some_empty():
         ({"embedder": lambda X: X[:, 0]}, "a row for each of X"),
         ({"embedder": lambda X: np.where(X > 0, X, np.nan)}, "finite"),
         ({"embedder": lambda X: np.full((len(X), 2), "a")}, "numbers"),
-        ({"embedder": LinearDiscriminantAnalysis()}, "LinearDiscriminantAnalysis, which needs them"),
-        ({"embedder": make_pipeline(StandardScaler(), SelectKBest(k=2), PCA(1))}, "Pipeline, which needs them"),
+        (
+            {"embedder": LinearDiscriminantAnalysis()},
+            "LinearDiscriminantAnalysis, which needs them",
+        ),
+        (
+            {"embedder": make_pipeline(StandardScaler(), SelectKBest(k=2), PCA(1))},
+            "Pipeline, which needs them",
+        ),
         ({"embedder": SelectKBest(k=2)}, "SelectKBest, which needs them"),
         ({"embedder": PCA}, "the class PCA itself"),
         ({"random_state": None}, "random_state"),
@@ -112,7 +139,11 @@ def test_what_cannot_be_clustered_is_refused_before_a_charge(data, settings, mes
 
 def test_embeddings_of_another_width_are_refused(data):
     X, y = data
-    model = NoiseCluster(embedder=lambda rows: rows if len(rows) == 3000 else rows[:, :2], classes=range(K), noise=ldp.SeededNoise(0))
+    model = NoiseCluster(
+        embedder=lambda rows: rows if len(rows) == 3000 else rows[:, :2],
+        classes=range(K),
+        noise=ldp.SeededNoise(0),
+    )
     with pytest.raises(ldp.InvalidInput, match="width 3"):
         model.fit(X, y).predict(X[:5])
 
@@ -137,7 +168,10 @@ def test_the_number_of_clusters_follows_from_public_facts():
     assert numbers == sorted(numbers)
 
 
-@pytest.mark.parametrize(("epsilon", "part"), [(0.5, 0.1), (1.0, 0.1234567890123456), (0.3, 0.1), (1e-3, 1e-4), (7.7, 0.7), (0.7, 1 / 3)])
+@pytest.mark.parametrize(
+    ("epsilon", "part"),
+    [(0.5, 0.1), (1.0, 0.1234567890123456), (0.3, 0.1), (1e-3, 1e-4), (7.7, 0.7), (0.7, 1 / 3)],
+)
 def test_a_part_and_what_it_leaves_are_never_above_the_whole(epsilon, part):
     rest = left_of(epsilon, part)
     assert exact(rest) + exact(part) <= exact(epsilon)
@@ -145,7 +179,8 @@ def test_a_part_and_what_it_leaves_are_never_above_the_whole(epsilon, part):
     assert rest >= epsilon - part - 1e-15
 
 
-# ClusterPrior ------------------------------------------------------------------------------------------------------------------------
+# ClusterPrior
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -176,7 +211,9 @@ def test_a_cluster_prior_learns_at_a_small_epsilon(data, settings):
 def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, tmp_path):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people").fit(X, y)
+    model = classifier(
+        ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people"
+    ).fit(X, y)
     first, second = ledger.runs("people", "label")
     assert (first.event["event"], first.epsilon, second.epsilon) == ("aggregate", 0.1, 0.4)
     assert model.privacy_ == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
@@ -185,10 +222,20 @@ def test_both_charges_are_in_the_ledger_and_add_to_epsilon(data, tmp_path):
 
 
 def test_a_model_of_the_histograms_is_a_prior_of_each_row():
-    """A linear model of the counts tells the rows of a mixed cluster apart, so that it and what learns with it know more."""
-    X, y = make_blobs(6000, centers=[(-1, 0), (1, 0), (0, 1), (0, -1)], random_state=3, cluster_std=0.45)
-    given = {"estimator": DecisionTreeClassifier(max_leaf_nodes=16, random_state=0), "epsilon": 0.3, "validation_fraction": 0}
-    by_cluster, by_row = (classifier(ClusterPrior(n_clusters=9, epsilon=0.1, linear=linear), **given).fit(X, y) for linear in (False, True))
+    """A linear model of the counts tells the rows of a mixed cluster apart, so that it and what
+    learns with it know more."""
+    X, y = make_blobs(
+        6000, centers=[(-1, 0), (1, 0), (0, 1), (0, -1)], random_state=3, cluster_std=0.45
+    )
+    given = {
+        "estimator": DecisionTreeClassifier(max_leaf_nodes=16, random_state=0),
+        "epsilon": 0.3,
+        "validation_fraction": 0,
+    }
+    by_cluster, by_row = (
+        classifier(ClusterPrior(n_clusters=9, epsilon=0.1, linear=linear), **given).fit(X, y)
+        for linear in (False, True)
+    )
     np.testing.assert_array_equal(by_cluster.prior_.answer.values, by_row.prior_.answer.values)
     priors = [model.prior_.predict_proba(X) for model in (by_cluster, by_row)]
     assert len(np.unique(priors[0], axis=0)) == 9
@@ -202,10 +249,15 @@ def test_a_model_of_the_histograms_costs_what_they_do(data, tmp_path):
     """One fit, one bill: both charges are on the same labels, and a repeat costs nothing."""
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = classifier(ClusterPrior(epsilon=0.3, linear=True), noise=None, ledger=ledger, dataset="people")
+    model = classifier(
+        ClusterPrior(epsilon=0.3, linear=True), noise=None, ledger=ledger, dataset="people"
+    )
     for _ in range(2):
         model.fit(X, y)
-        assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [("aggregate", 0.3), ("label-draw", 0.2)]
+        assert [(run.event["event"], run.epsilon) for run in ledger.runs()] == [
+            ("aggregate", 0.3),
+            ("label-draw", 0.2),
+        ]
         assert ledger.spent("people", "label") == model.privacy_.epsilon == 0.5
 
 
@@ -213,12 +265,24 @@ def test_noisy_labels_show_what_their_prior_cost_wherever_they_go(data, tmp_path
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     prior = ClusterPrior(n_clusters=8, epsilon=0.1)
-    model = classifier(prior, law="cluster-rr", n_stages=1, noise=None, ledger=ledger, dataset="people").fit(X, y)
+    model = classifier(
+        prior, law="cluster-rr", n_stages=1, noise=None, ledger=ledger, dataset="people"
+    ).fit(X, y)
     noisy = model.noisy_labels_
     noisy.save(tmp_path / "noisy.parquet")
     other = ldp.privatize(y, ldp.RandomizedResponse(K, 0.25), classes=range(K), noise=None)
-    for each in (noisy, noisy[:10], noisy[::2], ldp.NoisyLabels.load(tmp_path / "noisy.parquet"), ldp.concat([noisy[:5], noisy[5:]])):
-        assert each.privacy == model.privacy_ == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
+    for each in (
+        noisy,
+        noisy[:10],
+        noisy[::2],
+        ldp.NoisyLabels.load(tmp_path / "noisy.parquet"),
+        ldp.concat([noisy[:5], noisy[5:]]),
+    ):
+        assert (
+            each.privacy
+            == model.privacy_
+            == ldp.PrivacySpent(0.5, 0.0, "row", recorded=True, secure=True)
+        )
     assert noisy.combine(other).privacy.epsilon == other.combine(noisy).privacy.epsilon == 0.75
     assert clone(model).fit(X, noisy).privacy_ == model.privacy_
     plain = classifier(None, noise=None, ledger=ledger, dataset="others").fit(X, y)
@@ -230,7 +294,9 @@ def test_the_first_of_two_charges_sets_the_budget_to_both_and_says_so(data, tmp_
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     with caplog.at_level(logging.WARNING, "labeldp"):
-        classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people").fit(X, y)
+        classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people").fit(
+            X, y
+        )
     assert "budget of dataset 'people', column 'label' is now 0.5 (first charge)" in caplog.text
 
 
@@ -256,10 +322,14 @@ def test_a_repeat_is_not_charged_and_gets_what_was_stored(data, tmp_path):
     assert len(ledger.runs()) == 2
 
 
-def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has(data, tmp_path, monkeypatch):
+def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has(
+    data, tmp_path, monkeypatch
+):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = classifier(ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people")
+    model = classifier(
+        ClusterPrior(n_clusters=8, epsilon=0.1), noise=None, ledger=ledger, dataset="people"
+    )
     with monkeypatch.context() as patched:
         patched.setattr("labeldp.protocol._estimator.run_stages", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -270,12 +340,23 @@ def test_a_fit_that_died_between_its_charges_goes_on_with_the_answer_that_it_has
 
 
 @pytest.mark.parametrize("budget", [0.3, None])
-@pytest.mark.parametrize("ids", [None, np.arange(3000), np.char.mod("row %d", np.arange(3000))], ids=["no ids", "numbers", "names"])
+@pytest.mark.parametrize(
+    "ids",
+    [None, np.arange(3000), np.char.mod("row %d", np.arange(3000))],
+    ids=["no ids", "numbers", "names"],
+)
 def test_no_charge_is_made_where_the_second_could_not_follow(data, tmp_path, budget, ids):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=budget)
     if budget is None:
-        ldp.privatize(y, ldp.RandomizedResponse(K, 0.2), classes=range(K), dataset="people", ids=ids, ledger=ledger)
+        ldp.privatize(
+            y,
+            ldp.RandomizedResponse(K, 0.2),
+            classes=range(K),
+            dataset="people",
+            ids=ids,
+            ledger=ledger,
+        )
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
         classifier(ClusterPrior(), noise=None, ledger=ledger, dataset="people").fit(X, y, ids=ids)
     assert len(ledger.runs()) == (budget is None)
@@ -285,11 +366,15 @@ def test_rows_that_spent_nothing_have_room_though_others_have_none(data, tmp_pat
     (X, y), ids = data, np.arange(3000)
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=0.5)
     for part in (slice(0, 1500), slice(1500, None)):
-        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(X[part], y[part], ids=ids[part])
+        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(
+            X[part], y[part], ids=ids[part]
+        )
     assert ledger.spent("people", "label") == 0.5
     some = slice(1000, 2000)
     with pytest.raises(ldp.BudgetExceeded, match="in two charges"):
-        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(X[some], y[some], ids=ids[some])
+        classifier(ClusterPrior(n_clusters=4), noise=None, ledger=ledger, dataset="people").fit(
+            X[some], y[some], ids=ids[some]
+        )
     assert len(ledger.runs()) == 4
 
 
@@ -313,7 +398,9 @@ def test_wrong_settings_are_refused_before_a_charge(data, prior, settings, messa
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     with pytest.raises(ldp.InvalidInput, match=message):
-        classifier(prior, **{"noise": None, "ledger": ledger, "dataset": "people"} | settings).fit(X, y)
+        classifier(prior, **{"noise": None, "ledger": ledger, "dataset": "people"} | settings).fit(
+            X, y
+        )
     assert not ledger.runs()
 
 
@@ -323,7 +410,9 @@ def test_features_with_gaps_are_refused_unless_the_embedder_fills_them(data):
     trees = {"estimator": None, "noise": ldp.SeededNoise(0), "classes": range(K), "epsilon": 0.5}
     with pytest.raises(ldp.InvalidInput, match="finite features"):
         ldp.LabelDPClassifier(prior=ClusterPrior(), **trees).fit(gaps, y)
-    fitted = ldp.LabelDPClassifier(prior=ClusterPrior(lambda rows: np.nan_to_num(rows)), **trees).fit(gaps, y)
+    fitted = ldp.LabelDPClassifier(
+        prior=ClusterPrior(lambda rows: np.nan_to_num(rows)), **trees
+    ).fit(gaps, y)
     assert fitted.score(gaps, y) > 0.8
 
 
@@ -338,19 +427,31 @@ def test_one_cluster_is_the_frequency_of_the_labels(data):
 def test_units_share_the_budget_of_both_charges(data):
     X, y = data
     unit = np.arange(len(y)) // 2
-    model = classifier(ClusterPrior(n_clusters=4, epsilon=2.0), epsilon=6.0, max_rows_per_unit=2).fit(X, y, unit=unit)
+    model = classifier(
+        ClusterPrior(n_clusters=4, epsilon=2.0), epsilon=6.0, max_rows_per_unit=2
+    ).fit(X, y, unit=unit)
     assert model.prior_.answer.receipt.max_rows_per_unit == 2
     assert {block.law.epsilon for block in model.noisy_labels_.blocks} == {2.0}
     assert model.score(X, y) > 0.9
 
 
-@pytest.mark.parametrize("settings", [{"n_stages": 1}, {"n_stages": 2, "law": "rr-with-prior"}], ids=named)
+@pytest.mark.parametrize(
+    "settings", [{"n_stages": 1}, {"n_stages": 2, "law": "rr-with-prior"}], ids=named
+)
 def test_coin_flips_are_estimated_to_be_guessed(settings):
-    """Nothing can be learned, so the truth is 1/2; a histogram that had counted the held-out rows' own labels would give 0.6 and more."""
+    """Nothing can be learned, so the truth is 1/2; a histogram that had counted the held-out rows'
+    own labels would give 0.6 and more."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(6000, 4)), rng.integers(0, 2, 6000)
     prior = ClusterPrior(n_clusters=1000, epsilon=3.0)
-    model = classifier(prior, KNeighborsClassifier(1), epsilon=6.0, classes=[0, 1], validation_fraction=0.3, **settings).fit(X, y)
+    model = classifier(
+        prior,
+        KNeighborsClassifier(1),
+        epsilon=6.0,
+        classes=[0, 1],
+        validation_fraction=0.3,
+        **settings,
+    ).fit(X, y)
     found = model.estimated_accuracy_
     deviation = (found.high - found.low) / (2 * norm.ppf(0.975))
     assert abs(found.value - 0.5) < norm.isf(MISTAKE / 2) * deviation < 0.1
@@ -361,7 +462,13 @@ def test_rows_that_a_prior_was_not_asked_of_are_kept_for_a_repeat(data, tmp_path
     X, y = data
     ids = np.random.default_rng(0).permutation(len(y))
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = classifier(ClusterPrior(n_clusters=8), noise=None, ledger=ledger, dataset="people", validation_fraction=0.3)
+    model = classifier(
+        ClusterPrior(n_clusters=8),
+        noise=None,
+        ledger=ledger,
+        dataset="people",
+        validation_fraction=0.3,
+    )
     first = clone(model).fit(X, y, ids=ids)
     again = clone(model).fit(X, y, ids=ids)
     assert again.estimated_accuracy_ == first.estimated_accuracy_
@@ -395,8 +502,12 @@ shared = {"classes": [0, 1], "ledger": ldp.Ledger(sys.argv[1], budget=5)}
 prior = ClusterPrior(n_clusters=60, epsilon=0.1)
 models = [
     NoiseCluster(epsilon=0.1, n_clusters=60, dataset="votes", **shared).fit(X, y),
-    ldp.LabelDPClassifier(GaussianNB(), epsilon=0.5, prior=prior, dataset="rows", random_state=0, **shared).fit(X, y),
-    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="ids", **shared).fit(X[order], y[order], ids=order),
+    ldp.LabelDPClassifier(
+        GaussianNB(), epsilon=0.5, prior=prior, dataset="rows", random_state=0, **shared
+    ).fit(X, y),
+    NoiseCluster(epsilon=0.1, n_clusters=60, dataset="ids", **shared).fit(
+        X[order], y[order], ids=order
+    ),
 ]
 for model in models:
     sys.stdout.write(str(model.predict(X[:5000]).tolist()))
@@ -407,13 +518,24 @@ def test_a_repeat_is_known_whatever_number_of_threads_and_order_found_the_cluste
     said = []
     for threads in ("1", "2"):
         command = [sys.executable, "-c", TRAINER, str(tmp_path / "ledger.db"), threads]
-        run = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": threads})
+        run = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"OMP_NUM_THREADS": threads},
+        )
         assert not run.returncode, run.stderr
         said.append(run.stdout)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    assert [ledger.spent(dataset, "label") for dataset in ("votes", "rows", "ids")] == [0.1, 0.5, 0.1]
+    assert [ledger.spent(dataset, "label") for dataset in ("votes", "rows", "ids")] == [
+        0.1,
+        0.5,
+        0.1,
+    ]
     first, again = (np.array(json.loads(f"[{each.replace('][', '],[')}]")) for each in said)
-    assert (first == again).mean() > 0.999  # centres are the stored ones; only rounding between two of them differs
+    # centres are the stored ones; only rounding between two of them differs
+    assert (first == again).mean() > 0.999
 
 
 @pytest.mark.parametrize(
@@ -434,8 +556,16 @@ def test_another_clustering_is_another_request(data, tmp_path, change, charged):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=5.0)
     embedder = change.get("embedder")
-    before = embedder if not charged or embedder is None else (lambda rows: rows[:, :2]) if callable(embedder) else None
-    first = NoiseCluster(n_clusters=4, classes=range(K), dataset="people", ledger=ledger, embedder=before)
+    before = (
+        embedder
+        if not charged or embedder is None
+        else (lambda rows: rows[:, :2])
+        if callable(embedder)
+        else None
+    )
+    first = NoiseCluster(
+        n_clusters=4, classes=range(K), dataset="people", ledger=ledger, embedder=before
+    )
     first.fit(X, y)
     clone(first).set_params(**change).fit(X, y)
     assert len(ledger.runs()) == 1 + charged
@@ -452,16 +582,26 @@ class Aimed(FunctionTransformer):
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda part: part, lambda part: make_pipeline(part, PCA(2, svd_solver="full", random_state=0))], ids=named
+    "wrap",
+    [
+        lambda part: part,
+        lambda part: make_pipeline(part, PCA(2, svd_solver="full", random_state=0)),
+    ],
+    ids=named,
 )
 def test_a_ledger_knows_nothing_of_what_an_embedder_holds(data, wrap):
-    """No digest of labels that somebody's transformer has among its settings, alone or in a pipeline."""
+    """No digest of labels that somebody's transformer has among its settings, alone or in a
+    pipeline."""
     X, y = data
     clusters = find_clusters(X, 2, embedder=wrap(Aimed(y)))
-    known = [clustering_request(X, clusters, wrap(Aimed(each)), {})(None) for each in (y, y[::-1], y.tolist(), int(y.sum()))]
+    known = [
+        clustering_request(X, clusters, wrap(Aimed(each)), {})(None)
+        for each in (y, y[::-1], y.tolist(), int(y.sum()))
+    ]
     assert len(set(known)) == 1
     means = [PCA(2, svd_solver="full", random_state=0).fit(X), StandardScaler().fit(X)]
-    assert len({clustering_request(X, clusters, each, {})(None) for each in means}) == 2  # settings that say all are still told apart
+    # settings that say all are still told apart
+    assert len({clustering_request(X, clusters, each, {})(None) for each in means}) == 2
 
 
 def test_groups_that_are_gone_are_not_guessed(data, tmp_path):
@@ -473,25 +613,34 @@ def test_groups_that_are_gone_are_not_guessed(data, tmp_path):
         model.fit(X, y)
 
 
-# NoiseCluster ------------------------------------------------------------------------------------------------------------------------
+# NoiseCluster
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", [None, DecisionTreeClassifier(max_depth=4, random_state=0), LogisticRegression()], ids=named)
+@pytest.mark.parametrize(
+    "estimator",
+    [None, DecisionTreeClassifier(max_depth=4, random_state=0), LogisticRegression()],
+    ids=named,
+)
 def test_votes_label_clusters_where_rows_say_nothing(data, estimator):
     X, y = data
     names = np.array(["north", "east", "south", "west"])
-    model = NoiseCluster(estimator, epsilon=0.05, n_clusters=K, classes=names, noise=ldp.SeededNoise(0)).fit(X, names[y])
+    model = NoiseCluster(
+        estimator, epsilon=0.05, n_clusters=K, classes=names, noise=ldp.SeededNoise(0)
+    ).fit(X, names[y])
     assert model.score(X, names[y]) > 0.95
     assert set(model.predict(X[:50])) <= set(names)
     assert set(model.cluster_classes_) == set(names)
     proba = model.predict_proba(X)
     assert np.allclose(proba.sum(axis=1), 1)
     assert np.array_equal(model.classes_[proba.argmax(axis=1)], model.predict(X))
-    # a vote of 750 rows at epsilon 0.05 fails with chance exp(-0.025 * lead), about 1e-4 at a lead of half of them
+    # a vote of 750 rows at epsilon 0.05 fails with chance exp(-0.025 * lead), about 1e-4 at a lead
+    # of half of them
     assert (model.failure_ < 1e-3).all()
     assert (model.failure(0.1) > model.failure(0.5)).all()
     before = model.failure()
-    assert (model.set_params(max_rows_per_unit=3).failure() == before).all()  # of the answer, not of the next fit
+    # of the answer, not of the next fit
+    assert (model.set_params(max_rows_per_unit=3).failure() == before).all()
 
 
 def test_images_are_voted_on_where_nothing_refuses_them(data, tmp_path):
@@ -513,7 +662,11 @@ def test_a_vote_is_charged_once_and_kept(data, tmp_path):
     first = clone(model).fit(X, y, ids=np.arange(len(y)))
     second = clone(model).set_params(estimator=GaussianNB()).fit(X, y, ids=np.arange(len(y)))
     assert np.array_equal(first.cluster_classes_, second.cluster_classes_)
-    assert first.privacy_ == second.privacy_ == ldp.PrivacySpent(0.02, 0.0, "row", recorded=True, secure=True)
+    assert (
+        first.privacy_
+        == second.privacy_
+        == ldp.PrivacySpent(0.02, 0.0, "row", recorded=True, secure=True)
+    )
     assert len(ledger.runs()) == 1
     with pytest.raises(ldp.BudgetExceeded):
         clone(model).set_params(epsilon=0.01).fit(X, y, ids=np.arange(len(y)))
@@ -560,7 +713,10 @@ def test_wrong_votes_are_refused(data, settings, message, tmp_path):
         (object(), "got object"),
         (ldp.LabelDPClassifier(), "LabelDPClassifier, which privatizes"),
         (NoiseCluster(), "NoiseCluster, which privatizes"),
-        (make_pipeline(StandardScaler(), ldp.LabelDPClassifier()), "LabelDPClassifier, which privatizes"),
+        (
+            make_pipeline(StandardScaler(), ldp.LabelDPClassifier()),
+            "LabelDPClassifier, which privatizes",
+        ),
         (GridSearchCV(ldp.LabelDPClassifier(), {}), "LabelDPClassifier, which privatizes"),
     ],
     ids=named,
@@ -572,7 +728,9 @@ def test_what_cannot_learn_classes_is_refused_before_a_charge(data, tmp_path, es
         NoiseCluster(estimator, classes=range(K), ledger=ledger, dataset="people").fit(X, y)
     for correction in ("auto", "em"):
         with pytest.raises(ldp.InvalidInput, match=message):
-            ldp.LabelDPClassifier(estimator, classes=range(K), correction=correction, ledger=ledger, dataset="people").fit(X, y)
+            ldp.LabelDPClassifier(
+                estimator, classes=range(K), correction=correction, ledger=ledger, dataset="people"
+            ).fit(X, y)
     assert not ledger.runs()
 
 
@@ -585,7 +743,9 @@ def test_raw_labels_only(data):
         ldp.LabelDPClassifier(NoiseCluster(), classes=range(K), correction="em").fit(X, y)
     model = NoiseCluster(epsilon=1.0, classes=range(K), noise=ldp.SeededNoise(0)).fit(X, y)
     assert abs(model.score(X, noisy) - model.score(X, y)) < 0.1
-    assert model.score(X, noisy, sample_weight=np.ones(len(y))) == pytest.approx(model.score(X, noisy))
+    assert model.score(X, noisy, sample_weight=np.ones(len(y))) == pytest.approx(
+        model.score(X, noisy)
+    )
 
 
 def test_messages_name_the_estimator_that_was_asked(data):
@@ -597,34 +757,45 @@ def test_messages_name_the_estimator_that_was_asked(data):
 
 
 def test_a_wrong_vote_is_as_rare_as_it_says():
-    """Two clusters of 40 rows, each of one class, 400 seeds: wrong votes are as many as stated, not a quarter or four times as many."""
+    """Two clusters of 40 rows, each of one class, 400 seeds: wrong votes are as many as stated, not
+    a quarter or four times as many."""
     X = np.repeat([[0.0], [9.0]], 40, axis=0)
     y = np.repeat([0, 1], 40)
     wrong, stated = 0, 0.0
     for seed in range(400):
-        model = NoiseCluster(epsilon=0.1, n_clusters=2, classes=[0, 1], noise=ldp.SeededNoise(seed)).fit(X, y)
+        model = NoiseCluster(
+            epsilon=0.1, n_clusters=2, classes=[0, 1], noise=ldp.SeededNoise(seed)
+        ).fit(X, y)
         wrong += int((model.predict(X[[0, -1]]) != [0, 1]).sum())
         stated = float(model.failure(1.0).mean())
     assert binom.ppf(MISTAKE, 800, stated) <= wrong <= binom.isf(MISTAKE, 800, stated)
     assert binom.isf(MISTAKE, 800, stated / 4) < wrong < binom.ppf(MISTAKE, 800, 4 * stated)
 
 
-# Histograms as priors ----------------------------------------------------------------------------------------------------------------
+# Histograms as priors
+# --------------------------------------------------------------------------------------------------
 
 
 def answer_of(values, n_rows, epsilon=1.0):
     values = np.asarray(values, np.int64)
     query = ldp.aggregates.Histogram(values.shape[1], epsilon, len(values))
     receipt = ldp.Receipt("0" * 32, "", "label", "row", 1, epsilon)
-    return ldp.aggregates.Aggregate(query, values, np.asarray(n_rows, np.int64), tuple(range(values.shape[1])), receipt)
+    return ldp.aggregates.Aggregate(
+        query, values, np.asarray(n_rows, np.int64), tuple(range(values.shape[1])), receipt
+    )
 
 
 def test_noise_is_projected_off_a_histogram():
     exact_counts = answer_of([[60, 30, 10]], [100], epsilon=700.0).prior([0])
     np.testing.assert_allclose(exact_counts, [[0.6, 0.3, 0.1]])
-    # 7 too many in all: taken off evenly, and what is negative stays at 0; by hand, the level is 3.5
-    np.testing.assert_allclose(answer_of([[63, 44, -5]], [100], epsilon=700.0).prior([0]), [[0.595, 0.405, 0]], atol=1e-12)
-    np.testing.assert_allclose(answer_of([[5, -7, 3], [9, 9, 9]], [0, 2], epsilon=0.01).prior([0, 1]), 1 / 3)
+    # 7 too many in all: taken off evenly, and what is negative stays at 0; by hand, the level is
+    # 3.5
+    np.testing.assert_allclose(
+        answer_of([[63, 44, -5]], [100], epsilon=700.0).prior([0]), [[0.595, 0.405, 0]], atol=1e-12
+    )
+    np.testing.assert_allclose(
+        answer_of([[5, -7, 3], [9, 9, 9]], [0, 2], epsilon=0.01).prior([0, 1]), 1 / 3
+    )
 
 
 def test_projected_histograms_are_nearer_to_the_truth_than_clamped_ones():
@@ -632,9 +803,18 @@ def test_projected_histograms_are_nearer_to_the_truth_than_clamped_ones():
     true = rng.dirichlet(np.full(10, 0.1), 400)
     groups = np.repeat(np.arange(400), 100)
     labels = (rng.random((len(groups), 1)) > true[groups].cumsum(axis=1)).sum(axis=1).clip(max=9)
-    answer = ldp.aggregate(labels, ldp.aggregates.Histogram(10, 0.4, 400), groups, classes=range(10), noise=ldp.SeededNoise(0))
+    answer = ldp.aggregate(
+        labels,
+        ldp.aggregates.Histogram(10, 0.4, 400),
+        groups,
+        classes=range(10),
+        noise=ldp.SeededNoise(0),
+    )
     positive = np.maximum(answer.values, 0.0)
-    clamped, projected = positive / positive.sum(axis=1, keepdims=True), answer.prior(np.arange(400))
+    clamped, projected = (
+        positive / positive.sum(axis=1, keepdims=True),
+        answer.prior(np.arange(400)),
+    )
     found = np.zeros((400, 10))
     np.add.at(found, (groups, labels), 0.01)
     np.testing.assert_allclose(projected.sum(axis=1), 1)
@@ -652,7 +832,9 @@ def test_clusters_are_as_many_as_the_counted_rows_can_measure(kind):
     for rows, unit in ((1200, person), (200, None)):
         if kind == "prior":
             prior = ClusterPrior(epsilon=0.5)
-            fitted = ldp.LabelDPClassifier(GaussianNB(), prior=prior, **given).fit(X[:rows], y[:rows], unit=unit)
+            fitted = ldp.LabelDPClassifier(GaussianNB(), prior=prior, **given).fit(
+                X[:rows], y[:rows], unit=unit
+            )
             found.append(fitted.prior_.answer.query.n_groups)
         else:
             found.append(kind(**given).fit(X[:rows], y[:rows], unit=unit).clusters_.n_clusters)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning from overlapping tables of counts: their likelihood, reading them by name, and the classifier."""
+"""Learning from overlapping tables of counts: their likelihood, reading them by name, and the
+classifier."""
 
 import itertools
 import warnings
@@ -24,24 +25,42 @@ from sklearn.preprocessing import OneHotEncoder
 import labeldp as ldp
 from labeldp.learn import CountsClassifier, CountTable, Groupings, SoftmaxRegression
 from labeldp.learn._counts import _off
-from labeldp.learn._softmax import CountEvidence, CountNoise, JointEvidence, RowEvidence, count_evidence, objective
+from labeldp.learn._softmax import (
+    CountEvidence,
+    CountNoise,
+    JointEvidence,
+    RowEvidence,
+    count_evidence,
+    objective,
+)
 
 K = 3
 MISTAKE = 1e-6  # chance that a right implementation fails a statistical test
 SEED = ldp.SeededNoise(0)
-CITIES, AGES, JOBS = ("Graz", "Linz", "Wien"), ("old", "young"), ("clerk", "cook", "smith", "tailor")
+CITIES, AGES, JOBS = (
+    ("Graz", "Linz", "Wien"),
+    ("old", "young"),
+    ("clerk", "cook", "smith", "tailor"),
+)
 
 
 def people(n: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """Public rows, the probability of "yes" of each, by an additive model, and labels 0 or 1."""
     rng = np.random.default_rng(seed)
-    rows = pd.DataFrame({name: rng.choice(levels, n) for name, levels in (("city", CITIES), ("age", AGES), ("job", JOBS))})
+    rows = pd.DataFrame(
+        {
+            name: rng.choice(levels, n)
+            for name, levels in (("city", CITIES), ("age", AGES), ("job", JOBS))
+        }
+    )
     effects = {"Graz": -1.0, "Wien": 1.0, "young": 1.2, "cook": -0.8, "smith": 0.8}
     p = expit(sum(rows[name].map(effects).fillna(0.0) for name in rows) - 0.3).to_numpy()
     return rows, p, (rng.random(n) < p).astype(int)
 
 
-def crossed(rows: pd.DataFrame, y: np.ndarray, by: list[str], sd: float = 0.0, seed: int = 0) -> pd.DataFrame:
+def crossed(
+    rows: pd.DataFrame, y: np.ndarray, by: list[str], sd: float = 0.0, seed: int = 0
+) -> pd.DataFrame:
     """A frame of counts as people have it, with normal noise."""
     found = pd.crosstab([rows[name] for name in by], y).reset_index()
     noise = np.random.default_rng(seed).normal(0, sd, (len(found), 2)) if sd else 0.0
@@ -49,7 +68,9 @@ def crossed(rows: pd.DataFrame, y: np.ndarray, by: list[str], sd: float = 0.0, s
     return found[[*by, "no", "yes"]]
 
 
-def table_of(frame: pd.DataFrame, by: list[str], variance: float = 0.0, **more: object) -> CountTable:
+def table_of(
+    frame: pd.DataFrame, by: list[str], variance: float = 0.0, **more: object
+) -> CountTable:
     return CountTable.from_frame(frame, by, {"no": "no", "yes": "yes"}, variance=variance, **more)  # type: ignore[arg-type]
 
 
@@ -57,15 +78,22 @@ def regression() -> object:
     return make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression(C=1.0))
 
 
-# The likelihood -----------------------------------------------------------------------------------------------------------------------
+# The likelihood
+# --------------------------------------------------------------------------------------------------
 
 
 def overlapping(rng: np.random.Generator, *, limits: bool = True) -> CountEvidence:
-    """Three tables of 40 rows, some rows in none of them, some counts missing, some below a limit, a part of some groups counted."""
-    groups = np.column_stack([rng.integers(-1, 4, 40), rng.integers(0, 3, 40), rng.integers(0, 2, 40)])
+    """Three tables of 40 rows, some rows in none of them, some counts missing, some below a limit,
+    a part of some groups counted."""
+    groups = np.column_stack(
+        [rng.integers(-1, 4, 40), rng.integers(0, 3, 40), rng.integers(0, 2, 40)]
+    )
     counts = [rng.normal(4, 4, (size, 4)) for size in (4, 3, 2)]
     counts[0][1, 2] = counts[1][2] = np.nan
-    used = [np.bincount(column[column >= 0], minlength=size) * rng.random(size) for column, size in zip(groups.T, (4, 3, 2), strict=True)]
+    used = [
+        np.bincount(column[column >= 0], minlength=size) * rng.random(size)
+        for column, size in zip(groups.T, (4, 3, 2), strict=True)
+    ]
     noise = CountNoise([1.0, rng.random((3, 4)), 4.0], used, [None, 3.0, None] if limits else None)
     return count_evidence(groups, counts, noise, 40)
 
@@ -80,7 +108,9 @@ def test_gradient(make, n):
         rng = np.random.default_rng(seed)
         evidence, X, at = make(rng), rng.normal(size=(n, 3)), rng.normal(size=16)
         loss = objective(X, evidence, rng.random((4, 4)), True, rng.normal(size=4))
-        assert check_grad(lambda w, loss=loss: loss(w)[0], lambda w, loss=loss: loss(w)[1], at) < 1e-5
+        assert (
+            check_grad(lambda w, loss=loss: loss(w)[0], lambda w, loss=loss: loss(w)[1], at) < 1e-5
+        )
 
 
 @pytest.mark.parametrize("make", [overlapping, joint])
@@ -88,8 +118,13 @@ def test_parts_of_overlapping_groups_add_up(make):
     rng = np.random.default_rng(1)
     whole = make(rng)
     scores = rng.normal(size=(len(whole.row_weights), 4))
-    halves = [whole.part(units) for units in (np.arange(0, whole.n_units, 2), np.arange(1, whole.n_units, 2))]
-    assert whole.loss(scores)[0] == pytest.approx(sum(part.loss(scores[rows])[0] for rows, part in halves))
+    halves = [
+        whole.part(units)
+        for units in (np.arange(0, whole.n_units, 2), np.arange(1, whole.n_units, 2))
+    ]
+    assert whole.loss(scores)[0] == pytest.approx(
+        sum(part.loss(scores[rows])[0] for rows, part in halves)
+    )
     assert sum(part.n_units for _, part in halves) == whole.n_units
 
 
@@ -99,34 +134,60 @@ def test_one_table_is_fitted_as_before():
     counts = rng.normal(12, 3, (8, K))
     told = {"variance": 4.0, "counted": np.bincount(groups, minlength=8) // 2}
     one = SoftmaxRegression().fit_counts(X, groups, counts, **told)
-    for settings in ({"counts": [counts], "groups": groups[:, None]}, {"counts": counts[None], "groups": groups[:, None]}):
-        other = SoftmaxRegression().fit_counts(X, **settings, variance=[4.0], counted=[told["counted"]])
-        assert np.allclose(one.coef_, other.coef_, atol=1e-10) and np.allclose(one.intercept_, other.intercept_, atol=1e-10)
-    # Half of the noise's precision in each of two tables is one table with all of it, but for the chance in the labels.
-    twice = SoftmaxRegression(C=0.1).fit_counts(X, np.column_stack([groups, groups]), [counts, counts], variance=[2e5, 2e5])
-    assert np.allclose(twice.coef_, SoftmaxRegression(C=0.1).fit_counts(X, groups, counts, variance=1e5).coef_, atol=1e-3)
+    for settings in (
+        {"counts": [counts], "groups": groups[:, None]},
+        {"counts": counts[None], "groups": groups[:, None]},
+    ):
+        other = SoftmaxRegression().fit_counts(
+            X, **settings, variance=[4.0], counted=[told["counted"]]
+        )
+        assert np.allclose(one.coef_, other.coef_, atol=1e-10) and np.allclose(
+            one.intercept_, other.intercept_, atol=1e-10
+        )
+    # Half of the noise's precision in each of two tables is one table with all of it, but for the
+    # chance in the labels.
+    twice = SoftmaxRegression(C=0.1).fit_counts(
+        X, np.column_stack([groups, groups]), [counts, counts], variance=[2e5, 2e5]
+    )
+    assert np.allclose(
+        twice.coef_,
+        SoftmaxRegression(C=0.1).fit_counts(X, groups, counts, variance=1e5).coef_,
+        atol=1e-3,
+    )
 
 
 def test_the_score_at_the_truth_is_zero_on_average():
-    """Overlapping tables with rounded normal noise, one of them without its small counts: 400 draws, a z-test for each coefficient."""
+    """Overlapping tables with rounded normal noise, one of them without its small counts: 400
+    draws, a z-test for each coefficient."""
     rng = np.random.default_rng(3)
     n, sd, sizes = 3000, 4.0, (4, 3, 60)
     X = rng.normal(size=(n, 2))
-    groups = np.column_stack([np.digitize(X[:, 0], [-1, 0, 1]), np.digitize(X @ [1, 1], [-1, 1]), rng.integers(0, 60, n)])
+    groups = np.column_stack(
+        [np.digitize(X[:, 0], [-1, 0, 1]), np.digitize(X @ [1, 1], [-1, 1]), rng.integers(0, 60, n)]
+    )
     p = expit(X @ [1.0, -1.0] - 1.2)
-    scores, design = np.column_stack([np.zeros(n), np.log(p / (1 - p))]), np.column_stack([X, np.ones(n)])
+    scores, design = (
+        np.column_stack([np.zeros(n), np.log(p / (1 - p))]),
+        np.column_stack([X, np.ones(n)]),
+    )
     slopes, ignoring = [], []
     for _ in range(400):
         y = (rng.random(n) < p).astype(int)
-        whole = [np.bincount(2 * g + y, minlength=2 * size).reshape(-1, 2) for g, size in zip(groups.T, sizes, strict=True)]
+        whole = [
+            np.bincount(2 * g + y, minlength=2 * size).reshape(-1, 2)
+            for g, size in zip(groups.T, sizes, strict=True)
+        ]
         counts = [table + np.round(rng.normal(0, sd, table.shape)) for table in whole]
         counts[2] = np.where(counts[2] < 15, np.nan, counts[2])
         for limits, found in (([None, None, 15.0], slopes), (None, ignoring)):
             evidence = count_evidence(groups, counts, CountNoise(sd**2 + 1 / 12, None, limits), n)
             found.append((evidence.loss(scores)[1].T @ design)[1])
-    z, biased = (np.mean(s, axis=0) / (np.std(s, axis=0) / np.sqrt(400)) for s in (slopes, ignoring))
+    z, biased = (
+        np.mean(s, axis=0) / (np.std(s, axis=0) / np.sqrt(400)) for s in (slopes, ignoring)
+    )
     assert np.abs(z).max() < norm.isf(MISTAKE / 6)
-    assert abs(biased[2]) > norm.isf(MISTAKE / 6)  # what was published is the larger part of the noise
+    # what was published is the larger part of the noise
+    assert abs(biased[2]) > norm.isf(MISTAKE / 6)
 
 
 def test_the_truth_is_recovered():
@@ -136,7 +197,9 @@ def test_the_truth_is_recovered():
         rows, p, y = people(n)
         by = [["city", "age"], ["age", "job"], ["city", "job"]]
         tables = [table_of(crossed(rows, y, names, 10.0), names, 100.0) for names in by]
-        model = CountsClassifier(make_pipeline(OneHotEncoder(), LogisticRegression(C=100.0))).fit(rows, tables)
+        model = CountsClassifier(make_pipeline(OneHotEncoder(), LogisticRegression(C=100.0))).fit(
+            rows, tables
+        )
         proba = np.clip(model.predict_proba(rows)[:, 1], 1e-9, 1 - 1e-9)
         errors.append((np.log(proba / (1 - proba)) - np.log(p / (1 - p))).std())
     assert errors[1] < 0.08 and errors[1] < errors[0] / 2
@@ -146,12 +209,21 @@ def test_posterior_is_drawn_to_the_counts_as_far_as_their_noise_says():
     rng = np.random.default_rng(4)
     groups = rng.integers(0, 3, (200, 2))
     p = softmax(rng.normal(size=(200, K)), axis=1)
-    y = (rng.random((200, 1)) > np.cumsum(softmax(2 * np.log(p), axis=1), axis=1)[:, :-1]).sum(axis=1)
-    counts = [np.stack([np.bincount(g[y == k], minlength=3) for k in range(K)], axis=1).astype(float) for g in groups.T]
-    sure, unsure = (count_evidence(groups, counts, CountNoise(v), 200).posterior(np.log(p)) for v in (0.0, 1e9))
+    y = (rng.random((200, 1)) > np.cumsum(softmax(2 * np.log(p), axis=1), axis=1)[:, :-1]).sum(
+        axis=1
+    )
+    counts = [
+        np.stack([np.bincount(g[y == k], minlength=3) for k in range(K)], axis=1).astype(float)
+        for g in groups.T
+    ]
+    sure, unsure = (
+        count_evidence(groups, counts, CountNoise(v), 200).posterior(np.log(p)) for v in (0.0, 1e9)
+    )
     assert np.allclose(unsure, p, atol=1e-5)
     for column, table in zip(groups.T, counts, strict=True):
-        found, before = (np.stack([q[column == g].sum(axis=0) for g in range(3)]) for q in (sure, p))
+        found, before = (
+            np.stack([q[column == g].sum(axis=0) for g in range(3)]) for q in (sure, p)
+        )
         assert np.abs(found - table).max() < 0.2 < np.abs(before - table).max()
     assert np.allclose(sure.sum(axis=1), 1) and (sure > 0).all()
 
@@ -173,26 +245,39 @@ def test_posterior_is_drawn_to_the_counts_as_far_as_their_noise_says():
     ],
 )
 def test_arrays_that_make_no_sense(given, named):
-    told = {"groups": np.array([[0], [0], [0], [1], [1], [1]]), "counts": [np.ones((2, 3))], "variance": 1.0} | given
+    told = {
+        "groups": np.array([[0], [0], [0], [1], [1], [1]]),
+        "counts": [np.ones((2, 3))],
+        "variance": 1.0,
+    } | given
     with pytest.raises(ValueError, match=named):
         SoftmaxRegression().fit_counts(np.arange(12.0).reshape(6, 2), **told)
 
 
-# Tables as people have them -----------------------------------------------------------------------------------------------------------
+# Tables as people have them
+# --------------------------------------------------------------------------------------------------
 
 
 def frames() -> Iterator[object]:
-    wide = pd.DataFrame({"city": ["Graz", "Wien"], "no": [10.5, -3.0], "yes": [np.nan, 7.0], "v": [4.0, 9.0]})
+    wide = pd.DataFrame(
+        {"city": ["Graz", "Wien"], "no": [10.5, -3.0], "yes": [np.nan, 7.0], "v": [4.0, 9.0]}
+    )
     yield wide
     yield wide.astype({"city": "category"})
-    yield pa.table({"city": ["Graz", "Wien"], "no": [10.5, -3.0], "yes": [None, 7.0], "v": [4.0, 9.0]})
+    yield pa.table(
+        {"city": ["Graz", "Wien"], "no": [10.5, -3.0], "yes": [None, 7.0], "v": [4.0, 9.0]}
+    )
     yield {"city": np.array(["Graz", "Wien"]), "no": [10.5, -3.0], "yes": [None, 7.0], "v": [4, 9]}
 
 
 @pytest.mark.parametrize("frame", list(frames()), ids=["pandas", "categories", "arrow", "mapping"])
 def test_frames_of_all_kinds_are_read(frame):
     table = CountTable.from_frame(frame, "city", {False: "no", True: "yes"}, variance="v")
-    assert table.by == ("city",) and table.cells == (("Graz",), ("Wien",)) and table.classes == (False, True)
+    assert (
+        table.by == ("city",)
+        and table.cells == (("Graz",), ("Wien",))
+        and table.classes == (False, True)
+    )
     assert np.array_equal(table.counts, [[10.5, np.nan], [-3.0, 7.0]], equal_nan=True)
     assert np.array_equal(table.variance, [[4.0, 4.0], [9.0, 9.0]])
 
@@ -200,16 +285,27 @@ def test_frames_of_all_kinds_are_read(frame):
 def test_polars_is_read():
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame({"city": ["Graz", "Wien"], "no": [10.5, -3.0], "yes": [None, 7.0]})
-    assert CountTable.from_frame(frame, "city", {0: "no", 1: "yes"}, variance=1.0).counts[1].tolist() == [-3.0, 7.0]
+    assert CountTable.from_frame(frame, "city", {0: "no", 1: "yes"}, variance=1.0).counts[
+        1
+    ].tolist() == [-3.0, 7.0]
 
 
 def test_long_frames_are_read():
-    frame = pd.DataFrame({"city": ["Graz", "Graz", "Wien"], "bought": ["no", "yes", "no"], "n": [5.0, 2.0, 4.0], "v": [1.0, 2.0, 3.0]})
+    frame = pd.DataFrame(
+        {
+            "city": ["Graz", "Graz", "Wien"],
+            "bought": ["no", "yes", "no"],
+            "n": [5.0, 2.0, 4.0],
+            "v": [1.0, 2.0, 3.0],
+        }
+    )
     table = CountTable.from_frame(frame, ["city"], "n", label="bought", variance="v")
     assert table.classes == ("no", "yes") and table.cells == (("Graz",), ("Wien",))
     assert np.array_equal(table.counts, [[5.0, 2.0], [4.0, np.nan]], equal_nan=True)
     assert np.array_equal(table.variance, [[1.0, 2.0], [3.0, 0.0]])
-    totals = CountTable.from_frame({"no": [7.0], "yes": [3.0]}, (), {"no": "no", "yes": "yes"}, variance=0.0)
+    totals = CountTable.from_frame(
+        {"no": [7.0], "yes": [3.0]}, (), {"no": "no", "yes": "yes"}, variance=0.0
+    )
     assert totals.cells == ((),)
 
 
@@ -249,7 +345,12 @@ def test_frames_that_make_no_sense(given, named):
             "nothing": [np.nan, np.nan],
         }
     )
-    told = {"frame": frame, "by": "city", "counts": {"no": "no", "yes": "yes"}, "variance": 1.0} | given
+    told = {
+        "frame": frame,
+        "by": "city",
+        "counts": {"no": "no", "yes": "yes"},
+        "variance": 1.0,
+    } | given
     with pytest.raises(ldp.InvalidInput, match=named):
         CountTable.from_frame(told.pop("frame"), told.pop("by"), told.pop("counts"), **told)
 
@@ -260,19 +361,28 @@ def test_two_rows_for_one_cell_and_label_are_refused():
         CountTable.from_frame(frame, "city", "n", label="bought", variance=1.0)
 
 
-# Asking for several -------------------------------------------------------------------------------------------------------------------
+# Asking for several
+# --------------------------------------------------------------------------------------------------
 
 
 def test_groupings_are_asked_at_one_cost_and_come_back_by_name(tmp_path):
     rows, _, y = people(3000)
     asked = Groupings(rows, by=[("city", "age"), "job"])
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    answer = ldp.aggregate(y, asked.query(2, epsilon=80.0), asked.groups, dataset="d", ledger=ledger)
+    answer = ldp.aggregate(
+        y, asked.query(2, epsilon=80.0), asked.groups, dataset="d", ledger=ledger
+    )
     assert ledger.spent("d", "label") == 80.0 and len(ledger.runs()) == 1
     first, second = asked.tables(answer)
     exact = crossed(rows, y, ["city", "age"])
-    assert dict(zip(first.cells, first.counts.tolist(), strict=True)) == {(c, a): [n, m] for c, a, n, m in exact.itertuples(index=False)}
-    assert second.by == ("job",) and len(second.cells) == 4 and second.variance == answer.query.standard_deviation() ** 2
+    assert dict(zip(first.cells, first.counts.tolist(), strict=True)) == {
+        (c, a): [n, m] for c, a, n, m in exact.itertuples(index=False)
+    }
+    assert (
+        second.by == ("job",)
+        and len(second.cells) == 4
+        and second.variance == answer.query.standard_deviation() ** 2
+    )
     assert first.variance == second.variance < 1e-6
 
 
@@ -288,17 +398,25 @@ def test_the_label_column_is_no_group():
         with pytest.raises(ldp.errors.InvalidInput, match="got the label column among them"):
             ldp.aggregate(rows["bought"], query, groups, noise=SEED)
     one = ldp.aggregates.Histogram(2, 1.0, 2)
-    for labels, groups, column in ((y, y, "label"), (rows["bought"], rows["bought"].copy(), "label"), (y, rows["bought"], "bought")):
+    for labels, groups, column in (
+        (y, y, "label"),
+        (rows["bought"], rows["bought"].copy(), "label"),
+        (y, rows["bought"], "bought"),
+    ):
         with pytest.raises(ldp.errors.InvalidInput, match="got the label column among them"):
             ldp.aggregate(labels, one, groups, column=column, noise=SEED)
-    assert ldp.aggregate(y, query, asked.groups, column="paid", noise=SEED).n_groups == sum(asked.sizes)
+    assert ldp.aggregate(y, query, asked.groups, column="paid", noise=SEED).n_groups == sum(
+        asked.sizes
+    )
 
 
 def test_rows_over_their_units_cap_are_no_part_of_the_tables():
     rows, _, y = people(4000)
     asked = Groupings(rows, by=["city", "job"])
     unit = np.arange(4000) // 2
-    answer = ldp.aggregate(y, asked.query(2, epsilon=5.0), asked.groups, unit=unit, max_rows_per_unit=1, noise=SEED)
+    answer = ldp.aggregate(
+        y, asked.query(2, epsilon=5.0), asked.groups, unit=unit, max_rows_per_unit=1, noise=SEED
+    )
     tables = asked.tables(answer)
     assert 0.3 < np.min(tables[0].share) <= np.max(tables[0].share) < 0.7
     model = CountsClassifier(regression()).fit(rows, tables)
@@ -334,10 +452,17 @@ def test_a_one_table_answer_is_a_table():
     with pytest.raises(ldp.InvalidInput, match="cells="):
         CountTable.from_answer(answer, "city")
     with pytest.raises(ldp.InvalidInput, match="Histogram"):
-        CountTable.from_answer(ldp.aggregate(y, ldp.aggregates.Vote(2, 1.0, 3), groups, noise=SEED), "city")
+        CountTable.from_answer(
+            ldp.aggregate(y, ldp.aggregates.Vote(2, 1.0, 3), groups, noise=SEED), "city"
+        )
     with pytest.raises(ldp.InvalidInput, match="the query of these groupings"):
         Groupings(rows, ["city"]).tables(answer)
-    several = ldp.aggregate(y, Groupings(rows, ["city", "age"]).query(2, 50.0), Groupings(rows, ["city", "age"]).groups, noise=SEED)
+    several = ldp.aggregate(
+        y,
+        Groupings(rows, ["city", "age"]).query(2, 50.0),
+        Groupings(rows, ["city", "age"]).groups,
+        noise=SEED,
+    )
     with pytest.raises(ldp.InvalidInput, match=r"counts of one table.*Groupings\.tables"):
         CountTable.from_answer(several, "city", [(name,) for name in names])
 
@@ -345,7 +470,14 @@ def test_a_one_table_answer_is_a_table():
 def test_an_answer_that_counted_some_rows_of_each_unit_is_a_table_with_their_share():
     rows, _, y = people(900)
     groups, names = pd.factorize(rows["city"])
-    answer = ldp.aggregate(y, ldp.aggregates.Histogram(2, 50.0, 3), groups, unit=np.arange(900) // 3, max_rows_per_unit=1, noise=SEED)
+    answer = ldp.aggregate(
+        y,
+        ldp.aggregates.Histogram(2, 50.0, 3),
+        groups,
+        unit=np.arange(900) // 3,
+        max_rows_per_unit=1,
+        noise=SEED,
+    )
     cells = [(name,) for name in names]
     with pytest.raises(ldp.InvalidInput, match="share="):
         CountsClassifier().fit(rows, [CountTable.from_answer(answer, "city", cells)])
@@ -353,7 +485,8 @@ def test_an_answer_that_counted_some_rows_of_each_unit_is_a_table_with_their_sha
     assert CountsClassifier().fit(rows, [table]).predict(rows).shape == (900,)
 
 
-# The classifier -----------------------------------------------------------------------------------------------------------------------
+# The classifier
+# --------------------------------------------------------------------------------------------------
 
 
 def fitted(rows: pd.DataFrame, tables: list[CountTable], **more: object) -> CountsClassifier:
@@ -364,8 +497,14 @@ def fitted(rows: pd.DataFrame, tables: list[CountTable], **more: object) -> Coun
 
 def test_overlapping_tables_say_more_than_one_of_them():
     rows, p, y = people(5000)
-    tables = [table_of(crossed(rows, y, by, 15.0), by, 225.0) for by in (["city", "age"], ["age", "job"], ["job"])]
-    off = [np.abs(fitted(rows, some).predict_proba(rows)[:, 1] - p).mean() for some in (tables[:1], tables[1:2], tables)]
+    tables = [
+        table_of(crossed(rows, y, by, 15.0), by, 225.0)
+        for by in (["city", "age"], ["age", "job"], ["job"])
+    ]
+    off = [
+        np.abs(fitted(rows, some).predict_proba(rows)[:, 1] - p).mean()
+        for some in (tables[:1], tables[1:2], tables)
+    ]
     assert off[2] < 0.03 < min(off[:2])
     model = CountsClassifier().fit(rows, tables)  # with its own encoding of the columns
     assert np.abs(model.predict_proba(rows)[:, 1] - p).mean() < 0.03
@@ -384,23 +523,31 @@ def test_names_and_arrays_give_one_fit():
         index = {cell: i for i, cell in enumerate(frame[names].itertuples(index=False, name=None))}
         groups.append([index[cell] for cell in rows[names].itertuples(index=False, name=None)])
         counts.append(frame[["no", "yes"]].to_numpy())
-    plain = SoftmaxRegression(C=1.0, intercept_C=0.1).fit_counts(csr_matrix(X), np.column_stack(groups), counts, variance=[25.0, 25.0])
+    plain = SoftmaxRegression(C=1.0, intercept_C=0.1).fit_counts(
+        csr_matrix(X), np.column_stack(groups), counts, variance=[25.0, 25.0]
+    )
     assert np.allclose(plain.predict_proba(X), named.predict_proba(rows), atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["text", "timestamps"])
 def test_dates_are_numbers_without_an_estimator(kind):
-    """The tables count by month, and days to come are told by their time: a category of each day could not."""
+    """The tables count by month, and days to come are told by their time: a category of each day
+    could not."""
     day = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(3000) % 600, "D"))
     y = (day >= pd.Timestamp("2024-10-01")).astype(int).to_numpy()
     written = day.dt.strftime("%Y-%m-%d") if kind == "text" else day
     public = pd.DataFrame({"month": day.dt.strftime("%Y-%m"), "city": np.resize(CITIES, 3000)})
-    features = pd.DataFrame({"day": written.where(np.arange(3000) != 7), "city": public["city"]})  # one is missing
+    # one is missing
+    features = pd.DataFrame({"day": written.where(np.arange(3000) != 7), "city": public["city"]})
     table = table_of(crossed(public, y, ["month"]), ["month"])
     model = CountsClassifier().fit(features, [table], rows=public)
     assert (model.predict(features) == np.where(y, "yes", "no"))[np.arange(3000) != 7].mean() > 0.95
-    new = pd.DataFrame({"day": pd.to_datetime(["2023-05-01", "2026-01-01"]), "city": ["Graz", "Wien"]})
-    assert model.predict(new.assign(day=new.day.astype(str)) if kind == "text" else new).tolist() == ["no", "yes"]
+    new = pd.DataFrame(
+        {"day": pd.to_datetime(["2023-05-01", "2026-01-01"]), "city": ["Graz", "Wien"]}
+    )
+    assert model.predict(
+        new.assign(day=new.day.astype(str)) if kind == "text" else new
+    ).tolist() == ["no", "yes"]
 
 
 def test_features_may_be_an_array_beside_the_public_columns():
@@ -419,30 +566,45 @@ def test_a_released_table_beside_the_counts_adds_what_they_lack():
     """The tables say nothing of jobs; noisy labels of a tenth of the rows do."""
     rows, p, y = people(8_000)
     names = np.array(["no", "yes"])
-    noisy = ldp.privatize(names[y[:1500]], ldp.RandomizedResponse(2, 3.0), classes=names, noise=SEED)
+    noisy = ldp.privatize(
+        names[y[:1500]], ldp.RandomizedResponse(2, 3.0), classes=names, noise=SEED
+    )
     tables = [table_of(crossed(rows, y, ["city", "age"]), ["city", "age"])]
     alone, both = fitted(rows, tables), fitted(rows, tables, released=(rows[:1500], noisy))
     rows_alone = ldp.LabelDPClassifier(regression(), random_state=0).fit(rows[:1500], noisy)
-    off = [np.abs(model.predict_proba(rows)[:, 1] - p).mean() for model in (alone, rows_alone, both)]
+    off = [
+        np.abs(model.predict_proba(rows)[:, 1] - p).mean() for model in (alone, rows_alone, both)
+    ]
     assert off[2] < 0.8 * min(off[:2])
 
 
 def test_a_student_learns_what_is_no_sum_of_columns():
-    """Labels that are an exclusive or of two columns: the linear model cannot have them, boosting on its posterior does."""
+    """Labels that are an exclusive or of two columns: the linear model cannot have them, boosting
+    on its posterior does."""
     rng = np.random.default_rng(5)
-    rows = pd.DataFrame({"a": rng.integers(0, 2, 4000), "b": rng.integers(0, 2, 4000), "c": rng.normal(size=4000)})
+    rows = pd.DataFrame(
+        {"a": rng.integers(0, 2, 4000), "b": rng.integers(0, 2, 4000), "c": rng.normal(size=4000)}
+    )
     y = (rows.a ^ rows.b).to_numpy()
     table = table_of(crossed(rows, y, ["a", "b"], 5.0), ["a", "b"], 25.0)
     linear = CountsClassifier().fit(rows, [table])
-    taught = CountsClassifier(student=HistGradientBoostingClassifier(max_iter=20)).fit(rows, [table])
-    assert linear.score(rows, np.array(["no", "yes"])[y]) < 0.8 < 0.9 < taught.score(rows, np.array(["no", "yes"])[y])
+    taught = CountsClassifier(student=HistGradientBoostingClassifier(max_iter=20)).fit(
+        rows, [table]
+    )
+    assert (
+        linear.score(rows, np.array(["no", "yes"])[y])
+        < 0.8
+        < 0.9
+        < taught.score(rows, np.array(["no", "yes"])[y])
+    )
     assert not hasattr(taught.set_params(student=None).fit(rows, [table]), "student_")
     with pytest.raises(ldp.InvalidInput, match="sample_weight"):
         CountsClassifier(student=KNeighborsClassifier()).fit(rows, [table])
 
 
 def test_suppressed_cells_are_known_to_be_small():
-    """Cells without a number, or not listed at all; those who ignore them learn from the larger part of the counts alone."""
+    """Cells without a number, or not listed at all; those who ignore them learn from the larger
+    part of the counts alone."""
     rows, _, y = people(6000)
     rows["street"] = np.random.default_rng(6).integers(0, 300, 6000)
     frame = crossed(rows, y, ["street"])
@@ -451,9 +613,9 @@ def test_suppressed_cells_are_known_to_be_small():
     off = []
     for limit in (10.0, None):
         table = table_of(frame, ["street"], suppressed_below=limit)
-        model = CountsClassifier(make_pipeline(OneHotEncoder(), LogisticRegression()), classes=["no", "yes"]).fit(
-            rows[["age"]], [table], rows=rows
-        )
+        model = CountsClassifier(
+            make_pipeline(OneHotEncoder(), LogisticRegression()), classes=["no", "yes"]
+        ).fit(rows[["age"]], [table], rows=rows)
         off.append(abs(model.predict_proba(rows[["age"]])[:, 1].mean() - y.mean()))
     assert off[0] < 0.02 and off[1] > 2 * off[0]
 
@@ -461,7 +623,10 @@ def test_suppressed_cells_are_known_to_be_small():
 def test_counts_of_one_class_alone():
     """Conversions by campaign: the impressions are the public rows."""
     rows, p, y = people(5000)
-    tables = [CountTable.from_frame(crossed(rows, y, [name], 5.0), name, {"yes": "yes"}, variance=25.0) for name in rows]
+    tables = [
+        CountTable.from_frame(crossed(rows, y, [name], 5.0), name, {"yes": "yes"}, variance=25.0)
+        for name in rows
+    ]
     model = CountsClassifier(regression(), classes=["no", "yes"]).fit(rows, tables)
     assert np.abs(model.predict_proba(rows)[:, 1] - p).mean() < 0.03
     with pytest.raises(ldp.InvalidInput, match="pass classes="):
@@ -471,7 +636,14 @@ def test_counts_of_one_class_alone():
 @pytest.mark.parametrize(
     ("counts", "variance", "named"),
     [
-        ([600.0, 300.0, 300.0], 25.0, "add up to at most 900, the rows in its cells, got 1,200 with noise of standard deviation 8.66"),
+        (
+            [600.0, 300.0, 300.0],
+            25.0,
+            (
+                "add up to at most 900, the rows in its cells, got 1,200 with noise of standard"
+                " deviation 8.66"
+            ),
+        ),
         ([0.0, 300.0, 400.0], 25.0, "at most the number of rows in the cell, 300, got 400"),
         ([-100.0, 300.0, 300.0], 25.0, "at least 0 .* got -100"),
         ([301.0, 0.0, 0.0], 0.0, "at most the number of rows in the cell, 300, got 301"),
@@ -479,7 +651,9 @@ def test_counts_of_one_class_alone():
 )
 def test_counts_of_one_class_that_the_rows_cannot_have(counts, variance, named):
     rows = pd.DataFrame({"city": np.repeat(CITIES, 300)})
-    table = CountTable(("city",), tuple((city,) for city in CITIES), ("yes",), np.array(counts)[:, None], variance)
+    table = CountTable(
+        ("city",), tuple((city,) for city in CITIES), ("yes",), np.array(counts)[:, None], variance
+    )
     with pytest.raises(ldp.InvalidInput, match=named):
         CountsClassifier(regression(), classes=["no", "yes"]).fit(rows, [table])
 
@@ -487,8 +661,15 @@ def test_counts_of_one_class_that_the_rows_cannot_have(counts, variance, named):
 def test_noise_alone_is_no_reason_to_refuse_counts():
     """Exact: the tail of discrete Laplace noise beyond what is allowed, to one side."""
     for epsilon in np.geomspace(1e-3, 40.0, 400):
-        a, variance = epsilon / 2, ldp.aggregates.Histogram(2, float(epsilon), 1).standard_deviation() ** 2
-        k = next(k for k in itertools.count(int(10 * variance**0.5)) if _off(float(k), 0.0, 0.0, variance))
+        a, variance = (
+            epsilon / 2,
+            ldp.aggregates.Histogram(2, float(epsilon), 1).standard_deviation() ** 2,
+        )
+        k = next(
+            k
+            for k in itertools.count(int(10 * variance**0.5))
+            if _off(float(k), 0.0, 0.0, variance)
+        )
         assert np.exp(-a * k) / (1 + np.exp(-a)) < 2e-7, epsilon
 
 
@@ -510,8 +691,11 @@ def test_levels_that_no_row_has_are_ignored_with_a_word():
     more = pd.concat([frame, pd.DataFrame({"city": ["Bonn"], "no": [400.0], "yes": [90.0]})])
     with pytest.warns(ldp.LabelDPWarning, match="about 490 rows in 1 cells .*Bonn"):
         found = CountsClassifier(regression()).fit(rows, [table_of(more, ["city"])])
-    assert np.allclose(found.predict_proba(rows), fitted(rows, [table_of(frame, ["city"])]).predict_proba(rows))
-    noise = pd.DataFrame({"city": ["Bonn"], "no": [30.0], "yes": [-9.0]})  # a level without rows has noise alone
+    assert np.allclose(
+        found.predict_proba(rows), fitted(rows, [table_of(frame, ["city"])]).predict_proba(rows)
+    )
+    # a level without rows has noise alone
+    noise = pd.DataFrame({"city": ["Bonn"], "no": [30.0], "yes": [-9.0]})
     fitted(rows, [table_of(pd.concat([frame, noise]), ["city"], variance=400.0)])
 
 
@@ -520,10 +704,22 @@ def test_levels_that_no_row_has_are_ignored_with_a_word():
     [
         (lambda rows, frame: (rows, []), "one or more CountTable"),
         (lambda rows, frame: (rows, [frame]), "from_frame"),
-        (lambda rows, frame: (rows.drop(columns="city"), [table_of(frame, ["city"])]), "column 'city' in the rows"),
-        (lambda rows, frame: (rows, [table_of(frame.assign(city=[1, 2, 3]), ["city"])]), r"1 \(int\).*\(str\)"),
-        (lambda rows, frame: (rows.assign(city=None), [table_of(frame, ["city"])]), "none in row 0"),
-        (lambda rows, frame: (rows, [table_of(frame, ["city"]), table_of(frame * 2, ["city"])]), "levels of 'city'"),
+        (
+            lambda rows, frame: (rows.drop(columns="city"), [table_of(frame, ["city"])]),
+            "column 'city' in the rows",
+        ),
+        (
+            lambda rows, frame: (rows, [table_of(frame.assign(city=[1, 2, 3]), ["city"])]),
+            r"1 \(int\).*\(str\)",
+        ),
+        (
+            lambda rows, frame: (rows.assign(city=None), [table_of(frame, ["city"])]),
+            "none in row 0",
+        ),
+        (
+            lambda rows, frame: (rows, [table_of(frame, ["city"]), table_of(frame * 2, ["city"])]),
+            "levels of 'city'",
+        ),
     ],
 )
 def test_tables_that_do_not_fit_the_rows(make, named):
@@ -539,9 +735,16 @@ def test_classes_and_estimators_that_do_not_fit():
     other = CountTable(("city",), table.cells, ("no", "maybe"), table.counts, 0.0)
     with pytest.raises(ldp.InvalidInput, match="'maybe' too"):
         CountsClassifier(regression(), classes=["no", "yes"]).fit(rows, [table, other])
-    noisy = ldp.privatize(np.array(["yes", "no"])[y], ldp.RandomizedResponse(2, 1.0), classes=["yes", "no"], noise=SEED)
+    noisy = ldp.privatize(
+        np.array(["yes", "no"])[y],
+        ldp.RandomizedResponse(2, 1.0),
+        classes=["yes", "no"],
+        noise=SEED,
+    )
     with pytest.raises(ldp.InvalidInput, match="order of the noisy labels"):
-        CountsClassifier(regression(), classes=["no", "yes"]).fit(rows, [table], released=(rows, noisy))
+        CountsClassifier(regression(), classes=["no", "yes"]).fit(
+            rows, [table], released=(rows, noisy)
+        )
     with pytest.raises(ldp.InvalidInput, match="NoisyLabels"):
         CountsClassifier(regression()).fit(rows, [table], released=(rows, y))
     with pytest.raises(ldp.InvalidInput, match="student="):
@@ -558,7 +761,10 @@ def test_totals_alone_are_kept():
 def test_a_column_that_is_a_function_of_another_may_be_in_a_published_table():
     rows, _, y = people(1000)
     rows["province"] = rows["city"].map({"Graz": "S", "Linz": "O", "Wien": "W"})
-    alone, both = (fitted(rows, [table_of(crossed(rows, y, by), by)]) for by in (["city"], ["city", "province"]))
+    alone, both = (
+        fitted(rows, [table_of(crossed(rows, y, by), by)])
+        for by in (["city"], ["city", "province"])
+    )
     assert np.allclose(alone.predict_proba(rows), both.predict_proba(rows), atol=1e-6)
 
 
@@ -567,6 +773,9 @@ def test_log_p_far_from_the_counts_stays_finite():
     evidence = count_evidence(groups, counts, CountNoise(1.0, None, None), 50)
     value, slope = evidence.loss(np.tile([0.0, 60.0, -60.0], (50, 1)))
     assert np.isfinite(value) and np.isfinite(slope).all()
-    hidden = count_evidence(groups, [np.array([[np.nan, 50.0, 0.0]])], CountNoise(0.0, None, 5.0), 50)
-    value, slope = hidden.loss(log_softmax(np.tile([6.0, 0.0, 0.0], (50, 1)), axis=1))  # 50 rows where less than 5 are
+    hidden = count_evidence(
+        groups, [np.array([[np.nan, 50.0, 0.0]])], CountNoise(0.0, None, 5.0), 50
+    )
+    # 50 rows where less than 5 are
+    value, slope = hidden.loss(log_softmax(np.tile([6.0, 0.0, 0.0], (50, 1)), axis=1))
     assert np.isfinite(value) and np.isfinite(slope).all() and slope[0, 0] > 0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would stop a training stops it before the charge; what stops it later leaves labels to go on from; text columns are no fault."""
+"""What would stop a training stops it before the charge; what stops it later leaves labels to go on
+from; text columns are no fault."""
 
 import random
 from pathlib import Path
@@ -25,7 +26,10 @@ from labeldp.inputs._columns import learn_columns
 from labeldp.learn import LearnOptions, NoiseCluster, ProportionClassifier
 from labeldp.tables.formats._parquet import open_table
 
-pytestmark = [pytest.mark.filterwarnings("ignore::labeldp.errors.RareCategoriesWarning"), pytest.mark.usefixtures("same_noise")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::labeldp.errors.RareCategoriesWarning"),
+    pytest.mark.usefixtures("same_noise"),
+]
 N = 2400
 
 
@@ -33,15 +37,28 @@ N = 2400
 def people():
     """Income and gaps, trades as text, towns as categories; who buys depends on the trade most."""
     rng = np.random.default_rng(0)
-    trade = rng.choice(["farm", "services", "trade", None], N, p=[0.3, 0.4, 0.2, 0.1]).astype(object)
+    trade = rng.choice(["farm", "services", "trade", None], N, p=[0.3, 0.4, 0.2, 0.1]).astype(
+        object
+    )
     income = np.where(rng.random(N) < 0.1, np.nan, rng.normal(size=N))
     town = pd.Categorical(rng.choice([f"town {i}" for i in range(1500)], N))
     y = np.where(np.isin(trade, ["farm", "trade"]), "yes", "no")
-    return pd.DataFrame({"income": income, "trade": trade, "town": town, "age": rng.integers(20, 80, N)}), y
+    return (
+        pd.DataFrame(
+            {"income": income, "trade": trade, "town": town, "age": rng.integers(20, 80, N)}
+        ),
+        y,
+    )
 
 
 def classifier(ledger, estimator=None, **settings):
-    defaults = {"epsilon": 3.0, "classes": ["no", "yes"], "dataset": "people", "ledger": ledger, "random_state": 0}
+    defaults = {
+        "epsilon": 3.0,
+        "classes": ["no", "yes"],
+        "dataset": "people",
+        "ledger": ledger,
+        "random_state": 0,
+    }
     return ldp.LabelDPClassifier(estimator, **defaults | settings)
 
 
@@ -61,20 +78,46 @@ def numbers(people):
         (LogisticRegression(), ["age", "income"], "NaN.*SimpleImputer"),
         (LogisticRegression(C=-1), ["age"], "C"),
         (RandomForestClassifier(n_estimators=-1), ["age"], "n_estimators"),
-        (make_pipeline(ColumnTransformer([("a", StandardScaler(), ["absent"])]), GaussianNB()), ["age"], "absent|not a column"),
-        (make_pipeline(OneHotEncoder(), LogisticRegression()), ["town"], "unknown categor.*handle_unknown='ignore'"),
+        (
+            make_pipeline(ColumnTransformer([("a", StandardScaler(), ["absent"])]), GaussianNB()),
+            ["age"],
+            "absent|not a column",
+        ),
+        (
+            make_pipeline(OneHotEncoder(), LogisticRegression()),
+            ["town"],
+            "unknown categor.*handle_unknown='ignore'",
+        ),
         (HistGradientBoostingClassifier(categorical_features=["town"]), ["town", "age"], "town"),
     ],
-    ids=["text", "gaps", "a parameter", "a number", "a missing column", "rare categories", "too many categories"],
+    ids=[
+        "text",
+        "gaps",
+        "a parameter",
+        "a number",
+        "a missing column",
+        "rare categories",
+        "too many categories",
+    ],
 )
 @pytest.mark.parametrize("kind", ["classifier", "clusters"])
-def test_what_cannot_be_fitted_is_refused_before_the_charge(people, ledger, estimator, columns, message, kind):
+def test_what_cannot_be_fitted_is_refused_before_the_charge(
+    people, ledger, estimator, columns, message, kind
+):
     X, y = people[0][columns], people[1]
     if kind == "classifier":
         model = classifier(ledger, estimator)
     else:
-        settings = {"epsilon": 3.0, "classes": ["no", "yes"], "dataset": "people", "ledger": ledger, "n_clusters": 4}
-        model = NoiseCluster(estimator, embedder=lambda X: np.arange(len(X), dtype=float)[:, None], **settings)
+        settings = {
+            "epsilon": 3.0,
+            "classes": ["no", "yes"],
+            "dataset": "people",
+            "ledger": ledger,
+            "n_clusters": 4,
+        }
+        model = NoiseCluster(
+            estimator, embedder=lambda X: np.arange(len(X), dtype=float)[:, None], **settings
+        )
     if kind == "clusters" and "unknown" in message:
         model.fit(X, y)  # it learns from all rows, which know all categories
         return
@@ -84,14 +127,20 @@ def test_what_cannot_be_fitted_is_refused_before_the_charge(people, ledger, esti
     classifier(ledger, GaussianNB()).fit(numbers(people), y)  # the budget is whole
 
 
-def test_a_pipeline_that_fills_gaps_gets_them_and_one_that_does_not_is_refused_for_nothing(people, ledger):
+def test_a_pipeline_that_fills_gaps_gets_them_and_one_that_does_not_is_refused_for_nothing(
+    people, ledger
+):
     X, y = people[0][["age", "income"]].to_numpy(), people[1]
     with pytest.raises(ldp.InvalidInput, match=r"NaN.*Nothing was charged"):
         classifier(ledger, make_pipeline(StandardScaler(), LogisticRegression())).fit(X, y)
     with pytest.raises(ValueError, match="infinity"):
-        classifier(ledger, make_pipeline(SimpleImputer(), LogisticRegression())).fit(np.where(X == 30, np.inf, X), y)
+        classifier(ledger, make_pipeline(SimpleImputer(), LogisticRegression())).fit(
+            np.where(X == 30, np.inf, X), y
+        )
     assert ledger.spent("people", "label") == 0
-    model = classifier(ledger, make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression())).fit(X, y)
+    model = classifier(
+        ledger, make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression())
+    ).fit(X, y)
     assert np.isfinite(model.predict_proba(X)).all() and ledger.spent("people", "label") == 3.0
 
 
@@ -111,14 +160,24 @@ def test_counts_rehearse_too(people, ledger):
         def fit_counts(self, X, groups, counts, *, variance, counted):
             raise ValueError("too many counts")
 
-    settings = {"epsilon": 3.0, "classes": ["no", "yes"], "dataset": "people", "ledger": ledger, "n_clusters": 4}
+    settings = {
+        "epsilon": 3.0,
+        "classes": ["no", "yes"],
+        "dataset": "people",
+        "ledger": ledger,
+        "n_clusters": 4,
+    }
     with pytest.raises(ldp.InvalidInput, match=r"too many counts.*Nothing was charged"):
         ProportionClassifier(Picky(), **settings).fit(numbers(people), people[1])
     assert ledger.spent("people", "label") == 0
-    ProportionClassifier(make_pipeline(StandardScaler(), LogisticRegression()), **settings).fit(numbers(people), people[1])
+    ProportionClassifier(make_pipeline(StandardScaler(), LogisticRegression()), **settings).fit(
+        numbers(people), people[1]
+    )
 
 
-@pytest.mark.parametrize("frame", [lambda X: X, lambda X: X.to_numpy(object)], ids=["data frame", "array of objects"])
+@pytest.mark.parametrize(
+    "frame", [lambda X: X, lambda X: X.to_numpy(object)], ids=["data frame", "array of objects"]
+)
 def test_columns_of_text_and_categories_train_by_default(people, ledger, frame):
     X, y = people
     model = classifier(ledger).fit(frame(X), y)
@@ -149,14 +208,23 @@ def test_dates_are_numbers_as_on_the_command_line(people, ledger, tmp_path, kind
     assert model.score(X, y) > 0.95  # of categories, rarer ones count as one
     X.to_csv(tmp_path / "in.csv", index=False)
     table = open_table(tmp_path / "in.csv")
-    read = learn_columns(table, ["since"]).read(next(iter(table.batches(["since"]))))["since"].to_numpy()
+    read = (
+        learn_columns(table, ["since"])
+        .read(next(iter(table.batches(["since"]))))["since"]
+        .to_numpy()
+    )
     assert np.array_equal(model.estimator_[0].transform(X)[:, 1], read, equal_nan=True)
     if kind != "text":
-        with pytest.raises(ldp.InvalidInput, match="Expected dates or times of ISO 8601 in column 'since', as in the fit"):
+        with pytest.raises(
+            ldp.InvalidInput,
+            match="Expected dates or times of ISO 8601 in column 'since', as in the fit",
+        ):
             model.predict(X.assign(since="yesterday"))
     assert len(model.predict(X.assign(since=np.nan))) == N
     again = classifier(ledger).fit(X, y)  # the features name the rows, so their digest is the same
-    assert ledger.spent("people", "label") == 3.0 and np.array_equal(again.predict(X), model.predict(X))
+    assert ledger.spent("people", "label") == 3.0 and np.array_equal(
+        again.predict(X), model.predict(X)
+    )
 
 
 def test_other_times_beside_text_are_refused_by_name(people, ledger):
@@ -166,9 +234,16 @@ def test_other_times_beside_text_are_refused_by_name(people, ledger):
 
 
 def test_mixed_columns_are_text_and_numbers_stay_numbers(people):
-    X = pd.DataFrame({"mixed": [1, "one", None, 2.5] * 300, "numbers": pd.Series([1, 2, 3, 4] * 300, dtype=object)})
+    X = pd.DataFrame(
+        {
+            "mixed": [1, "one", None, 2.5] * 300,
+            "numbers": pd.Series([1, 2, 3, 4] * 300, dtype=object),
+        }
+    )
     y = np.array([0, 1, 0, 1] * 300)
-    model = ldp.LabelDPClassifier(epsilon=4.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    model = ldp.LabelDPClassifier(
+        epsilon=4.0, classes=[0, 1], noise=ldp.SeededNoise(0), random_state=0
+    ).fit(X, y)
     assert model.score(X, y) > 0.95
     assert model.score(X[["mixed"]].assign(numbers=[4, 3, 2, 1] * 300), y) > 0.4
 
@@ -207,8 +282,12 @@ class LateOfCounts(LogisticRegression):
 def test_a_fit_that_fails_leaves_the_estimator_as_it_was(people, kind, settings, late, noisy):
     X, y = numbers(people), people[1]
     law = ldp.RandomizedResponse(2, 1.0)
-    other = ldp.privatize(y, law, classes=["no", "yes"], noise=ldp.SeededNoise(1)) if noisy else y[::-1]
-    model = kind(**settings, epsilon=3.0, classes=["no", "yes"], noise=ldp.SeededNoise(0), random_state=0)
+    other = (
+        ldp.privatize(y, law, classes=["no", "yes"], noise=ldp.SeededNoise(1)) if noisy else y[::-1]
+    )
+    model = kind(
+        **settings, epsilon=3.0, classes=["no", "yes"], noise=ldp.SeededNoise(0), random_state=0
+    )
     wider = X.assign(constant=1.0)
     for fitted in (False, True):
         if fitted:
@@ -216,7 +295,9 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(people, kind, settings,
         usual, before = model.estimator, vars(model) | {"estimator": late}
         with pytest.raises(RuntimeError, match="on fire"):
             model.set_params(estimator=late).fit(wider, other)
-        assert {name: id(value) for name, value in vars(model).items()} == {name: id(value) for name, value in before.items()}
+        assert {name: id(value) for name, value in vars(model).items()} == {
+            name: id(value) for name, value in before.items()
+        }
         with pytest.raises(ValueError, match="infinity"):
             model.fit(np.full((N, 3), np.inf), other)
         model.set_params(estimator=usual)
@@ -242,13 +323,17 @@ def test_after_a_late_failure_another_estimator_goes_on(people, ledger):
     X, y = numbers(people), people[1]
     with pytest.raises(RuntimeError, match="on fire") as told:
         classifier(ledger, Late()).fit(X, y)
-    assert "the same labels in the same order; X and the estimator may be others" in told.value.__notes__[0]
+    assert (
+        "the same labels in the same order; X and the estimator may be others"
+        in told.value.__notes__[0]
+    )
     classifier(ledger, GaussianNB()).fit(X, y)
     assert ledger.spent("people", "label") == 3.0
 
 
 def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
-    """The run has a keyed digest of the labels in their order, so that they name the rows as well as X does."""
+    """The run has a keyed digest of the labels in their order, so that they name the rows as well
+    as X does."""
     X, y = people
     with pytest.raises(RuntimeError, match="on fire"):
         classifier(ledger, Late()).fit(X, y)
@@ -258,8 +343,16 @@ def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
     model = classifier(ledger).fit(mended, y)
     assert not model.privacy_.repeated and model.privacy_.evidence == "proven"
     drawn = next(block for block in model.noisy_labels_.blocks if block.stage == "stage-1")
-    assert np.array_equal(drawn.outputs, first.blocks[0].outputs) and np.array_equal(drawn.rows, first.ids)
-    with pytest.warns(RepeatWarning, match=r"draw them anew with privatize\(\.\.\., redraw=True\), which is charged, and fit the noisy"):
+    assert np.array_equal(drawn.outputs, first.blocks[0].outputs) and np.array_equal(
+        drawn.rows, first.ids
+    )
+    with pytest.warns(
+        RepeatWarning,
+        match=(
+            r"draw them anew with privatize\(\.\.\., redraw=True\), which is charged, and fit the"
+            r" noisy"
+        ),
+    ):
         assert classifier(ledger).fit(mended, y).privacy_.repeated
     assert classifier(ledger).fit(X, y).privacy_.repeated
     assert ledger.spent("people", "label") == 3.0 and len(ledger.runs("people", "label")) == 1
@@ -267,11 +360,23 @@ def test_after_a_late_failure_other_features_go_on_without_ids(people, ledger):
         classifier(ledger).fit(X.assign(town="nobody has said this one"), y)  # the run is over
 
 
-@pytest.mark.parametrize("other", ["another order", "corrected labels", "fewer rows", "another prior", "other people", "another cap"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "another order",
+        "corrected labels",
+        "fewer rows",
+        "another prior",
+        "other people",
+        "another cap",
+    ],
+)
 def test_what_is_not_the_failed_fit_is_charged(people, ledger, other):
     X, y, unit = numbers(people), people[1], np.arange(N) // 2
     with pytest.raises(RuntimeError, match="on fire"):
-        classifier(ledger, Late(), law="rr-with-prior", n_stages=1, prior=np.tile([0.7, 0.3], (N, 1))).fit(X, y, unit=unit)
+        classifier(
+            ledger, Late(), law="rr-with-prior", n_stages=1, prior=np.tile([0.7, 0.3], (N, 1))
+        ).fit(X, y, unit=unit)
     settings = {"law": "rr-with-prior", "n_stages": 1, "prior": np.tile([0.7, 0.3], (N, 1))}
     X = X + 1.0
     if other == "another order":
@@ -311,7 +416,9 @@ def test_a_rehearsal_is_small_has_all_classes_and_weights_and_leaves_no_trace(pe
     Counting.seen = []
     np.random.seed(3)
     random.seed(3)
-    classifier(ledger, Counting(), options=LearnOptions(em_rounds=1)).fit(numbers(people), people[1])
+    classifier(ledger, Counting(), options=LearnOptions(em_rounds=1)).fit(
+        numbers(people), people[1]
+    )
     tried = [each for each in Counting.seen if each[0] <= 240]
     assert tried and {each[1] for each in tried} == {2} and any(each[2] for each in tried)
     real = len(Counting.seen) - len(tried)
@@ -323,13 +430,19 @@ def test_a_rehearsal_is_small_has_all_classes_and_weights_and_leaves_no_trace(pe
 def test_a_rehearsal_tells_nothing_of_the_labels(people, monkeypatch):
     """Its rows and classes are the same whatever the labels are."""
     given = []
-    monkeypatch.setattr(Counting, "fit", lambda self, X, y, sample_weight=None: given.append((np.array(X), np.array(y))) or 1 / 0)
+    monkeypatch.setattr(
+        Counting,
+        "fit",
+        lambda self, X, y, sample_weight=None: given.append((np.array(X), np.array(y))) or 1 / 0,
+    )
     for labels in (people[1], people[1][::-1]):
         with pytest.raises(ldp.InvalidInput, match="ZeroDivisionError"):
             classifier(None, Counting(), dataset=None).fit(numbers(people), labels)
     half = len(given) // 2
     assert half and all(
-        np.array_equal(a, b) for one, two in zip(given[:half], given[half:], strict=True) for a, b in zip(one, two, strict=True)
+        np.array_equal(a, b)
+        for one, two in zip(given[:half], given[half:], strict=True)
+        for a, b in zip(one, two, strict=True)
     )
 
 
@@ -344,7 +457,12 @@ class Copying(LogisticRegression):
 def test_an_estimator_that_cannot_be_cloned_is_refused_before_the_charge(tmp_path: Path) -> None:
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     X = np.random.default_rng(0).normal(size=(200, 3))
-    model = ldp.LabelDPClassifier(Copying([1]), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger)
-    with pytest.raises(ldp.InvalidInput, match=r"Copying, which changes its parameter columns\. Give what it keeps.* a tuple"):
+    model = ldp.LabelDPClassifier(
+        Copying([1]), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger
+    )
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=r"Copying, which changes its parameter columns\. Give what it keeps.* a tuple",
+    ):
         model.fit(X, (X[:, 0] > 0).astype(int))
     assert ledger.runs() == []

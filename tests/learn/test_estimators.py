@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimators of private labels have equal names, defaults and attributes where these mean the same, and their docstrings say them."""
+"""Estimators of private labels have equal names, defaults and attributes where these mean the same,
+and their docstrings say them."""
 
 import importlib
 import inspect
@@ -13,12 +14,24 @@ from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
-from labeldp.learn import ClusterPrior, LearnOptions, NoiseCluster, PATEClassifier, ProportionClassifier, SoftmaxRegression
+from labeldp.learn import (
+    ClusterPrior,
+    LearnOptions,
+    NoiseCluster,
+    PATEClassifier,
+    ProportionClassifier,
+    SoftmaxRegression,
+)
 from labeldp.protocol._estimator import LabelDPEstimator, StagedEstimator
 
 TORCH = pytest.param("labeldp.deep.TorchClassifier", marks=pytest.mark.deep)
 STAGED = ["labeldp.learn.LabelDPClassifier", TORCH]
-ALL = [*STAGED, "labeldp.learn.NoiseCluster", "labeldp.learn.PATEClassifier", "labeldp.learn.ProportionClassifier"]
+ALL = [
+    *STAGED,
+    "labeldp.learn.NoiseCluster",
+    "labeldp.learn.PATEClassifier",
+    "labeldp.learn.ProportionClassifier",
+]
 
 SHARED = {
     "epsilon": 1.0,
@@ -41,12 +54,15 @@ OF_STAGES = {
     "validation_fraction": 0.1,
 }
 OTHER = {  # defaults that mean something else in this estimator, and why
-    ("NoiseCluster", "epsilon"): 0.1,  # one answer for a whole cluster is worth its price at budgets where a row's own label says nothing
+    # one answer for a whole cluster is worth its price at budgets where a row's own label says
+    # nothing
+    ("NoiseCluster", "epsilon"): 0.1,
     ("ProportionClassifier", "epsilon"): 0.1,
     ("NoiseCluster", "random_state"): 0,  # of the clusters, which a repeat must find again
     ("PATEClassifier", "random_state"): 0,  # of the shards and queries
     ("ProportionClassifier", "random_state"): 0,
-    ("TorchClassifier", "validation_fraction"): 0.0,  # a net does not learn from held-out rows after they have measured it
+    # a net does not learn from held-out rows after they have measured it
+    ("TorchClassifier", "validation_fraction"): 0.0,
 }
 
 
@@ -62,7 +78,9 @@ def kind_of(name: str) -> Any:
 def test_names_and_defaults_are_equal(name: str) -> None:
     kind = kind_of(name)
     expected = SHARED | (OF_STAGES if issubclass(kind, StagedEstimator) else {})
-    expected |= {parameter: value for (owner, parameter), value in OTHER.items() if owner == kind.__name__}
+    expected |= {
+        parameter: value for (owner, parameter), value in OTHER.items() if owner == kind.__name__
+    }
     found = inspect.signature(kind).parameters
     assert {parameter: found[parameter].default for parameter in expected} == expected
     assert all(found[parameter].kind is inspect.Parameter.KEYWORD_ONLY for parameter in expected)
@@ -79,22 +97,36 @@ def test_calls_are_equal(name: str) -> None:
         "predict_proba": ["X"],
     }
     for method, names in called.items():
-        own = ("self", "id_of", "others", *(["sample_weight"] if method == "fit" else []))  # which not all can use
-        found = [parameter for parameter in inspect.signature(getattr(kind, method)).parameters if parameter not in own]
+        # which not all can use
+        own = ("self", "id_of", "others", *(["sample_weight"] if method == "fit" else []))
+        found = [
+            parameter
+            for parameter in inspect.signature(getattr(kind, method)).parameters
+            if parameter not in own
+        ]
         assert found == names, method
 
 
 RECIPE = pytest.param("labeldp.deep.Recipe", marks=pytest.mark.deep)
-VALUES = ["labeldp.learn.ClusterPrior", "labeldp.learn.SoftmaxRegression", "labeldp.learn.LearnOptions", RECIPE]
+VALUES = [
+    "labeldp.learn.ClusterPrior",
+    "labeldp.learn.SoftmaxRegression",
+    "labeldp.learn.LearnOptions",
+    RECIPE,
+]
 
 
 @pytest.mark.parametrize("name", [*ALL, "labeldp.learn.LabelDPRegressor", *VALUES])
 def test_docstrings_state_type_and_default_of_each_parameter(name: str) -> None:
     kind = kind_of(name)
-    section = re.search(r"(Parameters|Attributes)\n-+\n(.*?)(\n\n[A-Z]|$)", inspect.getdoc(kind) or "", re.DOTALL)
+    section = re.search(
+        r"(Parameters|Attributes)\n-+\n(.*?)(\n\n[A-Z]|$)", inspect.getdoc(kind) or "", re.DOTALL
+    )
     assert section is not None
     told = {
-        each.strip(): what for names, what in re.findall(r"^(\w[\w, ]*) : (.*)$", section[2], re.MULTILINE) for each in names.split(",")
+        each.strip(): what
+        for names, what in re.findall(r"^(\w[\w, ]*) : (.*)$", section[2], re.MULTILINE)
+        for each in names.split(",")
     }
     parameters = inspect.signature(kind).parameters
     assert [parameter for parameter in parameters if parameter not in told] == []
@@ -102,15 +134,21 @@ def test_docstrings_state_type_and_default_of_each_parameter(name: str) -> None:
         stated = re.search(r"default=(.*)$", told[parameter])
         if value.default is inspect.Parameter.empty:
             assert stated is None, parameter
-        elif callable(value.default) or "factory" in repr(value.default):  # a function, or what one makes
+        # a function, or what one makes
+        elif callable(value.default) or "factory" in repr(value.default):
             assert re.search(r"`\w+(\(.*\))?` if not given$", told[parameter]), parameter
         else:
             assert stated is not None, f"{parameter}: no default"
-            assert stated[1].replace('"', "'").replace(",", "").replace("_", "") == repr(value.default).replace("_", ""), parameter
+            assert stated[1].replace('"', "'").replace(",", "").replace("_", "") == repr(
+                value.default
+            ).replace("_", ""), parameter
 
 
 FITTED = {
-    ldp.LabelDPClassifier: {"estimator": LogisticRegression(), "prior": ClusterPrior(n_clusters=4, epsilon=0.4)},
+    ldp.LabelDPClassifier: {
+        "estimator": LogisticRegression(),
+        "prior": ClusterPrior(n_clusters=4, epsilon=0.4),
+    },
     NoiseCluster: {"n_clusters": 4},
     PATEClassifier: {"n_teachers": 20, "n_queries": 10, "threshold": 0},
     ProportionClassifier: {"n_clusters": 4},
@@ -119,12 +157,20 @@ FITTED = {
 
 @pytest.mark.filterwarnings("ignore::labeldp.errors.NoisyVotesWarning")
 @pytest.mark.parametrize("kind", FITTED)
-def test_receipts_are_those_of_the_ledger_and_add_up_to_what_was_spent(kind: Any, tmp_path: Any) -> None:
+def test_receipts_are_those_of_the_ledger_and_add_up_to_what_was_spent(
+    kind: Any, tmp_path: Any
+) -> None:
     X, y = make_blobs(300, centers=3, random_state=0)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = kind(**FITTED[kind], epsilon=1.5, classes=range(3), dataset="d", ledger=ledger).fit(X, y, ids=np.arange(300))
+    model = kind(**FITTED[kind], epsilon=1.5, classes=range(3), dataset="d", ledger=ledger).fit(
+        X, y, ids=np.arange(300)
+    )
     assert [receipt.run_id for receipt in model.receipts_] == [run.run_id for run in ledger.runs()]
-    assert sum(receipt.epsilon for receipt in model.receipts_) == pytest.approx(model.privacy_.epsilon) == ledger.spent("d", "label")
+    assert (
+        sum(receipt.epsilon for receipt in model.receipts_)
+        == pytest.approx(model.privacy_.epsilon)
+        == ledger.spent("d", "label")
+    )
     if kind is ldp.LabelDPClassifier:
         assert model.prior_.answer.receipt == model.receipts_[0]
 
@@ -152,14 +198,18 @@ def test_a_wrong_parameter_is_corrected_and_no_value_is_shown(kind: Any) -> None
     ],
     ids=str,
 )
-def test_a_prior_of_clusters_refuses_wrong_settings_at_once_and_those_set_later_before_the_charge(wrong: Any, tmp_path: Any) -> None:
+def test_a_prior_of_clusters_refuses_wrong_settings_at_once_and_those_set_later_before_the_charge(
+    wrong: Any, tmp_path: Any
+) -> None:
     with pytest.raises(ldp.InvalidInput, match=next(iter(wrong))):
         ClusterPrior(**wrong)
     prior = clone(ClusterPrior(n_clusters=4, epsilon=0.5)).set_params(**wrong)
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     X, y = make_blobs(300, centers=3, random_state=0)
     with pytest.raises(ldp.InvalidInput):
-        ldp.LabelDPClassifier(LogisticRegression(), prior=prior, classes=range(3), dataset="d", ledger=ledger).fit(X, y)
+        ldp.LabelDPClassifier(
+            LogisticRegression(), prior=prior, classes=range(3), dataset="d", ledger=ledger
+        ).fit(X, y)
     assert ledger.runs() == []
 
 
@@ -169,5 +219,8 @@ def test_options_refuse_what_is_no_truth_value() -> None:
 
 
 def test_options_and_the_softmax_regression_are_values_beside_them() -> None:
-    assert not {"prior_temperature", "top_k_filter"} & set(inspect.signature(LearnOptions).parameters)
-    assert not issubclass(SoftmaxRegression, LabelDPEstimator)  # it learns from evidence and privatizes nothing
+    assert not {"prior_temperature", "top_k_filter"} & set(
+        inspect.signature(LearnOptions).parameters
+    )
+    # it learns from evidence and privatizes nothing
+    assert not issubclass(SoftmaxRegression, LabelDPEstimator)

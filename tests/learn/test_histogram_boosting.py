@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-learn's histogram boosting on the exact likelihood: its steps, its end, and numbers rounded to bins."""
+"""scikit-learn's histogram boosting on the exact likelihood: its steps, its end, and numbers
+rounded to bins."""
 
 import numpy as np
 import pytest
@@ -16,7 +17,13 @@ from labeldp.learn._boosting import LikelihoodBoosting, rounded_to_bins
 
 def table(n_classes, n=4000, seed=3):
     X, y = make_classification(
-        2 * n, n_features=10, n_informative=6, n_classes=n_classes, n_clusters_per_class=1, class_sep=1.5, random_state=seed
+        2 * n,
+        n_features=10,
+        n_informative=6,
+        n_classes=n_classes,
+        n_clusters_per_class=1,
+        class_sep=1.5,
+        random_state=seed,
     )
     return X[:n], y[:n], X[n:], y[n:]
 
@@ -26,19 +33,32 @@ def log_loss(model, X, y):
 
 
 def fitted(X, noisy, **settings):
-    return LikelihoodBoosting(HistGradientBoostingClassifier(random_state=0, **settings)).fit_likelihood(X, noisy.log_likelihood())
+    return LikelihoodBoosting(
+        HistGradientBoostingClassifier(random_state=0, **settings)
+    ).fit_likelihood(X, noisy.log_likelihood())
 
 
 @pytest.mark.parametrize(("k", "epsilon"), [(2, 0.5), (4, 1.0)])
 def test_a_stump_takes_the_steps_of_newton_on_the_likelihood(k, epsilon):
     X = np.repeat([[0.0], [1.0]], 500, axis=0)
-    noisy = ldp.privatize((np.arange(1000) * k) // 1000, ldp.RandomizedResponse(k, epsilon), noise=ldp.SeededNoise(0))
-    settings = {"max_iter": 1, "max_leaf_nodes": 2, "l2_regularization": 0.5, "learning_rate": 0.3, "max_features": 0.9}
+    noisy = ldp.privatize(
+        (np.arange(1000) * k) // 1000, ldp.RandomizedResponse(k, epsilon), noise=ldp.SeededNoise(0)
+    )
+    settings = {
+        "max_iter": 1,
+        "max_leaf_nodes": 2,
+        "l2_regularization": 0.5,
+        "learning_rate": 0.3,
+        "max_features": 0.9,
+    }
     model = fitted(X, noisy, **settings)
-    gradient, curvature = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))(None, model._scores(1000))
+    gradient, curvature = _boosting._Loss(_boosting._likelihoods(noisy.log_likelihood()))(
+        None, model._scores(1000)
+    )
     gradient, curvature = (part.reshape(1000, -1).astype(float) for part in (gradient, curvature))
     mean = -gradient.sum(axis=0) / curvature.sum(axis=0)
-    whole = -0.3 * gradient.sum(axis=0) / (curvature.sum(axis=0) + 0.5)  # what all rows get; leaves get what is beyond the mean
+    # what all rows get; leaves get what is beyond the mean
+    whole = -0.3 * gradient.sum(axis=0) / (curvature.sum(axis=0) + 0.5)
     for rows in (slice(0, 500), slice(500, 1000)):
         left = (gradient + curvature * mean)[rows].sum(axis=0) / (curvature[rows].sum(axis=0) + 0.5)
         found = model.estimator_.predict(X[rows][:1])
@@ -49,12 +69,27 @@ def test_pieces_add_up_to_the_rounds_asked_for():
     X, y, *_ = table(3, n=600)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0))
     model = fitted(X, noisy, max_iter=25)
-    assert [piece[0].n_iter_ for piece in model.estimator_.pieces] == [1, 1, 1, 1, 2, 3, 4, 6, 6] and model.n_iter_ == 25
-    assert all(len(piece) == 3 and type(each) is HistGradientBoostingRegressor for piece in model.estimator_.pieces for each in piece)
+    assert [piece[0].n_iter_ for piece in model.estimator_.pieces] == [
+        1,
+        1,
+        1,
+        1,
+        2,
+        3,
+        4,
+        6,
+        6,
+    ] and model.n_iter_ == 25
+    assert all(
+        len(piece) == 3 and type(each) is HistGradientBoostingRegressor
+        for piece in model.estimator_.pieces
+        for each in piece
+    )
 
 
 def test_where_labels_say_little_scores_stay_bounded():
-    # each regressor starts from the mean of Newton's steps; without ridge that mean once ran away on few rows of ten classes
+    # each regressor starts from the mean of Newton's steps; without ridge that mean once ran away
+    # on few rows of ten classes
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(1300, 20)), rng.integers(10, size=1300)
     for seed in range(2):
@@ -65,9 +100,13 @@ def test_where_labels_say_little_scores_stay_bounded():
 def test_held_out_rows_end_a_training_that_goes_wrong():
     X, y, X_test, y_test = table(4)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(4, 1.5), noise=ldp.SeededNoise(1))
-    free = HistGradientBoostingClassifier(l2_regularization=1e-9, max_leaf_nodes=30, max_iter=200, random_state=0)
+    free = HistGradientBoostingClassifier(
+        l2_regularization=1e-9, max_leaf_nodes=30, max_iter=200, random_state=0
+    )
     stopped = ldp.LabelDPClassifier(free, random_state=0).fit(X, noisy)
-    whole = ldp.LabelDPClassifier(clone(free).set_params(early_stopping=False), random_state=0).fit(X, noisy)
+    whole = ldp.LabelDPClassifier(clone(free).set_params(early_stopping=False), random_state=0).fit(
+        X, noisy
+    )
     assert stopped.estimator_.n_iter_ < 150 and whole.estimator_.n_iter_ == 200
     assert log_loss(stopped, X_test, y_test) < log_loss(whole, X_test, y_test) - 0.3
 
@@ -77,7 +116,10 @@ def test_steps_of_a_pipeline_come_before_boosting():
     noisy = ldp.privatize(y, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0))
     inside = make_pipeline(StandardScaler(), HistGradientBoostingClassifier(random_state=0))
     model = ldp.LabelDPClassifier(inside, random_state=0).fit(X, noisy)
-    assert isinstance(model.estimator_.steps[-1][1], LikelihoodBoosting) and model.score(X_test, y_test) > 0.85
+    assert (
+        isinstance(model.estimator_.steps[-1][1], LikelihoodBoosting)
+        and model.score(X_test, y_test) > 0.85
+    )
 
 
 def test_directions_are_for_two_classes():
@@ -87,7 +129,9 @@ def test_directions_are_for_two_classes():
     line = np.tile(np.median(X, axis=0), (50, 1))
     line[:, 0] = np.linspace(-4, 4, 50)
     assert (np.diff(model.predict_proba(line)[:, 1]) >= 0).all()
-    more = ldp.privatize(np.arange(4000) % 3, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0))
+    more = ldp.privatize(
+        np.arange(4000) % 3, ldp.RandomizedResponse(3, 2.0), noise=ldp.SeededNoise(0)
+    )
     with pytest.raises(ldp.InvalidInput, match="monotonic_cst=None with more than two classes"):
         fitted(X, more, monotonic_cst=[1] + [0] * 9)
 
@@ -97,36 +141,54 @@ def test_the_default_is_the_likelihood_from_2000_rows_on():
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=ldp.SeededNoise(0))
     many = ldp.LabelDPClassifier(random_state=0).fit(X, noisy)
     few = ldp.LabelDPClassifier(random_state=0).fit(X[:1000], noisy[:1000])
-    assert isinstance(many.estimator_, LikelihoodBoosting) and isinstance(few.estimator_, HistGradientBoostingClassifier)
+    assert isinstance(many.estimator_, LikelihoodBoosting) and isinstance(
+        few.estimator_, HistGradientBoostingClassifier
+    )
 
 
-# Numbers rounded to bins --------------------------------------------------------------------------------------------------------------
+# Numbers rounded to bins
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_model_of_rounded_numbers_predicts_unrounded_ones_alike():
     rng = np.random.default_rng(0)
-    X = np.column_stack([rng.normal(size=3000), rng.exponential(size=3000), rng.integers(5, size=3000)])
+    X = np.column_stack(
+        [rng.normal(size=3000), rng.exponential(size=3000), rng.integers(5, size=3000)]
+    )
     X[::9, 1] = np.nan
     rounded = rounded_to_bins(X, 32)
     assert [len(np.unique(column[~np.isnan(column)])) for column in rounded.T] == [32, 32, 5]
     np.testing.assert_array_equal(np.isnan(rounded), np.isnan(X))
     y = X[:, 0] + np.nan_to_num(X[:, 1]) ** 2 + rng.normal(size=3000)
-    model = HistGradientBoostingRegressor(max_bins=32).fit(rounded, y, sample_weight=rng.random(3000))
+    model = HistGradientBoostingRegressor(max_bins=32).fit(
+        rounded, y, sample_weight=rng.random(3000)
+    )
     np.testing.assert_array_equal(model.predict(X), model.predict(rounded))
 
 
 def test_rounding_keeps_frames_and_their_other_columns():
     pd = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.normal(size=900), "kind": pd.Categorical(rng.choice(["x", "y"], 900)), "b": rng.normal(size=900)})
+    frame = pd.DataFrame(
+        {
+            "a": rng.normal(size=900),
+            "kind": pd.Categorical(rng.choice(["x", "y"], 900)),
+            "b": rng.normal(size=900),
+        }
+    )
     frame["c"] = pd.array(rng.integers(1000, size=900), dtype="Int64")
     frame.loc[3, "c"] = pd.NA
     frame.columns = ["a", "kind", "a", "c"]  # names may repeat
     before = frame.copy()
     rounded = rounded_to_bins(frame, 16)
     pd.testing.assert_frame_equal(frame, before)
-    assert list(rounded.columns) == list(frame.columns) and rounded.dtypes.iloc[1] == frame.dtypes.iloc[1]
-    assert [rounded.iloc[:, place].nunique() for place in range(4)] == [16, 2, 16, 16] and np.isnan(rounded.iloc[3, 3])
+    assert (
+        list(rounded.columns) == list(frame.columns)
+        and rounded.dtypes.iloc[1] == frame.dtypes.iloc[1]
+    )
+    assert [rounded.iloc[:, place].nunique() for place in range(4)] == [16, 2, 16, 16] and np.isnan(
+        rounded.iloc[3, 3]
+    )
 
 
 def test_other_tables_are_left_alone():
@@ -136,39 +198,60 @@ def test_other_tables_are_left_alone():
     np.testing.assert_array_equal(rounded_to_bins(empty, 3), empty)
 
 
-def test_the_ridge_grows_where_all_rows_hold_little_information_and_stays_where_the_user_has_set_it():
+def test_the_ridge_grows_where_rows_hold_little_information_and_stays_where_it_was_set():
     made = LikelihoodBoosting(HistGradientBoostingClassifier())
-    ridges = [made._settings("sklearn.ensemble", 20, 0.0, False, held)["l2_regularization"] for held in (1e6, 240.0, 120.0, 30.0, 1e-3)]
+    ridges = [
+        made._settings("sklearn.ensemble", 20, 0.0, False, held)["l2_regularization"]
+        for held in (1e6, 240.0, 120.0, 30.0, 1e-3)
+    ]
     assert ridges == [5.0, 5.0, 10.0, 40.0, 40.0]
-    assert made._settings("sklearn.ensemble", 20, 1.0, False, 1e-3)["l2_regularization"] == 0.0  # without noise the library's own
+    # without noise the library's own
+    assert made._settings("sklearn.ensemble", 20, 1.0, False, 1e-3)["l2_regularization"] == 0.0
     chosen = LikelihoodBoosting(HistGradientBoostingClassifier(l2_regularization=0.7))
     assert "l2_regularization" not in chosen._settings("sklearn.ensemble", 20, 0.0, False, 1.0)
 
 
 @pytest.mark.parametrize("library", ["histogram", "lightgbm", "xgboost"])
 def test_halves_of_rows_say_how_far_trees_of_little_information_are_trusted(library):
-    """Strong features: the scores, which a large ridge has held back, are enlarged. Features that tell nothing: they are not."""
+    """Strong features: the scores, which a large ridge has held back, are enlarged. Features that
+    tell nothing: they are not."""
     if library == "histogram":
         trees = HistGradientBoostingClassifier(random_state=0)
     else:
         module = pytest.importorskip(library)
-        trees = module.LGBMClassifier(verbose=-1, n_jobs=1) if library == "lightgbm" else module.XGBClassifier(n_jobs=1)
+        trees = (
+            module.LGBMClassifier(verbose=-1, n_jobs=1)
+            if library == "lightgbm"
+            else module.XGBClassifier(n_jobs=1)
+        )
     rng = np.random.default_rng(5)
     X, y = rng.normal(size=(6000, 4)), (rng.random(6000) < 0.08).astype(int)
     strong = X + 4 * y[:, None]
-    table = ldp.privatize(y, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(5)).log_likelihood(dtype="float64")
-    factors = [LikelihoodBoosting(trees).fit_likelihood(features, table).factor_ for features in (strong, X)]
+    table = ldp.privatize(
+        y, ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(5)
+    ).log_likelihood(dtype="float64")
+    factors = [
+        LikelihoodBoosting(trees).fit_likelihood(features, table).factor_
+        for features in (strong, X)
+    ]
     assert factors[0] > 1.1 and factors[1] < 1.02
     without_noise = np.where(np.arange(2) == y[:, None], 0.0, -np.inf)
-    assert LikelihoodBoosting(trees).fit_likelihood(strong, without_noise).factor_ == 1.0  # halves would cost time and tell nothing new
+    # halves would cost time and tell nothing new
+    assert LikelihoodBoosting(trees).fit_likelihood(strong, without_noise).factor_ == 1.0
 
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_mean_probabilities_stay_within_a_standard_error_of_the_frequencies(k):
-    """However far trees have followed the noise: here without a ridge, on 30 columns that tell nothing."""
+    """However far trees have followed the noise: here without a ridge, on 30 columns that tell
+    nothing."""
     rng = np.random.default_rng(7)
-    X, y = rng.normal(size=(3000, 30)), rng.choice(k, p=[0.97, *[0.03 / (k - 1)] * (k - 1)], size=3000)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(k, 1.0), classes=range(k), noise=ldp.SeededNoise(7))
+    X, y = (
+        rng.normal(size=(3000, 30)),
+        rng.choice(k, p=[0.97, *[0.03 / (k - 1)] * (k - 1)], size=3000),
+    )
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(k, 1.0), classes=range(k), noise=ldp.SeededNoise(7)
+    )
     table = noisy.log_likelihood(dtype="float64")
     wild = HistGradientBoostingClassifier(l2_regularization=1e-3, max_leaf_nodes=63, random_state=0)
     model = LikelihoodBoosting(wild).fit_likelihood(X, table)

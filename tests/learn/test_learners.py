@@ -27,7 +27,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarni
 
 def blobs(n=600, k=3, seed=0, spread=1.0):
     angle = 2 * np.pi * np.arange(k) / k
-    return make_blobs(n, centers=4 * np.column_stack([np.cos(angle), np.sin(angle)]), random_state=seed, cluster_std=spread)
+    return make_blobs(
+        n,
+        centers=4 * np.column_stack([np.cos(angle), np.sin(angle)]),
+        random_state=seed,
+        cluster_std=spread,
+    )
 
 
 def noisy_of(y, law, seed=0):
@@ -46,7 +51,8 @@ def test_softmax_sparse_weights_and_impossible_classes():
     X, y = blobs()
     table = np.where(np.eye(3)[y] > 0, 0.0, -np.inf)
     dense = SoftmaxRegression().fit_likelihood(X, table, sample_weight=np.full(len(y), 2.0))
-    sparse = SoftmaxRegression(C=2.0).fit_likelihood(csr_matrix(X), table)  # weights of 2 weigh like a penalty half as strong
+    # weights of 2 weigh like a penalty half as strong
+    sparse = SoftmaxRegression(C=2.0).fit_likelihood(csr_matrix(X), table)
     assert np.allclose(dense.coef_, sparse.coef_, atol=1e-3)
     with pytest.raises(ldp.InvalidInput, match="without NaN"):
         SoftmaxRegression().fit_likelihood(X, np.full((len(y), 3), np.nan))
@@ -70,7 +76,9 @@ def test_softmax_chooses_a_stronger_penalty_for_noisier_rows():
     y = (X[:, :3].sum(axis=1) > 0).astype(int)
     strengths = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
     clean = SoftmaxRegression(C=strengths, random_state=0).fit(X, y)
-    noisy = SoftmaxRegression(C=strengths, random_state=0).fit_likelihood(X, noisy_of(y, ldp.RandomizedResponse(2, 0.5)).log_likelihood())
+    noisy = SoftmaxRegression(C=strengths, random_state=0).fit_likelihood(
+        X, noisy_of(y, ldp.RandomizedResponse(2, 0.5)).log_likelihood()
+    )
     assert noisy.C_ < clean.C_
 
 
@@ -79,18 +87,32 @@ def test_softmax_looks_between_values_of_C_that_lie_far_apart():
     X = rng.normal(size=(400, 30))
     y = (X[:, :3].sum(axis=1) > 0).astype(int)
     table = noisy_of(y, ldp.RandomizedResponse(2, 1.0)).log_likelihood()
-    few, many = (SoftmaxRegression(C=C, random_state=0).fit_likelihood(X, table).C_ for C in ((1e-2, 1.0), np.geomspace(1e-2, 1.0, 5)))
+    few, many = (
+        SoftmaxRegression(C=C, random_state=0).fit_likelihood(X, table).C_
+        for C in ((1e-2, 1.0), np.geomspace(1e-2, 1.0, 5))
+    )
     assert few == pytest.approx(many)
-    assert pytest.approx(0.3, rel=0.2) == SoftmaxRegression(C=(0.3, 0.3), random_state=0).fit_likelihood(X, table).C_
+    assert (
+        pytest.approx(0.3, rel=0.2)
+        == SoftmaxRegression(C=(0.3, 0.3), random_state=0).fit_likelihood(X, table).C_
+    )
 
 
 def test_a_scale_multiplies_coefficients_and_changes_no_prediction():
     rng = np.random.default_rng(0)
     X = rng.normal(1.0, 1.0, size=(300, 4))
-    table = noisy_of(np.digitize(X[:, 0], [0.5, 1.5]), ldp.RandomizedResponse(3, 3.0)).log_likelihood()
+    table = noisy_of(
+        np.digitize(X[:, 0], [0.5, 1.5]), ldp.RandomizedResponse(3, 3.0)
+    ).log_likelihood()
     for more in ({}, {"fit_intercept": False}):
-        plain, scaled = (SoftmaxRegression(C=0.01, scale=scale, **more).fit_likelihood(X, table) for scale in (1.0, 3.0))
-        assert scaled.coef_ == pytest.approx(3 * plain.coef_) and (plain.scale_, scaled.scale_) == (1, 3)
+        plain, scaled = (
+            SoftmaxRegression(C=0.01, scale=scale, **more).fit_likelihood(X, table)
+            for scale in (1.0, 3.0)
+        )
+        assert scaled.coef_ == pytest.approx(3 * plain.coef_) and (plain.scale_, scaled.scale_) == (
+            1,
+            3,
+        )
         assert np.array_equal(scaled.predict(X), plain.predict(X))
         assert scaled.intercept_.any() == (not more)
 
@@ -98,7 +120,10 @@ def test_a_scale_multiplies_coefficients_and_changes_no_prediction():
 def test_a_scale_keeps_the_class_frequencies():
     X = np.random.default_rng(0).normal(size=(3000, 2))
     y = (X[:, 0] > 1.3).astype(int)
-    found = [SoftmaxRegression(C=0.01, scale=scale).fit(X, y).predict_proba(X)[:, 1].mean() for scale in (0.3, 1.0)]
+    found = [
+        SoftmaxRegression(C=0.01, scale=scale).fit(X, y).predict_proba(X)[:, 1].mean()
+        for scale in (0.3, 1.0)
+    ]
     assert found == pytest.approx([y.mean()] * 2, abs=0.02)
 
 
@@ -121,18 +146,26 @@ def test_settings_of_a_softmax_regression_are_checked_before_the_charge(wrong, t
     X, ledger = np.random.default_rng(0).normal(size=(300, 2)), ldp.Ledger(tmp_path / "ledger.db")
     y = (X[:, 0] > 0).astype(int)
     with pytest.raises(ldp.InvalidInput, match=next(iter(wrong))):
-        ldp.LabelDPClassifier(SoftmaxRegression(**wrong), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger).fit(X, y)
+        ldp.LabelDPClassifier(
+            SoftmaxRegression(**wrong), epsilon=1.0, classes=[0, 1], dataset="d", ledger=ledger
+        ).fit(X, y)
     assert not ledger.runs()
 
 
 def test_a_likelihood_counts_up_to_a_factor_of_each_row_and_must_leave_a_class():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(500, 3))
-    table = noisy_of((X[:, 0] > 1).astype(int), ldp.RandomizedResponse(2, 2.0)).log_likelihood().astype(np.float64)
+    table = (
+        noisy_of((X[:, 0] > 1).astype(int), ldp.RandomizedResponse(2, 2.0))
+        .log_likelihood()
+        .astype(np.float64)
+    )
     model = SoftmaxRegression(C=0.1, intercept_C=0.1)
     plain = model.fit_likelihood(X, table).predict_proba(X)
     for factor in (-800.0, 800.0, rng.normal(size=(500, 1)) * 300):
-        assert model.fit_likelihood(X, table + factor).predict_proba(X) == pytest.approx(plain, abs=1e-3)
+        assert model.fit_likelihood(X, table + factor).predict_proba(X) == pytest.approx(
+            plain, abs=1e-3
+        )
     for value in (-np.inf, np.inf):
         table[7] = value
         with pytest.raises(ldp.InvalidInput, match="row 7"):
@@ -141,8 +174,15 @@ def test_a_likelihood_counts_up_to_a_factor_of_each_row_and_must_leave_a_class()
 
 def test_a_fine_range_of_penalties_is_searched_as_far_as_a_coarse_one():
     X, y = ldp.datasets.load("digits").all_rows()
-    table = ldp.privatize(y[:600], ldp.AutoLaw(10, 4.0), noise=ldp.SeededNoise(0), classes=range(10)).log_likelihood()
-    found = [SoftmaxRegression(C=np.geomspace(1e-4, 1.0, n), random_state=0).fit_likelihood(X[:600] / 16, table).C_ for n in (9, 41)]
+    table = ldp.privatize(
+        y[:600], ldp.AutoLaw(10, 4.0), noise=ldp.SeededNoise(0), classes=range(10)
+    ).log_likelihood()
+    found = [
+        SoftmaxRegression(C=np.geomspace(1e-4, 1.0, n), random_state=0)
+        .fit_likelihood(X[:600] / 16, table)
+        .C_
+        for n in (9, 41)
+    ]
     assert 0.7 < found[1] / found[0] < 1.4
 
 
@@ -154,17 +194,24 @@ def test_known_frequencies_are_the_mean_probabilities_at_every_scale():
 
 
 def test_held_out_rows_choose_a_scale_that_makes_up_for_the_penalty():
-    """Few noisy rows need a strong penalty, which alone leaves the probabilities near the middle."""
+    """Few noisy rows need a strong penalty, which alone leaves the probabilities near the
+    middle."""
     X, y = ldp.datasets.load("digits").all_rows()
     X = StandardScaler().fit_transform(X)
     rows, test = slice(0, 1200), slice(1200, None)
     strengths = np.geomspace(1e-3, 1.0, 7)
     for seed in range(2):
-        table = ldp.privatize(y[rows], ldp.AutoLaw(10, 2.0), noise=ldp.SeededNoise(seed), classes=range(10)).log_likelihood()
-        chosen = SoftmaxRegression(C=strengths, intercept_C=0.1, random_state=0).fit_likelihood(X[rows], table)
+        table = ldp.privatize(
+            y[rows], ldp.AutoLaw(10, 2.0), noise=ldp.SeededNoise(seed), classes=range(10)
+        ).log_likelihood()
+        chosen = SoftmaxRegression(C=strengths, intercept_C=0.1, random_state=0).fit_likelihood(
+            X[rows], table
+        )
         plain = SoftmaxRegression(C=chosen.C_, intercept_C=0.1).fit_likelihood(X[rows], table)
         assert chosen.scale_ > 1.5
-        found, without = (log_loss(y[test], model.predict_proba(X[test])) for model in (chosen, plain))
+        found, without = (
+            log_loss(y[test], model.predict_proba(X[test])) for model in (chosen, plain)
+        )
         assert found < without - 0.15
 
 
@@ -174,25 +221,39 @@ def test_groups_choose_no_scale_and_few_of_them_no_penalty():
     y = rng.integers(0, 2, 2000)
     X, groups = rng.normal(size=(2000, 3)) + y[:, None], rng.integers(0, 60, 2000)
     counts = np.array([np.bincount(y[groups == group], minlength=2) for group in range(60)])
-    model = SoftmaxRegression(C=(1e-3, 1.0), random_state=0).fit_counts(X, groups, counts, variance=9.0)
+    model = SoftmaxRegression(C=(1e-3, 1.0), random_state=0).fit_counts(
+        X, groups, counts, variance=9.0
+    )
     assert model.scale_ == 1 and 1e-3 < model.C_ < 1
     noisy = np.log([[0.7, 0.3]])
     for C, found in (((1e-3, 1.0), 0.1), ((0.5, 1.0), 0.5)):
         one = SoftmaxRegression(C=C, random_state=0)
-        assert pytest.approx(found) == one.fit_counts(X, groups * 0, counts.sum(axis=0)[None], variance=9.0).C_
-        assert pytest.approx(found) == one.fit_counts(X, groups * 0, counts.sum(axis=0)[None], variance=9.0, released=(X[:1], noisy)).C_
+        assert (
+            pytest.approx(found)
+            == one.fit_counts(X, groups * 0, counts.sum(axis=0)[None], variance=9.0).C_
+        )
+        assert (
+            pytest.approx(found)
+            == one.fit_counts(
+                X, groups * 0, counts.sum(axis=0)[None], variance=9.0, released=(X[:1], noisy)
+            ).C_
+        )
         assert pytest.approx(found) == one.fit_likelihood(X[:2], np.tile(noisy, (2, 1))).C_
 
 
 def test_evidence_that_says_nothing_leaves_the_scale_alone():
     X = np.random.default_rng(0).normal(size=(200, 3))
-    assert SoftmaxRegression(C=(1e-3, 1.0), random_state=0).fit_likelihood(X, np.zeros((200, 3))).scale_ == pytest.approx(1, abs=1e-6)
+    assert SoftmaxRegression(C=(1e-3, 1.0), random_state=0).fit_likelihood(
+        X, np.zeros((200, 3))
+    ).scale_ == pytest.approx(1, abs=1e-6)
 
 
 def test_strengths_are_filled_up_over_the_whole_range_of_numbers():
     with np.errstate(all="raise"):
         found = _filled([1e-300, 1e-299, 1e300])
-    assert (found[0], found[-1]) == (1e-300, pytest.approx(1e300)) and max(np.diff(np.log10(found))) == pytest.approx(0.5, rel=0.1)
+    assert (found[0], found[-1]) == (1e-300, pytest.approx(1e300)) and max(
+        np.diff(np.log10(found))
+    ) == pytest.approx(0.5, rel=0.1)
 
 
 def test_linear_round_undoes_the_law():
@@ -200,17 +261,24 @@ def test_linear_round_undoes_the_law():
     X = np.zeros((len(y), 1))
     for law in (ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0, size=2)):
         noisy = noisy_of(y, law)
-        model = corrections.linear_round(DummyClassifier(), X, noisy, 10**6, np.random.RandomState(0))
-        expected = ldp.metrics.class_frequencies(noisy).value  # the same inverse, reached the other way
+        model = corrections.linear_round(
+            DummyClassifier(), X, noisy, 10**6, np.random.RandomState(0)
+        )
+        # the same inverse, reached the other way
+        expected = ldp.metrics.class_frequencies(noisy).value
         assert np.allclose(model.predict_proba(X[:1])[0], expected, atol=1e-6)
-    thinned = corrections.linear_round(DummyClassifier(), X, noisy, 40_000, np.random.RandomState(0))
+    thinned = corrections.linear_round(
+        DummyClassifier(), X, noisy, 40_000, np.random.RandomState(0)
+    )
     assert np.allclose(thinned.predict_proba(X[:1])[0], expected, atol=0.05)
 
 
 def test_linear_round_needs_one_invertible_law():
     y = np.arange(50) % 4
     split = noisy_of(y, ldp.PriorSplit(4, 1.0))
-    mixed = ldp.concat([noisy_of(y, ldp.RandomizedResponse(4, 1.0)), noisy_of(y, ldp.RandomizedResponse(4, 2.0))])
+    mixed = ldp.concat(
+        [noisy_of(y, ldp.RandomizedResponse(4, 1.0)), noisy_of(y, ldp.RandomizedResponse(4, 2.0))]
+    )
     assert corrections.common_channel(split) is None
     assert corrections.common_channel(mixed) is None
 
@@ -233,7 +301,10 @@ def test_sampled_classes_follow_the_posterior():
 def test_weights_reach_the_last_step_of_nested_pipelines():
     inner = make_pipeline(StandardScaler(), LogisticRegression())
     assert weight_keyword(inner) == "logisticregression__sample_weight"
-    assert weight_keyword(make_pipeline(StandardScaler(), inner)) == "pipeline__logisticregression__sample_weight"
+    assert (
+        weight_keyword(make_pipeline(StandardScaler(), inner))
+        == "pipeline__logisticregression__sample_weight"
+    )
     assert weight_keyword(make_pipeline(KNeighborsClassifier())) is None
 
 
@@ -253,23 +324,34 @@ def test_em_learns_with_and_without_sample_weights(estimator):
     model = fitted_by_em(estimator, X, noisy, rounds=1)
     assert np.mean(model.predict_proba(X).argmax(axis=1) == y) > 0.9
     capped = corrections.m_step(
-        estimator, X, corrections.posterior(model.predict_proba(X), noisy.likelihood()), 1, 1500, np.random.RandomState(0)
+        estimator,
+        X,
+        corrections.posterior(model.predict_proba(X), noisy.likelihood()),
+        1,
+        1500,
+        np.random.RandomState(0),
     )
     assert np.mean(capped.predict_proba(X).argmax(axis=1) == y) > 0.9
 
 
 def fitted_by_em(estimator, X, noisy, held_out=None, rounds=2):
-    return corrections.EMLearner(estimator, LearnOptions(em_rounds=rounds), np.random.RandomState(0)).fit(X, noisy, None, held_out)
+    return corrections.EMLearner(
+        estimator, LearnOptions(em_rounds=rounds), np.random.RandomState(0)
+    ).fit(X, noisy, None, held_out)
 
 
-def test_em_where_no_row_allows_a_linear_round_keeps_a_round_only_if_every_other_held_out_row_speaks_for_it():
+def test_em_without_a_linear_round_keeps_a_round_only_if_held_out_rows_speak_for_it():
     X, y = blobs(800, spread=0.6)
     noisy = noisy_of(y, ldp.RandomizedResponse(3, 2.0))
     start = Model(DummyClassifier(strategy="prior").fit(X, y), 3)
     even = np.arange(200) % 2 == 0
     for honest in (even, ~even):  # the other half says that every prediction is wrong
-        told = noisy_of(np.where(honest, y[:200], (y[:200] + 1) % 3), ldp.RandomizedResponse(3, 6.0))
-        learner = corrections.EMLearner(GaussianNB(), LearnOptions(em_rounds=3), np.random.RandomState(0), linear=False)
+        told = noisy_of(
+            np.where(honest, y[:200], (y[:200] + 1) % 3), ldp.RandomizedResponse(3, 6.0)
+        )
+        learner = corrections.EMLearner(
+            GaussianNB(), LearnOptions(em_rounds=3), np.random.RandomState(0), linear=False
+        )
         model = learner.fit(X, noisy, start, (X[:200], told))
         assert (model.rounds > 0) == honest[0] and model.chose
 
@@ -279,17 +361,25 @@ def test_em_with_a_linear_round_is_the_same_model_whatever_held_out_rows_say():
     X, y = blobs(800, spread=0.6)
     noisy = noisy_of(y, ldp.RandomizedResponse(3, 2.0))
     models = [
-        fitted_by_em(GaussianNB(), X, noisy, (X[:200], noisy_of(told, ldp.RandomizedResponse(3, 6.0))))
+        fitted_by_em(
+            GaussianNB(), X, noisy, (X[:200], noisy_of(told, ldp.RandomizedResponse(3, 6.0)))
+        )
         for told in (y[:200], (y[:200] + 1) % 3)
     ]
-    assert np.array_equal(models[0].predict_proba(X), models[1].predict_proba(X)) and not models[0].chose
+    assert (
+        np.array_equal(models[0].predict_proba(X), models[1].predict_proba(X))
+        and not models[0].chose
+    )
 
 
 def test_em_trusts_a_model_as_far_as_rows_that_it_has_not_seen_do():
-    """A tree that learns every output by heart says nothing where labels do not depend on the features, and nearly all where they do."""
+    """A tree that learns every output by heart says nothing where labels do not depend on the
+    features, and nearly all where they do."""
     rng, n = np.random.default_rng(0), 4000
     X, y = rng.normal(size=(n, 2)), (rng.random(n) < 0.05).astype(int)
-    nothing = fitted_by_em(DecisionTreeClassifier(random_state=0), X, noisy_of(y, ldp.RandomizedResponse(2, 1.0)))
+    nothing = fitted_by_em(
+        DecisionTreeClassifier(random_state=0), X, noisy_of(y, ldp.RandomizedResponse(2, 1.0))
+    )
     assert nothing.share < 0.1 and not nothing.chose
     assert abs(nothing.predict_proba(X)[:, 1].mean() - 0.05) < 0.04
     X, y = blobs(n, k=4, spread=0.6)
@@ -297,42 +387,70 @@ def test_em_trusts_a_model_as_far_as_rows_that_it_has_not_seen_do():
     assert clear.share > 0.95
 
 
-@pytest.mark.parametrize("law", [ldp.RandomizedResponse(5, 1.0), ldp.SubsetSelection(5, 1.0, size=2), ldp.PriorSplit(5, 2.0)])
+@pytest.mark.parametrize(
+    "law",
+    [ldp.RandomizedResponse(5, 1.0), ldp.SubsetSelection(5, 1.0, size=2), ldp.PriorSplit(5, 2.0)],
+)
 def test_frequencies_are_those_of_the_labels_and_equal_ones_where_few_rows_cannot_tell(law):
     shares = np.array([0.9, 0.06, 0.025, 0.01, 0.005])
     y = np.random.default_rng(0).choice(5, p=shares, size=60_000)
     prior = np.random.default_rng(1).dirichlet(np.ones(5), size=len(y))
-    noisy = ldp.privatize(y, law, classes=range(5), prior=prior if law.uses_prior else None, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        y, law, classes=range(5), prior=prior if law.uses_prior else None, noise=ldp.SeededNoise(0)
+    )
     found = ldp.metrics.likeliest_frequencies(noisy.likelihood())
-    assert np.abs(found - shares).max() < 0.02 and found.min() > 0 and found.sum() == pytest.approx(1)
+    assert (
+        np.abs(found - shares).max() < 0.02 and found.min() > 0 and found.sum() == pytest.approx(1)
+    )
     even = np.where(np.eye(2)[np.arange(40) % 2] > 0, 1.0, 0.1)
-    assert np.array_equal(ldp.metrics.likeliest_frequencies(even), [0.5, 0.5])  # where there is nothing to move
+    # where there is nothing to move
+    assert np.array_equal(ldp.metrics.likeliest_frequencies(even), [0.5, 0.5])
     few = noisy_of(np.arange(100) % 5, ldp.RandomizedResponse(5, 0.5))
     assert np.abs(ldp.metrics.likeliest_frequencies(few.likelihood()) - 0.2).max() < 0.1
 
 
-@pytest.mark.parametrize("law", [ldp.PriorSplit(5, 1.0), ldp.laws.RRWithPrior(5, 1.0), ldp.AutoLaw(5, 1.0), ldp.RandomizedResponse(5, 1.0)])
+@pytest.mark.parametrize(
+    "law",
+    [
+        ldp.PriorSplit(5, 1.0),
+        ldp.laws.RRWithPrior(5, 1.0),
+        ldp.AutoLaw(5, 1.0),
+        ldp.RandomizedResponse(5, 1.0),
+    ],
+)
 def test_frequencies_beside_predictions_allow_for_what_rows_were_asked(law):
-    """Within six standard deviations of the labels' own frequencies (false alarms below 1e-7); outputs alone are wrong by far more."""
+    """Within six standard deviations of the labels' own frequencies (false alarms below 1e-7);
+    outputs alone are wrong by far more."""
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=(20_000, 5)) + np.log([0.5, 0.25, 0.15, 0.07, 0.03])
     belief = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     y = (belief.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1).clip(max=4)
     shares = np.bincount(y, minlength=5) / len(y)
     prior = belief if law.uses_prior else None
-    likelihood = ldp.privatize(y, law, classes=range(5), prior=prior, noise=ldp.SeededNoise(0)).likelihood()
-    assert np.abs(ldp.metrics.frequencies_beside(likelihood, belief) - shares).max() < 6 * np.sqrt(0.25 / len(y))
+    likelihood = ldp.privatize(
+        y, law, classes=range(5), prior=prior, noise=ldp.SeededNoise(0)
+    ).likelihood()
+    assert np.abs(ldp.metrics.frequencies_beside(likelihood, belief) - shares).max() < 6 * np.sqrt(
+        0.25 / len(y)
+    )
     if law.name == "rr-with-prior":
         assert np.abs(ldp.metrics.likeliest_frequencies(likelihood) - shares).max() > 0.1
     # predictions that favour a class are put right as far as the outputs tell
     tilted = belief * [1, 1, 1, 1, 4]
     wrong = (tilted / tilted.sum(axis=1, keepdims=True)).mean(axis=0)
-    assert np.abs(ldp.metrics.frequencies_beside(likelihood, tilted) - shares).max() < 0.6 * np.abs(wrong - shares).max()
+    assert (
+        np.abs(ldp.metrics.frequencies_beside(likelihood, tilted) - shares).max()
+        < 0.6 * np.abs(wrong - shares).max()
+    )
 
 
 def test_a_row_of_weight_two_counts_as_two_for_frequencies_beside_predictions():
     rng = np.random.default_rng(5)
-    likelihood, belief, weights = rng.random((500, 3)), rng.dirichlet(np.ones(3), 500), rng.integers(0, 3, 500)
+    likelihood, belief, weights = (
+        rng.random((500, 3)),
+        rng.dirichlet(np.ones(3), 500),
+        rng.integers(0, 3, 500),
+    )
     twice = np.repeat(np.arange(500), weights)
     found = ldp.metrics.frequencies_beside(likelihood, belief, weights)
     assert found == pytest.approx(ldp.metrics.frequencies_beside(likelihood[twice], belief[twice]))
@@ -353,7 +471,9 @@ def rare(rate, seed, n=20_000, n_test=20_000):
     low, high = -20.0, 20.0
     for _ in range(60):
         shift = (low + high) / 2
-        low, high = (shift, high) if np.mean(1 / (1 + np.exp(-score - shift))) < rate else (low, shift)
+        low, high = (
+            (shift, high) if np.mean(1 / (1 + np.exp(-score - shift))) < rate else (low, shift)
+        )
     p = 1 / (1 + np.exp(-score - shift))
     y = (rng.random(len(X)) < p).astype(int)
     return X[:n], y[:n], X[n:], p[n:]
@@ -362,15 +482,21 @@ def rare(rate, seed, n=20_000, n_test=20_000):
 @pytest.mark.parametrize("rate", [0.01, 0.05])
 @pytest.mark.parametrize(
     "estimator",
-    [make_pipeline(StandardScaler(), LogisticRegression()), HistGradientBoostingClassifier(max_iter=15, max_leaf_nodes=15)],
+    [
+        make_pipeline(StandardScaler(), LogisticRegression()),
+        HistGradientBoostingClassifier(max_iter=15, max_leaf_nodes=15),
+    ],
     ids=["regression", "boosting"],
 )
 def test_probabilities_of_a_rare_class_are_no_worse_than_its_frequency(estimator, rate):
-    """Expected log-loss over three fits, which the noise moves by about 3 % of the constant's; without care it is half as much again."""
+    """Expected log-loss over three fits, which the noise moves by about 3 % of the constant's;
+    without care it is half as much again."""
     ours, constant, mean = [], [], []
     for seed in range(3):
         X, y, X_test, p = rare(rate, seed)
-        model = ldp.LabelDPClassifier(estimator, epsilon=1.0, classes=[0, 1], noise=ldp.SeededNoise(seed), random_state=seed).fit(X, y)
+        model = ldp.LabelDPClassifier(
+            estimator, epsilon=1.0, classes=[0, 1], noise=ldp.SeededNoise(seed), random_state=seed
+        ).fit(X, y)
         found = model.predict_proba(X_test)[:, 1]
         ours.append(-np.mean(p * np.log(found) + (1 - p) * np.log(1 - found)))
         constant.append(-(rate * np.log(rate) + (1 - rate) * np.log(1 - rate)))
@@ -421,7 +547,8 @@ def test_options_are_checked(wrong):
         LearnOptions(**wrong)
 
 
-# Weights of rows and classes ------------------------------------------------------------------------------------------------------------
+# Weights of rows and classes
+# --------------------------------------------------------------------------------------------------
 
 WEIGHTABLE = {
     "regression": LogisticRegression(),
@@ -432,13 +559,21 @@ WEIGHTABLE = {
 
 @pytest.fixture(scope="module")
 def half_of_the_rows_lie():
-    """Rows of weight 0 have the other class: a learner that reads weights is right on the others, and one that does not is lost."""
+    """Rows of weight 0 have the other class: a learner that reads weights is right on the others,
+    and one that does not is lost."""
     rng = np.random.default_rng(3)
     X = rng.normal(size=(4000, 3))
     y = (X[:, 0] + 0.3 * rng.normal(size=4000) > 0).astype(int)
     weights = (X[:, 1] > 0).astype(float)
     law = ldp.RandomizedResponse(2, 3.0)
-    return X, y, weights, ldp.privatize(np.where(weights > 0, y, 1 - y), law, classes=[0, 1], noise=ldp.SeededNoise(3))
+    return (
+        X,
+        y,
+        weights,
+        ldp.privatize(
+            np.where(weights > 0, y, 1 - y), law, classes=[0, 1], noise=ldp.SeededNoise(3)
+        ),
+    )
 
 
 @pytest.mark.parametrize("correction", ["auto", "em", "debias", "none"])
@@ -447,7 +582,12 @@ def test_rows_of_weight_zero_teach_nothing(half_of_the_rows_lie, name, correctio
     X, y, weights, noisy = half_of_the_rows_lie
     X = X[:, [0, 2]]  # without the column that tells which rows lie
     found = [
-        np.mean(ldp.LabelDPClassifier(WEIGHTABLE[name], correction=correction, random_state=0).fit(X, noisy, given).predict(X) == y)
+        np.mean(
+            ldp.LabelDPClassifier(WEIGHTABLE[name], correction=correction, random_state=0)
+            .fit(X, noisy, given)
+            .predict(X)
+            == y
+        )
         for given in (weights, None)
     ]
     assert found[0] > 0.85 and found[1] < 0.75
@@ -460,7 +600,9 @@ def test_few_rows_with_weight_are_enough_wherever_they_are(half_of_the_rows_lie,
     for seed in range(3):
         weights = np.zeros(400)
         weights[np.random.default_rng(seed).choice(400, 20, replace=False)] = 1.0
-        model = ldp.LabelDPClassifier(estimator, epsilon=3.0, classes=[0, 1], noise=ldp.SeededNoise(seed), random_state=seed)
+        model = ldp.LabelDPClassifier(
+            estimator, epsilon=3.0, classes=[0, 1], noise=ldp.SeededNoise(seed), random_state=seed
+        )
         assert np.isfinite(model.fit(X[:400], y[:400], weights).predict_proba(X)).all()
 
 
@@ -468,7 +610,8 @@ def test_equal_weights_change_nothing_but_the_last_digits(half_of_the_rows_lie):
     X, _, _, noisy = half_of_the_rows_lie
     for estimator in WEIGHTABLE.values():
         found = [
-            ldp.LabelDPClassifier(estimator, random_state=0).fit(X, noisy, given).predict_proba(X) for given in (None, np.ones(len(X)))
+            ldp.LabelDPClassifier(estimator, random_state=0).fit(X, noisy, given).predict_proba(X)
+            for given in (None, np.ones(len(X)))
         ]
         np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
@@ -477,14 +620,20 @@ def test_weights_follow_their_rows_when_labels_are_matched_by_ids(half_of_the_ro
     X, _, weights, noisy = half_of_the_rows_lie
     order = np.random.default_rng(0).permutation(len(X))[:3000]
     mixed = noisy.by_id(order)
-    by_id = ldp.LabelDPClassifier(LogisticRegression(), random_state=0, validation_fraction=0).fit(X, mixed, weights, ids=np.arange(len(X)))
+    by_id = ldp.LabelDPClassifier(LogisticRegression(), random_state=0, validation_fraction=0).fit(
+        X, mixed, weights, ids=np.arange(len(X))
+    )
     kept = np.sort(order)
-    plain = ldp.LabelDPClassifier(LogisticRegression(), random_state=0, validation_fraction=0).fit(X[kept], noisy[kept], weights[kept])
+    plain = ldp.LabelDPClassifier(LogisticRegression(), random_state=0, validation_fraction=0).fit(
+        X[kept], noisy[kept], weights[kept]
+    )
     np.testing.assert_allclose(by_id.predict_proba(X), plain.predict_proba(X), atol=1e-9)
     assert "_weights" not in vars(by_id)
 
 
-def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge(half_of_the_rows_lie, tmp_path):
+def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge(
+    half_of_the_rows_lie, tmp_path
+):
     X, y, weights, _ = half_of_the_rows_lie
     ledger = ldp.Ledger(tmp_path / "ledger.db")
 
@@ -509,27 +658,39 @@ def test_weights_and_arguments_that_cannot_be_used_are_refused_before_the_charge
     with pytest.raises(ldp.InvalidInput, match="takes sample_weight, got KNeighborsClassifier"):
         fit(KNeighborsClassifier(), weights)
     for name in ("eval_set", "early_stopping_round", "early_stopping_rounds", "n_iter_no_change"):
-        with pytest.raises(TypeError, match=rf"{name}=.*read without noise.*early_stopping_rounds of XGBoost"):
+        with pytest.raises(
+            TypeError, match=rf"{name}=.*read without noise.*early_stopping_rounds of XGBoost"
+        ):
             fit(LogisticRegression(), **{name: [(X, y)]})
     with pytest.raises(ldp.InvalidInput, match="got colour="):
         fit(LogisticRegression(), colour=1)
     assert not ledger.runs()
     with pytest.raises(ldp.InvalidInput, match=r"class codes 0..1, got 7"):
-        noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 3.0), classes=[0, 1], noise=ldp.SeededNoise(0))
+        noisy = ldp.privatize(
+            y, ldp.RandomizedResponse(2, 3.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+        )
         ldp.LabelDPClassifier(LogisticRegression(class_weight={7: 2.0})).fit(X, noisy)
 
 
-@pytest.mark.parametrize("estimator", [LogisticRegression, HistGradientBoostingClassifier], ids=["regression", "histogram boosting"])
+@pytest.mark.parametrize(
+    "estimator",
+    [LogisticRegression, HistGradientBoostingClassifier],
+    ids=["regression", "histogram boosting"],
+)
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_balanced_class_weights_follow_the_rates_and_not_the_noisy_codes(estimator, epsilon):
-    """At epsilon 1 the noisy codes are 0.32 of the rare class, of which there is 0.1: weights by them would hardly balance."""
+    """At epsilon 1 the noisy codes are 0.32 of the rare class, of which there is 0.1: weights by
+    them would hardly balance."""
     rng = np.random.default_rng(5)
     X = rng.normal(size=(20_000, 2))
     y = (rng.random(20_000) < 1 / (1 + np.exp(3 - 1.5 * X[:, 0]))).astype(int)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2, epsilon), classes=[0, 1], noise=ldp.SeededNoise(5))
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(2, epsilon), classes=[0, 1], noise=ldp.SeededNoise(5)
+    )
     rates = ldp.metrics.likeliest_frequencies(noisy.likelihood(dtype="float64"))
     given = [
-        ldp.LabelDPClassifier(estimator(class_weight=w), random_state=0).fit(X, noisy) for w in ("balanced", dict(enumerate(0.5 / rates)))
+        ldp.LabelDPClassifier(estimator(class_weight=w), random_state=0).fit(X, noisy)
+        for w in ("balanced", dict(enumerate(0.5 / rates)))
     ]
     balanced, same = (model.predict_proba(X)[:, 1] for model in given)
     np.testing.assert_allclose(balanced, same, atol=1e-9)

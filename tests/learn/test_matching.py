@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of X meet their own noisy labels: by ids, by a named index, or by an order that something vouches for; else a warning says so."""
+"""Rows of X meet their own noisy labels: by ids, by a named index, or by an order that something
+vouches for; else a warning says so."""
 
 import warnings
 
@@ -15,7 +16,9 @@ from labeldp.errors import LabelDPWarning
 from labeldp.learn import NoiseCluster
 from labeldp.tables._evidence import read_noisy
 
-pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::labeldp.errors.SeededNoiseWarning", "ignore::labeldp.errors.UnrecordedWarning"
+)
 K, N, EPS = 3, 600, 5.0
 FEATURES = ["x0", "x1"]
 
@@ -23,15 +26,24 @@ FEATURES = ["x0", "x1"]
 @pytest.fixture(scope="module")
 def raw():
     X, y = make_blobs(N, centers=K, random_state=3, cluster_std=0.8)
-    return pd.DataFrame(X, columns=FEATURES).assign(visit=np.random.default_rng(0).permutation(N) + 1000, y=y)
+    return pd.DataFrame(X, columns=FEATURES).assign(
+        visit=np.random.default_rng(0).permutation(N) + 1000, y=y
+    )
 
 
 def released(raw, folder, *, file="pub.parquet", **spec):
     """A released table and its path, as another team gets them."""
-    write, read = ("to_csv", pd.read_csv) if file.endswith("csv") else ("to_parquet", pd.read_parquet)
+    write, read = (
+        ("to_csv", pd.read_csv) if file.endswith("csv") else ("to_parquet", pd.read_parquet)
+    )
     source, out = folder / f"raw-{file}", folder / file
     getattr(raw, write)(source, index=False)
-    ldp.release(source, out, ldp.ReleaseSpec("y", range(K), EPS, dataset="d", **spec), ldp.Ledger(folder / "ledger.db"))
+    ldp.release(
+        source,
+        out,
+        ldp.ReleaseSpec("y", range(K), EPS, dataset="d", **spec),
+        ldp.Ledger(folder / "ledger.db"),
+    )
     return read(out), out
 
 
@@ -51,15 +63,30 @@ def test_a_sorted_table_finds_its_labels_by_id(raw, tmp_path, file):
         model().fit(by_visit[FEATURES], noisy)
     seeing = model().fit(by_visit[FEATURES], noisy, ids=by_visit["visit"])
     X, y = truth(raw, table)
-    assert np.array_equal(model().fit(by_visit[FEATURES], noisy, ids=by_visit[["visit"]]).predict(X), seeing.predict(X))
+    assert np.array_equal(
+        model().fit(by_visit[FEATURES], noisy, ids=by_visit[["visit"]]).predict(X),
+        seeing.predict(X),
+    )
     assert accuracy_score(y, seeing.predict(X).astype(int)) > 0.95
-    assert np.array_equal(seeing.noisy_labels_.likelihood(), noisy[np.argsort(table.visit)].likelihood())  # in the order of X
+    # in the order of X
+    assert np.array_equal(
+        seeing.noisy_labels_.likelihood(), noisy[np.argsort(table.visit)].likelihood()
+    )
 
 
 @pytest.mark.parametrize("given", ["visit", 7, np.array("visit")])
 def test_ids_that_are_no_column_are_refused_in_words(raw, given):
-    noisy = ldp.privatize(raw.y, ldp.RandomizedResponse(K, EPS), classes=range(K), ids=raw.visit, noise=ldp.SeededNoise(0))
-    with pytest.raises(ldp.InvalidInput, match=r"ids as a column of 600 values, got one (str|int)\. Pass the column's values"):
+    noisy = ldp.privatize(
+        raw.y,
+        ldp.RandomizedResponse(K, EPS),
+        classes=range(K),
+        ids=raw.visit,
+        noise=ldp.SeededNoise(0),
+    )
+    with pytest.raises(
+        ldp.InvalidInput,
+        match=r"ids as a column of 600 values, got one (str|int)\. Pass the column's values",
+    ):
         model().fit(raw[FEATURES], noisy, ids=given)
 
 
@@ -105,7 +132,10 @@ def test_a_shuffled_release_without_ids_is_told_of(raw, tmp_path):
         model().fit(raw[FEATURES], read_noisy(path))
     with warnings.catch_warnings():
         warnings.simplefilter("error", LabelDPWarning)
-        assert model().fit(table[FEATURES], read_noisy(path), ids=range(N)).score(*truth(raw, table)) > 0.95
+        assert (
+            model().fit(table[FEATURES], read_noisy(path), ids=range(N)).score(*truth(raw, table))
+            > 0.95
+        )
 
 
 def test_an_order_that_is_kept_is_that_of_the_table(raw, tmp_path):
@@ -116,7 +146,9 @@ def test_an_order_that_is_kept_is_that_of_the_table(raw, tmp_path):
 
 
 def test_labels_privatized_here_are_in_their_own_order(raw, tmp_path):
-    noisy = ldp.privatize(raw.y, ldp.RandomizedResponse(K, EPS), ids=raw.visit, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        raw.y, ldp.RandomizedResponse(K, EPS), ids=raw.visit, noise=ldp.SeededNoise(0)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error", LabelDPWarning)
         model().fit(raw[FEATURES], noisy)
@@ -130,7 +162,9 @@ def test_a_score_on_noisy_labels_matches_by_id_too(raw, tmp_path):
     table, path = released(raw, tmp_path, id="visit")
     noisy, by_visit = read_noisy(path), table.sort_values("visit")
     known = GaussianNB().fit(raw[FEATURES], raw.y)  # a model of another source
-    asking = NoiseCluster(epsilon=5.0, n_clusters=K, classes=range(K), noise=ldp.SeededNoise(0)).fit(raw[FEATURES], raw.y)
+    asking = NoiseCluster(
+        epsilon=5.0, n_clusters=K, classes=range(K), noise=ldp.SeededNoise(0)
+    ).fit(raw[FEATURES], raw.y)
     fitted = model().fit(table[FEATURES][:300], noisy[:300], ids=table.visit[:300])
     for each in (asking, fitted):
         assert known.score(by_visit[FEATURES], each.predict(by_visit[FEATURES])) > 0.95
@@ -143,7 +177,9 @@ def test_a_score_on_noisy_labels_matches_by_id_too(raw, tmp_path):
 
 def test_ids_of_several_columns(raw):
     pairs = np.column_stack([raw.visit // 10, raw.visit % 10])
-    noisy = ldp.privatize(raw.y, ldp.RandomizedResponse(K, EPS), ids=pairs, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        raw.y, ldp.RandomizedResponse(K, EPS), ids=pairs, noise=ldp.SeededNoise(0)
+    )
     order = np.random.default_rng(1).permutation(N)
     fitted = model().fit(raw[FEATURES].iloc[order], noisy, ids=pairs[order])
     assert fitted.score(raw[FEATURES], raw.y) > 0.95
@@ -156,7 +192,11 @@ def test_ids_and_classes_above_what_floats_tell_apart(raw):
     ids = [2**63 + visit for visit in raw.visit[:-1].tolist()] + [7]
     classes = [2**63 + 1, 2**63, 5]
     noisy = ldp.privatize(
-        np.array(classes, object)[raw.y].tolist(), ldp.RandomizedResponse(K, EPS), classes=classes, ids=ids, noise=ldp.SeededNoise(0)
+        np.array(classes, object)[raw.y].tolist(),
+        ldp.RandomizedResponse(K, EPS),
+        classes=classes,
+        ids=ids,
+        noise=ldp.SeededNoise(0),
     )
     fitted = model().fit(raw[FEATURES], noisy, ids=ids)
     assert fitted.classes_.tolist() == classes

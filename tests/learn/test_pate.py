@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PATEClassifier: one label moves one teacher, nothing but the noisy answers leaves, and everything is charged once and beforehand."""
+"""PATEClassifier: one label moves one teacher, nothing but the noisy answers leaves, and everything
+is charged once and beforehand."""
 
 import ctypes
 import logging
@@ -83,7 +84,8 @@ class Telling(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         print("secret", y, file=sys.stderr)
         warnings.warn(f"secret {y}", stacklevel=1)
         logging.getLogger("other").error("secret %s", y)
-        if (y == 2).any() and not np.array_equal(y, np.arange(len(y)) % 3):  # raw labels, not those of the dry run
+        # raw labels, not those of the dry run
+        if (y == 2).any() and not np.array_equal(y, np.arange(len(y)) % 3):
             raise ValueError(f"secret {y}")
         self.classes_ = np.unique(y)
         return self
@@ -92,14 +94,17 @@ class Telling(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.full(len(X), self.classes_[0])
 
 
-# Learning -------------------------------------------------------------------------------------------------------------------------------
+# Learning
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("semi", [False, True])
 def test_the_student_learns_from_answers(semi: bool) -> None:
     student = make_pipeline(StandardScaler(), LogisticRegression())
     student = SelfTrainingClassifier(student) if semi else student
-    model = PATEClassifier(student, epsilon=4.0, n_queries=60, semi_supervised=semi, classes=range(3), noise=SEEDED).fit(X, Y)
+    model = PATEClassifier(
+        student, epsilon=4.0, n_queries=60, semi_supervised=semi, classes=range(3), noise=SEEDED
+    ).fit(X, Y)
     assert model.score(X, Y) > 0.85
     assert model.predict_proba(X).shape == (1200, 3)
     answer = model.aggregate_
@@ -110,9 +115,15 @@ def test_the_student_learns_from_answers(semi: bool) -> None:
 
 def test_names_of_classes_and_what_is_left_behind(ledger: ldp.Ledger) -> None:
     names = np.array(["a", "b", "c"])
-    model = PATEClassifier(**FEW | {"classes": list("abc")}, delta=1e-5, dataset="d", ledger=ledger).fit(X, names[Y])
+    model = PATEClassifier(
+        **FEW | {"classes": list("abc")}, delta=1e-5, dataset="d", ledger=ledger
+    ).fit(X, names[Y])
     assert set(model.predict(X)) <= set("abc")
-    assert (model.privacy_.epsilon, model.privacy_.delta) == (8.0, 1e-5) == (ledger.spent("d", "label"), ledger.spent_delta("d", "label"))
+    assert (
+        (model.privacy_.epsilon, model.privacy_.delta)
+        == (8.0, 1e-5)
+        == (ledger.spent("d", "label"), ledger.spent_delta("d", "label"))
+    )
     assert model.privacy_.recorded
     assert ledger.verify(list(model.receipts_)) == []
     (run,) = ledger.runs()
@@ -143,11 +154,18 @@ def test_sparse_features_and_images_are_taken() -> None:
     assert PATEClassifier(**FEW, noise=SEEDED).fit(csr_matrix(X), Y).score(csr_matrix(X), Y) > 0.8
 
 
-# One label, one teacher -----------------------------------------------------------------------------------------------------------------
+# One label, one teacher
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("teacher", [None, RandomForestClassifier(3), drunk, frequent], ids=["default", "forest", "drunk", "frequent"])
-def test_a_changed_label_changes_one_vote_of_each_query(counted: list[np.ndarray], teacher: Any) -> None:
+@pytest.mark.parametrize(
+    "teacher",
+    [None, RandomForestClassifier(3), drunk, frequent],
+    ids=["default", "forest", "drunk", "frequent"],
+)
+def test_a_changed_label_changes_one_vote_of_each_query(
+    counted: list[np.ndarray], teacher: Any
+) -> None:
     """Trained anew, also by teachers that take global random numbers as their labels make them."""
     np.random.seed(0)  # the worst case: a stream that everybody knows
     settings = FEW | {"teacher": teacher}
@@ -168,7 +186,9 @@ def test_all_labels_of_a_unit_change_one_vote_of_each_query(counted: list[np.nda
     mine = unit == np.bincount(unit).argmax()
     for labels in (Y, np.where(mine, (Y + 1) % 3, Y)):
         with pytest.warns(ldp.errors.LeftOutWarning):
-            model = PATEClassifier(**FEW, max_rows_per_unit=4, noise=SEEDED).fit(X, labels, unit=unit)
+            model = PATEClassifier(**FEW, max_rows_per_unit=4, noise=SEEDED).fit(
+                X, labels, unit=unit
+            )
     assert set(np.abs(counted[0] - counted[1]).sum(axis=1).tolist()) <= {0, 2}
     assert mine.sum() > 4
     assert model.receipts_[0].rows_over_the_cap > 0
@@ -184,9 +204,13 @@ def test_shards_follow_ids_alone_and_are_of_one_size() -> None:
     assert (one[order] == two).all()
     assert sorted(np.bincount(one)) == [10] * 7 + [11] * 3
     assert (TableRows(RowIds.of(ids, None), 103, column).public_shards(10, 1) != one).any()
-    people = TableRows(RowIds.of(None, unit), 103, PrivateColumn("d", "label", "unit", 2, (0, 1))).public_shards(10, 0)
+    people = TableRows(
+        RowIds.of(None, unit), 103, PrivateColumn("d", "label", "unit", 2, (0, 1))
+    ).public_shards(10, 0)
     assert all(len(set(people[unit == person])) == 1 for person in range(52))
-    capped = TableRows(RowIds.of(None, unit), 103, PrivateColumn("d", "label", "unit", 1, (0, 1))).public_shards(10, 0)
+    capped = TableRows(
+        RowIds.of(None, unit), 103, PrivateColumn("d", "label", "unit", 1, (0, 1))
+    ).public_shards(10, 0)
     assert (capped >= 0).sum() == 52
     assert (capped[capped >= 0] == people[capped >= 0]).all()
 
@@ -203,11 +227,15 @@ def test_every_row_is_with_one_teacher() -> None:
     assert sorted(np.concatenate(seen[1:]).tolist()) == list(range(1200))
 
 
-# Nothing but the answers leaves ---------------------------------------------------------------------------------------------------------
+# Nothing but the answers leaves
+# --------------------------------------------------------------------------------------------------
 
 
 def test_what_a_teacher_says_is_heard_by_nobody(
-    counted: list[np.ndarray], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+    counted: list[np.ndarray],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     """And that it fails is told by nothing: it votes for its shard's most frequent class."""
     PATEClassifier(LogisticRegression(), teacher=Telling(), **FEW, noise=SEEDED).fit(X, Y)
@@ -221,11 +249,13 @@ def test_what_a_teacher_says_is_heard_by_nobody(
 
 
 def test_what_a_teacher_says_in_c_is_heard_by_nobody(capfd: pytest.CaptureFixture[str]) -> None:
-    """Solvers print their losses by C's `printf`, whose text waits in a buffer of its own; commands write where the process writes."""
+    """Solvers print their losses by C's `printf`, whose text waits in a buffer of its own; commands
+    write where the process writes."""
     trained = []
 
     def telling(X: Any, rows: np.ndarray, codes: np.ndarray, asked: np.ndarray) -> np.ndarray:
-        raw = len(codes) != 400 or not np.array_equal(codes, np.arange(400) % 3)  # and not those of the dry run
+        # and not those of the dry run
+        raw = len(codes) != 400 or not np.array_equal(codes, np.arange(400) % 3)
         if raw:
             os.write(2, b"secret")
             os.system("echo secret; echo secret >&2")
@@ -235,7 +265,9 @@ def test_what_a_teacher_says_in_c_is_heard_by_nobody(capfd: pytest.CaptureFixtur
 
     print("before")
     with pytest.warns(NoisyVotesWarning):
-        PATEClassifier(LogisticRegression(), teacher=telling, **FEW | {"n_teachers": 3}, noise=SEEDED).fit(X, Y)
+        PATEClassifier(
+            LogisticRegression(), teacher=telling, **FEW | {"n_teachers": 3}, noise=SEEDED
+        ).fit(X, Y)
     print("after")
     os.write(2, b"heard")
     ctypes.CDLL(None).fflush(None)
@@ -244,8 +276,13 @@ def test_what_a_teacher_says_in_c_is_heard_by_nobody(capfd: pytest.CaptureFixtur
 
 
 def test_silence_of_several_threads_ends_with_the_last() -> None:
-    """Whatever the order: the first to begin is the first to end here, and what it found is there again after the second."""
-    begun, ended, heard = threading.Event(), threading.Event(), (sys.stdout, logging.root.manager.disable, list(warnings.filters))
+    """Whatever the order: the first to begin is the first to end here, and what it found is there
+    again after the second."""
+    begun, ended, heard = (
+        threading.Event(),
+        threading.Event(),
+        (sys.stdout, logging.root.manager.disable, list(warnings.filters)),
+    )
 
     def first() -> None:
         with SILENCE:
@@ -296,9 +333,14 @@ except OSError:
     ],
     ids=["one", "one at a large budget", "a small budget"],
 )
-def test_teachers_that_noise_outvotes_are_warned_of_before_the_charge(ledger: ldp.Ledger, settings: dict[str, Any], said: str) -> None:
+def test_teachers_that_noise_outvotes_are_warned_of_before_the_charge(
+    ledger: ldp.Ledger, settings: dict[str, Any], said: str
+) -> None:
     model = PATEClassifier(LogisticRegression(), **FEW | settings, dataset="d", ledger=ledger)
-    with warnings.catch_warnings(), pytest.raises(NoisyVotesWarning, match=f"{said} on the right one.*n_teachers="):
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(NoisyVotesWarning, match=f"{said} on the right one.*n_teachers="),
+    ):
         warnings.simplefilter("error", NoisyVotesWarning)
         model.fit(X, Y)
     assert ledger.runs() == []
@@ -317,22 +359,31 @@ def test_teachers_that_noise_outvotes_are_warned_of_before_the_charge(ledger: ld
     ],
     ids=["nan", "floats", "high", "negative", "long", "text", "matrix"],
 )
-def test_votes_that_are_none_count_as_the_shards_most_frequent_class(counted: list[np.ndarray], votes: Any) -> None:
+def test_votes_that_are_none_count_as_the_shards_most_frequent_class(
+    counted: list[np.ndarray], votes: Any
+) -> None:
     calls = iter(range(10**6))
 
     def teacher(X: Any, rows: np.ndarray, codes: np.ndarray, asked: np.ndarray) -> Any:
-        return frequent(X, rows, codes, asked) if next(calls) == 0 else votes(len(asked))  # good in the dry run
+        # good in the dry run
+        return frequent(X, rows, codes, asked) if next(calls) == 0 else votes(len(asked))
 
-    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, noise=SEEDED).fit(X, np.zeros(1200, int))
+    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, noise=SEEDED).fit(
+        X, np.zeros(1200, int)
+    )
     assert counted[0].tolist() == [[24, 0, 0]] * 40
 
 
 def test_shards_of_one_class_and_classes_that_no_row_has(counted: list[np.ndarray]) -> None:
-    model = PATEClassifier(LogisticRegression(), **FEW | {"classes": range(4)}, noise=SEEDED).fit(X, np.full(1200, 1))
+    model = PATEClassifier(LogisticRegression(), **FEW | {"classes": range(4)}, noise=SEEDED).fit(
+        X, np.full(1200, 1)
+    )
     assert counted[0].tolist() == [[0, 24, 0, 0]] * 40
     assert set(model.predict(X).tolist()) == {1}
     assert model.predict_proba(X).shape == (1200, 4)
-    one_row_each = PATEClassifier(**FEW | {"n_teachers": 1200, "threshold": 0}, noise=SEEDED).fit(X, Y)
+    one_row_each = PATEClassifier(**FEW | {"n_teachers": 1200, "threshold": 0}, noise=SEEDED).fit(
+        X, Y
+    )
     assert one_row_each.aggregate_.n_rows.tolist() == [1200] * 40
 
 
@@ -345,7 +396,9 @@ def test_a_machine_without_memory_is_told_without_a_label(ledger: ldp.Ledger) ->
         raise MemoryError(f"secret {codes}")
 
     with pytest.raises(MemoryError, match="Nothing was charged") as error:
-        PATEClassifier(LogisticRegression(), teacher=large, **FEW, dataset="d", ledger=ledger).fit(X, Y)
+        PATEClassifier(LogisticRegression(), teacher=large, **FEW, dataset="d", ledger=ledger).fit(
+            X, Y
+        )
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
     assert ledger.runs() == []
@@ -361,10 +414,13 @@ def test_global_random_states_are_as_they_were() -> None:
     assert (np.random.random(), random.random()) == before
 
 
-# Charged once, and before the noise is drawn --------------------------------------------------------------------------------------------
+# Charged once, and before the noise is drawn
+# --------------------------------------------------------------------------------------------
 
 
-def test_teachers_come_before_the_charge_and_the_charge_before_the_noise(ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teachers_come_before_the_charge_and_the_charge_before_the_noise(
+    ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spent: dict[str, list[float]] = {"trained": [], "drawn": []}
     release = ConfidentGNMax.release
 
@@ -377,7 +433,9 @@ def test_teachers_come_before_the_charge_and_the_charge_before_the_noise(ledger:
         return release(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ConfidentGNMax, "release", watched)
-    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, dataset="d", ledger=ledger).fit(X, Y)
+    PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, dataset="d", ledger=ledger).fit(
+        X, Y
+    )
     assert spent == {"trained": [0.0] * 25, "drawn": [8.0]}
 
 
@@ -401,7 +459,12 @@ def test_a_repeat_gets_the_stored_answers_and_trains_nobody(ledger: ldp.Ledger) 
     assert two.privacy_.repeated
     settings = model.get_params(deep=False) | {"ledger": ldp.Ledger(ledger.location)}
     settings["ledger"].set_budget("d", "label", 100.0)
-    others = ({"n_teachers": 23}, {"random_state": 1}, {"threshold": 3}, {"teacher": LogisticRegression()})
+    others = (
+        {"n_teachers": 23},
+        {"random_state": 1},
+        {"threshold": 3},
+        {"teacher": LogisticRegression()},
+    )
     for number, other in enumerate(others, start=2):
         PATEClassifier(**settings | other).fit(X, Y, ids=ids)
         assert ledger.spent("d", "label") == 8.0 * number  # another question
@@ -416,7 +479,9 @@ def test_another_student_costs_nothing(ledger: ldp.Ledger) -> None:
     assert ledger.spent("d", "label") == 8.0
 
 
-def test_killed_between_charge_and_store_it_is_spent_and_gives_nothing(ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_between_charge_and_store_it_is_spent_and_gives_nothing(
+    ledger: ldp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = run_store.RunStore.write
 
     def dying(store: Any, name: str, data: bytes, **more: Any) -> None:
@@ -437,7 +502,9 @@ def test_killed_between_charge_and_store_it_is_spent_and_gives_nothing(ledger: l
     assert ledger.spent("d", "label") == 16.0
 
 
-def test_a_budget_that_is_too_small_is_refused_before_a_teacher_is_trained(ledger: ldp.Ledger) -> None:
+def test_a_budget_that_is_too_small_is_refused_before_a_teacher_is_trained(
+    ledger: ldp.Ledger,
+) -> None:
     calls: list[int] = []
 
     def teacher(X: Any, rows: np.ndarray, codes: np.ndarray, asked: np.ndarray) -> np.ndarray:
@@ -445,7 +512,13 @@ def test_a_budget_that_is_too_small_is_refused_before_a_teacher_is_trained(ledge
         return frequent(X, rows, codes, asked)
 
     with pytest.raises(ldp.BudgetExceeded, match="Nothing was charged"):
-        PATEClassifier(LogisticRegression(), teacher=teacher, **FEW | {"epsilon": 21.0}, dataset="d", ledger=ledger).fit(X, Y)
+        PATEClassifier(
+            LogisticRegression(),
+            teacher=teacher,
+            **FEW | {"epsilon": 21.0},
+            dataset="d",
+            ledger=ledger,
+        ).fit(X, Y)
     assert len(calls) == 1  # the dry run
     assert ledger.runs() == []
 
@@ -468,7 +541,10 @@ def test_without_an_answer_there_is_no_student_and_the_spend_is_told(ledger: ldp
         ledger=ledger,
     )
     for _ in range(2):
-        with pytest.raises(ldp.InvalidInput, match=r"none to 4 queries with threshold=300 of 300 teachers\. epsilon=15 is spent") as error:
+        with pytest.raises(
+            ldp.InvalidInput,
+            match=r"none to 4 queries with threshold=300 of 300 teachers\. epsilon=15 is spent",
+        ) as error:
             model.fit(X, Y)
     assert "lower" in str(error.value)
     (run,) = ledger.runs()
@@ -478,7 +554,8 @@ def test_without_an_answer_there_is_no_student_and_the_spend_is_told(ledger: ldp
         model.predict(X)
 
 
-# What is refused, before anything is charged --------------------------------------------------------------------------------------------
+# What is refused, before anything is charged
+# --------------------------------------------------------------------------------------------
 
 
 class Failing(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -508,7 +585,10 @@ class Failing(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": float("nan")}, "epsilon"),
         ({"delta": 0.0}, "delta"),
-        ({"delta": None}, "got delta=None. Pass a chance far below one in the number of rows, such as delta=1e-6"),
+        (
+            {"delta": None},
+            "got delta=None. Pass a chance far below one in the number of rows, such as delta=1e-6",
+        ),
         ({"delta": 1.0}, "delta"),
         ({"semi_supervised": 1}, "semi_supervised"),
         ({"semi_supervised": True}, "takes -1 for no label"),
@@ -531,7 +611,9 @@ class Failing(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 @pytest.mark.filterwarnings("ignore::labeldp.errors.NoisyVotesWarning")
-def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, wrong: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_is_said_before_anything_is_charged(
+    ledger: ldp.Ledger, wrong: dict[str, Any], said: str
+) -> None:
     settings = {"estimator": LogisticRegression(), **FEW, "dataset": "d", "ledger": ledger} | wrong
     with pytest.raises(ldp.InvalidInput, match=said):
         PATEClassifier(**settings).fit(X, Y)
@@ -540,7 +622,9 @@ def test_what_is_wrong_is_said_before_anything_is_charged(ledger: ldp.Ledger, wr
 
 def test_units_are_not_fewer_than_teachers(ledger: ldp.Ledger) -> None:
     with pytest.raises(ldp.InvalidInput, match="20 different values of unit, got n_teachers=24"):
-        PATEClassifier(**FEW, max_rows_per_unit=60, dataset="d", ledger=ledger).fit(X, Y, unit=np.arange(1200) % 20)
+        PATEClassifier(**FEW, max_rows_per_unit=60, dataset="d", ledger=ledger).fit(
+            X, Y, unit=np.arange(1200) % 20
+        )
     assert ledger.runs() == []
 
 
@@ -563,7 +647,9 @@ def test_groups_of_rows_are_not_asked_as_teachers_are() -> None:
 
 
 def test_answers_are_kept_in_a_file_with_those_that_are_missing(tmp_path: Path) -> None:
-    model = PATEClassifier(**FEW | {"classes": list("abc")}, noise=SEEDED).fit(X, np.array(list("abc"))[Y])
+    model = PATEClassifier(**FEW | {"classes": list("abc")}, noise=SEEDED).fit(
+        X, np.array(list("abc"))[Y]
+    )
     answer = model.aggregate_
     assert not answer.answered.all()
     answer.save(tmp_path / "answer.parquet")
@@ -576,19 +662,31 @@ def test_answers_are_kept_in_a_file_with_those_that_are_missing(tmp_path: Path) 
         found.prior([0])
 
 
-# The rule for the numbers ---------------------------------------------------------------------------------------------------------------
+# The rule for the numbers
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 7, 300, 60_000])
 @pytest.mark.parametrize("epsilon", [1e-3, 0.5, 4.0, 100.0])
-@pytest.mark.parametrize("given", [(None,) * 4, (None, None, None, 0), (1, None, None, None), (None, 1, None, None), (None, None, 1, None)])
+@pytest.mark.parametrize(
+    "given",
+    [
+        (None,) * 4,
+        (None, None, None, 0),
+        (1, None, None, None),
+        (None, 1, None, None),
+        (None, None, 1, None),
+    ],
+)
 def test_the_rule_gives_numbers_that_fit_together(n_rows: int, epsilon: float, given: Any) -> None:
     for n_classes in (2, 100):
         found = plan_teachers(n_rows, n_rows, n_classes, epsilon, 1e-6, given=given)
         assert 1 <= found.n_teachers <= n_rows
         assert 1 <= found.max_answers <= found.n_queries <= n_rows
         assert 0 <= found.threshold <= found.n_teachers
-        assert all(mine in (None, theirs) for mine, theirs in zip(given, vars(found).values(), strict=True))
+        assert all(
+            mine in (None, theirs) for mine, theirs in zip(given, vars(found).values(), strict=True)
+        )
 
 
 def test_more_budget_is_more_answers_then_less_noise() -> None:
@@ -596,16 +694,26 @@ def test_more_budget_is_more_answers_then_less_noise() -> None:
     for epsilon in (0.5, 1.0, 4.0):
         found = plan_teachers(60_000, 60_000, 10, epsilon, 1e-6)
         query = ConfidentGNMax(
-            10, epsilon, found.n_queries, delta=1e-6, n_teachers=found.n_teachers, threshold=found.threshold, max_answers=found.max_answers
+            10,
+            epsilon,
+            found.n_queries,
+            delta=1e-6,
+            n_teachers=found.n_teachers,
+            threshold=found.threshold,
+            max_answers=found.max_answers,
         )
-        noise.append((found.n_teachers, found.max_answers, query.standard_deviations()[1] / found.n_teachers))
+        noise.append(
+            (found.n_teachers, found.max_answers, query.standard_deviations()[1] / found.n_teachers)
+        )
     assert [teachers for teachers, _, _ in noise] == [600, 600, 600]
     assert noise[0][1] < noise[1][1] < noise[2][1] == 500
     assert noise[0][2] == pytest.approx(0.2, rel=0.02) == noise[1][2]
     assert noise[2][2] < 0.1
 
 
-def test_the_folder_of_nobody_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_nobody_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pipeline's cache would keep what its steps learned from raw labels."""
     cached = make_pipeline(StandardScaler(), LogisticRegression(), memory=str(tmp_path / "cache"))
     PATEClassifier(LogisticRegression(), teacher=cached, **FEW, noise=SEEDED).fit(X, Y)
@@ -613,13 +721,15 @@ def test_the_folder_of_nobody_is_written_to(tmp_path: Path, monkeypatch: pytest.
 
 
 class Writing(ClassifierMixin, BaseEstimator):
-    """A classifier that keeps a file of its training in the working folder unless it is told not to, as CatBoost does."""
+    """A classifier that keeps a file of its training in the working folder unless it is told not
+    to, as CatBoost does."""
 
     def __init__(self, allow_writing_files: bool = True) -> None:
         self.allow_writing_files = allow_writing_files
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {} if self.allow_writing_files else {"allow_writing_files": False}  # CatBoost names only what was given
+        # CatBoost names only what was given
+        return {} if self.allow_writing_files else {"allow_writing_files": False}
 
     def set_params(self, **params: Any) -> "Writing":
         vars(self).update(params)
@@ -636,8 +746,14 @@ class Writing(ClassifierMixin, BaseEstimator):
         return self.model_.predict(X)
 
 
-@pytest.mark.parametrize("teacher", [Writing(), make_pipeline(StandardScaler(), Writing())], ids=["alone", "in a pipeline"])
-def test_no_teacher_writes_files_of_its_training(teacher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "teacher",
+    [Writing(), make_pipeline(StandardScaler(), Writing())],
+    ids=["alone", "in a pipeline"],
+)
+def test_no_teacher_writes_files_of_its_training(
+    teacher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     PATEClassifier(LogisticRegression(), teacher=teacher, **FEW, noise=SEEDED).fit(X, Y)
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning from private label counts of clusters: the likelihood of counts, and the classifier that asks for them."""
+"""Learning from private label counts of clusters: the likelihood of counts, and the classifier that
+asks for them."""
 
 import numpy as np
 import pandas as pd
@@ -30,7 +31,8 @@ def data():
     return make_blobs(4000, centers=[(-1, -1), (1, -1), (0, 1)], cluster_std=0.55, random_state=1)
 
 
-# The likelihood of counts ------------------------------------------------------------------------------------------------------------
+# The likelihood of counts
+# --------------------------------------------------------------------------------------------------
 
 
 def rows_evidence(rng):
@@ -39,7 +41,9 @@ def rows_evidence(rng):
 
 def counts_evidence(rng):
     groups = np.concatenate([np.arange(6), rng.integers(0, 6, 34)])
-    return CountEvidence.of(groups, rng.normal(3, 4, (6, 4)), 2.5, np.array([1.0, 1.0, 0.5, 0.0, 0.9, 1.0]))
+    return CountEvidence.of(
+        groups, rng.normal(3, 4, (6, 4)), 2.5, np.array([1.0, 1.0, 0.5, 0.0, 0.9, 1.0])
+    )
 
 
 @pytest.mark.parametrize("make", [rows_evidence, counts_evidence])
@@ -56,25 +60,35 @@ def test_parts_of_counts_are_their_groups():
     log_p = log_softmax(rng.normal(size=(40, 4)), axis=1)
     halves = [whole.part(units) for units in (np.array([4, 0, 2]), np.array([1, 3, 5]))]
     assert sorted(np.concatenate([rows for rows, _ in halves])) == list(range(40))
-    assert whole.loss(log_p)[0] == pytest.approx(sum(part.loss(log_p[rows])[0] for rows, part in halves))
-    assert whole.row_weights.sum() == pytest.approx(sum(part.row_weights.sum() for _, part in halves))
+    assert whole.loss(log_p)[0] == pytest.approx(
+        sum(part.loss(log_p[rows])[0] for rows, part in halves)
+    )
+    assert whole.row_weights.sum() == pytest.approx(
+        sum(part.row_weights.sum() for _, part in halves)
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "share"), [(0.2, 1.0), (2.0, 1.0), (1.0, 0.5)])
 def test_counts_scatter_as_the_likelihood_says(epsilon, share):
-    """At the true probabilities squared residuals are the stated variance on average: 20 groups of 100 rows, 300 draws."""
+    """At the true probabilities squared residuals are the stated variance on average: 20 groups of
+    100 rows, 300 draws."""
     rng = np.random.default_rng(2)
     p = rng.dirichlet(np.ones(K), 2000)
     groups = np.repeat(np.arange(20), 100)
     query = ldp.aggregates.Histogram(K, epsilon, 20)
     counted = p * share
     expected = np.add.reduceat(counted, np.arange(0, 2000, 100))
-    variance = np.add.reduceat(counted * (1 - counted), np.arange(0, 2000, 100)) + query.standard_deviation() ** 2
+    variance = (
+        np.add.reduceat(counted * (1 - counted), np.arange(0, 2000, 100))
+        + query.standard_deviation() ** 2
+    )
     ratios = []
     for seed in range(300):
         y = (rng.random((2000, 1)) > np.cumsum(p, axis=1)[:, :-1]).sum(axis=1)
         some = np.flatnonzero(rng.random(2000) < share)
-        answer = ldp.aggregate(y[some], query, groups[some], classes=range(K), noise=ldp.SeededNoise(seed))
+        answer = ldp.aggregate(
+            y[some], query, groups[some], classes=range(K), noise=ldp.SeededNoise(seed)
+        )
         ratios.append(float(((answer.values - expected) ** 2 / variance).mean()))
     z = (np.mean(ratios) - 1) / (np.std(ratios) / np.sqrt(300))
     assert abs(z) < norm.isf(MISTAKE / 2)
@@ -83,12 +97,15 @@ def test_counts_scatter_as_the_likelihood_says(epsilon, share):
 def test_groups_of_one_row_are_known_labels(data):
     X, y = data
     known = SoftmaxRegression().fit(X, y).predict(X)
-    counts = SoftmaxRegression().fit_counts(X, np.arange(len(y)), np.eye(K)[y], variance=0.0).predict(X)
+    counts = (
+        SoftmaxRegression().fit_counts(X, np.arange(len(y)), np.eye(K)[y], variance=0.0).predict(X)
+    )
     assert (known == counts).mean() > 0.98
 
 
 def test_mixed_groups_teach_what_tells_their_rows_apart():
-    """Each group has all classes in it, in other proportions: no vote of groups says anything, their counts do."""
+    """Each group has all classes in it, in other proportions: no vote of groups says anything,
+    their counts do."""
     rng = np.random.default_rng(3)
     y = np.concatenate([rng.choice(K, 100, p=mix) for mix in rng.dirichlet(np.full(K, 20.0), 100)])
     X = np.array([(-1, -1), (1, -1), (0, 1)])[y] + rng.normal(0, 0.3, (len(y), 2))
@@ -98,16 +115,21 @@ def test_mixed_groups_teach_what_tells_their_rows_apart():
     assert (voted == y).mean() < 0.5
     model = SoftmaxRegression(C=0.1).fit_counts(X, groups, counts, variance=1.0)
     assert (model.predict(X) == y).mean() > 0.95
-    chosen = SoftmaxRegression(C=(1e-4, 1e-2, 1.0), random_state=0).fit_counts(csr_matrix(X), groups, counts, variance=1.0)
+    chosen = SoftmaxRegression(C=(1e-4, 1e-2, 1.0), random_state=0).fit_counts(
+        csr_matrix(X), groups, counts, variance=1.0
+    )
     assert chosen.C_ > 1e-3
     assert (chosen.predict(X) == y).mean() > 0.95
 
 
 def test_groups_of_which_a_part_was_counted(data):
     X, y = data
-    groups = np.random.default_rng(4).permutation(len(y)) % 40 + 2  # two numbers have no rows, and neither has the last
+    # two numbers have no rows, and neither has the last
+    groups = np.random.default_rng(4).permutation(len(y)) % 40 + 2
     counts = np.array([np.bincount(y[groups == group][::2], minlength=K) for group in range(43)])
-    model = SoftmaxRegression().fit_counts(X, groups, counts, variance=1.0, counted=counts.sum(axis=1))
+    model = SoftmaxRegression().fit_counts(
+        X, groups, counts, variance=1.0, counted=counts.sum(axis=1)
+    )
     assert np.allclose(model.predict_proba(X).mean(axis=0), np.bincount(y) / len(y), atol=0.05)
 
 
@@ -127,21 +149,31 @@ def test_groups_of_which_a_part_was_counted(data):
     ],
 )
 def test_counts_that_make_no_sense(settings, message):
-    given = {"groups": np.array([0, 0, 0, 1, 1, 1]), "counts": np.ones((2, 3)), "variance": 1.0} | settings
+    given = {
+        "groups": np.array([0, 0, 0, 1, 1, 1]),
+        "counts": np.ones((2, 3)),
+        "variance": 1.0,
+    } | settings
     groups, counts = given.pop("groups"), given.pop("counts")
     with pytest.raises(ldp.InvalidInput, match=message):
         SoftmaxRegression().fit_counts(np.arange(12.0).reshape(6, 2), groups, counts, **given)
 
 
-# The classifier ----------------------------------------------------------------------------------------------------------------------
+# The classifier
+# --------------------------------------------------------------------------------------------------
 
 
 def test_counts_beat_votes_where_clusters_are_mixed(data):
     X, y = data
     names = np.array(["north", "east", "south"])
     shared = {"epsilon": 0.2, "n_clusters": 5, "classes": names}
-    found = [ProportionClassifier(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[y]) for seed in range(5)]
-    voted = [NoiseCluster(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[y]) for seed in range(5)]
+    found = [
+        ProportionClassifier(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[y])
+        for seed in range(5)
+    ]
+    voted = [
+        NoiseCluster(**shared, noise=ldp.SeededNoise(seed)).fit(X, names[y]) for seed in range(5)
+    ]
     scores, others = ([model.score(X, names[y]) for model in models] for models in (found, voted))
     assert np.mean(scores) > np.mean(others) + 0.02
     assert min(scores) > 0.88
@@ -151,15 +183,27 @@ def test_counts_beat_votes_where_clusters_are_mixed(data):
     assert found[0].aggregate_.values.shape == (5, K)
 
 
-@pytest.mark.parametrize("estimator", [None, LogisticRegression(), make_pipeline(StandardScaler(), SoftmaxRegression())])
+@pytest.mark.parametrize(
+    "estimator", [None, LogisticRegression(), make_pipeline(StandardScaler(), SoftmaxRegression())]
+)
 def test_counts_are_charged_once_for_every_estimator(data, tmp_path, estimator):
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = ProportionClassifier(estimator, epsilon=0.3, classes=range(K), ledger=ledger, dataset="people")
+    model = ProportionClassifier(
+        estimator, epsilon=0.3, classes=range(K), ledger=ledger, dataset="people"
+    )
     first = clone(model).fit(X, y, ids=np.arange(len(y)))
-    other = clone(model).set_params(estimator=LogisticRegression(C=0.5)).fit(X, y, ids=np.arange(len(y)))
+    other = (
+        clone(model)
+        .set_params(estimator=LogisticRegression(C=0.5))
+        .fit(X, y, ids=np.arange(len(y)))
+    )
     assert np.array_equal(first.aggregate_.values, other.aggregate_.values)
-    assert first.privacy_ == other.privacy_ == ldp.PrivacySpent(0.3, 0.0, "row", recorded=True, secure=True)
+    assert (
+        first.privacy_
+        == other.privacy_
+        == ldp.PrivacySpent(0.3, 0.0, "row", recorded=True, secure=True)
+    )
     assert ledger.spent("people", "label") == 0.3
 
 
@@ -167,13 +211,19 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(data, tmp_pa
     X, y = data
     ledger = ldp.Ledger(tmp_path / "ledger.db")
     shared = {"classes": range(K), "ledger": ledger, "dataset": "people"}
-    for wrong in (GaussianNB(), make_pipeline(StandardScaler(), GaussianNB()), LogisticRegression(class_weight="balanced")):
+    for wrong in (
+        GaussianNB(),
+        make_pipeline(StandardScaler(), GaussianNB()),
+        LogisticRegression(class_weight="balanced"),
+    ):
         with pytest.raises(ldp.InvalidInput, match="learns from counts"):
             ProportionClassifier(wrong, **shared).fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="mechanism"):
         ProportionClassifier(mechanism="permute-and-flip", **shared).fit(X, y)
     with pytest.raises(ldp.InvalidInput, match="NoisyLabels"):
-        ProportionClassifier(**shared).fit(X, ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1)))
+        ProportionClassifier(**shared).fit(
+            X, ldp.privatize(y, ldp.SubsetSelection(K, 2.0), noise=ldp.SeededNoise(1))
+        )
     with pytest.raises(ldp.InvalidInput, match="This ProportionClassifier requires y"):
         ProportionClassifier(**shared).fit(X, None)
     assert ledger.runs() == []
@@ -181,7 +231,9 @@ def test_what_cannot_learn_from_counts_is_refused_before_the_charge(data, tmp_pa
 
 def test_gaussian_noise_where_delta_is_given(data):
     X, y = data
-    model = ProportionClassifier(epsilon=0.3, delta=1e-5, classes=range(K), noise=ldp.SeededNoise(0)).fit(X, y)
+    model = ProportionClassifier(
+        epsilon=0.3, delta=1e-5, classes=range(K), noise=ldp.SeededNoise(0)
+    ).fit(X, y)
     assert model.aggregate_.query.mechanism == "gaussian"
     assert model.score(X, y) > 0.85
 
@@ -189,7 +241,9 @@ def test_gaussian_noise_where_delta_is_given(data):
 def test_units_are_counted_up_to_their_cap(data):
     X, y = data
     people = np.arange(len(y)) // 2
-    model = ProportionClassifier(epsilon=1.0, n_clusters=8, classes=range(K), noise=ldp.SeededNoise(0)).fit(X, y, unit=people)
+    model = ProportionClassifier(
+        epsilon=1.0, n_clusters=8, classes=range(K), noise=ldp.SeededNoise(0)
+    ).fit(X, y, unit=people)
     assert model.aggregate_.n_rows.sum() == len(y) // 2
     assert model.score(X, y) > 0.88
 
@@ -198,9 +252,15 @@ def test_inputs_of_all_kinds(data):
     X, y = data
     shared = {"epsilon": 1.0, "n_clusters": 10, "classes": range(K), "noise": ldp.SeededNoise(0)}
     plain = ProportionClassifier(**shared).fit(X, y).predict(X)
-    assert (ProportionClassifier(**shared).fit(csr_matrix(X), y).predict(csr_matrix(X)) == plain).mean() > 0.98
-    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "side": np.where(X[:, 0] > 0, "right", "left")})
-    encoder = make_column_transformer((StandardScaler(), ["a", "b"]), (OneHotEncoder(sparse_output=False), ["side"]))
+    assert (
+        ProportionClassifier(**shared).fit(csr_matrix(X), y).predict(csr_matrix(X)) == plain
+    ).mean() > 0.98
+    frame = pd.DataFrame(
+        {"a": X[:, 0], "b": X[:, 1], "side": np.where(X[:, 0] > 0, "right", "left")}
+    )
+    encoder = make_column_transformer(
+        (StandardScaler(), ["a", "b"]), (OneHotEncoder(sparse_output=False), ["side"])
+    )
     assert ProportionClassifier(embedder=encoder, **shared).fit(frame, y).score(frame, y) > 0.85
     images = np.repeat(X, 2, axis=1).reshape(-1, 2, 2)
     assert ProportionClassifier(embedder="pca", **shared).fit(images, y).score(images, y) > 0.85
@@ -210,6 +270,8 @@ def test_hardly_any_noise_and_hardly_any_rows():
     X, y = make_blobs(40, centers=2, random_state=0)
     for epsilon in (1e-6, 50.0):
         for count in (1, 40):
-            model = ProportionClassifier(epsilon=epsilon, n_clusters=count, classes=[0, 1], noise=ldp.SeededNoise(0)).fit(X, y)
+            model = ProportionClassifier(
+                epsilon=epsilon, n_clusters=count, classes=[0, 1], noise=ldp.SeededNoise(0)
+            ).fit(X, y)
             assert np.isfinite(model.predict_proba(X)).all()
     assert model.score(X, y) > 0.95

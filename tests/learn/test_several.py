@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LabelDPClassifier on several targets: one charge for all of them, scikit-learn's conventions for what comes out."""
+"""LabelDPClassifier on several targets: one charge for all of them, scikit-learn's conventions for
+what comes out."""
 
 import warnings
 
@@ -12,7 +13,13 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import get_tags
 
 import labeldp as ldp
-from labeldp.errors import BudgetExceeded, InvalidInput, LeftOutWarning, RepeatWarning, SeededNoiseWarning
+from labeldp.errors import (
+    BudgetExceeded,
+    InvalidInput,
+    LeftOutWarning,
+    RepeatWarning,
+    SeededNoiseWarning,
+)
 from labeldp.learn import LabelDPClassifier, SoftmaxRegression
 from labeldp.learn._several import Reading
 from labeldp.protocol.metrics import likeliest_frequencies
@@ -21,7 +28,9 @@ N = 1500
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((N, 4))
 COLUMNS = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3]})
-Y = pd.DataFrame({"clicked": np.where(X[:, 0] > 0, "yes", "no"), "rating": np.digitize(X[:, 1], [-0.7, 0.7]) + 1})
+Y = pd.DataFrame(
+    {"clicked": np.where(X[:, 0] > 0, "yes", "no"), "rating": np.digitize(X[:, 1], [-0.7, 0.7]) + 1}
+)
 
 
 @pytest.fixture
@@ -30,7 +39,12 @@ def ledger(tmp_path):
 
 
 def model(**changes):
-    given = {"epsilon": 4.0, "classes": COLUMNS, "random_state": 0, "estimator": LogisticRegression()}
+    given = {
+        "epsilon": 4.0,
+        "classes": COLUMNS,
+        "random_state": 0,
+        "estimator": LogisticRegression(),
+    }
     return LabelDPClassifier(**given | changes)
 
 
@@ -44,8 +58,11 @@ def test_each_target_is_predicted_from_one_draw(split):
     assert [list(each) for each in fitted.classes_] == [["no", "yes"], [1, 2, 3]]
     for number, name in enumerate(COLUMNS.names):
         np.testing.assert_allclose(proba[number].sum(axis=1), 1.0)
-        np.testing.assert_array_equal(predicted[:, number], fitted.classes_[number][proba[number].argmax(axis=1)])
-        assert (predicted[:, number] == Y[name]).mean() > 0.8  # 0.5 and 0.5 are the commonest classes
+        np.testing.assert_array_equal(
+            predicted[:, number], fitted.classes_[number][proba[number].argmax(axis=1)]
+        )
+        # 0.5 and 0.5 are the commonest classes
+        assert (predicted[:, number] == Y[name]).mean() > 0.8
     assert fitted.score(X, Y) == (predicted == Y.to_numpy(object)).all(axis=1).mean()
     assert len({receipt.run_id for receipt in fitted.receipts_}) == 1
     assert fitted.noisy_labels_.classes is COLUMNS or fitted.noisy_labels_.classes == COLUMNS
@@ -54,7 +71,11 @@ def test_each_target_is_predicted_from_one_draw(split):
 
 def test_the_ledger_has_one_charge_and_a_repeat_is_free(ledger):
     first = model(epsilon=2.0, ledger=ledger, dataset="d").fit(X, Y)
-    assert (ledger.spent("d", "clicked"), ledger.spent("d", "rating"), ledger.spent("d", COLUMNS.names)) == (2.0, 2.0, 2.0)
+    assert (
+        ledger.spent("d", "clicked"),
+        ledger.spent("d", "rating"),
+        ledger.spent("d", COLUMNS.names),
+    ) == (2.0, 2.0, 2.0)
     assert len(ledger.runs()) == 1
     assert first.privacy_ == ldp.PrivacySpent(2.0, 0.0, "row", recorded=True, secure=True)
     with pytest.warns(RepeatWarning):
@@ -63,29 +84,46 @@ def test_the_ledger_has_one_charge_and_a_repeat_is_free(ledger):
     assert ledger.spent("d", "rating") == 2.0
     with pytest.raises(BudgetExceeded):
         model(epsilon=3.0, ledger=ledger, dataset="d").fit(X, Y)
-    other = model(epsilon=2.0, ledger=ledger).fit(X, first.noisy_labels_)  # noisy labels cost nothing
+    # noisy labels cost nothing
+    other = model(epsilon=2.0, ledger=ledger).fit(X, first.noisy_labels_)
     np.testing.assert_array_equal(other.predict(X), first.predict(X))
     assert other.privacy_.evidence == "proven"
-    alone = LabelDPClassifier(LogisticRegression(), ledger=ledger, random_state=0).fit(X, first.noisy_labels_["rating"])
-    assert (alone.predict(X) == first.predict(X)[:, 1]).mean() > 0.9  # which reads the sets for both columns together
+    alone = LabelDPClassifier(LogisticRegression(), ledger=ledger, random_state=0).fit(
+        X, first.noisy_labels_["rating"]
+    )
+    # which reads the sets for both columns together
+    assert (alone.predict(X) == first.predict(X)[:, 1]).mean() > 0.9
 
 
 @pytest.mark.parametrize("split", ["joint", "one", "equal"])
 def test_later_stages_are_drawn_by_what_the_models_before_predict(ledger, split):
-    """The second stage's rows hold exactly what its law makes of the product of the first models' probabilities, at one charge."""
+    """The second stage's rows hold exactly what its law makes of the product of the first models'
+    probabilities, at one charge."""
     law = COLUMNS.law(3.0, split, "auto")
     given = {"epsilon": 3.0, "law": law, "n_stages": 2, "prior_temperature": 0.8}
     fitted = model(**given, ledger=ledger, dataset="d").fit(X, Y)
-    assert [(stage.name, stage.law) for stage in fitted.stages_] == [("stage-1", law), ("stage-2", law)]
-    assert [ledger.spent("d", name) for name in COLUMNS.names] == [3.0, 3.0] and len(ledger.runs()) == 1
+    assert [(stage.name, stage.law) for stage in fitted.stages_] == [
+        ("stage-1", law),
+        ("stage-2", law),
+    ]
+    assert [ledger.spent("d", name) for name in COLUMNS.names] == [3.0, 3.0] and len(
+        ledger.runs()
+    ) == 1
     assert fitted.privacy_ == ldp.PrivacySpent(3.0, 0.0, "row", recorded=True, secure=True)
     blocks = {block.stage: block for block in fitted.noisy_labels_.blocks}
-    assert set(blocks) == {"stage-1", "stage-2", "validation"} and sum(len(block.rows) for block in blocks.values()) == N
+    assert (
+        set(blocks) == {"stage-1", "stage-2", "validation"}
+        and sum(len(block.rows) for block in blocks.values()) == N
+    )
     first, second = blocks["stage-1"].rows, blocks["stage-2"].rows
     before = model(validation_fraction=0.0).fit(X[first], fitted.noisy_labels_[first])
-    weights = {name: each ** (1 / 0.8) for name, each in zip(COLUMNS.names, before.predict_proba(X[second]), strict=True)}
+    weights = {
+        name: each ** (1 / 0.8)
+        for name, each in zip(COLUMNS.names, before.predict_proba(X[second]), strict=True)
+    }
     prior = COLUMNS.prior(weights)(np.arange(len(second)))
-    drawn = {name: values for name, values in blocks["stage-2"].side.items() if name != "column"}  # the column is asked at random
+    # the column is asked at random
+    drawn = {name: values for name, values in blocks["stage-2"].side.items() if name != "column"}
     assert drawn
     for name, values in drawn.items():
         np.testing.assert_array_equal(law.prepare(prior)[name], values)
@@ -94,39 +132,77 @@ def test_later_stages_are_drawn_by_what_the_models_before_predict(ledger, split)
     np.testing.assert_array_equal(again.predict_proba(X)[1], fitted.predict_proba(X)[1])
     assert ledger.spent("d", "rating") == 3.0
     assert fitted.score(X, Y) > 0.3  # a quarter is the share of the commonest combination
-    assert all(0 < each.value < 1.6 for each in fitted.estimated_accuracy_)  # by held-out rows, drawn without a prior
+    # by held-out rows, drawn without a prior
+    assert all(0 < each.value < 1.6 for each in fitted.estimated_accuracy_)
 
 
 def test_a_public_prior_is_taken_by_column_as_a_whole_or_as_a_function(ledger):
     weights = np.where((X[:, 0] > 0)[:, None], [0.2, 0.8], [0.8, 0.2])
     whole = COLUMNS.prior({"clicked": weights})(np.arange(N))
     found = [
-        model(prior=prior, law=COLUMNS.law(4.0, "joint", "auto"), noise=ldp.SeededNoise(0)).fit(X, Y)
-        for prior in ({"clicked": weights}, whole, lambda inputs: {"clicked": np.where((inputs[:, :1] > 0), [0.2, 0.8], [0.8, 0.2])})
+        model(prior=prior, law=COLUMNS.law(4.0, "joint", "auto"), noise=ldp.SeededNoise(0)).fit(
+            X, Y
+        )
+        for prior in (
+            {"clicked": weights},
+            whole,
+            lambda inputs: {"clicked": np.where((inputs[:, :1] > 0), [0.2, 0.8], [0.8, 0.2])},
+        )
     ]
     for each in found[1:]:
         np.testing.assert_array_equal(each.predict(X), found[0].predict(X))
     assert found[0].score(X, Y) > 0.5
-    flat = model(prior=np.ones((N, 6)), law=COLUMNS.law(4.0, "joint", "auto"), noise=ldp.SeededNoise(0)).fit(X, Y)
-    assert flat.noisy_labels_.blocks[-1].side.keys() == found[0].noisy_labels_.blocks[-1].side.keys()
-    charged = model(prior={"clicked": weights}, ledger=ledger, dataset="d", prior_weight=0.5, n_stages=2).fit(X, Y)
-    assert ledger.spent("d", "clicked") == ledger.spent("d", "rating") == 4.0 and charged.privacy_.epsilon == 4.0
+    flat = model(
+        prior=np.ones((N, 6)), law=COLUMNS.law(4.0, "joint", "auto"), noise=ldp.SeededNoise(0)
+    ).fit(X, Y)
+    assert (
+        flat.noisy_labels_.blocks[-1].side.keys() == found[0].noisy_labels_.blocks[-1].side.keys()
+    )
+    charged = model(
+        prior={"clicked": weights}, ledger=ledger, dataset="d", prior_weight=0.5, n_stages=2
+    ).fit(X, Y)
+    assert (
+        ledger.spent("d", "clicked") == ledger.spent("d", "rating") == 4.0
+        and charged.privacy_.epsilon == 4.0
+    )
     with pytest.raises(InvalidInput, match="as they were drawn"):
         found[0].estimators_[0].noisy_labels_.to_table()
 
 
-@pytest.mark.parametrize("prior", [ldp.learn.ClusterPrior(n_clusters=4, epsilon=1.0), ldp.learn.HistogramPrior(epsilon=1.0)])
+@pytest.mark.parametrize(
+    "prior",
+    [ldp.learn.ClusterPrior(n_clusters=4, epsilon=1.0), ldp.learn.HistogramPrior(epsilon=1.0)],
+)
 @pytest.mark.parametrize(("split", "stages"), [("joint", 1), ("one", 2)])
-def test_a_prior_that_is_paid_for_counts_the_combinations_of_its_groups(ledger, prior, split, stages):
-    """Two charges in the accounts of both columns, which add up to the fit's epsilon; rows are drawn by the noisy answer."""
+def test_a_prior_that_is_paid_for_counts_the_combinations_of_its_groups(
+    ledger, prior, split, stages
+):
+    """Two charges in the accounts of both columns, which add up to the fit's epsilon; rows are
+    drawn by the noisy answer."""
     law = COLUMNS.law(3.0, split, "auto")
     given = {"prior": prior, "law": law, "n_stages": stages, "ledger": ledger, "dataset": "d"}
     fitted = model(**given).fit(X, Y)
-    assert [ledger.spent("d", name) for name in COLUMNS.names] == [4.0, 4.0] == [fitted.privacy_.epsilon] * 2
-    assert [receipt.epsilon for receipt in fitted.receipts_] == [1.0, 3.0] and len(ledger.runs()) == 2
+    assert (
+        [ledger.spent("d", name) for name in COLUMNS.names]
+        == [4.0, 4.0]
+        == [fitted.privacy_.epsilon] * 2
+    )
+    assert [receipt.epsilon for receipt in fitted.receipts_] == [1.0, 3.0] and len(
+        ledger.runs()
+    ) == 2
     blocks = {block.stage: block for block in fitted.noisy_labels_.blocks}
     assert set(blocks) == {"validation", *(f"stage-{number + 1}" for number in range(stages))}
-    assert len({bytes(values) for name, side in blocks["stage-1"].side.items() if name != "column" for values in side}) > 1
+    assert (
+        len(
+            {
+                bytes(values)
+                for name, side in blocks["stage-1"].side.items()
+                if name != "column"
+                for values in side
+            }
+        )
+        > 1
+    )
     assert (fitted.prior_ is None) == isinstance(prior, ldp.learn.HistogramPrior)
     if fitted.prior_ is not None:
         assert fitted.prior_.predict_proba(X).shape == (N, 6)
@@ -141,18 +217,27 @@ def test_a_prior_that_is_paid_for_counts_the_combinations_of_its_groups(ledger, 
 def test_a_budget_without_room_for_the_whole_fit_pays_for_no_prior(tmp_path):
     small = ldp.Ledger(tmp_path / "small.db", budget=3.0)
     with pytest.raises(BudgetExceeded):
-        model(prior=ldp.learn.ClusterPrior(n_clusters=4, epsilon=1.0), ledger=small, dataset="d").fit(X, Y)
+        model(
+            prior=ldp.learn.ClusterPrior(n_clusters=4, epsilon=1.0), ledger=small, dataset="d"
+        ).fit(X, Y)
     assert small.runs() == []
 
 
 def test_stages_take_frames_the_default_estimator_and_units():
     frame = pd.DataFrame(X, columns=list("abcd")).assign(kind=np.where(X[:, 0] > 0, "x", "y"))
-    given = {"law": COLUMNS.law(4.0, "joint", "auto"), "n_stages": 3, "max_rows_per_unit": 1, "noise": ldp.SeededNoise(0)}
+    given = {
+        "law": COLUMNS.law(4.0, "joint", "auto"),
+        "n_stages": 3,
+        "max_rows_per_unit": 1,
+        "noise": ldp.SeededNoise(0),
+    }
     weights = np.ones((N, 6))
     weights[0], weights[1] = 0.0, 1e308  # a row of zeros counts as uniform
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fitted = model(estimator=None, prior=weights, prior_weight=0.2, **given).fit(frame, Y, unit=np.arange(N) // 2)
+        fitted = model(estimator=None, prior=weights, prior_weight=0.2, **given).fit(
+            frame, Y, unit=np.arange(N) // 2
+        )
     assert {each.category for each in caught} == {SeededNoiseWarning, LeftOutWarning}
     assert [stage.name for stage in fitted.stages_] == ["stage-1", "stage-2", "stage-3"]
     assert fitted.noisy_labels_.left_out == N // 2
@@ -162,53 +247,92 @@ def test_stages_take_frames_the_default_estimator_and_units():
 def test_what_a_draw_of_all_columns_tells_of_one_is_the_exact_sum_over_the_others():
     columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1, 2], "c": [0, 1]})
     rng = np.random.default_rng(1)
-    labels = {name: rng.integers(len(values), size=40) for name, values in zip(columns.names, columns.lists, strict=True)}
+    labels = {
+        name: rng.integers(len(values), size=40)
+        for name, values in zip(columns.names, columns.lists, strict=True)
+    }
     belief = [rng.dirichlet(np.ones(size), 40) for size in columns.sizes]
-    noisy = ldp.privatize(labels, columns.law(1.0, "joint", "auto"), classes=columns, prior=rng.random((40, 12)), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        labels,
+        columns.law(1.0, "joint", "auto"),
+        classes=columns,
+        prior=rng.random((40, 12)),
+        noise=ldp.SeededNoise(0),
+    )
     whole = noisy.likelihood(dtype="float64").reshape(40, 2, 3, 2)
     for number, sum_over in enumerate(("nabc,nb,nc->na", "nabc,na,nc->nb", "nabc,na,nb->nc")):
         found = Reading(belief).told(noisy, number)
-        expected = np.einsum(sum_over, whole, *(each for m, each in enumerate(belief) if m != number))
-        np.testing.assert_allclose(found.likelihood(dtype="float64"), expected / expected.max(axis=1, keepdims=True), rtol=1e-9)
+        expected = np.einsum(
+            sum_over, whole, *(each for m, each in enumerate(belief) if m != number)
+        )
+        np.testing.assert_allclose(
+            found.likelihood(dtype="float64"),
+            expected / expected.max(axis=1, keepdims=True),
+            rtol=1e-9,
+        )
         assert found.privacy == noisy.privacy and not found.invertible.any()
-    flat = ldp.privatize(labels, columns.law(1.0, "joint", "auto"), classes=columns, noise=ldp.SeededNoise(0))
-    apart = ldp.privatize(labels, columns.law(1.0, "joint"), classes=columns, noise=ldp.SeededNoise(0))
+    flat = ldp.privatize(
+        labels, columns.law(1.0, "joint", "auto"), classes=columns, noise=ldp.SeededNoise(0)
+    )
+    apart = ldp.privatize(
+        labels, columns.law(1.0, "joint"), classes=columns, noise=ldp.SeededNoise(0)
+    )
     uniform = [np.ones((40, size)) for size in columns.sizes]
     assert np.ptp(Reading(uniform).told(flat, 1).likelihood(), axis=1).max() > 0
-    np.testing.assert_array_equal(Reading(belief).told(apart, 1).likelihood(), apart["b"].likelihood())  # counts need no others
+    # counts need no others
+    np.testing.assert_array_equal(
+        Reading(belief).told(apart, 1).likelihood(), apart["b"].likelihood()
+    )
 
 
 EQUAL = ldp.LabelColumns({"a": [0, 1], "b": [0, 1], "c": [0, 1]})
 
 
 def predicted_of(labels, columns, epsilon):
-    """The mean probabilities of each column by a model without useful features, which learns the rates."""
-    noisy = ldp.privatize(labels, columns.law(epsilon, "joint"), classes=columns, noise=ldp.SeededNoise(0))
+    """The mean probabilities of each column by a model without useful features, which learns the
+    rates."""
+    noisy = ldp.privatize(
+        labels, columns.law(epsilon, "joint"), classes=columns, noise=ldp.SeededNoise(0)
+    )
     features = np.random.default_rng(5).standard_normal((len(labels), 2))
     fitted = LabelDPClassifier(SoftmaxRegression(C=0.01), random_state=0, validation_fraction=0.0)
-    return [each[:, -1].mean() for each in fitted.fit(features, noisy).predict_proba(features)], noisy
+    return [
+        each[:, -1].mean() for each in fitted.fit(features, noisy).predict_proba(features)
+    ], noisy
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 4.0])
 def test_columns_that_follow_from_one_another_are_learned_without_bias(epsilon):
-    """Three equal columns with a rate of 0.2. Read as if independent, the sets say less than half of it. Fixed noise; 6 deviations."""
+    """Three equal columns with a rate of 0.2. Read as if independent, the sets say less than half
+    of it. Fixed noise; 6 deviations."""
     rng = np.random.default_rng(2)
     once = (rng.random(20_000) < 0.2).astype(int)
-    (rates, noisy) = predicted_of(np.stack([once] * 3, axis=1), EQUAL, epsilon)
+    rates, noisy = predicted_of(np.stack([once] * 3, axis=1), EQUAL, epsilon)
     np.testing.assert_allclose(rates, once.mean(), atol=0.04 if epsilon == 2.0 else 0.02)
     belief = [np.tile([0.8, 0.2], (20_000, 1))] * 3
     reading = Reading(belief, np.empty(0, np.int64)).tied(noisy, None)
-    shares = reading.ties * EQUAL.prior({name: [0.8, 0.2] for name in "abc"})(np.arange(1)).reshape(2, 2, 2)
+    shares = reading.ties * EQUAL.prior({name: [0.8, 0.2] for name in "abc"})(np.arange(1)).reshape(
+        2, 2, 2
+    )
     shares /= shares.sum()
-    assert shares[0, 0, 0] > 0.7 and shares[1, 1, 1] > 0.1 and shares.sum() - shares[0, 0, 0] - shares[1, 1, 1] < 0.12
+    assert (
+        shares[0, 0, 0] > 0.7
+        and shares[1, 1, 1] > 0.1
+        and shares.sum() - shares[0, 0, 0] - shares[1, 1, 1] < 0.12
+    )
     loosely = Reading(belief, np.empty(0, np.int64)).told(noisy, 0)
     assert likeliest_frequencies(loosely.likelihood())[1] < 0.1  # without what ties the columns
     apart = loosely.likelihood() @ [0.8, 0.2]
     tied = reading.told(noisy, 0).likelihood()
     own = tied[np.arange(20_000), once] / (tied @ [0.8, 0.2])
     loose = loosely.likelihood()[np.arange(20_000), once] / apart
-    counts = noisy["a"].likelihood()[np.arange(20_000), once] / (noisy["a"].likelihood() @ [0.8, 0.2])
-    assert np.log(own).mean() > 1.1 * np.log(counts).mean() > 0 and np.log(own).mean() > np.log(loose).mean()
+    counts = noisy["a"].likelihood()[np.arange(20_000), once] / (
+        noisy["a"].likelihood() @ [0.8, 0.2]
+    )
+    assert (
+        np.log(own).mean() > 1.1 * np.log(counts).mean() > 0
+        and np.log(own).mean() > np.log(loose).mean()
+    )
 
 
 @pytest.mark.filterwarnings("ignore::labeldp.errors.LostClassWarning")
@@ -219,7 +343,11 @@ def test_classifiers_that_give_no_probability_to_a_class_do_not_ruin_the_reading
     third = np.where(rng.random(N) < 0.12, 2, X[:, 0] > 0).astype(int)
     columns = ldp.LabelColumns({"a": [0, 1, 2], "b": [0, 1]})
     fitted = model(
-        estimator=RidgeClassifier(), classes=columns, law=columns.law(epsilon, "joint"), epsilon=epsilon, noise=ldp.SeededNoise(0)
+        estimator=RidgeClassifier(),
+        classes=columns,
+        law=columns.law(epsilon, "joint"),
+        epsilon=epsilon,
+        noise=ldp.SeededNoise(0),
     )
     predicted = fitted.fit(X, {"a": third, "b": (X[:, 1] > 0).astype(int)}).predict(X)
     assert (predicted[:, 0] == third).mean() > 0.8
@@ -228,9 +356,17 @@ def test_classifiers_that_give_no_probability_to_a_class_do_not_ruin_the_reading
 def test_what_is_told_with_ties_is_the_conditional_law_of_the_set():
     rng = np.random.default_rng(3)
     columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1, 2], "c": [0, 1]})
-    labels = {name: rng.integers(len(values), size=40) for name, values in zip(columns.names, columns.lists, strict=True)}
-    belief, ties = [rng.dirichlet(np.ones(size), 40) for size in columns.sizes], rng.random((2, 3, 2)) + 0.1
-    noisy = ldp.privatize(labels, columns.law(1.0, "joint"), classes=columns, noise=ldp.SeededNoise(0))
+    labels = {
+        name: rng.integers(len(values), size=40)
+        for name, values in zip(columns.names, columns.lists, strict=True)
+    }
+    belief, ties = (
+        [rng.dirichlet(np.ones(size), 40) for size in columns.sizes],
+        rng.random((2, 3, 2)) + 0.1,
+    )
+    noisy = ldp.privatize(
+        labels, columns.law(1.0, "joint"), classes=columns, noise=ldp.SeededNoise(0)
+    )
     joint = np.einsum("na,nb,nc,abc->nabc", *belief, ties)
     whole = noisy.likelihood(dtype="float64").reshape(40, 2, 3, 2)
     counted = np.arange(10)
@@ -238,19 +374,27 @@ def test_what_is_told_with_ties_is_the_conditional_law_of_the_set():
         axes = tuple(axis + 1 for axis in range(3) if axis != number)
         wanted = (joint * whole).sum(axis=axes) / joint.sum(axis=axes)
         found = Reading(belief, counted, ties).told(noisy, number).likelihood(dtype="float64")
-        np.testing.assert_allclose(found[10:], (wanted / wanted.max(axis=1, keepdims=True))[10:], rtol=1e-9)
-        np.testing.assert_array_equal(found[:10], noisy.column(columns.names[number]).likelihood(dtype="float64")[:10])
+        np.testing.assert_allclose(
+            found[10:], (wanted / wanted.max(axis=1, keepdims=True))[10:], rtol=1e-9
+        )
+        np.testing.assert_array_equal(
+            found[:10], noisy.column(columns.names[number]).likelihood(dtype="float64")[:10]
+        )
 
 
 def test_without_draws_enough_the_columns_count_as_independent():
     columns = ldp.LabelColumns({"a": list(range(20)), "b": list(range(20))})
     labels = np.stack([np.arange(30) % 20] * 2, axis=1)
-    noisy = ldp.privatize(labels, columns.law(0.5, "joint"), classes=columns, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        labels, columns.law(0.5, "joint"), classes=columns, noise=ldp.SeededNoise(0)
+    )
     belief = [np.ones((30, 20))] * 2
     ties = Reading(belief, np.empty(0, np.int64)).tied(noisy, None).ties
     np.testing.assert_allclose(ties, 1.0, atol=0.2)
     certain = [np.eye(20)[labels[:, 0]], np.ones((30, 20))]  # weights of zero are allowed
-    assert np.isfinite(Reading(certain, np.empty(0, np.int64)).tied(noisy, None).told(noisy, 1).likelihood()).all()
+    assert np.isfinite(
+        Reading(certain, np.empty(0, np.int64)).tied(noisy, None).told(noisy, 1).likelihood()
+    ).all()
 
 
 def test_a_fit_to_one_target_leaves_nothing_of_several():
@@ -262,31 +406,51 @@ def test_a_fit_to_one_target_leaves_nothing_of_several():
 
 
 def test_units_share_the_bill(ledger):
-    fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(X, Y, unit=np.arange(N) // 3)
+    fitted = model(epsilon=2.0, ledger=ledger, dataset="d", max_rows_per_unit=2).fit(
+        X, Y, unit=np.arange(N) // 3
+    )
     assert fitted.privacy_.epsilon == 2.0
     assert fitted.noisy_labels_.left_out == N // 3
 
 
 @pytest.mark.parametrize(("law", "stages"), [("auto", 1), ("joint", 1), ("joint", 2)])
 def test_public_weights_of_rows_weigh_in_learning_alone(law, stages):
-    """A row of weight 0 has no say, in whatever order; the draws of the first stage do not change."""
+    """A row of weight 0 has no say, in whatever order; the draws of the first stage do not
+    change."""
     used = "auto" if law == "auto" else COLUMNS.law(4.0, "joint", "auto")
-    given = {"law": used, "n_stages": stages, "noise": ldp.SeededNoise(0), "validation_fraction": 0.0}
+    given = {
+        "law": used,
+        "n_stages": stages,
+        "noise": ldp.SeededNoise(0),
+        "validation_fraction": 0.0,
+    }
     given["estimator"] = SoftmaxRegression(C=1.0)
     counted = X[:, 2] > 0
     weights = np.where(counted, 1.0, 0.0)
     plain, fitted = model(**given).fit(X, Y), model(**given).fit(X, Y, weights)
-    outputs = [{block.stage: block.outputs for block in each.noisy_labels_.blocks} for each in (plain, fitted)]
+    outputs = [
+        {block.stage: block.outputs for block in each.noisy_labels_.blocks}
+        for each in (plain, fitted)
+    ]
     first = next(iter(outputs[0]))
     np.testing.assert_array_equal(outputs[0][first], outputs[1][first])
     again = model(**given).fit(X, fitted.noisy_labels_, weights)
     alone = model(**given).fit(X[counted], fitted.noisy_labels_[counted])
     np.testing.assert_allclose(again.predict_proba(X)[1], alone.predict_proba(X)[1], atol=2e-3)
-    assert np.abs(again.predict_proba(X)[0] - model(**given).fit(X, fitted.noisy_labels_).predict_proba(X)[0]).max() > 0.01
+    assert (
+        np.abs(
+            again.predict_proba(X)[0]
+            - model(**given).fit(X, fitted.noisy_labels_).predict_proba(X)[0]
+        ).max()
+        > 0.01
+    )
     if stages == 1:
         np.testing.assert_array_equal(again.predict_proba(X)[1], fitted.predict_proba(X)[1])
-    order, ids = np.random.default_rng(1).permutation(N), np.arange(N)  # weights go with the rows of X
-    by_id = model(**given).fit(X[order], fitted.noisy_labels_.by_id(ids), weights[order], ids=ids[order])
+    # weights go with the rows of X
+    order, ids = np.random.default_rng(1).permutation(N), np.arange(N)
+    by_id = model(**given).fit(
+        X[order], fitted.noisy_labels_.by_id(ids), weights[order], ids=ids[order]
+    )
     np.testing.assert_allclose(by_id.predict_proba(X)[1], again.predict_proba(X)[1], atol=2e-3)
 
 
@@ -304,13 +468,22 @@ def test_weights_that_cannot_be_used_are_refused_before_the_charge(ledger):
 
 @pytest.mark.parametrize("stages", [1, 2])
 def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
-    given = {"law": "auto" if stages == 1 else COLUMNS.law(3.0, "joint", "auto"), "n_stages": stages, "epsilon": 3.0}
-    fitted = model(**given, class_prior={"rating": {1: 0.2, 2: 0.7, 3: 0.1}}, ledger=ledger, dataset="d").fit(X, Y)
+    given = {
+        "law": "auto" if stages == 1 else COLUMNS.law(3.0, "joint", "auto"),
+        "n_stages": stages,
+        "epsilon": 3.0,
+    }
+    fitted = model(
+        **given, class_prior={"rating": {1: 0.2, 2: 0.7, 3: 0.1}}, ledger=ledger, dataset="d"
+    ).fit(X, Y)
     np.testing.assert_allclose(fitted.predict_proba(X)[1].mean(axis=0), [0.2, 0.7, 0.1], atol=0.03)
     np.testing.assert_allclose(fitted.predict_proba(X)[0].mean(axis=0), [0.5, 0.5], atol=0.1)
     free = model(**given).fit(X, fitted.noisy_labels_)
     assert abs(free.predict_proba(X)[1].mean(axis=0)[1] - 0.7) > 0.1
-    np.testing.assert_array_equal(free.predict_proba(X)[0], model(**given, class_prior={}).fit(X, fitted.noisy_labels_).predict_proba(X)[0])
+    np.testing.assert_array_equal(
+        free.predict_proba(X)[0],
+        model(**given, class_prior={}).fit(X, fitted.noisy_labels_).predict_proba(X)[0],
+    )
     assert ledger.spent("d", "rating") == 3.0
 
 
@@ -321,9 +494,20 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
         ({"n_stages": 2, "stage_sizes": [1]}, Y, "stage_sizes"),
         ({"prior": np.ones((N, 5))}, Y, "prior of shape"),
         ({"prior": {"cliked": np.ones((N, 2))}}, Y, "'clicked'"),
-        ({"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")}, Y, "does not read it"),
+        (
+            {"prior": {"clicked": np.ones((N, 2))}, "law": COLUMNS.law(4.0, "one")},
+            Y,
+            "does not read it",
+        ),
         ({"prior": ldp.learn.ClusterPrior(epsilon=4.0)}, Y, "less than the total"),
-        ({"prior": ldp.learn.ClusterPrior(epsilon=1.0), "law": COLUMNS.law(4.0, "joint", "auto")}, Y, "epsilon=3.0"),
+        (
+            {
+                "prior": ldp.learn.ClusterPrior(epsilon=1.0),
+                "law": COLUMNS.law(4.0, "joint", "auto"),
+            },
+            Y,
+            "epsilon=3.0",
+        ),
         ({"n_stages": 2, "estimator": "trees"}, Y, "classifier"),
         ({"top_k_filter": 2}, Y, "top_k_filter=None"),
         ({"law": ldp.RandomizedResponse(5, 4.0)}, Y, "6 combinations"),
@@ -333,7 +517,11 @@ def test_known_rates_hold_the_columns_that_they_are_given_for(stages, ledger):
         ({}, Y[:-1], "inconsistent"),
         ({}, Y.drop(columns="rating"), "'rating'"),
         ({}, Y.rename(columns={"rating": "ratings"}), "Did you mean 'ratings'"),
-        ({}, Y.assign(rating=np.where(np.arange(N) == 3, 7, Y["rating"])), "Column 'rating'.*some label is not"),
+        (
+            {},
+            Y.assign(rating=np.where(np.arange(N) == 3, 7, Y["rating"])),
+            "Column 'rating'.*some label is not",
+        ),
         ({}, Y.assign(rating=np.where(np.arange(N) == 3, np.nan, Y["rating"])), "Column 'rating'"),
         ({"column": "clicked"}, Y, "under their own names"),
         ({"estimator": "trees"}, Y, "classifier"),
@@ -363,7 +551,9 @@ def test_a_column_that_no_row_was_asked_about_is_named():
         model(law=law, noise=ldp.SeededNoise(0)).fit(X[:50], Y[:50])
 
 
-@pytest.mark.parametrize("kind", [ldp.learn.ProportionClassifier, ldp.learn.NoiseCluster, ldp.learn.PATEClassifier])
+@pytest.mark.parametrize(
+    "kind", [ldp.learn.ProportionClassifier, ldp.learn.NoiseCluster, ldp.learn.PATEClassifier]
+)
 def test_learners_of_one_column_say_so(kind, ledger):
     with pytest.raises(InvalidInput, match=f"one label column with {kind.__name__}"):
         kind(epsilon=1.0, classes=COLUMNS, ledger=ledger, dataset="d").fit(X, Y)
@@ -403,19 +593,26 @@ def test_a_true_number_is_scored_by_its_nearest_point():
     several = model(classes=SPREAD, **given).fit(X, PAID)
     predicted = several.predict(X)
     right = (predicted[:, 0] == PAID["clicked"]) & (predicted[:, 1] == POINTS)
-    assert several.score(X, PAID) == several.score(X, PAID.assign(paid=POINTS)) == right.mean() > 0.5
+    assert (
+        several.score(X, PAID) == several.score(X, PAID.assign(paid=POINTS)) == right.mean() > 0.5
+    )
     assert several.score(X, PAID.to_numpy(object)) == right.mean()
     with pytest.raises(InvalidInput, match="some label is not"):
         several.score(X, PAID.assign(paid=np.where(np.arange(N) == 3, np.nan, PAID["paid"])))
     one = model(classes=SPREAD.lists[1], **given).fit(X, PAID["paid"])
     assert one.score(X, PAID["paid"]) == (one.predict(X) == POINTS).mean() > 0.5
-    codes = one.set_params(classes=[0, 1]).fit(X, (X[:, 0] > 0).astype(int))  # a fit on classes forgets the grid
+    # a fit on classes forgets the grid
+    codes = one.set_params(classes=[0, 1]).fit(X, (X[:, 0] > 0).astype(int))
     assert codes.score(X, np.full(N, 0.4)) == 0
 
 
 def test_clusters_score_numbers_by_their_nearest_points():
     one = ldp.learn.ProportionClassifier(
-        LogisticRegression(), epsilon=8.0, classes=SPREAD.lists[1], noise=ldp.SeededNoise(0), random_state=0
+        LogisticRegression(),
+        epsilon=8.0,
+        classes=SPREAD.lists[1],
+        noise=ldp.SeededNoise(0),
+        random_state=0,
     )
     one.fit(X, PAID["paid"])
     assert one.score(X, PAID["paid"]) == (one.predict(X) == POINTS).mean() > 0.3
@@ -430,21 +627,30 @@ def test_a_repeat_in_another_order_is_matched_without_a_warning(ledger):
         model(classes=None).fit(X[order], again.noisy_labels_)  # in the order of X
     assert [each.category for each in said] == [RepeatWarning]
     np.testing.assert_array_equal(again.noisy_labels_.ids, ids[order])
-    np.testing.assert_array_equal(again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood()[order])
+    np.testing.assert_array_equal(
+        again.noisy_labels_.likelihood(), first.noisy_labels_.likelihood()[order]
+    )
 
 
 @pytest.mark.parametrize("split", ["equal", "one", "joint"])
 def test_some_columns_of_noisy_labels_are_learned_alone(split):
-    """In the order of `classes`; each as when all are learned. Of a joint draw the others tell of them, too."""
+    """In the order of `classes`; each as when all are learned. Of a joint draw the others tell of
+    them, too."""
     noisy = ldp.privatize(Y, COLUMNS.law(4.0, split), classes=COLUMNS, noise=ldp.SeededNoise(0))
     turned = ldp.LabelColumns(dict(zip(COLUMNS.names[::-1], COLUMNS.lists[::-1], strict=True)))
     whole, other = model(classes=None).fit(X, noisy), model(classes=turned).fit(X, noisy)
     np.testing.assert_array_equal(other.predict(X), whole.predict(X)[:, ::-1])
-    assert [list(each) for each in other.classes_] == [[1, 2, 3], ["no", "yes"]] and other.estimated_accuracy_ == whole.estimated_accuracy_[
-        ::-1
-    ]
+    assert [list(each) for each in other.classes_] == [
+        [1, 2, 3],
+        ["no", "yes"],
+    ] and other.estimated_accuracy_ == whole.estimated_accuracy_[::-1]
     three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
-    noisy = ldp.privatize({**Y, "high": (X[:, 2] > 0).astype(int)}, three.law(4.0, split), classes=three, noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        {**Y, "high": (X[:, 2] > 0).astype(int)},
+        three.law(4.0, split),
+        classes=three,
+        noise=ldp.SeededNoise(0),
+    )
     whole, some = model(classes=None).fit(X, noisy), model().fit(X, noisy)
     assert len(some.estimators_) == 2 and len(whole.estimators_) == 3
     np.testing.assert_array_equal(some.predict(X), whole.predict(X)[:, :2])
@@ -456,8 +662,11 @@ def test_some_columns_of_noisy_labels_are_learned_alone(split):
 def test_a_column_that_no_row_was_asked_about_keeps_no_other_from_being_learned():
     three = ldp.LabelColumns({"clicked": ["no", "yes"], "rating": [1, 2, 3], "high": [0, 1]})
     law = three.law(4.0, "one", weights=[1, 1, 1e-12])
-    noisy = ldp.privatize({**Y, "high": (X[:, 2] > 0).astype(int)}, law, classes=three, noise=ldp.SeededNoise(0))
-    assert not noisy["high"].evidenced.any()  # of 1,500 rows one is asked with a probability below 10^-6
+    noisy = ldp.privatize(
+        {**Y, "high": (X[:, 2] > 0).astype(int)}, law, classes=three, noise=ldp.SeededNoise(0)
+    )
+    # of 1,500 rows one is asked with a probability below 10^-6
+    assert not noisy["high"].evidenced.any()
     with pytest.raises(InvalidInput, match="none about 'high'"):
         model(classes=None).fit(X, noisy)
     assert model().fit(X, noisy).predict(X).shape == (N, 2)

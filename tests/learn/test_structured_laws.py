@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Score-valued and cluster laws through the classifier: trained, validated and measured like any other law."""
+"""Score-valued and cluster laws through the classifier: trained, validated and measured like any
+other law."""
 
 import numpy as np
 import pytest
@@ -16,13 +17,22 @@ def blobs(n: int) -> tuple[np.ndarray, np.ndarray]:
     return centres[y] + rng.normal(size=(n, 2)), y
 
 
-@pytest.mark.parametrize("law", ["alibi", "cluster-rr", Alibi(4, 2.0, 32), ClusterRR(4, 2.0, 0.1)], ids=str)
+@pytest.mark.parametrize(
+    "law", ["alibi", "cluster-rr", Alibi(4, 2.0, 32), ClusterRR(4, 2.0, 0.1)], ids=str
+)
 @pytest.mark.parametrize("n_stages", [1, 2])
 def test_the_classifier_learns(law: object, n_stages: int) -> None:
-    """Near the best possible (0.85), and the estimate from noisy labels holds the truth; seeded, so it passes always or never."""
+    """Near the best possible (0.85), and the estimate from noisy labels holds the truth; seeded, so
+    it passes always or never."""
     X, y = blobs(6000)
     model = ldp.LabelDPClassifier(
-        LogisticRegression(), epsilon=2.0, law=law, n_stages=n_stages, classes=range(4), noise=ldp.SeededNoise(1), random_state=0
+        LogisticRegression(),
+        epsilon=2.0,
+        law=law,
+        n_stages=n_stages,
+        classes=range(4),
+        noise=ldp.SeededNoise(1),
+        random_state=0,
     )
     model.fit(X[:4000], y[:4000])
     truth = (model.predict(X[4000:]) == y[4000:]).mean()
@@ -42,7 +52,16 @@ def test_fitting_on_noisy_labels_holds_rows_out(law: ldp.Law) -> None:
 def test_too_high_a_floor_is_refused_before_anything_is_charged(tmp_path) -> None:
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.0)
     with pytest.raises(ldp.InvalidInput, match="must fit"):
-        ldp.privatize([0, 1, 2], ClusterRR(3, 1.0, 0.4), dataset="d", classes=range(3), ledger=ledger)
+        ldp.privatize(
+            [0, 1, 2], ClusterRR(3, 1.0, 0.4), dataset="d", classes=range(3), ledger=ledger
+        )
     with pytest.raises(ldp.InvalidInput, match="finite prior"):
-        ldp.privatize([0, 1], ClusterRR(2, 1.0), dataset="d", classes=range(2), ledger=ledger, prior=[[np.nan, 1.0], [1.0, 1.0]])
+        ldp.privatize(
+            [0, 1],
+            ClusterRR(2, 1.0),
+            dataset="d",
+            classes=range(2),
+            ledger=ledger,
+            prior=[[np.nan, 1.0], [1.0, 1.0]],
+        )
     assert ledger.spent("d", "label") == 0.0

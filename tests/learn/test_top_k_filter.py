@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter of multi-stage training: which rows the next stage learns from, and what it refuses before anything is charged."""
+"""The filter of multi-stage training: which rows the next stage learns from, and what it refuses
+before anything is charged."""
 
 import numpy as np
 import pytest
@@ -21,16 +22,23 @@ def staged(rng, k, n_stages, epsilon=1.0):
         prior = rng.dirichlet(np.full(k, 0.3), N) if number else None
         noise, name = ldp.SeededNoise(number), f"stage-{number + 1}"
         law = ldp.RRWithPrior(k, epsilon)
-        parts.append(ldp.privatize(labels, law, classes=range(k), prior=prior, ids=ids, noise=noise, stage=name))
+        parts.append(
+            ldp.privatize(
+                labels, law, classes=range(k), prior=prior, ids=ids, noise=noise, stage=name
+            )
+        )
     return parts
 
 
 def by_definition(parts, proba):
-    """Rows of the last part, and earlier ones whose released label is among as many likeliest classes as the last part's law kept."""
+    """Rows of the last part, and earlier ones whose released label is among as many likeliest
+    classes as the last part's law kept."""
     k = max(1, int(parts[-1].blocks[0].side["size"].mean()))
     first = len(parts[-1]) * (len(parts) - 1)
     labels = np.concatenate([part.hard_codes() for part in parts])
-    return [i for i in range(len(labels)) if i >= first or (proba[i] > proba[i, labels[i]]).sum() < k]
+    return [
+        i for i in range(len(labels)) if i >= first or (proba[i] > proba[i, labels[i]]).sum() < k
+    ]
 
 
 @pytest.mark.parametrize("n_stages", [2, 3])
@@ -64,19 +72,33 @@ def blobs():
 def test_the_classifier_keeps_the_latest_rows(monkeypatch):
     seen = []
     fit = corrections.HardLearner.fit
-    monkeypatch.setattr(corrections.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(noisy) or fit(self, X, noisy, *rest))
-    settings = {"law": "rr-with-prior", "correction": "none", "validation_fraction": 0.0, "classes": range(4), "noise": ldp.SeededNoise(0)}
+    monkeypatch.setattr(
+        corrections.HardLearner,
+        "fit",
+        lambda self, X, noisy, *rest: seen.append(noisy) or fit(self, X, noisy, *rest),
+    )
+    settings = {
+        "law": "rr-with-prior",
+        "correction": "none",
+        "validation_fraction": 0.0,
+        "classes": range(4),
+        "noise": ldp.SeededNoise(0),
+    }
     model = ldp.LabelDPClassifier(LogisticRegression(), n_stages=2, top_k_filter="mean", **settings)
     model.fit(*blobs())
     seen = [noisy for noisy in seen if noisy.blocks[0].stage != "declared"]  # without the dry run
-    latest = [sum(len(block.rows) for block in noisy.blocks if block.stage == "stage-2") for noisy in seen]
+    latest = [
+        sum(len(block.rows) for block in noisy.blocks if block.stage == "stage-2") for noisy in seen
+    ]
     assert latest[:2] == [0, model.stages_[1].n_rows]
     assert latest[1] < len(seen[1]) < 800
 
 
 def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(tmp_path):
     ledger = ldp.Ledger(tmp_path / "ledger.db")
-    model = ldp.LabelDPClassifier(law="auto", n_stages=2, classes=range(4), dataset="d", ledger=ledger, top_k_filter="mean")
+    model = ldp.LabelDPClassifier(
+        law="auto", n_stages=2, classes=range(4), dataset="d", ledger=ledger, top_k_filter="mean"
+    )
     with pytest.raises(ldp.InvalidInput, match="rr-with-prior"):
         model.fit(*blobs())
     assert not ledger.runs()
@@ -89,7 +111,11 @@ def test_laws_without_candidates_have_no_mean_and_nothing_is_charged(tmp_path):
 def test_in_one_stage_the_mean_leaves_no_row_out(law, monkeypatch):
     seen = []
     fit = corrections.HardLearner.fit
-    monkeypatch.setattr(corrections.HardLearner, "fit", lambda self, X, noisy, *rest: seen.append(len(noisy)) or fit(self, X, noisy, *rest))
+    monkeypatch.setattr(
+        corrections.HardLearner,
+        "fit",
+        lambda self, X, noisy, *rest: seen.append(len(noisy)) or fit(self, X, noisy, *rest),
+    )
     settings = {"law": law, "correction": "none", "classes": range(4), "noise": ldp.SeededNoise(0)}
     ldp.LabelDPClassifier(LogisticRegression(), top_k_filter="mean", **settings).fit(*blobs())
     assert 700 < seen[-2] < seen[-1] == 800  # and the held-out rows in the last fit

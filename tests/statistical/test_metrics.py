@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates from noisy labels: unbiased, with intervals that cover, and honest about rows that the model has seen."""
+"""Estimates from noisy labels: unbiased, with intervals that cover, and honest about rows that the
+model has seen."""
 
 import math
 from dataclasses import replace
@@ -23,11 +24,16 @@ FALSE_ALARM = 1e-6
 SIGMAS = 4.9  # two-sided normal quantile of FALSE_ALARM
 
 TRIALS, N, K = 2000, 400, 5
-LAWS = [ldp.RandomizedResponse(K, 1.0), ldp.SubsetSelection(K, 1.0, size=2), ldp.RandomizedResponse(K, 4.0)]
+LAWS = [
+    ldp.RandomizedResponse(K, 1.0),
+    ldp.SubsetSelection(K, 1.0, size=2),
+    ldp.RandomizedResponse(K, 4.0),
+]
 
 
 def trials(law, seed=0):
-    """Labels, predictions that are right with probability 0.7, and noisy labels: (trials, n) each."""
+    """Labels, predictions that are right with probability 0.7, and noisy labels: (trials, n)
+    each."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(K, p=[0.4, 0.3, 0.15, 0.1, 0.05], size=TRIALS * N)
     guesses = np.where(rng.random(TRIALS * N) < 0.7, labels, rng.integers(K, size=TRIALS * N))
@@ -44,7 +50,10 @@ def assert_coverage(covered, level=0.95):
 def test_accuracy_is_unbiased_and_its_interval_covers(law):
     _, guesses, noisy = trials(law)
     truth = 0.7 + 0.3 / K
-    found = [metrics.accuracy(noisy[part], guesses[part]) for part in np.arange(TRIALS * N).reshape(TRIALS, N)]
+    found = [
+        metrics.accuracy(noisy[part], guesses[part])
+        for part in np.arange(TRIALS * N).reshape(TRIALS, N)
+    ]
     values = np.array([estimate.value for estimate in found])
     assert abs(values.mean() - truth) < SIGMAS * values.std() / math.sqrt(TRIALS)
     assert_coverage([estimate.low <= truth <= estimate.high for estimate in found])
@@ -67,9 +76,11 @@ COMBINED = {
 
 @pytest.mark.parametrize("laws", COMBINED.values(), ids=COMBINED)
 def test_intervals_cover_at_any_number_of_rows(laws):
-    """At least 93 % of the population's figures at a nominal 95 %, from one row on, sharp models and rare cells included.
+    """At least 93 % of the population's figures at a nominal 95 %, from one row on, sharp models
+    and rare cells included.
 
-    False alarm below 1e-6 a figure whose coverage is at least 93 %. At 1000 rows intervals of accuracy are at most 5 % wider than normal.
+    False alarm below 1e-6 a figure whose coverage is at least 93 %. At 1000 rows intervals of
+    accuracy are at most 5 % wider than normal.
     """
     rng, n_rows, k = np.random.default_rng(0), 200_000, laws[0].n_classes
     shares = 1 / np.arange(1, k + 1) ** 2
@@ -78,7 +89,13 @@ def test_intervals_cover_at_any_number_of_rows(laws):
     labels = (rng.random(n_rows)[:, None] > np.cumsum(p, axis=1)).sum(axis=1).clip(max=k - 1)
     prior = rng.dirichlet(np.ones(k), size=len(rows))[rng.integers(len(rows), size=n_rows)]
     draws = [
-        ldp.privatize(labels, law, classes=range(k), prior=prior if law.uses_prior else None, noise=ldp.SeededNoise(i))
+        ldp.privatize(
+            labels,
+            law,
+            classes=range(k),
+            prior=prior if law.uses_prior else None,
+            noise=ldp.SeededNoise(i),
+        )
         for i, law in enumerate(laws)
     ]
     noisy = draws[0] if len(draws) == 1 else draws[0].combine(draws[1])
@@ -106,7 +123,9 @@ def test_intervals_cover_at_any_number_of_rows(laws):
 
 
 def test_a_precision_of_no_row_says_so():
-    noisy = ldp.privatize([0, 1] * 50, ldp.RandomizedResponse(2, 4.0), classes=[0, 1], noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        [0, 1] * 50, ldp.RandomizedResponse(2, 4.0), classes=[0, 1], noise=ldp.SeededNoise(0)
+    )
     found = metrics.precision(noisy, [0] * 100)
     assert math.isnan(found.value) and not found.tells
     assert str(found) == "cannot tell: no row was predicted positive"
@@ -114,17 +133,27 @@ def test_a_precision_of_no_row_says_so():
 
 def test_few_rows_say_that_they_cannot_tell():
     by_chance = Estimate(-0.2048, 0.0, 1.0, stderr=0.4, least=0.0, most=1.0, constant=0.5)
-    few = "cannot tell: too few rows for this noise (estimate -0.2048, a constant 0.5000; range 0.0000 to 1.0000)"
+    few = (
+        "cannot tell: too few rows for this noise (estimate -0.2048, a constant 0.5000; range"
+        " 0.0000 to 1.0000)"
+    )
     assert str(by_chance) == few
     far = replace(by_chance, stderr=0.04)
-    told = "cannot tell: the estimate -0.2048, a constant 0.5000 is farther outside of 0.0000 to 1.0000 than noise explains."
+    told = (
+        "cannot tell: the estimate -0.2048, a constant 0.5000 is farther outside of 0.0000 to"
+        " 1.0000 than noise explains."
+    )
     assert str(far) == f"{told} Has the model learned from these rows?"
     assert "model" not in str(replace(far, constant=None))  # a statistic, such as a difference
-    one = ldp.privatize([0], ldp.RandomizedResponse(10, 1.0), classes=range(10), noise=ldp.SeededNoise(0))
+    one = ldp.privatize(
+        [0], ldp.RandomizedResponse(10, 1.0), classes=range(10), noise=ldp.SeededNoise(0)
+    )
     loss = metrics.log_loss(one, [[0.6] + [0.4 / 9] * 9])
     assert (loss.low, loss.high) == (0.0, pytest.approx(-math.log(0.4 / 9))) and not loss.tells
     assert str(loss).startswith("cannot tell: too few rows")
-    many = ldp.privatize([0] * 50, ldp.RandomizedResponse(10, 4.0), classes=range(10), noise=ldp.SeededNoise(0))
+    many = ldp.privatize(
+        [0] * 50, ldp.RandomizedResponse(10, 4.0), classes=range(10), noise=ldp.SeededNoise(0)
+    )
     outside = metrics.accuracy(many, [0] * 50, confidence=1e-9)  # the value itself is above 1
     assert outside.value > 1 and (outside.low, outside.high) == (0.0, 1.0) and not outside.tells
     found = metrics.accuracy(many, [0] * 50)
@@ -132,12 +161,19 @@ def test_few_rows_say_that_they_cannot_tell():
     assert metrics.class_frequencies(many).stderr[0] == pytest.approx(found.stderr)
 
 
-@pytest.mark.parametrize("law", [*LAWS, ldp.ClusterRR(K, 2.0), ldp.ClusterRR.uniform(K, 1.0), ldp.Alibi(K, 1.0, levels=3)], ids=str)
+@pytest.mark.parametrize(
+    "law",
+    [*LAWS, ldp.ClusterRR(K, 2.0), ldp.ClusterRR.uniform(K, 1.0), ldp.Alibi(K, 1.0, levels=3)],
+    ids=str,
+)
 def test_the_range_of_a_row_holds_every_output_and_no_more(law):
     rng = np.random.default_rng(0)
     prior, losses = rng.dirichlet(np.ones(K)), rng.normal(size=K)
     outputs = law.outputs(prior)
-    side = {name: np.repeat(value[None], len(outputs), axis=0) for name, value in law.side_row(prior).items()}
+    side = {
+        name: np.repeat(value[None], len(outputs), axis=0)
+        for name, value in law.side_row(prior).items()
+    }
     if law.kind == "set":
         outputs = np.packbits(outputs, axis=1, bitorder="little")
     table = np.tile(losses, (len(outputs), 1))
@@ -146,11 +182,14 @@ def test_the_range_of_a_row_holds_every_output_and_no_more(law):
 
 
 def two_stages(seed, n=1200):
-    """Half of the rows tell their label, half tell nothing; the second stage is drawn with a prior that knows which."""
+    """Half of the rows tell their label, half tell nothing; the second stage is drawn with a prior
+    that knows which."""
     rng = np.random.default_rng(seed)
     easy, truth = rng.random(n) < 0.5, rng.integers(K, size=n)
     X = np.column_stack([np.where(easy, truth, K), rng.normal(size=n)])
-    prior = np.where(easy[:, None], 0.02 / (K - 1) + (0.98 - 0.02 / (K - 1)) * np.eye(K)[truth], 1 / K)
+    prior = np.where(
+        easy[:, None], 0.02 / (K - 1) + (0.98 - 0.02 / (K - 1)) * np.eye(K)[truth], 1 / K
+    )
     half = n // 2
     law, kept = ldp.RRWithPrior(K, 2.0), {"classes": range(K), "noise": ldp.SeededNoise(seed)}
     first = ldp.privatize(truth[:half], law, **kept, ids=np.arange(half))
@@ -159,14 +198,19 @@ def two_stages(seed, n=1200):
 
 
 def test_held_out_rows_of_two_stages_measure_a_model_on_all_kinds_of_rows():
-    """Bias and coverage of 400 fits, each with FALSE_ALARM. Of all rows that can be inverted, those held out would be the hard ones."""
+    """Bias and coverage of 400 fits, each with FALSE_ALARM. Of all rows that can be inverted, those
+    held out would be the hard ones."""
     codes = OneHotEncoder(categories=[list(range(K + 1))], sparse_output=False)
     estimator = make_pipeline(ColumnTransformer([("code", codes, [0])]), GaussianNB())
     errors, covered = [], []
     for seed in range(400):
         X, truth, noisy = two_stages(seed)
-        model = ldp.LabelDPClassifier(estimator, correction="none", options=LearnOptions(refit=False), random_state=seed).fit(X, noisy)
-        true = 0.5 * sum(np.mean(model.predict(X[part]) == truth[part]) for part in (X[:, 0] < K, X[:, 0] == K))
+        model = ldp.LabelDPClassifier(
+            estimator, correction="none", options=LearnOptions(refit=False), random_state=seed
+        ).fit(X, noisy)
+        true = 0.5 * sum(
+            np.mean(model.predict(X[part]) == truth[part]) for part in (X[:, 0] < K, X[:, 0] == K)
+        )
         found = model.estimated_accuracy_
         errors.append(found.value - true)
         covered.append(found.low <= true <= found.high)
@@ -178,7 +222,11 @@ def test_rows_are_held_out_of_stages_that_can_be_inverted_throughout_and_else_no
     _, _, noisy = two_stages(0)
     assert noisy.invertible[600:].any() and not noisy.invertible[600:].all()
     assert hold_out(noisy, 0.3, np.random.default_rng(0).permutation).max() < 600
-    twice = noisy[600:].combine(ldp.privatize([0] * 600, ldp.RandomizedResponse(K, 1.0), classes=range(K), ids=np.arange(600, 1200)))
+    twice = noisy[600:].combine(
+        ldp.privatize(
+            [0] * 600, ldp.RandomizedResponse(K, 1.0), classes=range(K), ids=np.arange(600, 1200)
+        )
+    )
     assert [str(block.law) for block in twice.measurable.blocks if len(block.rows)] == [
         str(ldp.RandomizedResponse(K, 1.0))
     ]  # what the second draw adds in hard rows alone is left out
@@ -193,7 +241,10 @@ def test_log_loss_is_unbiased_and_its_interval_covers():
     table = np.random.default_rng(2).dirichlet(np.ones(K), TRIALS * N)
     losses = -np.log(np.maximum(table[np.arange(TRIALS * N), labels], 1e-6))
     truth = losses.mean()
-    found = [metrics.log_loss(noisy[part], table[part]) for part in np.arange(TRIALS * N).reshape(TRIALS, N)]
+    found = [
+        metrics.log_loss(noisy[part], table[part])
+        for part in np.arange(TRIALS * N).reshape(TRIALS, N)
+    ]
     assert_coverage([estimate.low <= truth <= estimate.high for estimate in found])
     whole = metrics.log_loss(noisy, table)
     assert whole.low <= truth <= whole.high
@@ -203,7 +254,10 @@ def test_log_loss_is_unbiased_and_its_interval_covers():
 def test_class_frequencies_cover_each_class(law):
     _, _, noisy = trials(law, seed=3)
     truth = [0.4, 0.3, 0.15, 0.1, 0.05]
-    found = [metrics.class_frequencies(noisy[part]) for part in np.arange(TRIALS * N).reshape(TRIALS, N)[:500]]
+    found = [
+        metrics.class_frequencies(noisy[part])
+        for part in np.arange(TRIALS * N).reshape(TRIALS, N)[:500]
+    ]
     for y, p in enumerate(truth):
         rate = np.mean([estimates.low[y] <= p <= estimates.high[y] for estimates in found])
         assert abs(rate - 0.95) < SIGMAS * math.sqrt(0.95 * 0.05 / 500) + 0.005
@@ -216,7 +270,8 @@ def test_confusion_matrix_is_close_to_the_true_one():
     np.add.at(truth, (labels, guesses), 1)
     estimate = metrics.confusion_matrix(noisy, guesses).value * len(labels)
     own, other = noisy[:1].inclusion()
-    worst = math.sqrt(len(labels)) * 1.0 / (own[0] - other[0])  # every value lies in an interval of this length over sqrt(n)
+    # every value lies in an interval of this length over sqrt(n)
+    worst = math.sqrt(len(labels)) * 1.0 / (own[0] - other[0])
     assert np.abs(estimate - truth).max() < SIGMAS * worst
     np.testing.assert_allclose(estimate.sum(axis=0), truth.sum(axis=0), rtol=1e-9)
 
@@ -239,9 +294,12 @@ def test_a_model_that_saw_the_noise_looks_far_too_good_on_its_own_rows_but_not_o
 
 
 def test_golden_values_of_the_noisy_validation_correction():
-    """ALGORITHMS A.6: acc = (noisy accuracy - q) / (p - q), standard error sqrt(a (1 - a) / n) / (p - q)."""
+    """ALGORITHMS A.6: acc = (noisy accuracy - q) / (p - q), standard error sqrt(a (1 - a) / n) / (p
+    - q)."""
     n = 5000
-    noisy = ldp.privatize(np.zeros(n, int), ldp.RandomizedResponse(10, 2.0), noise=ldp.SeededNoise(6))
+    noisy = ldp.privatize(
+        np.zeros(n, int), ldp.RandomizedResponse(10, 2.0), noise=ldp.SeededNoise(6)
+    )
     outputs = np.zeros(n, np.int32)
     outputs[2000:] = 1  # a noisy accuracy of exactly 0.4 for the prediction 0
     noisy = replace(noisy, blocks=(replace(noisy.blocks[0], outputs=outputs),))
@@ -271,7 +329,10 @@ def test_likelihood_score_is_highest_at_the_truth():
         truth[:, ::-1],
         truth * [1.2, 1, 1, 1, 1] / (truth * [1.2, 1, 1, 1, 1]).sum(axis=1, keepdims=True),
     ]
-    assert all(metrics.mean_log_evidence(noisy, truth) > metrics.mean_log_evidence(noisy, other) for other in others)
+    assert all(
+        metrics.mean_log_evidence(noisy, truth) > metrics.mean_log_evidence(noisy, other)
+        for other in others
+    )
 
 
 @pytest.mark.parametrize("law", [*LAWS, ldp.PriorSplit(K, 1.0), ldp.AutoLaw(K, 2.0)])
@@ -287,7 +348,8 @@ def test_a_class_that_the_model_has_lost_is_named_and_no_other(law):
     lost = rows * [1, 1, 0, 1, 1]
     assert metrics.lost_classes(noisy, lost / lost.sum(axis=1, keepdims=True)) == ["c"]
     assert metrics.lost_classes(noisy, np.full((n, K), 1 / K)) == []
-    sure = np.tile(np.eye(K)[0], (n, 1))  # wrong of half of the rows, whose outputs then speak for every other class
+    # wrong of half of the rows, whose outputs then speak for every other class
+    sure = np.tile(np.eye(K)[0], (n, 1))
     assert prior is not None or "e" not in metrics.lost_classes(noisy, sure)
 
 
@@ -314,7 +376,12 @@ def test_bad_probabilities_are_refused(table, message):
 @pytest.mark.parametrize("n", [7, 500])
 def test_a_judgement_is_the_four_estimates_that_it_holds(n):
     rng = np.random.default_rng(0)
-    noisy = ldp.privatize(rng.integers(K, size=n), ldp.SubsetSelection(K, 1.0), classes=range(K), noise=ldp.SeededNoise(1))
+    noisy = ldp.privatize(
+        rng.integers(K, size=n),
+        ldp.SubsetSelection(K, 1.0),
+        classes=range(K),
+        noise=ldp.SeededNoise(1),
+    )
     proba, frequencies = rng.dirichlet(np.ones(K), n), rng.dirichlet(np.ones(K))
     constant = np.tile(frequencies, (n, 1))
     found = metrics.judge(noisy, proba, frequencies)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words are uniform, parts have their shares, and streams are independent. Seeded, so that each verdict is the same every time."""
+"""Words are uniform, parts have their shares, and streams are independent. Seeded, so that each
+verdict is the same every time."""
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ def p_value(counts: np.ndarray, shares: np.ndarray) -> float:
 @pytest.mark.parametrize("counter", [0, 1, 2, 33554431])
 @pytest.mark.parametrize("shift", [0, 8, 28, 56])
 def test_bytes_of_words_are_uniform(counter: int, shift: int) -> None:
-    counts = np.bincount(((words(counter=counter) >> np.uint64(shift)) & np.uint64(255)).astype(int), minlength=256)
+    counts = np.bincount(
+        ((words(counter=counter) >> np.uint64(shift)) & np.uint64(255)).astype(int), minlength=256
+    )
     assert p_value(counts, np.full(256, 1 / 256)) > FALSE_ALARM
     counts[0] *= 2  # the test can fail: one value twice as frequent
     assert p_value(counts, np.full(256, 1 / 256)) < FALSE_ALARM
@@ -47,9 +50,13 @@ def test_neighbouring_rows_are_independent() -> None:
     assert p_value(counts, np.full(256, 1 / 256)) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("fractions", [[0.6, 0.4], [0.5, 0.3, 0.2], [0.01, 0.99], [1.0], [0.1] * 10])
+@pytest.mark.parametrize(
+    "fractions", [[0.6, 0.4], [0.5, 0.3, 0.2], [0.01, 0.99], [1.0], [0.1] * 10]
+)
 def test_parts_have_their_shares(fractions: list[float]) -> None:
-    parts = noise.partition(noise.derive_key(SECRET, purpose="partition", facts={}), BLOCKS, fractions)
+    parts = noise.partition(
+        noise.derive_key(SECRET, purpose="partition", facts={}), BLOCKS, fractions
+    )
     assert parts.dtype == np.int16
     counts = np.bincount(parts, minlength=len(fractions))
     assert len(counts) == len(fractions)
@@ -61,6 +68,8 @@ def test_parts_have_their_shares(fractions: list[float]) -> None:
 
 
 def test_parts_do_not_depend_on_the_words_of_the_draw() -> None:
-    parts = noise.partition(noise.derive_key(SECRET, purpose="partition", facts={}), BLOCKS, [0.5, 0.5])
+    parts = noise.partition(
+        noise.derive_key(SECRET, purpose="partition", facts={}), BLOCKS, [0.5, 0.5]
+    )
     counts = np.bincount(16 * parts + top(words()), minlength=32)
     assert p_value(counts, np.full(32, 1 / 32)) > FALSE_ALARM

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares, means, quantiles, cross tables and effects from noisy labels: right, covered, and defined where rows are missing.
+"""Shares, means, quantiles, cross tables and effects from noisy labels: right, covered, and defined
+where rows are missing.
 
-Noise is seeded, so each test passes always or never; a correct one is rejected with probability below 1e-6 (SIGMAS).
+Noise is seeded, so each test passes always or never; a correct one is rejected with probability
+below 1e-6 (SIGMAS).
 """
 
 import datetime as dt
@@ -26,7 +28,13 @@ from labeldp.stats._figures import contributions_of, digits_text
 SIGMAS = 4.9  # two-sided normal quantile of 1e-6
 SEED = ldp.SeededNoise(0)
 P = np.array([0.5, 0.3, 0.15, 0.05])
-LAWS = [ldp.RandomizedResponse(4, 1.5), ldp.SubsetSelection(4, 1.0), ldp.Alibi(4, 2.0), ldp.AutoLaw(4, 1.0), ldp.PriorSplit(4, 2.0)]
+LAWS = [
+    ldp.RandomizedResponse(4, 1.5),
+    ldp.SubsetSelection(4, 1.0),
+    ldp.Alibi(4, 2.0),
+    ldp.AutoLaw(4, 1.0),
+    ldp.PriorSplit(4, 2.0),
+]
 LAWS += [ldp.ClusterRR.uniform(4, 1.5), ldp.RRWithPrior(4, 1.5)]
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.PriorQuestionsWarning")
 
@@ -37,13 +45,20 @@ def drawn(law, n, seed=0, classes=None):
 
 
 def assert_coverage(covered, level=0.95, slack=0.005):
-    """Within five standard errors of the nominal level, and half a point of the normal approximation."""
-    assert abs(np.mean(covered) - level) < SIGMAS * math.sqrt(level * (1 - level) / np.size(covered)) + slack, np.mean(covered)
+    """Within five standard errors of the nominal level, and half a point of the normal
+    approximation."""
+    assert (
+        abs(np.mean(covered) - level)
+        < SIGMAS * math.sqrt(level * (1 - level) / np.size(covered)) + slack
+    ), np.mean(covered)
 
 
 def test_frequencies_are_those_of_the_metrics():
     _, noisy = drawn(LAWS[1], 3000)
-    found, known = ldp.stats.frequencies(noisy, simultaneous=False), metrics.class_frequencies(noisy)
+    found, known = (
+        ldp.stats.frequencies(noisy, simultaneous=False),
+        metrics.class_frequencies(noisy),
+    )
     for part in ("value", "low", "high", "stderr"):
         np.testing.assert_allclose(getattr(found, part)[0], getattr(known, part), rtol=1e-12)
 
@@ -52,8 +67,13 @@ def test_frequencies_are_those_of_the_metrics():
 def test_intervals_of_shares_cover_with_every_law(law):
     """400 releases of 800 rows; and half of the width does not cover."""
     _, noisy = drawn(law, 400 * 800)
-    found = [ldp.stats.frequencies(noisy[i * 800 : (i + 1) * 800], simultaneous=False) for i in range(400)]
-    value, low, high = (np.array([getattr(each, part)[0] for each in found]) for part in ("value", "low", "high"))
+    found = [
+        ldp.stats.frequencies(noisy[i * 800 : (i + 1) * 800], simultaneous=False)
+        for i in range(400)
+    ]
+    value, low, high = (
+        np.array([getattr(each, part)[0] for each in found]) for part in ("value", "low", "high")
+    )
     for c in range(4):
         assert_coverage((low[:, c] <= P[c]) & (P[c] <= high[:, c]))
         assert abs(value[:, c].mean() - P[c]) < SIGMAS * value[:, c].std() / 20
@@ -73,7 +93,8 @@ def test_simultaneous_intervals_hold_together():
 
 
 def test_units_widen_intervals_as_they_must():
-    """300 releases of 300 units of four equal labels: intervals by rows miss, those by units cover."""
+    """300 releases of 300 units of four equal labels: intervals by rows miss, those by units
+    cover."""
     rng = np.random.default_rng(1)
     labels = np.repeat((rng.random(300 * 300) < 0.3).astype(int), 4)
     noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 3.0), noise=SEED)
@@ -106,18 +127,34 @@ def test_quantiles_of_rounded_numbers_are_those_of_the_numbers():
     found = ldp.stats.quantiles(noisy, q=(0.001, 0.1, 0.5, 0.999))
     for q in (0.1, 0.5):
         one, truth = found[q], np.quantile(values, q)
-        assert one.value % 5000 == 0 and one.low <= one.value - 2500 <= truth <= one.value + 2500 <= one.high
+        assert (
+            one.value % 5000 == 0
+            and one.low <= one.value - 2500 <= truth <= one.value + 2500 <= one.high
+        )
     assert found[0.999].high == 100_000 and found[0.001].low >= 0
     assert "e+0" not in str(found) and "12,500" in str(found)
-    rounded = ldp.privatize(np.asarray(grid)[grid.codes(values)], noisy.blocks[0].law, classes=list(grid), noise=SEED)
+    rounded = ldp.privatize(
+        np.asarray(grid)[grid.codes(values)], noisy.blocks[0].law, classes=list(grid), noise=SEED
+    )
     exact = ldp.stats.quantiles(rounded, q=(0.1,))[0.1]  # classes that are no grid
     assert exact.low == exact.value == exact.high
 
 
 def test_numbers_are_shown_plainly():
-    shown = {0.25: "0.2500", -0.1: "-0.1000", 999.5: "999.5000", 9125.97: "9,126.0", 49810.2: "49,810", -1.5e6: "-1,500,000"}
+    shown = {
+        0.25: "0.2500",
+        -0.1: "-0.1000",
+        999.5: "999.5000",
+        9125.97: "9,126.0",
+        49810.2: "49,810",
+        -1.5e6: "-1,500,000",
+    }
     assert {value: number_text(value) for value in shown} == shown
-    assert [digits_text(value) for value in (0.0, 2.5e-7, 49810.2)] == ["0.0000", "2.5e-07", "49,810"]
+    assert [digits_text(value) for value in (0.0, 2.5e-7, 49810.2)] == [
+        "0.0000",
+        "2.5e-07",
+        "49,810",
+    ]
     assert [number_text(value) for value in (math.inf, math.nan, 3e20)] == ["inf", "nan", "3e+20"]
 
 
@@ -165,12 +202,24 @@ def test_columns_of_every_library_are_taken_alike():
     _, noisy = drawn(LAWS[0], 200)
     by = np.where(np.arange(200) % 3 == 0, "x", "y")
     wanted = ldp.stats.mean(noisy, by).value
-    for column in (pd.Series(by), pa.array(by), pa.chunked_array([by[:50], by[50:]]), by.tolist(), by.astype(object)):
+    for column in (
+        pd.Series(by),
+        pa.array(by),
+        pa.chunked_array([by[:50], by[50:]]),
+        by.tolist(),
+        by.astype(object),
+    ):
         np.testing.assert_array_equal(ldp.stats.mean(noisy, column).value, wanted)
-    for frame in (pd.DataFrame({"a": by, "b": np.arange(200) % 2}), pa.table({"a": by, "b": np.arange(200) % 2})):
+    for frame in (
+        pd.DataFrame({"a": by, "b": np.arange(200) % 2}),
+        pa.table({"a": by, "b": np.arange(200) % 2}),
+    ):
         assert ldp.stats.mean(noisy, frame).groups == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
     days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2)] * 100
-    assert ldp.stats.mean(noisy, pa.table({"day": days, "b": [0] * 200})).groups == ((days[0], 0), (days[1], 0))
+    assert ldp.stats.mean(noisy, pa.table({"day": days, "b": [0] * 200})).groups == (
+        (days[0], 0),
+        (days[1], 0),
+    )
 
 
 @pytest.mark.parametrize("unit", ["s", "us", "ns"])
@@ -182,7 +231,9 @@ def test_groups_of_times_are_named_by_times(unit):
     wanted = ldp.stats.mean(noisy, by)
     assert wanted.groups == days and wanted.value[0] != wanted.value[1]
     assert ldp.stats.mean(noisy, by - first).groups == (dt.timedelta(0), dt.timedelta(31))
-    assert ldp.stats.mean(noisy, pd.DataFrame({"a": by, "b": by})).groups == tuple((day, day) for day in days)
+    assert ldp.stats.mean(noisy, pd.DataFrame({"a": by, "b": by})).groups == tuple(
+        (day, day) for day in days
+    )
     for pair in (days, (first, second), tuple(map(pd.Timestamp, days))):
         found = ldp.stats.mean(noisy, by, groups=pair[::-1])
         assert found.groups == pair[::-1]
@@ -195,12 +246,23 @@ def test_groups_of_times_are_named_by_times(unit):
 
 def test_groups_of_which_none_occurs_are_refused():
     _, noisy = drawn(LAWS[0], 200)
-    by = pd.Series(pd.Categorical(np.where(np.arange(200) % 2, "a", "b"), categories=["a", "b", "none"]))
-    for column, groups in ((by, ["A", "B"]), (by.to_numpy().astype(str), ["A"]), (np.arange(200) % 2, ["0", "1"])):
-        with pytest.raises(InvalidInput, match=r"groups= to name values of by, got none that it has: '[A0]'"):
+    by = pd.Series(
+        pd.Categorical(np.where(np.arange(200) % 2, "a", "b"), categories=["a", "b", "none"])
+    )
+    for column, groups in (
+        (by, ["A", "B"]),
+        (by.to_numpy().astype(str), ["A"]),
+        (np.arange(200) % 2, ["0", "1"]),
+    ):
+        with pytest.raises(
+            InvalidInput, match=r"groups= to name values of by, got none that it has: '[A0]'"
+        ):
             ldp.stats.mean(noisy, column, groups=groups)
-    assert ldp.stats.mean(noisy, by, groups=["none"]).n_rows.tolist() == [0]  # a category without rows
-    assert ldp.stats.mean(noisy[:0], by[:0].to_numpy().astype(str), groups=["a"]).n_rows.tolist() == [0]
+    # a category without rows
+    assert ldp.stats.mean(noisy, by, groups=["none"]).n_rows.tolist() == [0]
+    assert ldp.stats.mean(
+        noisy[:0], by[:0].to_numpy().astype(str), groups=["a"]
+    ).n_rows.tolist() == [0]
 
 
 def test_rows_are_matched_by_ids():
@@ -231,15 +293,21 @@ def test_the_test_of_independence_has_its_level_and_power(law):
     """400 releases of 900 rows in three groups: 5 % false alarms; a strong dependence is found."""
     labels, noisy = drawn(law, 400 * 900, seed=5)
     by = np.arange(900) % 3
-    pvalues = np.array([ldp.stats.crosstab(noisy[i * 900 : (i + 1) * 900], by).pvalue for i in range(400)])
+    pvalues = np.array(
+        [ldp.stats.crosstab(noisy[i * 900 : (i + 1) * 900], by).pvalue for i in range(400)]
+    )
     assert_coverage(pvalues > 0.05, slack=0.01)
     assert ldp.stats.crosstab(noisy[:9000], labels[:9000] % 2).pvalue < 1e-6
 
 
 def test_a_small_group_of_two_kinds_of_law_keeps_the_level():
-    """300 releases of 30 rows beside 600, half of them by thresholds and half by subset selection: at most 5 % false alarms."""
+    """300 releases of 30 rows beside 600, half of them by thresholds and half by subset selection:
+    at most 5 % false alarms."""
     labels = np.random.default_rng(11).choice(4, p=P, size=300 * 630)
-    asked, others = (ldp.privatize(labels, law, noise=SEED) for law in (ldp.Threshold(4, 2.0), ldp.SubsetSelection(4, 2.0)))
+    asked, others = (
+        ldp.privatize(labels, law, noise=SEED)
+        for law in (ldp.Threshold(4, 2.0), ldp.SubsetSelection(4, 2.0))
+    )
     by, pvalues = np.where(np.arange(630) % 21, "many", "few"), []
     for start in range(0, len(labels), 630):
         rows = slice(start, start + 315), slice(start + 315, start + 630)
@@ -249,7 +317,8 @@ def test_a_small_group_of_two_kinds_of_law_keeps_the_level():
 
 
 def test_the_known_variance_of_bits_is_that_of_many_rows():
-    """Thresholds of 200,000 rows: the covariance that the test takes for known, against the one that it would estimate: within 5 %."""
+    """Thresholds of 200,000 rows: the covariance that the test takes for known, against the one
+    that it would estimate: within 5 %."""
     _, noisy = drawn(ldp.Threshold(4, 3.0), 200_000, seed=6)
     part = contributions_of(noisy)
     basis = np.linalg.qr(np.column_stack([np.ones(4), np.eye(4)[:, 1:]]))[0][:, 1:]
@@ -259,12 +328,22 @@ def test_the_known_variance_of_bits_is_that_of_many_rows():
 
 
 def test_rows_of_two_kinds_of_law_are_unbiased_and_covered():
-    """300 releases of 600 rows on 32 points, half of them by thresholds and half by subset selection; and a handful of thresholds."""
+    """300 releases of 600 rows on 32 points, half of them by thresholds and half by subset
+    selection; and a handful of thresholds."""
     points = np.arange(32)
     shares = np.exp(-points / 6) / np.exp(-points / 6).sum()
-    truth, labels = float(shares @ points), np.random.default_rng(7).choice(32, p=shares, size=300 * 600)
-    asked, others = (ldp.privatize(labels, law, noise=SEED) for law in (ldp.Threshold(32, 4.0), ldp.SubsetSelection(32, 4.0)))
-    found = [ldp.stats.mean(concat([asked[i : i + 300], others[i + 300 : i + 600]]))["mean"] for i in range(0, len(labels), 600)]
+    truth, labels = (
+        float(shares @ points),
+        np.random.default_rng(7).choice(32, p=shares, size=300 * 600),
+    )
+    asked, others = (
+        ldp.privatize(labels, law, noise=SEED)
+        for law in (ldp.Threshold(32, 4.0), ldp.SubsetSelection(32, 4.0))
+    )
+    found = [
+        ldp.stats.mean(concat([asked[i : i + 300], others[i + 300 : i + 600]]))["mean"]
+        for i in range(0, len(labels), 600)
+    ]
     assert_coverage([each.low <= truth <= each.high for each in found], slack=0.02)
     values = np.array([each.value for each in found])
     assert abs(values.mean() - truth) < SIGMAS * values.std() / np.sqrt(len(values)) + 0.1
@@ -272,10 +351,13 @@ def test_rows_of_two_kinds_of_law_are_unbiased_and_covered():
     assert few.value == pytest.approx(ldp.stats.mean(others[300:600])["mean"].value, abs=1.0)
 
 
-@pytest.mark.parametrize(("n_bits", "n_others"), [(990, 10), (400, 1), (10, 400), (3, 1), (1, 3), (1, 1)])
+@pytest.mark.parametrize(
+    ("n_bits", "n_others"), [(990, 10), (400, 1), (10, 400), (3, 1), (1, 3), (1, 1)]
+)
 @pytest.mark.parametrize("epsilon", [1e-9, 0.01, 1.0, 8.0, 50.0])
 def test_a_few_rows_of_one_kind_with_the_same_output_are_not_exact(n_bits, n_others, epsilon):
-    """They have no variance of their own: it would outweigh all rows of the other kind, or leave intervals without a length."""
+    """They have no variance of their own: it would outweigh all rows of the other kind, or leave
+    intervals without a length."""
     for bits, others, k in (
         (ldp.PriorSplit, ldp.RandomizedResponse, 5),
         (ldp.Threshold, SquareWave, 20),
@@ -283,7 +365,9 @@ def test_a_few_rows_of_one_kind_with_the_same_output_are_not_exact(n_bits, n_oth
     ):
         labels = np.zeros(n_bits + n_others, np.int64)
         one = ldp.privatize(labels[:n_bits], bits(k, epsilon), noise=ldp.SeededNoise(1))
-        noisy = concat([one, ldp.privatize(labels[n_bits:], others(k, epsilon), noise=ldp.SeededNoise(2))])
+        noisy = concat(
+            [one, ldp.privatize(labels[n_bits:], others(k, epsilon), noise=ldp.SeededNoise(2))]
+        )
         found = ldp.stats.frequencies(noisy)
         assert np.isfinite(found.value).all() and found.low[0, 0] <= 1 <= found.high[0, 0] + 1e-9
         assert (found.high - found.low).min() > (0.4 / len(labels) if epsilon < 50 else -1)
@@ -297,7 +381,9 @@ def test_units_keep_the_level_of_the_test():
     noisy = ldp.privatize(labels, ldp.RandomizedResponse(4, 4.0), noise=SEED)
     units, by = np.repeat(np.arange(250), 4), np.repeat(np.arange(250) % 2, 4)
     parts = [noisy[i * 1000 : (i + 1) * 1000] for i in range(300)]
-    assert_coverage([ldp.stats.crosstab(part, by, units=units).pvalue > 0.05 for part in parts], slack=0.015)
+    assert_coverage(
+        [ldp.stats.crosstab(part, by, units=units).pvalue > 0.05 for part in parts], slack=0.015
+    )
     assert np.mean([ldp.stats.crosstab(part, by).pvalue > 0.05 for part in parts]) < 0.8
 
 
@@ -308,7 +394,12 @@ def test_effects_cover(adjusted):
     n = 400 * 1000
     x, arm = rng.normal(size=n), np.tile(np.arange(1000) % 2, 400)
     bought = (rng.random(n) < np.clip(0.4 + 0.15 * arm + 0.1 * np.tanh(x), 0, 1)).astype(int)
-    noisy = ldp.privatize(np.array(["no", "yes"])[bought], ldp.RandomizedResponse(2, 2.0), classes=["no", "yes"], noise=SEED)
+    noisy = ldp.privatize(
+        np.array(["no", "yes"])[bought],
+        ldp.RandomizedResponse(2, 2.0),
+        classes=["no", "yes"],
+        noise=SEED,
+    )
     held = []
     for i in range(400):
         rows = slice(i * 1000, (i + 1) * 1000)
@@ -320,7 +411,9 @@ def test_effects_cover(adjusted):
 
 def test_an_effect_of_two_rows_says_that_they_are_too_few():
     for seed in range(10):
-        noisy = ldp.privatize([0, 1], ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(seed))
+        noisy = ldp.privatize(
+            [0, 1], ldp.RandomizedResponse(2, 1.0), classes=[0, 1], noise=ldp.SeededNoise(seed)
+        )
         told = str(ldp.stats.effect(noisy, [0, 1], of=1))
         assert "cannot tell: too few rows for this noise (estimate " in told and "model" not in told
 
@@ -333,7 +426,11 @@ def test_a_difference_of_which_the_evidence_tells_nothing_has_no_value():
     assert "cannot tell" in str(found)
     labels, noisy = drawn(ldp.PriorSplit(4, 2.0), 1004)
     half = ldp.stats.difference(noisy, np.arange(1004) < 4)  # the second group's rows are too few
-    assert math.isnan(half.value) and half.means[0] == pytest.approx(labels[4:].mean(), abs=0.5) and math.isnan(half.means[1])
+    assert (
+        math.isnan(half.value)
+        and half.means[0] == pytest.approx(labels[4:].mean(), abs=0.5)
+        and math.isnan(half.means[1])
+    )
 
 
 def test_an_effect_at_huge_epsilon_is_that_of_the_labels():
@@ -344,7 +441,9 @@ def test_an_effect_at_huge_epsilon_is_that_of_the_labels():
     found = ldp.stats.effect(noisy, arm)
     assert found.value == pytest.approx(y[arm == 1].mean() - y[arm == 0].mean(), abs=1e-9)
     flipped = ldp.stats.effect(noisy, np.array(["new", "old"])[1 - arm], control="old")
-    assert flipped.groups == ("old", "new") and flipped.value == pytest.approx(found.value, abs=1e-12)
+    assert flipped.groups == ("old", "new") and flipped.value == pytest.approx(
+        found.value, abs=1e-12
+    )
     design = np.column_stack([np.ones(4000), arm, x - x.mean(), arm * (x - x.mean())])
     adjusted = ldp.stats.effect(noisy, arm, X=x)
     assert adjusted.value == pytest.approx(np.linalg.lstsq(design, y, rcond=None)[0][1], abs=1e-8)
@@ -354,7 +453,10 @@ def test_bad_input_is_refused_clearly():
     labels, noisy = drawn(LAWS[0], 400)
     arm, units = np.arange(400) % 2, np.arange(400) // 4
     cases = [
-        (lambda: ldp.stats.effect(noisy, arm, units=units), "each unit in one arm, got 100 in both"),
+        (
+            lambda: ldp.stats.effect(noisy, arm, units=units),
+            "each unit in one arm, got 100 in both",
+        ),
         (lambda: ldp.stats.effect(noisy, np.arange(400) % 3), "two arms, got 3"),
         (lambda: ldp.stats.difference(noisy, np.arange(400) % 3), r"two groups, got 3.*groups=\("),
         (lambda: ldp.stats.effect(noisy, arm, control="b"), "one of the arms"),
@@ -363,7 +465,10 @@ def test_bad_input_is_refused_clearly():
         (lambda: ldp.stats.mean(noisy, of=9), "declared classes"),
         (lambda: ldp.stats.mean(noisy, of={0: 1.0}), "finite number for each"),
         (lambda: ldp.stats.mean(noisy, np.where(arm, np.nan, 1.0)), "none in row 1"),
-        (lambda: ldp.stats.mean(noisy, pd.Series(["a", None] * 200, dtype="string")), "none in row 1"),
+        (
+            lambda: ldp.stats.mean(noisy, pd.Series(["a", None] * 200, dtype="string")),
+            "none in row 1",
+        ),
         (lambda: ldp.stats.mean(noisy, pd.Series([1, None] * 200, dtype="Int64")), "none in row 1"),
         (lambda: ldp.stats.quantiles(noisy, q=(1.5,)), "q="),
         (lambda: ldp.stats.frequencies(labels), "NoisyLabels, got ndarray"),
@@ -372,7 +477,9 @@ def test_bad_input_is_refused_clearly():
     for call, message in cases:
         with pytest.raises(InvalidInput, match=message):
             call()
-    texts = ldp.privatize(["a", "b"] * 9, ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], noise=SEED)
+    texts = ldp.privatize(
+        ["a", "b"] * 9, ldp.RandomizedResponse(2, 1.0), classes=["a", "b"], noise=SEED
+    )
     with pytest.raises(InvalidInput, match="class values that are finite numbers"):
         ldp.stats.mean(texts)
 
@@ -385,7 +492,13 @@ def test_a_unit_may_have_rows_in_both_groups_of_a_difference():
 
 def test_rows_over_the_cap_are_left_out_and_units_are_asked_for():
     labels = np.arange(300) % 4
-    noisy = ldp.privatize(labels, ldp.RandomizedResponse(4, 4.0), unit=np.arange(300) // 3, max_rows_per_unit=2, noise=SEED)
+    noisy = ldp.privatize(
+        labels,
+        ldp.RandomizedResponse(4, 4.0),
+        unit=np.arange(300) // 3,
+        max_rows_per_unit=2,
+        noise=SEED,
+    )
     with pytest.warns(LabelDPWarning, match="Pass units="):
         found = ldp.stats.frequencies(noisy)
     assert found.n_rows[0] == 200
@@ -396,17 +509,25 @@ def test_a_split_says_what_it_assumes():
     with pytest.warns(PriorQuestionsWarning, match=r"split.*noisy\.measurable"):
         ldp.stats.frequencies(noisy)
     one = noisy[:1]
-    assert np.isnan(ldp.stats.frequencies(one).value).all()  # a row that decides its own fit has no variance
+    # a row that decides its own fit has no variance
+    assert np.isnan(ldp.stats.frequencies(one).value).all()
 
 
-@pytest.mark.parametrize("law", [ldp.Threshold(16, 2.0), ldp.laws.SquareWave(16, 2.0)], ids=lambda law: law.name)
+@pytest.mark.parametrize(
+    "law", [ldp.Threshold(16, 2.0), ldp.laws.SquareWave(16, 2.0)], ids=lambda law: law.name
+)
 def test_a_draw_of_numbers_without_a_prior_is_not_warned_of(law):
     grid = ldp.Grid(0, 30, points=16)
     numbers = np.random.default_rng(0).uniform(5, 25, 3000)
     alone = ldp.privatize(numbers, law, classes=grid, noise=SEED)
     columns = ldp.LabelColumns({"income": grid, "kind": [0, 1]})
     beside = [
-        ldp.privatize({"income": numbers, "kind": np.arange(3000) % 2}, columns.law(4.0, split), classes=columns, noise=SEED)
+        ldp.privatize(
+            {"income": numbers, "kind": np.arange(3000) % 2},
+            columns.law(4.0, split),
+            classes=columns,
+            noise=SEED,
+        )
         for split in ("equal", "one")
     ]
     with warnings.catch_warnings():
@@ -419,7 +540,8 @@ def test_a_draw_of_numbers_without_a_prior_is_not_warned_of(law):
 
 @pytest.mark.parametrize(("points", "n"), [(21, 1000), (64, 200)])
 def test_means_of_thresholds_are_told_where_all_answers_to_some_question_are_alike(points, n):
-    """400 releases at epsilon 4: few rows a threshold (16 or more, then 3, where unbiased weights must help), all of them cover."""
+    """400 releases at epsilon 4: few rows a threshold (16 or more, then 3, where unbiased weights
+    must help), all of them cover."""
     law = ldp.Threshold(points, 4.0)
     labels = np.random.default_rng(3).binomial(points - 1, 0.4, 400 * n)
     noisy = ldp.privatize(labels, law, classes=range(points), noise=ldp.SeededNoise(9))
@@ -428,7 +550,9 @@ def test_means_of_thresholds_are_told_where_all_answers_to_some_question_are_ali
     truth = 0.4 * (points - 1)
     assert all(one.tells and one.high - one.low < points - 1 for one in found)
     assert_coverage([one.low <= truth <= one.high for one in found])
-    values, stderr = (np.array([getattr(one, part) for one in found]) for part in ("value", "stderr"))
+    values, stderr = (
+        np.array([getattr(one, part) for one in found]) for part in ("value", "stderr")
+    )
     assert abs(values.mean() - truth) < SIGMAS * values.std() / 20
     if n == 1000:  # more precise than the weights
         weighed = np.array([(part.class_weights() @ np.arange(points)).mean() for part in parts])
@@ -438,7 +562,9 @@ def test_means_of_thresholds_are_told_where_all_answers_to_some_question_are_ali
 def test_thresholds_near_a_prior_are_warned_of():
     grid, prior = ldp.Grid(0, 30, points=16), np.ones((500, 16))
     prior[0, :8] = 20.0  # one row suffices
-    noisy = ldp.privatize(np.full(500, 15.0), ldp.Threshold(16, 2.0), classes=grid, prior=prior, noise=SEED)
+    noisy = ldp.privatize(
+        np.full(500, 15.0), ldp.Threshold(16, 2.0), classes=grid, prior=prior, noise=SEED
+    )
     with pytest.warns(PriorQuestionsWarning, match="threshold"):
         ldp.stats.mean(noisy)
     with warnings.catch_warnings():
@@ -457,7 +583,8 @@ def test_combinations_are_not_estimated_from_one_column_a_row():
     ):
         with pytest.raises(InvalidInput, match=r"split 'one'.*noisy\[name\].*'joint'"):
             ask()
-    both = ldp.stats.mean(noisy, of={(a, b): (a == "yes") + b for a, b in columns})["mean"]  # a sum over columns is told
+    # a sum over columns is told
+    both = ldp.stats.mean(noisy, of={(a, b): (a == "yes") + b for a, b in columns})["mean"]
     assert both.low < 2.5 < both.high and both.tells
     assert ldp.stats.frequencies(noisy["b"])[2].tells
     for split in ("joint", "equal"):
@@ -467,7 +594,12 @@ def test_combinations_are_not_estimated_from_one_column_a_row():
 
 def test_a_private_column_is_no_public_one():
     columns = ldp.LabelColumns({"a": [0, 1], "b": [0, 1]})
-    noisy = ldp.privatize({"a": np.arange(40) % 2, "b": np.arange(40) % 2}, columns.law(3.0, "joint"), classes=columns, noise=SEED)
+    noisy = ldp.privatize(
+        {"a": np.arange(40) % 2, "b": np.arange(40) % 2},
+        columns.law(3.0, "joint"),
+        classes=columns,
+        noise=SEED,
+    )
     a, b = noisy["a"], noisy["b"]
     for ask, name in (
         (lambda: ldp.stats.crosstab(a, b), "by"),
@@ -476,7 +608,9 @@ def test_a_private_column_is_no_public_one():
         (lambda: ldp.stats.effect(a, b, of=1), "arm"),
         (lambda: ldp.stats.regress(a, b, "logistic"), "X"),
     ):
-        with pytest.raises(InvalidInput, match=rf"Expected {name} as a public column.*frequencies\(noisy\)"):
+        with pytest.raises(
+            InvalidInput, match=rf"Expected {name} as a public column.*frequencies\(noisy\)"
+        ):
             ask()
     with pytest.raises(InvalidInput, match=r"as many as by has, got 40.*ids of by's rows"):
         ldp.stats.mean(a, np.arange(39))

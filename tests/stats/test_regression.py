@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regressions by the exact likelihood: against brute force, against plain fits at huge epsilon, and over many releases.
+"""Regressions by the exact likelihood: against brute force, against plain fits at huge epsilon, and
+over many releases.
 
-Labels and noise are seeded, so that every run has the same result. Of other seeds the statistical bounds of this file together fail in at
-most 9e-7: 58 coverages in 5.8e-7, and four coefficients, within 5.5 of their own standard errors, in 2e-7.
+Labels and noise are seeded, so that every run has the same result. Of other seeds the statistical
+bounds of this file together fail in at most 9e-7: 58 coverages in 5.8e-7, and four coefficients,
+within 5.5 of their own standard errors, in 2e-7.
 """
 
 import math
@@ -36,7 +38,11 @@ def made(model, n, seed=0):
     rng = np.random.default_rng(seed)
     X = np.column_stack([rng.normal(size=n), rng.integers(2, size=n)])
     if model == "logistic":
-        return X, (rng.random(n) < expit(-0.5 + 0.8 * X[:, 0] - 0.6 * X[:, 1])).astype(int), np.array([-0.5, 0.8, -0.6])
+        return (
+            X,
+            (rng.random(n) < expit(-0.5 + 0.8 * X[:, 0] - 0.6 * X[:, 1])).astype(int),
+            np.array([-0.5, 0.8, -0.6]),
+        )
     if model == "multinomial":
         beta = np.array([[0.3, 0.7, -0.5], [-0.4, -0.6, 0.8]])
         p = softmax(np.column_stack([np.zeros(n), beta[:, 0] + X @ beta[:, 1:].T]), axis=1)
@@ -45,7 +51,11 @@ def made(model, n, seed=0):
         beta = np.array([0.8, 0.3, -0.4])
         return X, np.minimum(rng.poisson(np.exp(beta[0] + X @ beta[1:])), 8), beta
     beta = np.array([4.0, 1.0, -0.8])
-    return X, rounded(beta[0] + X @ beta[1:] + rng.normal(size=n) * 1.2), np.append(beta, math.log(1.2))
+    return (
+        X,
+        rounded(beta[0] + X @ beta[1:] + rng.normal(size=n) * 1.2),
+        np.append(beta, math.log(1.2)),
+    )
 
 
 CLASSES = {"logistic": 2, "multinomial": 3, "linear": 9, "poisson": 9}
@@ -60,32 +70,52 @@ def brute(model, theta, X, L):
         borders = (np.arange(8) + 0.5 - (D @ theta[:3])[:, None]) / math.exp(theta[3])
         p = np.diff(norm.cdf(borders), axis=1, prepend=0, append=1)
     else:
-        p = np.diff(poisson.cdf(np.arange(8), np.exp(D @ theta)[:, None]), axis=1, prepend=0, append=1)
+        p = np.diff(
+            poisson.cdf(np.arange(8), np.exp(D @ theta)[:, None]), axis=1, prepend=0, append=1
+        )
     return float(np.log((p * L).sum(axis=1)).sum())
 
 
 @pytest.mark.parametrize(
-    "family", [Softmax(), Normal(POINTS[:-1] + 0.5), Count(POINTS[:-1] + 0.5), Count(np.array([0.4, 2.5, 7.2]))], ids=repr
+    "family",
+    [
+        Softmax(),
+        Normal(POINTS[:-1] + 0.5),
+        Count(POINTS[:-1] + 0.5),
+        Count(np.array([0.4, 2.5, 7.2])),
+    ],
+    ids=repr,
 )
 def test_derivatives_are_those_of_the_likelihood(family):
     rng = np.random.default_rng(0)
     k = 4 if isinstance(family, Softmax) else len(family.borders) + 1
     q = {Softmax: 3, Normal: 2, Count: 1}[type(family)]
     for _ in range(5):
-        eta, L = rng.normal(size=(1, q)) * 0.7 + (np.array([3.0, 0.3]) if q == 2 else 0.0), rng.uniform(0.1, 1, (1, k))
+        eta, L = (
+            rng.normal(size=(1, q)) * 0.7 + (np.array([3.0, 0.3]) if q == 2 else 0.0),
+            rng.uniform(0.1, 1, (1, k)),
+        )
         value, slope, bend = family.pieces(eta, L)
         assert value[0] == pytest.approx(math.log((family.probabilities(eta) * L).sum()), abs=1e-12)
-        np.testing.assert_allclose(slope[0], approx_fprime(eta[0], lambda e, L=L: family.pieces(e[None], L)[0][0], 1e-7), atol=2e-6)
+        np.testing.assert_allclose(
+            slope[0],
+            approx_fprime(eta[0], lambda e, L=L: family.pieces(e[None], L)[0][0], 1e-7),
+            atol=2e-6,
+        )
         for j in range(q):
             np.testing.assert_allclose(
-                bend[0, j], approx_fprime(eta[0], lambda e, j=j, L=L: family.pieces(e[None], L)[1][0, j], 1e-7), atol=2e-5
+                bend[0, j],
+                approx_fprime(eta[0], lambda e, j=j, L=L: family.pieces(e[None], L)[1][0, j], 1e-7),
+                atol=2e-5,
             )
 
 
 @pytest.mark.parametrize("model", CLASSES)
 def test_a_fit_is_the_maximum_that_brute_force_finds(model):
     X, y, theta = made(model, 1500)
-    noisy = ldp.privatize(y, ldp.SubsetSelection(CLASSES[model], 2.0), classes=range(CLASSES[model]), noise=SEED)
+    noisy = ldp.privatize(
+        y, ldp.SubsetSelection(CLASSES[model], 2.0), classes=range(CLASSES[model]), noise=SEED
+    )
     fit = ldp.stats.regress(noisy, X, model)
     L = noisy.likelihood(dtype="float64")
     found = minimize(lambda t: -brute(model, t, X, L), theta, method="BFGS", options={"gtol": 1e-4})
@@ -96,7 +126,11 @@ def test_a_fit_is_the_maximum_that_brute_force_finds(model):
     slope = approx_fprime(fit.params, lambda t: brute(model, t, X, L), 1e-6)
     hessian = np.array(
         [
-            approx_fprime(fit.params, lambda t, j=j: approx_fprime(t, lambda s: brute(model, s, X, L), 1e-5)[j], 1e-4)
+            approx_fprime(
+                fit.params,
+                lambda t, j=j: approx_fprime(t, lambda s: brute(model, s, X, L), 1e-5)[j],
+                1e-4,
+            )
             for j in range(len(slope))
         ]
     )
@@ -114,7 +148,9 @@ def test_fits_at_huge_epsilon_are_plain_fits():
         noisy = ldp.privatize(y, ldp.RandomizedResponse(k, 40.0), classes=range(k), noise=SEED)
         fit = ldp.stats.regress(noisy, X, model)
         plain.fit(X, y)
-        np.testing.assert_allclose(fit.params, [*np.atleast_1d(plain.intercept_), *plain.coef_.ravel()], atol=2e-4)
+        np.testing.assert_allclose(
+            fit.params, [*np.atleast_1d(plain.intercept_), *plain.coef_.ravel()], atol=2e-4
+        )
     X, y, _ = made("linear", 3000)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(9, 40.0), classes=range(9), noise=SEED)
     design = np.column_stack([np.ones(3000), X])
@@ -123,7 +159,9 @@ def test_fits_at_huge_epsilon_are_plain_fits():
     np.testing.assert_allclose(fit.params, wanted, atol=1e-8)
     meat = design * (y - design @ wanted)[:, None]
     bread = np.linalg.inv(design.T @ design)
-    np.testing.assert_allclose(fit.bse, np.sqrt(np.diagonal(bread @ meat.T @ meat @ bread) * 3000 / 2997), rtol=1e-6)
+    np.testing.assert_allclose(
+        fit.bse, np.sqrt(np.diagonal(bread @ meat.T @ meat @ bread) * 3000 / 2997), rtol=1e-6
+    )
 
 
 LAWS = {
@@ -134,13 +172,17 @@ LAWS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::labeldp.errors.MisfitWarning")  # one of a hundred right models is called a misfit
+# one of a hundred right models is called a misfit
+@pytest.mark.filterwarnings("ignore::labeldp.errors.MisfitWarning")
 @pytest.mark.parametrize(
-    ("model", "law"), [(model, law) for model, laws in LAWS.items() for law in laws], ids=lambda v: getattr(v, "name", v)
+    ("model", "law"),
+    [(model, law) for model, laws in LAWS.items() for law in laws],
+    ids=lambda v: getattr(v, "name", v),
 )
 def test_intervals_cover_with_either_standard_error(model, law):
-    """Of 120 and 40 releases of 1,200 rows, by exact binomial tails: fails in at most 1e-8 where the coverage, which is asymptotic, is at
-    least 93 %. Of so few releases none can show that it is too large.
+    """Of 120 and 40 releases of 1,200 rows, by exact binomial tails: fails in at most 1e-8 where
+    the coverage, which is asymptotic, is at least 93 %. Of so few releases none can show that it is
+    too large.
     """
     runs, n = 120, 1200
     X, y, theta = made(model, runs * n, seed=3)
@@ -149,13 +191,18 @@ def test_intervals_cover_with_either_standard_error(model, law):
         held = []
         for i in range(runs if kind == "observed" else 40):
             rows = slice(i * n, (i + 1) * n)
-            low, high = ldp.stats.regress(noisy[rows], X[rows], model, standard_errors=kind).conf_int().T
+            low, high = (
+                ldp.stats.regress(noisy[rows], X[rows], model, standard_errors=kind).conf_int().T
+            )
             held.append((low <= theta) & (theta <= high))
-        assert (binom.cdf(np.sum(held, axis=0), len(held), 0.93) > RATE).all(), np.mean(held, axis=0)
+        assert (binom.cdf(np.sum(held, axis=0), len(held), 0.93) > RATE).all(), np.mean(
+            held, axis=0
+        )
 
 
 def fall(fit, model, X, L, place, value):
-    """Twice how much lower the likelihood is, at its maximum over the others, where one coefficient has a value; by brute force."""
+    """Twice how much lower the likelihood is, at its maximum over the others, where one coefficient
+    has a value; by brute force."""
 
     def whole(others):
         return -brute(model, np.insert(others, place, value), X, L)
@@ -167,7 +214,9 @@ def fall(fit, model, X, L, place, value):
 @pytest.mark.parametrize("model", CLASSES)
 def test_intervals_end_where_a_likelihood_ratio_test_rejects(model):
     X, y, _ = made(model, 500)
-    noisy = ldp.privatize(y, ldp.SubsetSelection(CLASSES[model], 2.0), classes=range(CLASSES[model]), noise=SEED)
+    noisy = ldp.privatize(
+        y, ldp.SubsetSelection(CLASSES[model], 2.0), classes=range(CLASSES[model]), noise=SEED
+    )
     fit = ldp.stats.regress(noisy, X, model)
     L, wanted = noisy.likelihood(dtype="float64"), norm.ppf(0.975) ** 2
     if model == "linear":
@@ -181,7 +230,9 @@ def test_intervals_end_where_a_likelihood_ratio_test_rejects(model):
     for end in again.conf_int(names=[name])[0]:
         assert fall(fit, model, X, L, 1, end) == pytest.approx(wanted * ratio, rel=5e-3)
     if model == "logistic":
-        assert norm.isf(fit.pvalues[1] / 2) ** 2 == pytest.approx(fall(fit, model, X, L, 1, 0.0), rel=5e-3)
+        assert norm.isf(fit.pvalues[1] / 2) ** 2 == pytest.approx(
+            fall(fit, model, X, L, 1, 0.0), rel=5e-3
+        )
 
 
 def test_a_linear_model_without_noise_has_the_intervals_and_tests_of_least_squares():
@@ -189,10 +240,14 @@ def test_a_linear_model_without_noise_has_the_intervals_and_tests_of_least_squar
     rng = np.random.default_rng(0)
     x, points = rng.normal(size=11), np.arange(2001) / 100
     y = np.rint(100 * (10 + 0.7 * x + rng.normal(size=11))) / 100
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(2001, 60.0), classes=points.tolist(), noise=SEED)
+    noisy = ldp.privatize(
+        y, ldp.RandomizedResponse(2001, 60.0), classes=points.tolist(), noise=SEED
+    )
     fit, plain = ldp.stats.regress(noisy, x, "linear"), linregress(x, y)
     half = student.ppf(0.975, 9) * plain.stderr
-    np.testing.assert_allclose(fit.conf_int()[1], [plain.slope - half, plain.slope + half], rtol=2e-3)
+    np.testing.assert_allclose(
+        fit.conf_int()[1], [plain.slope - half, plain.slope + half], rtol=2e-3
+    )
     assert fit.pvalues[1] == pytest.approx(plain.pvalue, rel=0.02)
     assert fit.conf_int(names=["x1"]).tolist() == fit.conf_int()[[1]].tolist()
     with pytest.raises(InvalidInput, match="Expected one of intercept, x1"):
@@ -200,14 +255,17 @@ def test_a_linear_model_without_noise_has_the_intervals_and_tests_of_least_squar
 
 
 def test_an_interval_that_the_release_does_not_bound_has_an_infinite_end():
-    """A steeper slope of the third class explains these outputs practically as well, a flat one does not."""
+    """A steeper slope of the third class explains these outputs practically as well, a flat one
+    does not."""
     rng = np.random.default_rng(4)
     x = rng.normal(size=700)
     p = softmax(np.column_stack([np.zeros(700), 0.3 + 0.6 * x, -0.2 - 0.5 * x]), axis=1)
     y = (rng.random(700)[:, None] > p.cumsum(axis=1)).sum(axis=1)
     prior = np.maximum(softmax(0.6 * x[:, None] * np.arange(-1, 2), axis=1), 0.02)
     for seed in range(20):
-        noisy = ldp.privatize(y, ldp.RRTopK(3, 2.0, 2), classes=range(3), prior=prior, noise=ldp.SeededNoise(seed))
+        noisy = ldp.privatize(
+            y, ldp.RRTopK(3, 2.0, 2), classes=range(3), prior=prior, noise=ldp.SeededNoise(seed)
+        )
         fit = ldp.stats.regress(noisy, x, "multinomial")
         low, high = fit.conf_int(names=["2: x1"])[0]
         if fit.converged and np.isinf(low):
@@ -220,7 +278,9 @@ def test_an_interval_that_the_release_does_not_bound_has_an_infinite_end():
 def test_fewer_effective_rows_than_coefficients_are_said_and_bound_nothing():
     X, y, _ = made("linear", 60)
     for seed in range(20):
-        noisy = ldp.privatize(y, ldp.SubsetSelection(9, 1.0), classes=range(9), noise=ldp.SeededNoise(seed))
+        noisy = ldp.privatize(
+            y, ldp.SubsetSelection(9, 1.0), classes=range(9), noise=ldp.SeededNoise(seed)
+        )
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             fit = ldp.stats.regress(noisy, X, "linear")
@@ -228,7 +288,10 @@ def test_fewer_effective_rows_than_coefficients_are_said_and_bound_nothing():
             break
     else:
         pytest.fail("every release told enough")
-    assert any(issubclass(each.category, SeparationWarning) and "rows without noise" in str(each.message) for each in told)
+    assert any(
+        issubclass(each.category, SeparationWarning) and "rows without noise" in str(each.message)
+        for each in told
+    )
     assert np.isinf(fit.conf_int()).all() and (fit.pvalues == 1).all()
 
 
@@ -237,7 +300,10 @@ def test_units_widen_standard_errors():
     x = np.repeat(rng.normal(size=500), 6)
     y = np.repeat((rng.random(500) < 0.4).astype(int), 6)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 4.0), noise=SEED)
-    rows, units = ldp.stats.regress(noisy, x, "logistic"), ldp.stats.regress(noisy, x, "logistic", units=np.repeat(np.arange(500), 6))
+    rows, units = (
+        ldp.stats.regress(noisy, x, "logistic"),
+        ldp.stats.regress(noisy, x, "logistic", units=np.repeat(np.arange(500), 6)),
+    )
     assert units.n_units == 500 and (units.bse > 1.7 * rows.bse).all()
     assert "500 units, sandwich" in units.summary()
 
@@ -245,11 +311,23 @@ def test_units_widen_standard_errors():
 def test_fits_do_not_depend_on_the_scale_of_columns_or_values():
     X, y, _ = made("linear", 1000)
     noisy = ldp.privatize(y, ldp.SubsetSelection(9, 3.0), classes=range(9), noise=SEED)
-    money = ldp.privatize(y * 1e5, ldp.SubsetSelection(9, 3.0), classes=[1e5 * value for value in range(9)], noise=SEED)
-    one, other = ldp.stats.regress(noisy, X, "linear"), ldp.stats.regress(money, X * [1e6, 1] + [1e6, 0], "linear")
-    assert abs(10 * other.params[1] - one.params[1]) < 5.5 * math.hypot(one.bse[1], 10 * other.bse[1])
+    money = ldp.privatize(
+        y * 1e5,
+        ldp.SubsetSelection(9, 3.0),
+        classes=[1e5 * value for value in range(9)],
+        noise=SEED,
+    )
+    one, other = (
+        ldp.stats.regress(noisy, X, "linear"),
+        ldp.stats.regress(money, X * [1e6, 1] + [1e6, 0], "linear"),
+    )
+    assert abs(10 * other.params[1] - one.params[1]) < 5.5 * math.hypot(
+        one.bse[1], 10 * other.bse[1]
+    )
     same = ldp.stats.regress(noisy, X * [1e6, 1] + [1e7, 0], "linear")
-    assert same.params[1] * 1e6 == pytest.approx(one.params[1], rel=1e-5) and same.loglik == pytest.approx(one.loglik, abs=1e-6)
+    assert same.params[1] * 1e6 == pytest.approx(
+        one.params[1], rel=1e-5
+    ) and same.loglik == pytest.approx(one.loglik, abs=1e-6)
     assert same.bse[1] * 1e6 == pytest.approx(one.bse[1], rel=1e-4)
 
 
@@ -261,7 +339,10 @@ def test_the_order_of_numeric_classes_does_not_matter():
     place = np.argsort(order)
     L = noisy.likelihood(dtype="float64")[:, place]
     assert fit.loglik == pytest.approx(brute("poisson", fit.params, X, L), abs=1e-6)
-    assert fit.predict(X)[0, 5] == pytest.approx(poisson.sf(7, math.exp(fit.params @ [1, *X[0]])), rel=1e-6)  # class 8 is 8 and more
+    # class 8 is 8 and more
+    assert fit.predict(X)[0, 5] == pytest.approx(
+        poisson.sf(7, math.exp(fit.params @ [1, *X[0]])), rel=1e-6
+    )
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -269,7 +350,12 @@ def test_a_step_that_is_too_long_is_shortened_without_a_word():
     rng = np.random.default_rng(0)
     x = rng.normal(size=2000)
     numbers = np.clip(np.round(5 + 2 * x + rng.normal(size=2000)), 0, 10)
-    noisy = ldp.privatize(numbers, ldp.Threshold(11, 50.0), classes=ldp.Grid(0, 10, points=11), noise=ldp.SeededNoise(0))
+    noisy = ldp.privatize(
+        numbers,
+        ldp.Threshold(11, 50.0),
+        classes=ldp.Grid(0, 10, points=11),
+        noise=ldp.SeededNoise(0),
+    )
     fit = ldp.stats.regress(noisy, x, "linear")
     assert fit.converged and abs(fit.params[1] - 2) < 5.5 * fit.bse[1]
 
@@ -280,19 +366,25 @@ def test_perfect_separation_is_said_and_has_infinite_standard_errors():
     with pytest.warns(SeparationWarning, match="x1"):
         fit = ldp.stats.regress(noisy, x, "logistic")
     assert not fit.converged and np.isinf(fit.bse).all() and np.isnan(fit.zvalues).all()
-    # Of a slope b the best intercept is -b / 2, and twice the likelihood falls by 2000 ln(1 + exp(-b / 2)).
+    # Of a slope b the best intercept is -b / 2, and twice the likelihood falls by 2000 ln(1 +
+    # exp(-b / 2)).
     least = -2 * math.log(math.expm1(ndtri(0.975) ** 2 / 2000))
-    assert fit.conf_int()[1] == pytest.approx([least, math.inf], rel=1e-3) and fit.pvalues[1] < 1e-100
+    assert (
+        fit.conf_int()[1] == pytest.approx([least, math.inf], rel=1e-3) and fit.pvalues[1] < 1e-100
+    )
     assert fit.conf_int()[0, 0] == -math.inf and fit.conf_int()[0, 1] < 0
     assert "Not converged" in fit.summary()
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_where_no_row_has_the_outcome_slopes_are_open(epsilon):
-    """With the intercept far enough, every slope is as likely as none: an end far out is where no step finds that, and no end."""
+    """With the intercept far enough, every slope is as likely as none: an end far out is where no
+    step finds that, and no end."""
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.random(3000) < 0.3, rng.normal(size=3000)])
-    noisy = ldp.privatize(np.zeros(3000, int), ldp.RandomizedResponse(2, epsilon), classes=[0, 1], noise=SEED)
+    noisy = ldp.privatize(
+        np.zeros(3000, int), ldp.RandomizedResponse(2, epsilon), classes=[0, 1], noise=SEED
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeparationWarning)
         fit = ldp.stats.regress(noisy, X, "logistic")
@@ -301,23 +393,46 @@ def test_where_no_row_has_the_outcome_slopes_are_open(epsilon):
 
 @pytest.mark.parametrize("model", ["logistic", "multinomial", "poisson"])
 def test_a_group_without_the_outcome_bounds_its_coefficient_on_one_side(model):
-    """All else is estimated as without the group; labels of the group that are all one class exclude the coefficients of one sign."""
+    """All else is estimated as without the group; labels of the group that are all one class
+    exclude the coefficients of one sign."""
     rng = np.random.default_rng(0)
     X = np.column_stack([np.arange(3000) % 3 == 0, rng.normal(size=3000)])
-    y = np.where(X[:, 0], 0, rng.poisson(2, 3000).clip(0, 8) if model == "poisson" else rng.random(3000) < expit(X[:, 1])).astype(int)
-    noisy = ldp.privatize(y, ldp.RandomizedResponse(9, 12.0) if model == "poisson" else ldp.RandomizedResponse(2, 5.0), noise=SEED)
+    y = np.where(
+        X[:, 0],
+        0,
+        (
+            rng.poisson(2, 3000).clip(0, 8)
+            if model == "poisson"
+            else rng.random(3000) < expit(X[:, 1])
+        ),
+    ).astype(int)
+    noisy = ldp.privatize(
+        y,
+        ldp.RandomizedResponse(9, 12.0) if model == "poisson" else ldp.RandomizedResponse(2, 5.0),
+        noise=SEED,
+    )
     with pytest.warns(SeparationWarning, match="no finite estimate of (1: )?x1: a column"):
         fit = ldp.stats.regress(noisy, X, model)
     low, high = fit.conf_int()[1]
-    assert np.isinf(fit.bse).tolist() == [False, True, False] and low == -math.inf and -10 < high < -1 and fit.pvalues[1] < 1e-9
+    assert (
+        np.isinf(fit.bse).tolist() == [False, True, False]
+        and low == -math.inf
+        and -10 < high < -1
+        and fit.pvalues[1] < 1e-9
+    )
     rest = ldp.stats.regress(noisy[~X[:, 0].astype(bool)], X[X[:, 0] == 0, 1], model)
-    assert fit.params[[0, 2]] == pytest.approx(rest.params, abs=0.02) and fit.bse[[0, 2]] == pytest.approx(rest.bse, rel=0.05)
+    assert fit.params[[0, 2]] == pytest.approx(rest.params, abs=0.02) and fit.bse[
+        [0, 2]
+    ] == pytest.approx(rest.bse, rel=0.05)
     # The end is where a likelihood ratio test of level 5 % begins to reject it.
     design, likelihood = np.column_stack([np.ones(len(X)), X]), noisy.likelihood(dtype="float64")
 
     def fall(others):
         eta = design @ [others[0], high, others[1]]
-        return 2 * (fit.loglik - np.log((fit._family.probabilities(eta[:, None]) * likelihood).sum(axis=1)).sum())
+        return 2 * (
+            fit.loglik
+            - np.log((fit._family.probabilities(eta[:, None]) * likelihood).sum(axis=1)).sum()
+        )
 
     assert minimize(fall, fit.params[[0, 2]]).fun == pytest.approx(ndtri(0.975) ** 2, rel=0.05)
 
@@ -329,7 +444,10 @@ def test_a_coefficient_that_grows_without_bound_under_noise_has_no_finite_standa
         fit = ldp.stats.regress(noisy, X, "logistic")
     assert not fit.converged and np.isinf(fit.bse).all() and np.isnan(fit.zvalues).all()
     # With a slope without bound any intercept and other slope may be multiplied likewise.
-    assert np.isinf(fit.conf_int(names=["intercept", "x2"])).all() and (fit.pvalues[[0, 2]] > 0.9).all()
+    assert (
+        np.isinf(fit.conf_int(names=["intercept", "x2"])).all()
+        and (fit.pvalues[[0, 2]] > 0.9).all()
+    )
     low, high = fit.conf_int(names=["x1"])[0]
     assert 1 < low < fit.params[1] and high == math.inf and fit.pvalues[1] < 1e-9
 
@@ -337,12 +455,15 @@ def test_a_coefficient_that_grows_without_bound_under_noise_has_no_finite_standa
 @pytest.mark.parametrize("n", [3, 5, 8, 12])
 @pytest.mark.filterwarnings("ignore:The data give no finite estimate")
 def test_intervals_and_tests_of_few_rows_agree(n):
-    """Both are the likelihood ratio test, also where the estimate lies at infinity and steps can end on a plateau."""
+    """Both are the likelihood ratio test, also where the estimate lies at infinity and steps can
+    end on a plateau."""
     for seed in range(12):
         random = np.random.default_rng(seed)
         x = random.normal(size=n)
         labels = (random.random(n) < expit(2 * x)).astype(int)
-        noisy = ldp.privatize(labels, ldp.RandomizedResponse(2, 3.0), classes=[0, 1], noise=ldp.SeededNoise(seed))
+        noisy = ldp.privatize(
+            labels, ldp.RandomizedResponse(2, 3.0), classes=[0, 1], noise=ldp.SeededNoise(seed)
+        )
         fit = ldp.stats.regress(noisy, x, "logistic")
         low, high = fit.conf_int().T
         assert (((low <= 0) & (high >= 0)) == (fit.pvalues >= 0.05)).all(), seed
@@ -350,13 +471,18 @@ def test_intervals_and_tests_of_few_rows_agree(n):
 
 
 def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
-    """Two bins say on which side of one number an outcome is: half the slope with half the scale explains them as well."""
+    """Two bins say on which side of one number an outcome is: half the slope with half the scale
+    explains them as well."""
     rng = np.random.default_rng(4)
     law = ldp.laws.RROnBins(8, 2.0)
     assert len(law.starts) == 2
     x = rng.normal(size=(8, 700))
     for each, noise in zip(x, range(8), strict=True):
-        noisy = ldp.privatize(rounded(3.5 + 0.8 * each + 1.2 * rng.normal(size=700), 0, 7), law, noise=ldp.SeededNoise(noise))
+        noisy = ldp.privatize(
+            rounded(3.5 + 0.8 * each + 1.2 * rng.normal(size=700), 0, 7),
+            law,
+            noise=ldp.SeededNoise(noise),
+        )
         with pytest.warns(SeparationWarning, match="x1, log"):
             fit = ldp.stats.regress(noisy, each, "linear", standard_errors="sandwich")
         assert not fit.converged and np.isinf(fit.bse[1:]).all()
@@ -365,22 +491,45 @@ def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
 def test_bad_designs_are_refused_by_name():
     X, y, _ = made("logistic", 200)
     noisy = ldp.privatize(y, ldp.RandomizedResponse(2, 2.0), noise=SEED)
-    words = ldp.privatize(np.where(y, "yes", "no"), ldp.RandomizedResponse(2, 2.0), classes=["no", "yes"], noise=SEED)
+    words = ldp.privatize(
+        np.where(y, "yes", "no"), ldp.RandomizedResponse(2, 2.0), classes=["no", "yes"], noise=SEED
+    )
     table = pd.DataFrame(X, columns=["age", "sex"])
     cases = [
-        (lambda: ldp.stats.regress(noisy, table.assign(twice=2 * X[:, 0] - X[:, 1]), "logistic"), "'twice' is a linear combination"),
+        (
+            lambda: ldp.stats.regress(noisy, table.assign(twice=2 * X[:, 0] - X[:, 1]), "logistic"),
+            "'twice' is a linear combination",
+        ),
         (lambda: ldp.stats.regress(noisy, table.assign(one=1.0), "logistic"), "'one' is constant"),
         (lambda: ldp.stats.regress(noisy, table.assign(none=0.0), "logistic"), "'none' is 0"),
-        (lambda: ldp.stats.regress(noisy, table.assign(town="x"), "logistic"), "numbers, got 'town'"),
-        (lambda: ldp.stats.regress(noisy, table.where(table.age < 1), "logistic"), "row .* of 'age'"),
+        (
+            lambda: ldp.stats.regress(noisy, table.assign(town="x"), "logistic"),
+            "numbers, got 'town'",
+        ),
+        (
+            lambda: ldp.stats.regress(noisy, table.where(table.age < 1), "logistic"),
+            "row .* of 'age'",
+        ),
         (lambda: ldp.stats.regress(noisy, table, "logit"), "model to be one of"),
         (lambda: ldp.stats.regress(noisy, table, "logistic", names=["a"]), "2 different names"),
-        (lambda: ldp.stats.regress(noisy, table, "linear"), "three class values.*got two.*'logistic' for log-odds, or 'least-squares'"),
-        (lambda: ldp.stats.regress(words, table, "linear"), "numbers for model='linear', got others. Use model='logistic'"),
-        (lambda: ldp.stats.regress(words, table, "least-squares"), "got others. Use model='logistic'"),
+        (
+            lambda: ldp.stats.regress(noisy, table, "linear"),
+            "three class values.*got two.*'logistic' for log-odds, or 'least-squares'",
+        ),
+        (
+            lambda: ldp.stats.regress(words, table, "linear"),
+            "numbers for model='linear', got others. Use model='logistic'",
+        ),
+        (
+            lambda: ldp.stats.regress(words, table, "least-squares"),
+            "got others. Use model='logistic'",
+        ),
         (lambda: ldp.stats.regress(noisy[:3], table[:3], "logistic"), "more rows with evidence"),
         (lambda: ldp.stats.regress(y, table, "logistic"), "NoisyLabels"),
-        (lambda: ldp.stats.regress(noisy, table, "logistic", standard_errors="robust"), "observed, sandwich"),
+        (
+            lambda: ldp.stats.regress(noisy, table, "logistic", standard_errors="robust"),
+            "observed, sandwich",
+        ),
     ]
     for call, message in cases:
         with pytest.raises(InvalidInput, match=message):
@@ -405,7 +554,8 @@ def test_classes_that_nothing_tells_apart_are_refused():
 
 
 def test_least_squares_of_answers_about_random_thresholds() -> None:
-    """Slope and mean within 5.5 standard errors (two-sided 4e-8 each), and errors near those of the weights."""
+    """Slope and mean within 5.5 standard errors (two-sided 4e-8 each), and errors near those of the
+    weights."""
     n, grid = 20_000, ldp.Grid(0, 10, points=11)
     rng = np.random.default_rng(3)
     x = rng.normal(size=n)
@@ -418,20 +568,29 @@ def test_least_squares_of_answers_about_random_thresholds() -> None:
     assert fit.bse[1] == pytest.approx(numbers.std() / np.sqrt(n), rel=0.1)
 
 
-# Wrong models -------------------------------------------------------------------------------------------------------------------------
+# Wrong models
+# --------------------------------------------------------------------------------------------------
 
 
 def of_skewed_numbers(seed):
     rng = np.random.default_rng(seed)
     arm = rng.integers(2, size=8000)
     income = rng.lognormal(10.3, 0.7, 8000) * (1 + 0.35 * arm)
-    return arm, ldp.privatize(income, ldp.laws.SquareWave(31, 2.0), classes=ldp.Grid(0, 150_000, points=31), noise=ldp.SeededNoise(seed))
+    return arm, ldp.privatize(
+        income,
+        ldp.laws.SquareWave(31, 2.0),
+        classes=ldp.Grid(0, 150_000, points=31),
+        noise=ldp.SeededNoise(seed),
+    )
 
 
 @pytest.mark.parametrize("kind", ["observed", "sandwich"])
 def test_a_linear_model_of_skewed_numbers_is_warned_of(kind):
     arm, noisy = of_skewed_numbers(0)
-    with pytest.warns(MisfitWarning, match=r"intercept 38,482 and 32,\d+, arm 13,338 and 9,\d+.*model='least-squares'"):
+    with pytest.warns(
+        MisfitWarning,
+        match=r"intercept 38,482 and 32,\d+, arm 13,338 and 9,\d+.*model='least-squares'",
+    ):
         fit = ldp.stats.regress(noisy, arm, "linear", names=["arm"], standard_errors=kind)
     plain = ldp.stats.regress(noisy, arm, "least-squares", names=["arm"])
     assert fit.conf_int()[1, 1] < plain["arm"][0]
@@ -439,13 +598,23 @@ def test_a_linear_model_of_skewed_numbers_is_warned_of(kind):
 
 
 @pytest.mark.parametrize("units", [False, True])
-@pytest.mark.parametrize("law", [ldp.laws.SquareWave(9, 2.0), ldp.RandomizedResponse(9, 2.0), ldp.RandomizedResponse(9, 30.0)])
+@pytest.mark.parametrize(
+    "law",
+    [ldp.laws.SquareWave(9, 2.0), ldp.RandomizedResponse(9, 2.0), ldp.RandomizedResponse(9, 30.0)],
+)
 def test_a_linear_model_that_is_right_passes_the_comparison(law, units, monkeypatch):
-    """With numbers beyond the range, which the model clamps. 60 fits; p-values are at least 1e-8: false alarm below 1e-6 in the limit."""
+    """With numbers beyond the range, which the model clamps. 60 fits; p-values are at least 1e-8:
+    false alarm below 1e-6 in the limit."""
     found = []
     monkeypatch.setattr(_Compared, "warn", lambda self, names, stderr: found.append(self.pvalue))
     for seed in range(10):
         X, y, _ = made("linear", 1500, seed)
-        noisy = ldp.privatize(y, law, classes=POINTS.tolist(), ids=np.arange(1500) + 1500 * seed, noise=ldp.SeededNoise(seed))
+        noisy = ldp.privatize(
+            y,
+            law,
+            classes=POINTS.tolist(),
+            ids=np.arange(1500) + 1500 * seed,
+            noise=ldp.SeededNoise(seed),
+        )
         ldp.stats.regress(noisy, X, "linear", units=np.arange(1500) // 2 if units else None)
     assert len(found) == 10 and min(found) > 1e-8 and max(found) > 1e-3

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every field of a CSV comes out with the value that Python's own reader finds, and what readers disagree on is refused."""
+"""Every field of a CSV comes out with the value that Python's own reader finds, and what readers
+disagree on is refused."""
 
 import csv
 import io
@@ -18,7 +19,9 @@ from labeldp.tables.formats._csv import CsvSource
 from labeldp.tables.formats._table import LabelCodec
 
 FIELD = st.text(alphabet=st.sampled_from('ab,"\n\r ü€x;\t\ufeff'), max_size=6)
-TABLES = st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(FIELD, min_size=width, max_size=width), min_size=1, max_size=12))
+TABLES = st.integers(1, 4).flatmap(
+    lambda width: st.lists(st.lists(FIELD, min_size=width, max_size=width), min_size=1, max_size=12)
+)
 CHUNKS = st.sampled_from([3, 7, 1 << 20])
 
 
@@ -26,7 +29,8 @@ def written(rows: list[list[str]], quoting: int, line_end: str) -> bytes:
     """As Python writes them, after a header c0, c1, ..."""
     buffer = io.StringIO()
     if quoting == csv.QUOTE_MINIMAL:
-        rows = [[field.replace("\r", "") for field in row] for row in rows]  # Python 3.11 writes a bare one without quotes
+        # Python 3.11 writes a bare one without quotes
+        rows = [[field.replace("\r", "") for field in row] for row in rows]
     header = [f"c{i}" for i in range(len(rows[0]))]
     csv.writer(buffer, quoting=quoting, lineterminator=line_end).writerows([header, *rows])  # type: ignore[arg-type]
     return buffer.getvalue().encode()
@@ -44,12 +48,25 @@ def opened(data: bytes, folder: str | Path, ending: str = "csv") -> CsvSource:
 
 
 def read_all(source: CsvSource) -> list[list[str]]:
-    return [list(row) for batch in source.batches() for row in zip(*(batch.column(name).to_pylist() for name in source.names), strict=True)]
+    return [
+        list(row)
+        for batch in source.batches()
+        for row in zip(*(batch.column(name).to_pylist() for name in source.names), strict=True)
+    ]
 
 
-def released(source: CsvSource, codes: np.ndarray, evidence: np.ndarray | None = None, kept: np.ndarray | None = None) -> bytes:
-    """What a release of these codes writes, batch by batch; `codes` and `evidence` are of the kept rows."""
-    out, kept = Path(source.path.path).parent / "out", np.ones(len(codes), bool) if kept is None else kept
+def released(
+    source: CsvSource,
+    codes: np.ndarray,
+    evidence: np.ndarray | None = None,
+    kept: np.ndarray | None = None,
+) -> bytes:
+    """What a release of these codes writes, batch by batch; `codes` and `evidence` are of the kept
+    rows."""
+    out, kept = (
+        Path(source.path.path).parent / "out",
+        (np.ones(len(codes), bool) if kept is None else kept),
+    )
     sink, row, done = source.sink(out, ""), 0, 0
     for batch in source.batches():
         mine = kept[row : row + len(batch)]
@@ -63,8 +80,16 @@ def released(source: CsvSource, codes: np.ndarray, evidence: np.ndarray | None =
     return data
 
 
-@given(TABLES, st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.sampled_from(["\n", "\r\n"]), CHUNKS, st.booleans())
-def test_fields_are_those_that_python_reads(rows: list[list[str]], quoting: int, line_end: str, chunk: int, ended: bool) -> None:
+@given(
+    TABLES,
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    st.sampled_from(["\n", "\r\n"]),
+    CHUNKS,
+    st.booleans(),
+)
+def test_fields_are_those_that_python_reads(
+    rows: list[list[str]], quoting: int, line_end: str, chunk: int, ended: bool
+) -> None:
     data = written(rows, quoting, line_end)
     data = data if ended else data[: -len(line_end)]
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
@@ -73,7 +98,9 @@ def test_fields_are_those_that_python_reads(rows: list[list[str]], quoting: int,
 
 
 @given(TABLES, st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.integers(0, 3), CHUNKS)
-def test_only_the_label_changes(rows: list[list[str]], quoting: int, place: int, chunk: int) -> None:
+def test_only_the_label_changes(
+    rows: list[list[str]], quoting: int, place: int, chunk: int
+) -> None:
     place %= len(rows[0])
     data = written(rows, quoting, "\n")
     classes = ("yes", 'no, "really"')
@@ -84,19 +111,32 @@ def test_only_the_label_changes(rows: list[list[str]], quoting: int, place: int,
         expected = as_python_reads(data)
         codes = np.arange(len(expected)) % 2
         out = released(source, codes)
-    assert as_python_reads(out) == [[*row[:place], classes[c], *row[place + 1 :]] for row, c in zip(expected, codes, strict=True)]
+    assert as_python_reads(out) == [
+        [*row[:place], classes[c], *row[place + 1 :]]
+        for row, c in zip(expected, codes, strict=True)
+    ]
 
 
 def test_what_stays_besides_values(tmp_path: Path) -> None:
-    """The byte order mark, the header's line end, and whether an empty field was quoted, which other programs tell from a missing one."""
-    lines = [b'id,"na me",y,z\r\n', b'1,"a, ""b""",A,\xc3\xbc\n', b'"2",  spaced ,B,""\r\n', b'3,"two\nlines","A",\r\n', b"4,,B,end"]
+    """The byte order mark, the header's line end, and whether an empty field was quoted, which
+    other programs tell from a missing one."""
+    lines = [
+        b'id,"na me",y,z\r\n',
+        b'1,"a, ""b""",A,\xc3\xbc\n',
+        b'"2",  spaced ,B,""\r\n',
+        b'3,"two\nlines","A",\r\n',
+        b"4,,B,end",
+    ]
     source = opened(b"\xef\xbb\xbf" + b"".join(lines), tmp_path)
     assert source.names == ("id", "na me", "y", "z")
     source.plan(LabelCodec(("A", "B"), "y", pa.string()), 0)
     first, last = source.batches()  # a last line without a line end comes by itself
     assert first.column("y").to_pylist() + last.column("y").to_pylist() == ["A", "B", "A", "B"]
     assert first.column("na me").to_pylist() == ['a, "b"', "  spaced ", "two\nlines"]
-    expected = b'\xef\xbb\xbfid,na me,y,z\r\n1,"a, ""b""",B,\xc3\xbc\r\n2,  spaced ,B,""\r\n3,"two\nlines",A,\r\n4,,A,end\r\n'
+    expected = (
+        b'\xef\xbb\xbfid,na me,y,z\r\n1,"a, ""b""",B,\xc3\xbc\r\n2,  spaced'
+        b' ,B,""\r\n3,"two\nlines",A,\r\n4,,A,end\r\n'
+    )
     assert released(source, np.array([1, 1, 0, 0])) == expected
 
 
@@ -113,14 +153,23 @@ def test_columns_that_are_not_asked_for_may_be_in_any_encoding(tmp_path: Path) -
 def test_dropped_rows_and_evidence(tmp_path: Path) -> None:
     source = opened(b"y,x\nA,1\nB,2\nA,3\n", tmp_path)
     source.plan(LabelCodec(("A", "B"), "y", pa.string()), 2)
-    out = released(source, np.array([1, 0]), np.array([[0, 255], [1, 2]], np.uint8), np.array([True, False, True]))
+    out = released(
+        source,
+        np.array([1, 0]),
+        np.array([[0, 255], [1, 2]], np.uint8),
+        np.array([True, False, True]),
+    )
     assert out == b"y,y__evidence,x\nB,AP8,1\nA,AQI,3\n"
 
 
 def test_a_null_class_is_an_empty_field(tmp_path: Path) -> None:
     source = opened(b'x\ty\n1\t""\n2\tA\n3\t\n', tmp_path, "tsv")
     source.plan(LabelCodec(("A", ""), "y", pa.string()), 0)
-    assert [value for batch in source.batches() for value in batch.column("y").to_pylist()] == ["", "A", ""]
+    assert [value for batch in source.batches() for value in batch.column("y").to_pylist()] == [
+        "",
+        "A",
+        "",
+    ]
     assert released(source, np.array([1, 1, 0])) == b"x\ty\n1\t\n2\t\n3\tA\n"
 
 
@@ -143,22 +192,32 @@ def test_a_null_class_is_an_empty_field(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("chunk", [3, 1 << 20])
-def test_malformed_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str, chunk: int) -> None:
+def test_malformed_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str, chunk: int
+) -> None:
     monkeypatch.setattr(tables_csv, "CHUNK", chunk)
     with pytest.raises(InvalidInput, match=said):
         list(opened(text.encode(), tmp_path).batches())
 
 
 @pytest.mark.parametrize("chunk", [3, 1 << 20])
-def test_bytes_that_are_no_text_are_named_by_their_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_bytes_that_are_no_text_are_named_by_their_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
     monkeypatch.setattr(tables_csv, "CHUNK", chunk)
     source = opened('a,b\n"1\n",2\n3,é\n5,6\n'.encode("latin-1"), tmp_path)
-    assert [value for batch in source.batches() for value in batch.column("a").to_pylist()] == ["1\n", "3", "5"]
+    assert [value for batch in source.batches() for value in batch.column("a").to_pylist()] == [
+        "1\n",
+        "3",
+        "5",
+    ]
     with pytest.raises(InvalidInput, match=r"UTF-8 in column 'b', got other bytes\. Save"):
         [batch.column("b") for batch in source.batches()]
 
 
-def test_a_record_without_an_end_is_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_without_an_end_is_not_read_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables_csv, "CHUNK", 100)
     monkeypatch.setattr(tables_csv, "LONGEST_RECORD", 1000)
     with pytest.raises(InvalidInput, match="quote left open"):
@@ -174,6 +233,16 @@ def test_digest_is_of_values_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             state.update(batch)
         return state.hexdigest()
 
-    same = {digest_of("x,y\n1,A\n,B\n"), digest_of("x,y\n1,BBB\n,A\n", 5), digest_of('"x",y\r\n"1",A\r\n"",B')}
-    others = {digest_of("x,y\n1,A\n3,B\n"), digest_of("x,y\n,A\n1,B\n"), digest_of("z,y\n1,A\n,B\n"), digest_of("x,y\n1,A\n"), *same}
+    same = {
+        digest_of("x,y\n1,A\n,B\n"),
+        digest_of("x,y\n1,BBB\n,A\n", 5),
+        digest_of('"x",y\r\n"1",A\r\n"",B'),
+    }
+    others = {
+        digest_of("x,y\n1,A\n3,B\n"),
+        digest_of("x,y\n,A\n1,B\n"),
+        digest_of("z,y\n1,A\n,B\n"),
+        digest_of("x,y\n1,A\n"),
+        *same,
+    }
     assert len(same) == 1 and len(others) == 5

@@ -71,7 +71,9 @@ def write(rows: pa.Table, place: Place) -> Place:
     return place
 
 
-def folder(root: Place, whole: pa.Table, name: Callable[[int], str] = "part-{}.parquet".format) -> Place:
+def folder(
+    root: Place, whole: pa.Table, name: Callable[[int], str] = "part-{}.parquet".format
+) -> Place:
     for number, piece in enumerate(pieces(whole)):
         write(piece, root.child("in", name(number)))
     return root.child("in")
@@ -83,14 +85,18 @@ def read(place: Place | Path) -> pa.Table:
 
 
 def spec(**changes: Any) -> ReleaseSpec:
-    return ReleaseSpec(**({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id"} | changes))
+    return ReleaseSpec(
+        **({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id"} | changes)
+    )
 
 
 def names(root: Place) -> list[str]:
     return ["/".join(file.below(root)) for file in root.files()]
 
 
-def test_a_folder_comes_out_as_a_folder(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_comes_out_as_a_folder(
+    root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 20_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 10_000)
     monkeypatch.setattr("labeldp.tables.engines._local.BUCKET_BYTES", 10_000)
@@ -101,7 +107,9 @@ def test_a_folder_comes_out_as_a_folder(root: Place, ledger: Ledger, monkeypatch
     assert 0.3 < np.mean(out["label"].to_numpy() == whole.sort_by("id")["label"].to_numpy()) < 0.65
     written: Any = done.manifest["parts"]
     assert len(written) > 2
-    assert [f"out/{part['name']}" for part in written] == [name for name in names(root) if name.startswith("out/")]
+    assert [f"out/{part['name']}" for part in written] == [
+        name for name in names(root) if name.startswith("out/")
+    ]
     assert written[1]["name"] == "part-00001.parquet"
     for part in written:
         assert Place.of(done.path).child(part["name"]).digest() == part["sha256"]
@@ -112,15 +120,19 @@ def test_a_folder_comes_out_as_a_folder(root: Place, ledger: Ledger, monkeypatch
     assert orphans(ledger, minutes=1e-9) == []
 
 
-move, write_manifest = Place.move, Staging.write_manifest  # after each of them a process may be dead
+# after each of them a process may be dead
+move, write_manifest = Place.move, Staging.write_manifest
 
 
 class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that dies anywhere between the first file's final name and the manifest leaves what readers refuse, and it is finished."""
+def test_nobody_takes_a_part_of_a_release_for_the_whole(
+    root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies anywhere between the first file's final name and the manifest leaves what
+    readers refuse, and it is finished."""
     monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 20_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 10_000)
     source, moved = folder(root, table()), 0
@@ -141,7 +153,8 @@ def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Led
         with monkeypatch.context() as patch:
             patch.setattr(Place, "move", partialmethod(counted, step=move))
             patch.setattr(Staging, "write_manifest", partialmethod(counted, step=write_manifest))
-            patch.setattr(Staging, "delete_unless_started", lambda self: None)  # a dead process tidies nothing up
+            # a dead process tidies nothing up
+            patch.setattr(Staging, "delete_unless_started", lambda self: None)
             try:
                 release(source, root.child("out"), spec(order="keep"), ledger)
             except Killed:
@@ -151,15 +164,22 @@ def test_nobody_takes_a_part_of_a_release_for_the_whole(root: Place, ledger: Led
         made = [name for name in names(root) if name.startswith("out/part-")]
         assert len(made) >= done and not root.child("out.manifest.json").exists()
         if made:
-            for reader in (lambda: read_noisy(root.child("out")), lambda: read_noisy(root.child("out"), ledger=ledger)):
-                with pytest.raises(InvalidInput, match="The same labeldp release command finishes it"):
+            for reader in (
+                lambda: read_noisy(root.child("out")),
+                lambda: read_noisy(root.child("out"), ledger=ledger),
+            ):
+                with pytest.raises(
+                    InvalidInput, match="The same labeldp release command finishes it"
+                ):
                     reader()
     assert dies > 3 and before_manifest and len(read_noisy(root.child("out"), ledger=ledger)) == N
     assert len(ledger.runs()) == 1 and not [name for name in names(root) if "labeldp" in name]
 
 
 @pytest.mark.parametrize("name", ["out", "out.parquet"])
-def test_a_manifest_that_was_removed_is_written_again_beside_the_very_table(root: Place, ledger: Ledger, name: str) -> None:
+def test_a_manifest_that_was_removed_is_written_again_beside_the_very_table(
+    root: Place, ledger: Ledger, name: str
+) -> None:
     source, out = folder(root, table()), root.child(name)
     one = root.child("in.parquet") if name.endswith(".parquet") else source
     if one is not source:
@@ -193,7 +213,10 @@ def test_a_repeat_reads_what_is_there_and_copies_it_elsewhere(root: Place, ledge
     again = release(source, root.child("deep", "copy"), spec(), ledger)
     assert again.repeated
     assert read(root.child("deep", "copy")).equals(first)
-    assert root.child("deep", "copy.manifest.json").read_bytes() == root.child("out.manifest.json").read_bytes()
+    assert (
+        root.child("deep", "copy.manifest.json").read_bytes()
+        == root.child("out.manifest.json").read_bytes()
+    )
     for place in (root.child("out"), root.child("deep", "copy")):
         place.files()[0].delete()
     with pytest.raises(ReleaseError, match="redraw"):
@@ -201,7 +224,9 @@ def test_a_repeat_reads_what_is_there_and_copies_it_elsewhere(root: Place, ledge
     assert ledger.spent("in", "label") == 1.0
 
 
-def test_a_copy_that_was_killed_is_finished(root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_was_killed_is_finished(
+    root: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("labeldp.tables.formats._table.PART_BYTES", 20_000)
     monkeypatch.setattr("labeldp.tables.formats._parquet.GROUP_BYTES", 10_000)
     source = folder(root, table())
@@ -217,7 +242,9 @@ def test_a_copy_that_was_killed_is_finished(root: Place, ledger: Ledger, monkeyp
     assert not [name for name in names(root) if "labeldp" in name]
 
 
-def test_what_else_is_under_the_name_is_refused_before_the_charge(root: Place, ledger: Ledger) -> None:
+def test_what_else_is_under_the_name_is_refused_before_the_charge(
+    root: Place, ledger: Ledger
+) -> None:
     source = folder(root, table(200))
     write(table(200), root.child("out", "part-00000.parquet"))
     with pytest.raises(ReleaseError, match="another name"):
@@ -248,7 +275,8 @@ def test_a_single_file_comes_out_as_a_single_file(root: Place, ledger: Ledger) -
 
 
 def test_the_order_of_files_does_not_matter_where_ids_are_given(tmp_path: Path) -> None:
-    """The same files in any order, under any names: one run's labels, rows in one order. A killed run stands for a second engine."""
+    """The same files in any order, under any names: one run's labels, rows in one order. A killed
+    run stands for a second engine."""
     whole = table()
     outs = []
     for number, order in enumerate(([0, 1, 2, 3, 4], [3, 0, 4, 2, 1])):
@@ -259,7 +287,9 @@ def test_the_order_of_files_does_not_matter_where_ids_are_given(tmp_path: Path) 
     with pytest.raises(_Killed):
         release(outs[0][1], outs[0][0].child("out"), spec(), ledger, progress=_dies_in("write"))
     (charged,) = ledger.runs()
-    private = {path.name: path.read_bytes() for path in Path(ledger.run_dir(charged.run_id)).iterdir()}
+    private = {
+        path.name: path.read_bytes() for path in Path(ledger.run_dir(charged.run_id)).iterdir()
+    }
     release(outs[1][1], outs[1][0].child("out"), spec(), ledger)
     assert [run.run_id for run in ledger.runs()] == [charged.run_id]
     assert private["secret"]
@@ -282,17 +312,28 @@ def _dies_in(where: str) -> Callable[[str, int, int], None]:
 
 @pytest.mark.parametrize("order", ["shuffle", "keep"])
 def test_rows_of_one_run_are_the_same_in_any_order_of_files(tmp_path: Path, order: str) -> None:
-    """Two ledgers that hold the same charge and secret: as if the same run were finished by two machines."""
+    """Two ledgers that hold the same charge and secret: as if the same run were finished by two
+    machines."""
     import shutil
 
     whole, tables = table(), []
     source = folder(Place.of(tmp_path / "a" / "x"), whole)
     (tmp_path / "private").mkdir(mode=0o700)
     with pytest.raises(_Killed):
-        release(source, tmp_path / "lost", spec(order=order), Ledger(tmp_path / "private" / "ledger.db"), progress=_dies_in("draw"))
+        release(
+            source,
+            tmp_path / "lost",
+            spec(order=order),
+            Ledger(tmp_path / "private" / "ledger.db"),
+            progress=_dies_in("draw"),
+        )
     for number, places in enumerate(([0, 1, 2, 3, 4], [3, 0, 4, 2, 1])):
         shutil.copytree(tmp_path / "private", tmp_path / f"private{number}")
-        mixed = folder(Place.of(tmp_path / f"b{number}" / "x"), whole, lambda i, places=places: f"f{places[i]}.parquet")
+        mixed = folder(
+            Place.of(tmp_path / f"b{number}" / "x"),
+            whole,
+            lambda i, places=places: f"f{places[i]}.parquet",
+        )
         ledger = Ledger(tmp_path / f"private{number}" / "ledger.db")
         done = release(mixed, tmp_path / f"out{number}", spec(order=order, dataset="in"), ledger)
         assert len(ledger.runs()) == 1
@@ -304,8 +345,12 @@ def test_rows_of_one_run_are_the_same_in_any_order_of_files(tmp_path: Path, orde
 
 def test_hive_partitions_become_columns(root: Place, ledger: Ledger) -> None:
     whole = table()
-    source = folder(root, whole, lambda i: f"country={['de', 'fr'][i % 2]}/year={2000 + i}/p.parquet")
-    write(whole.slice(0, 0), source.child("country=__HIVE_DEFAULT_PARTITION__", "year=1", "p.parquet"))
+    source = folder(
+        root, whole, lambda i: f"country={['de', 'fr'][i % 2]}/year={2000 + i}/p.parquet"
+    )
+    write(
+        whole.slice(0, 0), source.child("country=__HIVE_DEFAULT_PARTITION__", "year=1", "p.parquet")
+    )
     for hidden in ("_SUCCESS", ".part.crc", "_delta_log/x.json"):
         with source.child(*hidden.split("/")).open_output() as stream:
             stream.write(b"no table")
@@ -326,7 +371,9 @@ def test_partition_values_enter_what_is_the_same_table(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db", budget=2.0)
     for country in ("de", "fr"):
         write(table(300), Place.of(tmp_path / country / "in" / f"c={country}" / "p.parquet"))
-        done = release(tmp_path / country / "in", tmp_path / f"out-{country}", spec(id=None), ledger)
+        done = release(
+            tmp_path / country / "in", tmp_path / f"out-{country}", spec(id=None), ledger
+        )
         assert not done.repeated
     assert ledger.spent("in", "label") == 2.0
 
@@ -334,7 +381,9 @@ def test_partition_values_enter_what_is_the_same_table(tmp_path: Path) -> None:
 def test_patterns_and_lists(tmp_path: Path, ledger: Ledger) -> None:
     whole = table()
     source = folder(Place.of(tmp_path), whole, lambda i: f"day={i}/p.parquet")
-    some = release(f"{source}/day=[12]/*.parquet".replace("[12]", "*"), tmp_path / "a", spec(), ledger)
+    some = release(
+        f"{source}/day=[12]/*.parquet".replace("[12]", "*"), tmp_path / "a", spec(), ledger
+    )
     assert some.manifest["rows"] == N
     assert "day" in read(Place.of(tmp_path / "a")).column_names
     files = [file.local for file in source.files()]
@@ -351,10 +400,18 @@ def test_patterns_and_lists(tmp_path: Path, ledger: Ledger) -> None:
 def test_a_label_in_the_layout_is_refused(tmp_path: Path, ledger: Ledger) -> None:
     whole = table(300)
     for order in ("shuffle", "keep"):
-        source = folder(Place.of(tmp_path / order), whole.drop_columns("label"), lambda i: f"label={CLASSES[i % K]}/p{i}.parquet")
+        source = folder(
+            Place.of(tmp_path / order),
+            whole.drop_columns("label"),
+            lambda i: f"label={CLASSES[i % K]}/p{i}.parquet",
+        )
         with pytest.raises(InvalidInput, match="partition's key"):
             release(source, tmp_path / "out", spec(order=order), ledger)
-    hive = folder(Place.of(tmp_path / "hive"), whole.drop_columns("label"), lambda i: f"paid%3F={CLASSES[i % K]}/p{i}.parquet")
+    hive = folder(
+        Place.of(tmp_path / "hive"),
+        whole.drop_columns("label"),
+        lambda i: f"paid%3F={CLASSES[i % K]}/p{i}.parquet",
+    )
     with pytest.raises(InvalidInput, match="partition's key"):
         release(hive, tmp_path / "out", spec(label="paid?"), ledger)
     for number, name in enumerate(("b/p{}.parquet", "x/c/{}.parquet", "p{}/d.parquet")):
@@ -374,10 +431,15 @@ def bad_type(whole: pa.Table) -> pa.Table:
     [
         (bad_type, "'x' of type float in .*part-3.*, and double"),
         (lambda t: t.drop_columns("text"), "part-3.* without 'text'"),
-        (lambda t: t.append_column("more", t["x"]), "'more' of type double in .*part-3.*no such column"),
+        (
+            lambda t: t.append_column("more", t["x"]),
+            "'more' of type double in .*part-3.*no such column",
+        ),
     ],
 )
-def test_files_that_disagree_are_named(tmp_path: Path, ledger: Ledger, change: Callable[[pa.Table], pa.Table], said: str) -> None:
+def test_files_that_disagree_are_named(
+    tmp_path: Path, ledger: Ledger, change: Callable[[pa.Table], pa.Table], said: str
+) -> None:
     source = folder(Place.of(tmp_path), table())
     file = source.child("part-3.parquet")
     write(change(pq.read_table(file.path)), file)
@@ -386,7 +448,9 @@ def test_files_that_disagree_are_named(tmp_path: Path, ledger: Ledger, change: C
     assert ledger.runs() == []
 
 
-def test_columns_in_another_order_and_nullability_are_the_same_schema(tmp_path: Path, ledger: Ledger) -> None:
+def test_columns_in_another_order_and_nullability_are_the_same_schema(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     whole = table()
     source = folder(Place.of(tmp_path), whole)
     last = pieces(whole)[-1].select(["text", "x", "label", "id"])
@@ -411,7 +475,12 @@ def test_other_files_in_the_folder_are_refused(tmp_path: Path, ledger: Ledger) -
         (tmp_path / "in" / "x=1").rename(tmp_path / "one" / "x=1")
         release(tmp_path / "one", tmp_path / "out", spec(), ledger)
     with pytest.raises(InvalidInput, match="without 'y'"):
-        open_table([write(table(10), Place.of(tmp_path / "mixed" / part / "p.parquet")) for part in ("y=1", "z")])
+        open_table(
+            [
+                write(table(10), Place.of(tmp_path / "mixed" / part / "p.parquet"))
+                for part in ("y=1", "z")
+            ]
+        )
     assert ledger.runs() == []
 
 
@@ -421,8 +490,22 @@ def test_the_same_folder_under_the_command_line(tmp_path: Path) -> None:
     from labeldp.cli import app
 
     folder(Place.of(tmp_path), table(400))
-    line = ["release", f"{tmp_path}/in", "--label", "label", "--classes", "a,b,c,d", "--epsilon", "1", "--id", "id", "--json"]
-    done = CliRunner().invoke(app, [*line, "--out", f"file://{tmp_path}/out", "--ledger", str(tmp_path / "l.db")])
+    line = [
+        "release",
+        f"{tmp_path}/in",
+        "--label",
+        "label",
+        "--classes",
+        "a,b,c,d",
+        "--epsilon",
+        "1",
+        "--id",
+        "id",
+        "--json",
+    ]
+    done = CliRunner().invoke(
+        app, [*line, "--out", f"file://{tmp_path}/out", "--ledger", str(tmp_path / "l.db")]
+    )
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["manifest"] == f"{tmp_path}/out.manifest.json"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["part-00000.parquet"]

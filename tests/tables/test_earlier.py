@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns that were released one after another: the last table names all noisy ones, whatever ledger and data set name are at hand."""
+"""Columns that were released one after another: the last table names all noisy ones, whatever
+ledger and data set name are at hand."""
 
 import json
 from pathlib import Path
@@ -20,14 +21,23 @@ from labeldp.tables.engines._cluster import ClusterEngine
 from labeldp.tables.formats._parquet import open_table
 
 CLASSES = {"ill": ["no", "yes"], "stars": ["1", "2", "3"], "ward": ["a", "b"]}
-pytestmark = pytest.mark.filterwarnings("ignore:The rows were released before in data set:labeldp.errors.LabelDPWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The rows were released before in data set:labeldp.errors.LabelDPWarning"
+)
 KINDS = ["csv", "parquet", "folder"]
 
 
 def data(n: int = 300) -> pa.Table:
     rng = np.random.default_rng(0)
     private = {name: rng.choice(values, n) for name, values in CLASSES.items()}
-    return pa.table({"id": np.arange(n)[::-1] * 3, "x": rng.standard_normal(n).round(3), "y": rng.standard_normal(n).round(3), **private})
+    return pa.table(
+        {
+            "id": np.arange(n)[::-1] * 3,
+            "x": rng.standard_normal(n).round(3),
+            "y": rng.standard_normal(n).round(3),
+            **private,
+        }
+    )
 
 
 def write(table: pa.Table, path: Path) -> Path:
@@ -44,7 +54,9 @@ def write(table: pa.Table, path: Path) -> Path:
 
 def read(path: Path) -> pa.Table:
     return (
-        pc_csv.read_csv(path, convert_options=pc_csv.ConvertOptions(column_types={"stars": pa.string()}))
+        pc_csv.read_csv(
+            path, convert_options=pc_csv.ConvertOptions(column_types={"stars": pa.string()})
+        )
         if path.suffix == ".csv"
         else pq.read_table(path)
     )
@@ -54,8 +66,11 @@ def place(folder: Path, name: str, kind: str) -> Path:
     return folder / (name if kind == "folder" else f"{name}.{kind}")
 
 
-def chain(folder: Path, kind: str = "csv", labels: str = "ill ward", own: bool = True, **changes: Any) -> list[Path]:
-    """Release columns one after another, each from the output of the one before; `own`: each under its own data set name and ledger."""
+def chain(
+    folder: Path, kind: str = "csv", labels: str = "ill ward", own: bool = True, **changes: Any
+) -> list[Path]:
+    """Release columns one after another, each from the output of the one before; `own`: each under
+    its own data set name and ledger."""
     tables = [write(data(), place(folder, "in", kind))]
     for number, label in enumerate(labels.split()):
         names = {"dataset": f"d{number if own else ''}", "id": "id"} | changes
@@ -67,14 +82,36 @@ def chain(folder: Path, kind: str = "csv", labels: str = "ill ward", own: bool =
 
 def listed(path: Path) -> list[tuple[str, float, str]]:
     said = json.loads(manifest_path(path).read_text()).get("earlier", [])
-    return [(each["label"], each["receipt"]["epsilon"], each["receipt"]["dataset"]) for each in said]
+    return [
+        (each["label"], each["receipt"]["epsilon"], each["receipt"]["dataset"]) for each in said
+    ]
 
 
 def trained(folder: Path, path: Path, label: str, *more: object) -> tuple[int, set[str], str]:
-    """Train by the command line, with a ledger that knows nothing; return the exit code, the features and what was said."""
+    """Train by the command line, with a ledger that knows nothing; return the exit code, the
+    features and what was said."""
     out = folder / f"model-{len(list(folder.iterdir()))}"
-    code, said, told = run("train", path, "--label", label, "--model", "linear", "--ledger", folder / "new.db", "--out", out, *more)
-    names = {each["name"] for each in json.loads((out / "model.json").read_text())["features"]["columns"]} if code == 0 else set()
+    code, said, told = run(
+        "train",
+        path,
+        "--label",
+        label,
+        "--model",
+        "linear",
+        "--ledger",
+        folder / "new.db",
+        "--out",
+        out,
+        *more,
+    )
+    names = (
+        {
+            each["name"]
+            for each in json.loads((out / "model.json").read_text())["features"]["columns"]
+        }
+        if code == 0
+        else set()
+    )
     return code, names, " ".join((said + told).split())
 
 
@@ -91,12 +128,23 @@ def test_the_last_table_names_all_noisy_columns(tmp_path: Path, kind: str, law: 
         once, now = read_noisy(table), read_noisy(third, label)
         assert now.privacy.evidence == "proven" and now.receipts == once.receipts
         assert np.array_equal(now.by_id(once.ids).likelihood(), once.likelihood())
-        assert len(read_noisy(third, label, ledger=Ledger(tmp_path / "private" / f"ledger{'01'[label == 'ward']}.db"))) == 300
+        assert (
+            len(
+                read_noisy(
+                    third,
+                    label,
+                    ledger=Ledger(tmp_path / "private" / f"ledger{'01'[label == 'ward']}.db"),
+                )
+            )
+            == 300
+        )
     for label in CLASSES:
         others = sorted(CLASSES.keys() - {label})
         code, names, said = trained(tmp_path, third, label)
         assert (code, names) == (0, {"x", "y"}), said
-        left_out = said.partition("No features, since releases drew them from private columns: ")[2].partition(".")[0]
+        left_out = said.partition("No features, since releases drew them from private columns: ")[
+            2
+        ].partition(".")[0]
         assert sorted(name for name in left_out.split(", ") if "__" not in name) == others
         code, _, said = trained(tmp_path, third, label, "--features", f"x,{others[0]}")
         assert code == 4 and f"got {others[0]!r}, which a release drew" in said
@@ -106,7 +154,9 @@ def test_the_last_table_names_all_noisy_columns(tmp_path: Path, kind: str, law: 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_raw_label_beside_them_learns_from_none_of_them(tmp_path: Path, own: bool) -> None:
     *_, second = chain(tmp_path, own=own)
-    code, names, said = trained(tmp_path, second, "stars", "--classes", "1,2,3", "--epsilon", "1", "--id", "id")
+    code, names, said = trained(
+        tmp_path, second, "stars", "--classes", "1,2,3", "--epsilon", "1", "--id", "id"
+    )
     assert (code, names) == (0, {"x", "y"}) and "private columns: ill, ward" in said, said
 
 
@@ -115,7 +165,12 @@ def test_a_column_that_an_earlier_release_drew_is_not_raw(tmp_path: Path, kind: 
     *_, second = chain(tmp_path, kind)
     ledger = Ledger(tmp_path / "new.db")
     with pytest.raises(ldp.InvalidInput, match="'ill' was released already"):
-        release(second, place(tmp_path, "again", kind), ReleaseSpec("ill", CLASSES["ill"], 1.0, id="id", dataset="new"), ledger)
+        release(
+            second,
+            place(tmp_path, "again", kind),
+            ReleaseSpec("ill", CLASSES["ill"], 1.0, id="id", dataset="new"),
+            ledger,
+        )
     with pytest.raises(ldp.InvalidInput, match="never declared"):
         read_noisy(second, "ill", law=ldp.RandomizedResponse(2, 3.0), classes=CLASSES["ill"])
     code, _, said = trained(tmp_path, second, "ill", "--classes", "no,yes", "--epsilon", "1")
@@ -150,16 +205,24 @@ class OnlyASchema:
 
 
 def test_a_cluster_repeats_of_its_files_only_what_they_hold(tmp_path: Path) -> None:
-    """A raw column that was joined back into the released files, whose manifest lists it as noisy, is refused; before, it was listed."""
+    """A raw column that was joined back into the released files, whose manifest lists it as noisy,
+    is refused; before, it was listed."""
     *_, last = chain(tmp_path, "folder")
-    asked, ledger = ReleaseSpec("stars", CLASSES["stars"], 1.0, id="id", dataset="new"), Ledger(tmp_path / "new.db")
+    asked, ledger = (
+        ReleaseSpec("stars", CLASSES["stars"], 1.0, id="id", dataset="new"),
+        Ledger(tmp_path / "new.db"),
+    )
     rows = read(last)
     engine = ClusterEngine(OnlyASchema(), rows, files=open_table(last))  # type: ignore[arg-type]
     engine.codec(asked, ledger)
     engine.check_private(asked, "new", ledger)
     assert sorted(facts["label"] for facts in engine.earlier) == ["ill", "ward"]
     raw = dict(zip(data()["id"].to_pylist(), data()["ill"].to_pylist(), strict=True))
-    joined = rows.set_column(rows.column_names.index("ill"), "ill", pa.array([raw[name] for name in rows["id"].to_pylist()]))
+    joined = rows.set_column(
+        rows.column_names.index("ill"),
+        "ill",
+        pa.array([raw[name] for name in rows["id"].to_pylist()]),
+    )
     pq.write_table(joined, last / "part-00000.parquet")
     engine = ClusterEngine(OnlyASchema(), joined, files=open_table(last))  # type: ignore[arg-type]
     engine.codec(asked, ledger)
@@ -170,7 +233,8 @@ def test_a_cluster_repeats_of_its_files_only_what_they_hold(tmp_path: Path) -> N
 @pytest.mark.parametrize("label", ["ill", "ward"])
 @pytest.mark.parametrize("own", [True, False])
 def test_some_rows_of_the_last_table_take_its_list(tmp_path: Path, own: bool, label: str) -> None:
-    """Beside `--released` the rows may hold the other column raw: it is no feature in either case."""
+    """Beside `--released` the rows may hold the other column raw: it is no feature in either
+    case."""
     _, _, second = chain(tmp_path, own=own)
     for number, table in enumerate((read(second), data())):
         some = write(table.slice(0, 200), tmp_path / f"some-{number}.csv")
@@ -190,8 +254,15 @@ def test_a_named_manifest_is_enough(tmp_path: Path) -> None:
         assert (code, names) == (0, {"x", "y", "stars"}) and f"private columns: {other}." in said
     assert read_noisy(copy, "ill", manifest=manifest_path(second)).privacy.evidence == "proven"
     # Nothing says there that the other column is noisy, so it has to be named.
-    assert trained(tmp_path, copy, "ill", "--manifest", manifest_path(first))[1] == {"x", "y", "stars", "ward"}
-    assert trained(tmp_path, copy, "ill", "--manifest", manifest_path(first), "--exclude", "ward")[1] == {"x", "y", "stars"}
+    assert trained(tmp_path, copy, "ill", "--manifest", manifest_path(first))[1] == {
+        "x",
+        "y",
+        "stars",
+        "ward",
+    }
+    assert trained(tmp_path, copy, "ill", "--manifest", manifest_path(first), "--exclude", "ward")[
+        1
+    ] == {"x", "y", "stars"}
 
 
 def test_parquet_says_so_without_its_manifest(tmp_path: Path) -> None:
@@ -214,9 +285,24 @@ def test_a_list_without_its_name_proves_no_less(tmp_path: Path) -> None:
     ledger = tmp_path / "private" / "ledger.db"
     assert read_noisy(second, "ward").privacy.evidence == "proven"
     assert run("ledger", "verify", manifest_path(second), "--ledger", ledger)[0] == 0
-    code, _, told = run("train", second, "--label", "ill", "--ledger", ledger, "--out", tmp_path / "refused")
-    assert code == 4 and "'ill' was released by itself" in told and manifest_path(first).name in told
-    code, said, told = run("train", second, "--label", "ward", "--model", "linear", "--ledger", ledger, "--out", tmp_path / "model")
+    code, _, told = run(
+        "train", second, "--label", "ill", "--ledger", ledger, "--out", tmp_path / "refused"
+    )
+    assert (
+        code == 4 and "'ill' was released by itself" in told and manifest_path(first).name in told
+    )
+    code, said, told = run(
+        "train",
+        second,
+        "--label",
+        "ward",
+        "--model",
+        "linear",
+        "--ledger",
+        ledger,
+        "--out",
+        tmp_path / "model",
+    )
     assert code == 0 and "private columns: ill." in " ".join(said.split()), told  # by the ledger
 
 
@@ -239,10 +325,19 @@ def test_a_changed_entry_is_refused(tmp_path: Path, change: str) -> None:
 @pytest.mark.parametrize("value", [None, 7, {"a": 1}])
 def test_a_damaged_list_is_told(tmp_path: Path, value: object) -> None:
     table, out = write(data(9), tmp_path / "in.csv"), tmp_path / "out.csv"
-    release(table, out, ReleaseSpec("ill", CLASSES["ill"], 1.0, id="id"), Ledger(tmp_path / "ledger.db"))
+    release(
+        table, out, ReleaseSpec("ill", CLASSES["ill"], 1.0, id="id"), Ledger(tmp_path / "ledger.db")
+    )
     facts = json.loads(manifest_path(out).read_text())
-    entry = {name: facts[name] for name in ("label", "classes", "law", "receipt", "stage", "digests")}
-    for damaged in (value or 1, [value], *([entry | {fact: value}] for fact in ("law", "receipt", "digests")), [{"label": "ward"}]):
+    entry = {
+        name: facts[name] for name in ("label", "classes", "law", "receipt", "stage", "digests")
+    }
+    for damaged in (
+        value or 1,
+        [value],
+        *([entry | {fact: value}] for fact in ("law", "receipt", "digests")),
+        [{"label": "ward"}],
+    ):
         manifest_path(out).write_text(json.dumps(facts | {"earlier": damaged}))
         with pytest.raises(ldp.InvalidInput, match="Expected earlier releases in a manifest"):
             read_noisy(out, "ward")
@@ -253,17 +348,31 @@ def test_what_a_table_says_was_drawn_must_be_there(tmp_path: Path, kind: str) ->
     """Or else the next manifest would call raw values noisy."""
     _, first = chain(tmp_path, kind, "ill")
     raw = read(tmp_path / "in" if kind == "folder" else tmp_path / f"in.{kind}").sort_by("id")
-    noisy, out, ledger = read(first).sort_by("id"), place(tmp_path, "out", kind), Ledger(tmp_path / "new.db")
+    noisy, out, ledger = (
+        read(first).sort_by("id"),
+        place(tmp_path, "out", kind),
+        Ledger(tmp_path / "new.db"),
+    )
     spec = ReleaseSpec("ward", CLASSES["ward"], 1.0, id="id", dataset="new")
 
     def replaced(table: pa.Table) -> None:
         pieces = [first] if kind != "folder" else sorted(first.iterdir())
         assert len(pieces) == 1
-        write(table.replace_schema_metadata(pq.read_schema(pieces[0]).metadata if kind != "csv" else None), pieces[0])
+        write(
+            table.replace_schema_metadata(
+                pq.read_schema(pieces[0]).metadata if kind != "csv" else None
+            ),
+            pieces[0],
+        )
 
-    for changed in (noisy.set_column(noisy.schema.get_field_index("ill"), "ill", raw["ill"]), noisy.slice(0, 200)):
+    for changed in (
+        noisy.set_column(noisy.schema.get_field_index("ill"), "ill", raw["ill"]),
+        noisy.slice(0, 200),
+    ):
         replaced(changed)
-        with pytest.raises(ldp.InvalidInput, match=r"Expected in column 'ill' what run .* has drawn"):
+        with pytest.raises(
+            ldp.InvalidInput, match=r"Expected in column 'ill' what run .* has drawn"
+        ):
             release(first, out, spec, ledger)
     assert not ledger.runs() and not out.exists()
     replaced(noisy.drop_columns(["y"]))  # other columns are public, and may change
@@ -291,8 +400,15 @@ def test_rows_that_a_later_release_left_out(tmp_path: Path) -> None:
     write(people, first)
     ledger = Ledger(tmp_path / "new.db")
     second, third = tmp_path / "ward.csv", tmp_path / "stars.csv"
-    release(first, second, ReleaseSpec("ward", CLASSES["ward"], 1.0, id="id", unit="person", dataset="d1"), ledger)
-    release(second, third, ReleaseSpec("stars", CLASSES["stars"], 1.0, id="id", dataset="d2"), ledger)
+    release(
+        first,
+        second,
+        ReleaseSpec("ward", CLASSES["ward"], 1.0, id="id", unit="person", dataset="d1"),
+        ledger,
+    )
+    release(
+        second, third, ReleaseSpec("stars", CLASSES["stars"], 1.0, id="id", dataset="d2"), ledger
+    )
     assert sorted(listed(third)) == [("ill", 1.0, "d0"), ("ward", 1.0, "d1")]
     with pytest.raises(ldp.InvalidInput, match=r"Expected what run .* has drawn"):
         read_noisy(third, "ill")
@@ -312,9 +428,26 @@ def test_stages_list_them_too(tmp_path: Path) -> None:
 
 def test_the_command_says_what_is_noisy_already(tmp_path: Path) -> None:
     _, first = chain(tmp_path, "csv", "ill")
-    asked = ("release", first, "--label", "ward", "--classes", "a,b", "--epsilon", "2", "--id", "id", "--ledger", tmp_path / "new.db")
+    asked = (
+        "release",
+        first,
+        "--label",
+        "ward",
+        "--classes",
+        "a,b",
+        "--epsilon",
+        "2",
+        "--id",
+        "id",
+        "--ledger",
+        tmp_path / "new.db",
+    )
     code, said, told = run(*asked, "--out", tmp_path / "ward.csv")
-    assert code == 0 and "Noisy already, by earlier releases: ill (epsilon 1 in data set 'd0')." in " ".join(said.split()), told
+    assert (
+        code == 0
+        and "Noisy already, by earlier releases: ill (epsilon 1 in data set 'd0')."
+        in " ".join(said.split())
+    ), told
     (raw,) = (line for line in said.splitlines() if line.startswith("Unchanged, as they were: "))
     assert set(raw.removesuffix(".").partition(": ")[2].split(", ")) == {"id", "x", "y", "stars"}
     code, said, _ = run(*asked, "--out", tmp_path / "ward.csv", "--json")
@@ -341,9 +474,15 @@ def test_a_charge_under_another_name_is_warned_of(tmp_path: Path, name: str) -> 
         "--budget",
         "9",
     )
-    for asked in (("release", first, "--out", tmp_path / "ward.csv"), ("train", first, "--model", "linear", "--out", tmp_path / "model")):
+    for asked in (
+        ("release", first, "--out", tmp_path / "ward.csv"),
+        ("train", first, "--model", "linear", "--out", tmp_path / "model"),
+    ):
         code, _, told = run(*asked, *declared)
-        said = "warning: The rows were released before in data set 'd0', and are charged now in data set 'people'" in " ".join(told.split())
+        said = (
+            "warning: The rows were released before in data set 'd0', and are charged now in data"
+            " set 'people'" in " ".join(told.split())
+        )
         assert code == 0 and said == (name == "people"), told
 
 
@@ -351,11 +490,35 @@ def test_a_raw_column_that_is_private_under_another_name_is_warned_of(tmp_path: 
     source, _ = chain(tmp_path, "csv", "ill")
     ledger = ("--ledger", tmp_path / "private" / "ledger0.db")
     declared = ("--label", "ward", "--classes", "a,b", "--epsilon", "1", *ledger)
-    for number, asked in enumerate((("release", "--id", "id"), ("train", "--model", "linear"), ("aggregate", "--group", "ill"))):
-        code, _, told = run(*asked, source, *declared, "--dataset", f"other {number}", "--out", tmp_path / f"out-{number}.csv")
-        assert code == 0 and "names of private columns of other data sets in the ledger: 'ill' (in 'd0')" in " ".join(told.split()), told
+    for number, asked in enumerate(
+        (("release", "--id", "id"), ("train", "--model", "linear"), ("aggregate", "--group", "ill"))
+    ):
+        code, _, told = run(
+            *asked,
+            source,
+            *declared,
+            "--dataset",
+            f"other {number}",
+            "--out",
+            tmp_path / f"out-{number}.csv",
+        )
+        assert (
+            code == 0
+            and "names of private columns of other data sets in the ledger: 'ill' (in 'd0')"
+            in " ".join(told.split())
+        ), told
     code, _, told = run(
-        "train", source, *declared, "--dataset", "more", "--exclude", "ill", "--model", "linear", "--out", tmp_path / "model"
+        "train",
+        source,
+        *declared,
+        "--dataset",
+        "more",
+        "--exclude",
+        "ill",
+        "--model",
+        "linear",
+        "--out",
+        tmp_path / "model",
     )
     assert code == 0 and "other data sets" not in told
 
@@ -363,24 +526,59 @@ def test_a_raw_column_that_is_private_under_another_name_is_warned_of(tmp_path: 
 def test_an_id_or_unit_is_no_private_column(tmp_path: Path) -> None:
     """Predictions carry the ids."""
     source, _ = chain(tmp_path, "csv", "ill")
-    asked = ("--label", "ward", "--classes", "a,b", "--epsilon", "1", "--dataset", "d0", "--ledger", tmp_path / "private" / "ledger0.db")
+    asked = (
+        "--label",
+        "ward",
+        "--classes",
+        "a,b",
+        "--epsilon",
+        "1",
+        "--dataset",
+        "d0",
+        "--ledger",
+        tmp_path / "private" / "ledger0.db",
+    )
     for role in ("--id", "--unit"):
-        code, _, told = run("train", source, *asked, role, "ill", "--exclude", "stars", "--out", tmp_path / "model")
-        assert code == 4 and "got 'ill', which the ledger has charged as private" in " ".join(told.split())
+        code, _, told = run(
+            "train", source, *asked, role, "ill", "--exclude", "stars", "--out", tmp_path / "model"
+        )
+        assert code == 4 and "got 'ill', which the ledger has charged as private" in " ".join(
+            told.split()
+        )
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_joint_columns_and_numbers_of_earlier_releases(tmp_path: Path, kind: str) -> None:
     columns = ldp.LabelColumns({name: CLASSES[name] for name in ("ill", "ward")})
-    people = data().append_column("person", pa.array(np.arange(300) // 2)).append_column("income", pa.array(np.arange(300) % 100))
-    source, joint, numbers, last = (tmp_path / f"{name}.{kind}" for name in ("in", "joint", "numbers", "last"))
+    people = (
+        data()
+        .append_column("person", pa.array(np.arange(300) // 2))
+        .append_column("income", pa.array(np.arange(300) % 100))
+    )
+    source, joint, numbers, last = (
+        tmp_path / f"{name}.{kind}" for name in ("in", "joint", "numbers", "last")
+    )
     ledger, shared = Ledger(tmp_path / "new.db"), {"id": "id", "dataset": "d"}
-    release(write(people, source), joint, ReleaseSpec(columns.name, columns, 2.0, law=columns.law(2.0, "joint"), **shared), ledger)
-    release(joint, numbers, ReleaseSpec("income", ldp.Grid(0, 100, 11), 1.0, unit="person", max_rows_per_unit=2, **shared), ledger)
+    release(
+        write(people, source),
+        joint,
+        ReleaseSpec(columns.name, columns, 2.0, law=columns.law(2.0, "joint"), **shared),
+        ledger,
+    )
+    release(
+        joint,
+        numbers,
+        ReleaseSpec(
+            "income", ldp.Grid(0, 100, 11), 1.0, unit="person", max_rows_per_unit=2, **shared
+        ),
+        ledger,
+    )
     release(numbers, last, ReleaseSpec("stars", CLASSES["stars"], 1.0, **shared), ledger)
     for label, table in (("ill", joint), ("ward", joint), ("ill,ward", joint), ("income", numbers)):
         once, now = read_noisy(table, label), read_noisy(last, label, ledger=ledger)
-        assert now.privacy.evidence == "proven" and np.array_equal(now.by_id(once.ids).likelihood(), once.likelihood())
+        assert now.privacy.evidence == "proven" and np.array_equal(
+            now.by_id(once.ids).likelihood(), once.likelihood()
+        )
         assert now.privacy.unit == ("person" if label == "income" else "row")
     code, names, said = trained(tmp_path, last, "income")
     assert (code, names) == (0, {"x", "y"}), said

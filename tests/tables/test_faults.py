@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that are full or read-only, files that are cut short, unreadable, or change while they are read, workers that do not fit."""
+"""Disks that are full or read-only, files that are cut short, unreadable, or change while they are
+read, workers that do not fit."""
 
 import os
 import re
@@ -34,7 +35,14 @@ FILES = 4
 
 def table(n: int) -> pa.Table:
     rng = np.random.default_rng(1)
-    return pa.table({"id": rng.permutation(n), "label": rng.choice(CLASSES, n), "x": rng.random(n), "z": rng.random(n)})
+    return pa.table(
+        {
+            "id": rng.permutation(n),
+            "label": rng.choice(CLASSES, n),
+            "x": rng.random(n),
+            "z": rng.random(n),
+        }
+    )
 
 
 def write(whole: pa.Table, place: Path) -> Path:
@@ -47,7 +55,9 @@ def write(whole: pa.Table, place: Path) -> Path:
         place.mkdir(parents=True)
         step = len(whole) // FILES
         for i in range(FILES):
-            pq.write_table(whole.slice(i * step, step), place / f"p{i}.parquet", row_group_size=50_000)
+            pq.write_table(
+                whole.slice(i * step, step), place / f"p{i}.parquet", row_group_size=50_000
+            )
     return place
 
 
@@ -56,7 +66,9 @@ def read(place: Path) -> pa.Table:
 
 
 def spec(**changes: Any) -> ReleaseSpec:
-    return ReleaseSpec(**({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id"} | changes))
+    return ReleaseSpec(
+        **({"label": "label", "classes": CLASSES, "epsilon": 1.0, "id": "id"} | changes)
+    )
 
 
 @pytest.fixture
@@ -82,27 +94,40 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("order", ["shuffle", "keep"])
 @pytest.mark.parametrize("name", ["t", "t.parquet", "t.csv"])
-def test_a_full_disk_leaves_nothing_and_the_same_command_goes_on(tmp_path: Path, small_disk: Path, order: str, name: str) -> None:
+def test_a_full_disk_leaves_nothing_and_the_same_command_goes_on(
+    tmp_path: Path, small_disk: Path, order: str, name: str
+) -> None:
     source = write(table(400_000), tmp_path / name)
     place, out = tmp_path / "private", small_disk / f"out{source.suffix}"
-    with pytest.raises(ReleaseError, match=r"no room is left.*charge that was made stands") as error:
+    with pytest.raises(
+        ReleaseError, match=r"no room is left.*charge that was made stands"
+    ) as error:
         release(source, out, spec(order=order), Ledger(place / "ledger.db"))
     assert error.value.__suppress_context__
     assert list(small_disk.iterdir()) == []
     assert [run.state for run in Ledger(place / "ledger.db").runs()] == ["charged"]
     shutil.copytree(place, tmp_path / "elsewhere")
-    expected = release(source, tmp_path / f"roomy{source.suffix}", spec(order=order), Ledger(tmp_path / "elsewhere" / "ledger.db"))
+    expected = release(
+        source,
+        tmp_path / f"roomy{source.suffix}",
+        spec(order=order),
+        Ledger(tmp_path / "elsewhere" / "ledger.db"),
+    )
     mount("-o", "remount,size=200m", str(small_disk))
     done = release(source, out, spec(order=order), Ledger(place / "ledger.db"))
     assert not done.repeated
     assert read(out).equals(read(Path(str(expected.path))))
     assert [run.run_id for run in Ledger(place / "ledger.db").runs()] == [done.receipt.run_id]
     assert Ledger(place / "ledger.db").spent("t", "label") == 1.0
-    assert sorted(path.name for path in small_disk.iterdir()) == sorted([out.name, f"{out.name}.manifest.json"])
+    assert sorted(path.name for path in small_disk.iterdir()) == sorted(
+        [out.name, f"{out.name}.manifest.json"]
+    )
 
 
 @pytest.mark.parametrize("name", ["t", "t.parquet", "t.csv"])
-def test_a_read_only_output_is_refused_before_anything_is_charged(tmp_path: Path, small_disk: Path, ledger: Ledger, name: str) -> None:
+def test_a_read_only_output_is_refused_before_anything_is_charged(
+    tmp_path: Path, small_disk: Path, ledger: Ledger, name: str
+) -> None:
     mount("-o", "remount,ro", str(small_disk))
     source = write(table(400), tmp_path / name)
     with pytest.raises(ReleaseError, match="Read-only file system"):
@@ -121,8 +146,18 @@ def overwrite_pages(file: Path) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [cut, overwrite_pages, lambda f: f.write_bytes(b""), lambda f: f.write_text("no table at all " * 9)])
-def test_a_damaged_file_in_the_middle_is_named(tmp_path: Path, ledger: Ledger, harm: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize(
+    "harm",
+    [
+        cut,
+        overwrite_pages,
+        lambda f: f.write_bytes(b""),
+        lambda f: f.write_text("no table at all " * 9),
+    ],
+)
+def test_a_damaged_file_in_the_middle_is_named(
+    tmp_path: Path, ledger: Ledger, harm: Callable[[Path], object]
+) -> None:
     source = write(table(100_000), tmp_path / "t")
     harm(source / "p2.parquet")
     with pytest.raises(InvalidInput, match=r"p2\.parquet"):
@@ -171,7 +206,9 @@ def test_a_file_that_changes_or_disappears_between_the_passes(
     assert [run.state for run in ledger.runs()] == ["charged"]
 
 
-def test_a_file_that_changes_is_drawn_again_under_the_same_charge_once_it_is_back(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_file_that_changes_is_drawn_again_under_the_same_charge_once_it_is_back(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     source = write(table(100_000), tmp_path / "t")
     whole = (source / "p2.parquet").read_bytes()
 
@@ -197,7 +234,9 @@ def nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can take on another user")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can take on another user"
+)
 @pytest.mark.parametrize("name", ["t", "t.parquet", "t.csv"])
 def test_an_unreadable_file_is_named(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
@@ -209,9 +248,14 @@ def test_an_unreadable_file_is_named(name: str) -> None:
         file = source / "p2.parquet" if source.is_dir() else source
         file.chmod(0)
         ledger = Ledger(root / "own" / "ledger.db")
-        with nobody(), pytest.raises(ReleaseError, match=rf"can be read.*{file.name}.*Permission denied"):
+        with (
+            nobody(),
+            pytest.raises(ReleaseError, match=rf"can be read.*{file.name}.*Permission denied"),
+        ):
             release(source, root / "own" / f"out{source.suffix}", spec(), ledger)
-        assert [path.name for path in (root / "own").iterdir() if path.name.startswith(("out", ".out"))] == []
+        assert [
+            path.name for path in (root / "own").iterdir() if path.name.startswith(("out", ".out"))
+        ] == []
 
 
 @dataclass(frozen=True)
@@ -228,7 +272,13 @@ class Here:
 def first_pass(tmp_path: Path) -> Callable[..., list[Any]]:
     """The first pass of a cluster over one partition, on a worker of a version."""
     rows, spec = table(20), ReleaseSpec("label", CLASSES, 1.0, id="id", dataset="d")
-    pin = table_pin(law_of(spec, 4), classes=CLASSES, dataset="d", column="label", ledger=Ledger(tmp_path / "ledger.db"))
+    pin = table_pin(
+        law_of(spec, 4),
+        classes=CLASSES,
+        dataset="d",
+        column="label",
+        ledger=Ledger(tmp_path / "ledger.db"),
+    )
     shape = Shape(rows.schema, LabelCodec(CLASSES, "label", pa.string()), 0)
 
     def run(**facts: Any) -> list[Any]:
@@ -239,16 +289,25 @@ def first_pass(tmp_path: Path) -> Callable[..., list[Any]]:
     return run
 
 
-def test_a_worker_that_cannot_write_the_output_says_so_in_the_first_pass(tmp_path: Path, first_pass: Callable[..., list[Any]]) -> None:
-    with pytest.raises(InvalidInput, match=rf"all workers can write to, got {re.escape(str(tmp_path / 'out'))}"):
+def test_a_worker_that_cannot_write_the_output_says_so_in_the_first_pass(
+    tmp_path: Path, first_pass: Callable[..., list[Any]]
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=rf"all workers can write to, got {re.escape(str(tmp_path / 'out'))}"
+    ):
         first_pass()  # as on a disk that the driver has not made a folder on
     with workplace(tmp_path / "out"):
         (found,) = first_pass()
     assert found.sums.rows == 20
 
 
-def test_a_worker_of_another_version_draws_nothing(tmp_path: Path, first_pass: Callable[..., list[Any]]) -> None:
-    with workplace(tmp_path / "out"), pytest.raises(ReleaseError, match=r"Expected labeldp 0\.0\.1 in the workers' Python"):
+def test_a_worker_of_another_version_draws_nothing(
+    tmp_path: Path, first_pass: Callable[..., list[Any]]
+) -> None:
+    with (
+        workplace(tmp_path / "out"),
+        pytest.raises(ReleaseError, match=r"Expected labeldp 0\.0\.1 in the workers' Python"),
+    ):
         first_pass(version="0.0.1")
 
 
@@ -257,5 +316,7 @@ def test_a_worker_with_another_release_secret_is_told_of(monkeypatch: pytest.Mon
     with pytest.raises(LabelDPError) as caught:
         KeySource("env:LABELDP_TEST_KEY", "an id").fetch()
     kind = type(caught.value)
-    told = told_by_workers(f"Traceback ...\n{kind.__module__}.{kind.__name__}: {caught.value}\n SQLSTATE: 38000")
+    told = told_by_workers(
+        f"Traceback ...\n{kind.__module__}.{kind.__name__}: {caught.value}\n SQLSTATE: 38000"
+    )
     assert isinstance(told, LedgerError) and str(told) == str(caught.value)

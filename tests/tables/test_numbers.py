@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of a column of numbers: a public range, rounding and clamping in the door, a numeric column, and what is refused."""
+"""Releases of a column of numbers: a public range, rounding and clamping in the door, a numeric
+column, and what is refused."""
 
 import json
 import re
@@ -33,7 +34,9 @@ def incomes(n: int = N) -> np.ndarray:
 
 
 def write(path: Path, values: Any) -> Path:
-    table = pa.table({"id": np.arange(len(values)), "x": np.arange(len(values)) % 7, "income": values})
+    table = pa.table(
+        {"id": np.arange(len(values)), "x": np.arange(len(values)) % 7, "income": values}
+    )
     (pq.write_table if path.suffix == ".parquet" else pc_csv.write_csv)(table, path)
     return path
 
@@ -44,32 +47,48 @@ def spec(grid: ldp.Grid = TENS, **more: Any) -> ReleaseSpec:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_number_is_released_by_intervals_of_its_range(tmp_path: Path, ending: str) -> None:
-    """The mean of the true, clamped numbers is estimated within 6 standard errors of a random threshold's estimate, which tells less."""
+    """The mean of the true, clamped numbers is estimated within 6 standard errors of a random
+    threshold's estimate, which tells less."""
     values, ledger = incomes(), Ledger(tmp_path / "l.db")
-    done = release(write(tmp_path / f"in.{ending}", values), tmp_path / f"out.{ending}", spec(), ledger)
+    done = release(
+        write(tmp_path / f"in.{ending}", values), tmp_path / f"out.{ending}", spec(), ledger
+    )
     assert done.manifest["grid"] == {"low": 0, "high": 100, "points": 11}
     assert done.manifest["law"]["law"] == "square-wave"
     noisy = read_noisy(tmp_path / f"out.{ending}")
     assert noisy.classes == TENS and isinstance(noisy.classes, ldp.Grid)
     found = ldp.metrics.likeliest_frequencies(noisy.likelihood()) @ np.array(TENS)
     p = np.exp(2) / (1 + np.exp(2))
-    error = 10 * 10 / (2 * p - 1) / np.sqrt(N) / 2  # ten thresholds, ten apart, each asked of a tenth of the rows
+    # ten thresholds, ten apart, each asked of a tenth of the rows
+    error = 10 * 10 / (2 * p - 1) / np.sqrt(N) / 2
     assert abs(found - np.clip(values, 0, 100).mean()) < 6 * error
     again = release(tmp_path / f"in.{ending}", tmp_path / f"again.{ending}", spec(), ledger)
-    assert again.repeated and (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
+    assert (
+        again.repeated
+        and (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
+    )
 
 
-@pytest.mark.parametrize(("points", "law"), [(11, "square-wave"), (700, "square-wave"), (701, "threshold")])
-def test_the_default_law_is_one_in_releases_fits_and_beside_other_columns(points: int, law: str) -> None:
+@pytest.mark.parametrize(
+    ("points", "law"), [(11, "square-wave"), (700, "square-wave"), (701, "threshold")]
+)
+def test_the_default_law_is_one_in_releases_fits_and_beside_other_columns(
+    points: int, law: str
+) -> None:
     values, x, grid = incomes(200), np.zeros((200, 1)), ldp.Grid(0, 100, points)
     assert spec(grid).law_name == law
-    model = ldp.LabelDPRegressor(range=grid, epsilon=2.0, n_stages=1, noise=ldp.SeededNoise(0)).fit(x, np.clip(values, 0, 100))
+    model = ldp.LabelDPRegressor(range=grid, epsilon=2.0, n_stages=1, noise=ldp.SeededNoise(0)).fit(
+        x, np.clip(values, 0, 100)
+    )
     assert {block.law.name for block in model.noisy_labels_.blocks} == {law}
     assert model.estimated_rmse_ is not None  # of so many points, by thresholds alone
     both = ldp.LabelColumns({"flag": ["no", "yes"], "income": grid})
     assert [both.law(2.0, split).laws for split in ("auto", "equal")] == [("subset", law)] * 2
     (reason,) = plan_numbers(grid, [2.0]).reasons
-    assert f"learn from {'intervals' if law == 'square-wave' else 'thresholds'}. labeldp train" in reason
+    assert (
+        f"learn from {'intervals' if law == 'square-wave' else 'thresholds'}. labeldp train"
+        in reason
+    )
     assert "and labeldp release draw them by default" in reason
 
 
@@ -85,8 +104,14 @@ def test_a_column_that_was_drawn_by_thresholds_goes_on_with_them(tmp_path: Path)
     first = release(source, tmp_path / "out.csv", spec(law="threshold"), ledger)
     for out in ("out.csv", "again.csv"):
         again = release(source, tmp_path / out, spec(), ledger)
-        assert again.repeated and again.receipt == first.receipt and again.manifest["law"]["law"] == "threshold"
-    for number, other in enumerate((replace(spec(), epsilon=1.0), spec(ldp.Grid(0, 100, points=6)))):
+        assert (
+            again.repeated
+            and again.receipt == first.receipt
+            and again.manifest["law"]["law"] == "threshold"
+        )
+    for number, other in enumerate(
+        (replace(spec(), epsilon=1.0), spec(ldp.Grid(0, 100, points=6)))
+    ):
         done = release(source, tmp_path / f"{number}.csv", other, ledger)
         assert not done.repeated and done.manifest["law"]["law"] == "square-wave"
 
@@ -98,14 +123,20 @@ def test_columns_that_were_drawn_by_thresholds_go_on_with_them(tmp_path: Path) -
     ledger = Ledger(tmp_path / "l.db", budget=9)
 
     def both(grid: ldp.Grid, law: Any = None) -> ReleaseSpec:
-        return ReleaseSpec("flag,income", ldp.LabelColumns({"flag": ["a", "b"], "income": grid}), 2.0, law, id="id")
+        return ReleaseSpec(
+            "flag,income", ldp.LabelColumns({"flag": ["a", "b"], "income": grid}), 2.0, law, id="id"
+        )
 
     other = ldp.Grid(0, 200, points=11)
     then = both(TENS).classes.by_thresholds(2.0)
     assert then == both(TENS).classes.law(2.0, law=["subset", "threshold"])
     first = release(tmp_path / "in.parquet", tmp_path / "out.parquet", both(TENS, then), ledger)
     again = release(tmp_path / "in.parquet", tmp_path / "again.parquet", both(TENS), ledger)
-    assert again.repeated and again.receipt == first.receipt and again.manifest["law"]["laws"] == ["subset", "threshold"]
+    assert (
+        again.repeated
+        and again.receipt == first.receipt
+        and again.manifest["law"]["laws"] == ["subset", "threshold"]
+    )
     new = release(tmp_path / "in.parquet", tmp_path / "new.parquet", both(other), ledger)
     assert not new.repeated and new.manifest["law"]["laws"] == ["subset", "square-wave"]
 
@@ -115,29 +146,49 @@ def test_thresholds_that_were_asked_for_later_do_not_become_the_default(tmp_path
     first = release(source, tmp_path / "out.csv", spec(), ledger)
     release(source, tmp_path / "by-name.csv", spec(law="threshold"), ledger)
     again = release(source, tmp_path / "out.csv", spec(), ledger)
-    assert again.repeated and again.receipt == first.receipt and again.manifest["law"]["law"] == "square-wave"
+    assert (
+        again.repeated
+        and again.receipt == first.receipt
+        and again.manifest["law"]["law"] == "square-wave"
+    )
 
 
-@pytest.mark.parametrize("other", [ldp.Grid(0, 200, points=11), ldp.Grid(0.5, 100, points=11)], ids=["high", "low"])
-@pytest.mark.parametrize(("first", "later"), [("threshold", "square-wave"), ("square-wave", "threshold")])
-def test_a_release_of_another_range_does_not_choose_the_default(tmp_path: Path, other: ldp.Grid, first: str, later: str) -> None:
-    """Each range goes on with the law that drew it first, so that the same command is free, whatever was drawn of other ranges."""
+@pytest.mark.parametrize(
+    "other", [ldp.Grid(0, 200, points=11), ldp.Grid(0.5, 100, points=11)], ids=["high", "low"]
+)
+@pytest.mark.parametrize(
+    ("first", "later"), [("threshold", "square-wave"), ("square-wave", "threshold")]
+)
+def test_a_release_of_another_range_does_not_choose_the_default(
+    tmp_path: Path, other: ldp.Grid, first: str, later: str
+) -> None:
+    """Each range goes on with the law that drew it first, so that the same command is free,
+    whatever was drawn of other ranges."""
     source, ledger = write(tmp_path / "in.csv", incomes(200)), Ledger(tmp_path / "l.db", budget=9)
     release(source, tmp_path / "other.csv", spec(other, law=first), ledger)
     mine = release(source, tmp_path / "out.csv", spec(law=later), ledger)
     again = release(source, tmp_path / "again.csv", spec(), ledger)
-    assert again.repeated and again.receipt == mine.receipt and again.manifest["law"]["law"] == later
+    assert (
+        again.repeated and again.receipt == mine.receipt and again.manifest["law"]["law"] == later
+    )
     with_other = release(source, tmp_path / "other-again.csv", spec(other), ledger)
     assert with_other.repeated and with_other.manifest["law"]["law"] == first
 
 
 def test_thresholds_near_a_prior_do_not_become_the_default(tmp_path: Path) -> None:
     flat = {f"p{code}": np.ones(200) for code in range(11)}
-    pq.write_table(pa.table({"id": np.arange(200), "income": incomes(200)} | flat), tmp_path / "in.parquet")
+    pq.write_table(
+        pa.table({"id": np.arange(200), "income": incomes(200)} | flat), tmp_path / "in.parquet"
+    )
     ledger = Ledger(tmp_path / "l.db", budget=9)
-    by_prior = release(tmp_path / "in.parquet", tmp_path / "prior.parquet", spec(prior=list(flat)), ledger)
+    by_prior = release(
+        tmp_path / "in.parquet", tmp_path / "prior.parquet", spec(prior=list(flat)), ledger
+    )
     plain = release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(), ledger)
-    assert (by_prior.manifest["law"]["law"], plain.manifest["law"]["law"]) == ("threshold", "square-wave")
+    assert (by_prior.manifest["law"]["law"], plain.manifest["law"]["law"]) == (
+        "threshold",
+        "square-wave",
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,12 +201,16 @@ def test_thresholds_near_a_prior_do_not_become_the_default(tmp_path: Path) -> No
         (pa.dictionary(pa.int8(), pa.float64()), TENS, pa.float64()),
     ],
 )
-def test_a_released_number_keeps_a_numeric_type(tmp_path: Path, given: pa.DataType, grid: ldp.Grid, released: pa.DataType) -> None:
+def test_a_released_number_keeps_a_numeric_type(
+    tmp_path: Path, given: pa.DataType, grid: ldp.Grid, released: pa.DataType
+) -> None:
     kind = given.value_type if pa.types.is_dictionary(given) else given
     values = pa.array(incomes(200).round()).cast(kind, safe=False)
     values = values.dictionary_encode().cast(given) if given != kind else values
     out = tmp_path / "out.parquet"
-    release(write(tmp_path / "in.parquet", values), out, spec(grid, law="rr"), Ledger(tmp_path / "l.db"))
+    release(
+        write(tmp_path / "in.parquet", values), out, spec(grid, law="rr"), Ledger(tmp_path / "l.db")
+    )
     found = pq.read_table(out)["income"]
     assert found.type == released
     assert set(found.to_pylist()) <= set(np.array(grid, released.to_pandas_dtype()).tolist())
@@ -166,18 +221,34 @@ def test_all_ways_into_the_door_round_and_clamp_alike() -> None:
     values = np.concatenate([incomes(), [-1e300, 1e300, 5.0, 15.0, 95.0, 0.0, -0.0, 100.0]])
     codes = TENS.codes(values)
     texts = pa.array([repr(float(value)) for value in values])
-    assert np.array_equal(GridCodec(TENS, "y", pa.float64(), text_table=False).encode(pa.array(values)), codes)
+    assert np.array_equal(
+        GridCodec(TENS, "y", pa.float64(), text_table=False).encode(pa.array(values)), codes
+    )
     assert np.array_equal(GridCodec(TENS, "y", pa.string(), text_table=True).encode(texts), codes)
-    assert np.array_equal(GridCodec(TENS, "y", pa.float64(), text_table=False).encode(pa.array(values).dictionary_encode()), codes)
-    noisy = ldp.privatize(values, ldp.RandomizedResponse(11, 700.0), classes=TENS, noise=ldp.SeededNoise(0))
+    assert np.array_equal(
+        GridCodec(TENS, "y", pa.float64(), text_table=False).encode(
+            pa.array(values).dictionary_encode()
+        ),
+        codes,
+    )
+    noisy = ldp.privatize(
+        values, ldp.RandomizedResponse(11, 700.0), classes=TENS, noise=ldp.SeededNoise(0)
+    )
     assert np.array_equal(noisy.hard_codes(), codes)
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "", "secret-7", "1,5", "0x10", "1_0", "--3"])
-def test_what_is_no_number_is_refused_before_the_charge_and_never_shown(tmp_path: Path, bad: str) -> None:
+def test_what_is_no_number_is_refused_before_the_charge_and_never_shown(
+    tmp_path: Path, bad: str
+) -> None:
     source, ledger = tmp_path / "in.csv", tmp_path / "l.db"
-    source.write_text("id,x,income\n" + "".join(f"{i},1,{i}\n" for i in range(50)) + f'50,1,"{bad}"\n')
-    with pytest.raises(InvalidInput, match="every label of column 'income' to be a finite number, but some label is not") as caught:
+    source.write_text(
+        "id,x,income\n" + "".join(f"{i},1,{i}\n" for i in range(50)) + f'50,1,"{bad}"\n'
+    )
+    with pytest.raises(
+        InvalidInput,
+        match="every label of column 'income' to be a finite number, but some label is not",
+    ) as caught:
         release(source, tmp_path / "out.csv", spec(), Ledger(ledger))
     assert not bad or bad not in str(caught.value)
     assert not re.search(r"row \d|line", str(caught.value))
@@ -208,7 +279,10 @@ def test_the_command_takes_a_range(tmp_path: Path) -> None:
     code, said, err = run("release", source, *told, "--range", "0:100", "--grid", 11, "--json")
     assert code == 0, err
     manifest = json.loads(Path(json.loads(said)["manifest"]).read_text())
-    assert manifest["grid"] == {"low": 0, "high": 100, "points": 11} and manifest["law"]["law"] == "square-wave"
+    assert (
+        manifest["grid"] == {"low": 0, "high": 100, "points": 11}
+        and manifest["law"]["law"] == "square-wave"
+    )
     for options, words in (
         (("--range", "0:100", "--classes", "a,b"), "Leave one out"),
         (("--grid", 11), "Add --range"),
@@ -224,20 +298,38 @@ def test_the_command_takes_a_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("law", ["unbiased", "rr-on-bins"])
-@pytest.mark.parametrize(("ending", "kind"), [("csv", pa.float64()), ("parquet", pa.int32()), ("parquet", pa.float32())])
-def test_numbers_of_a_law_are_released_as_they_are(tmp_path: Path, ending: str, kind: pa.DataType, law: str) -> None:
-    """The column holds the law's numbers as doubles, without evidence beside it; a reader gets their likelihood."""
+@pytest.mark.parametrize(
+    ("ending", "kind"), [("csv", pa.float64()), ("parquet", pa.int32()), ("parquet", pa.float32())]
+)
+def test_numbers_of_a_law_are_released_as_they_are(
+    tmp_path: Path, ending: str, kind: pa.DataType, law: str
+) -> None:
+    """The column holds the law's numbers as doubles, without evidence beside it; a reader gets
+    their likelihood."""
     values, ledger, out = incomes(500), Ledger(tmp_path / "l.db"), tmp_path / f"out.{ending}"
-    release(write(tmp_path / f"in.{ending}", pa.array(values).cast(kind, safe=False)), out, spec(law=law), ledger)
+    release(
+        write(tmp_path / f"in.{ending}", pa.array(values).cast(kind, safe=False)),
+        out,
+        spec(law=law),
+        ledger,
+    )
     table = pc_csv.read_csv(out) if ending == "csv" else pq.read_table(out)
     assert table.column_names == ["id", "x", "income"] and table["income"].type == pa.float64()
     noisy = read_noisy(out, ledger=ledger)
     numbers = noisy.blocks[0].law.released(TENS)
-    assert np.array_equal(noisy.released(), table["income"].to_numpy()) and set(noisy.released()) <= set(numbers)
+    assert np.array_equal(noisy.released(), table["income"].to_numpy()) and set(
+        noisy.released()
+    ) <= set(numbers)
     assert noisy.privacy.recorded and noisy.classes == TENS
     pc_csv.write_csv(table, tmp_path / "copy.csv")  # without manifest and metadata
-    declared = read_noisy(tmp_path / "copy.csv", "income", law=noisy.blocks[0].law, classes=TENS, id="id")
-    assert np.array_equal(declared.likelihood(), noisy.likelihood()) and declared.privacy.declared and declared.classes is TENS
+    declared = read_noisy(
+        tmp_path / "copy.csv", "income", law=noisy.blocks[0].law, classes=TENS, id="id"
+    )
+    assert (
+        np.array_equal(declared.likelihood(), noisy.likelihood())
+        and declared.privacy.declared
+        and declared.classes is TENS
+    )
 
 
 def test_numbers_of_a_law_are_proven_where_a_unit_has_several_rows(tmp_path: Path) -> None:
@@ -251,9 +343,17 @@ def test_numbers_of_a_law_are_proven_where_a_unit_has_several_rows(tmp_path: Pat
 
 def test_a_changed_number_is_found(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    release(write(tmp_path / "in.csv", incomes(50)), out, spec(law="unbiased"), Ledger(tmp_path / "l.db"))
+    release(
+        write(tmp_path / "in.csv", incomes(50)),
+        out,
+        spec(law="unbiased"),
+        Ledger(tmp_path / "l.db"),
+    )
     lines = out.read_text().splitlines()
-    first, other = lines[1].rsplit(",", 1), next(line for line in lines[2:] if line.rsplit(",", 1)[1] != lines[1].rsplit(",", 1)[1])
+    first, other = (
+        lines[1].rsplit(",", 1),
+        next(line for line in lines[2:] if line.rsplit(",", 1)[1] != lines[1].rsplit(",", 1)[1]),
+    )
     for number in ("12.5", other.rsplit(",", 1)[1]):
         out.write_text("\n".join([lines[0], f"{first[0]},{number}", *lines[2:]]) + "\n")
         with pytest.raises(InvalidInput, match="something else"):
@@ -267,6 +367,17 @@ def test_numbers_of_a_law_need_a_range(tmp_path: Path, law: Any) -> None:
             ReleaseSpec("income", classes, 2.0, law=law)
     table = write(tmp_path / "in.csv", incomes(50))
     code, _, said = run(
-        "release", table, "--label", "x", "--classes", "0,1,2,3,4,5,6", "--epsilon", "1", "--law", "unbiased", "--out", tmp_path / "o.csv"
+        "release",
+        table,
+        "--label",
+        "x",
+        "--classes",
+        "0,1,2,3,4,5,6",
+        "--epsilon",
+        "1",
+        "--law",
+        "unbiased",
+        "--out",
+        tmp_path / "o.csv",
     )
     assert code == 2 and "--range LOW:HIGH" in said

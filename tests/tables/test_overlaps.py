@@ -33,7 +33,8 @@ def test_exactly_the_rows_that_were_released_before_are_at_twice_the_cost(tmp_pa
     release(month(tmp_path / "b.parquet", np.arange(500_000, 2_000_000)), ledger)
     assert sorted(ledger.spent_by_rows("visits", "bought")) == [(1.0, 1_500_000), (2.0, 500_000)]
     assert ledger.spent("visits", "bought") == 2.0
-    release(month(tmp_path / "c.parquet", np.arange(3_000_000, 3_000_010)), ledger)  # new rows have their whole budget
+    # new rows have their whole budget
+    release(month(tmp_path / "c.parquet", np.arange(3_000_000, 3_000_010)), ledger)
     with pytest.raises(ldp.BudgetExceeded):
         release(month(tmp_path / "d.parquet", np.arange(999_999, 1_000_001)), ledger)
     assert len(ledger.runs()) == 3
@@ -44,7 +45,11 @@ def test_months_of_text_ids_do_not_add_up(tmp_path: Path, gone: bool) -> None:
     """Whatever became of the outputs: the ledger needs none of them."""
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=2.0)
     for i in range(3):
-        done = release(month(tmp_path / f"{'abc'[i]}.parquet", names(20_000 * i, 20_000 * (i + 1))), ledger, overlap="refuse")
+        done = release(
+            month(tmp_path / f"{'abc'[i]}.parquet", names(20_000 * i, 20_000 * (i + 1))),
+            ledger,
+            overlap="refuse",
+        )
         if gone:
             Path(done.path).unlink()
     assert ledger.spent_by_rows("visits", "bought") == [(1.0, 60_000)]
@@ -72,7 +77,8 @@ def test_people_are_told_apart_as_units(tmp_path: Path) -> None:
         pq.write_table(table, tmp_path / f"{name}.parquet")
         release(tmp_path / f"{name}.parquet", ledger, unit="who", max_rows_per_unit=2)
     assert ledger.spent("visits", "bought") == 1.0
-    pq.write_table(pa.table({"row": [900], "who": [199], "bought": [1]}), tmp_path / "c.parquet")  # another row of a known person
+    # another row of a known person
+    pq.write_table(pa.table({"row": [900], "who": [199], "bought": [1]}), tmp_path / "c.parquet")
     with pytest.raises(ldp.BudgetExceeded):
         release(tmp_path / "c.parquet", ledger, unit="who", max_rows_per_unit=2)
 
@@ -81,8 +87,12 @@ def test_people_are_told_apart_where_no_column_names_the_rows(tmp_path: Path) ->
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.0)
     for i, name in enumerate("abc"):
         who = pa.array([f"person {number // 2}" for number in range(200 * i, 200 * (i + 1))])
-        pq.write_table(pa.table({"who": who, "bought": np.arange(200) % 2}), tmp_path / f"{name}.parquet")
-        spec = ldp.ReleaseSpec("bought", [0, 1], 1.0, unit="who", max_rows_per_unit=2, dataset="visits")
+        pq.write_table(
+            pa.table({"who": who, "bought": np.arange(200) % 2}), tmp_path / f"{name}.parquet"
+        )
+        spec = ldp.ReleaseSpec(
+            "bought", [0, 1], 1.0, unit="who", max_rows_per_unit=2, dataset="visits"
+        )
         ldp.release(tmp_path / f"{name}.parquet", tmp_path / f"noisy-{name}.parquet", spec, ledger)
     assert ledger.spent_by_rows("visits", "bought") == [(1.0, 300)]
 
@@ -90,7 +100,10 @@ def test_people_are_told_apart_where_no_column_names_the_rows(tmp_path: Path) ->
 def test_new_people_do_not_hide_rows_that_were_released_before(tmp_path: Path) -> None:
     ledger = ldp.Ledger(tmp_path / "ledger.db", budget=1.0)
     for name, who in (("a", np.arange(100)), ("b", 1000 + np.arange(100))):
-        pq.write_table(pa.table({"row": np.arange(100), "who": who, "bought": np.arange(100) % 2}), tmp_path / f"{name}.parquet")
+        pq.write_table(
+            pa.table({"row": np.arange(100), "who": who, "bought": np.arange(100) % 2}),
+            tmp_path / f"{name}.parquet",
+        )
     release(tmp_path / "a.parquet", ledger, unit="who")
     with pytest.raises(ldp.BudgetExceeded):
         release(tmp_path / "b.parquet", ledger, unit="who")

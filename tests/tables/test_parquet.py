@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet keeps the Arrow schema; digests name contents and nothing else; the label column keeps its type and nothing of the raw one."""
+"""Parquet keeps the Arrow schema; digests name contents and nothing else; the label column keeps
+its type and nothing of the raw one."""
 
 from datetime import date
 from decimal import Decimal
@@ -15,7 +16,14 @@ from labeldp.errors import DomainLeakWarning, InvalidInput
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.formats._parquet import ParquetSource, table_writer
-from labeldp.tables.formats._table import ArrowDigest, Batch, LabelCodec, check_type, distinct_labels, parse_classes
+from labeldp.tables.formats._table import (
+    ArrowDigest,
+    Batch,
+    LabelCodec,
+    check_type,
+    distinct_labels,
+    parse_classes,
+)
 
 WIDE = pa.table(
     {
@@ -34,7 +42,9 @@ WIDE = pa.table(
 )
 
 
-def released(path: Path, out: Path, label: str, classes: list[object], codes: list[int]) -> pa.Table:
+def released(
+    path: Path, out: Path, label: str, classes: list[object], codes: list[int]
+) -> pa.Table:
     source = ParquetSource(path)
     kind = source.type_of(label)
     source.plan(LabelCodec(parse_classes(classes, label, kind, text_table=False), label, kind), 0)
@@ -52,9 +62,9 @@ def test_other_columns_keep_value_and_type(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "i.parquet")
     out = released(tmp_path / "i.parquet", tmp_path / "o.parquet", "y", ["A", "B"], [1, 1, 0])
     assert out.schema.equals(WIDE.schema, check_metadata=False)
-    assert out.drop_columns(["y"]).equals(WIDE.drop_columns(["y"])) or str(out.drop_columns(["y"]).to_pylist()) == str(
-        WIDE.drop_columns(["y"]).to_pylist()
-    )
+    assert out.drop_columns(["y"]).equals(WIDE.drop_columns(["y"])) or str(
+        out.drop_columns(["y"]).to_pylist()
+    ) == str(WIDE.drop_columns(["y"]).to_pylist())
     assert out["y"].to_pylist() == ["B", "B", "A"]
     assert ParquetSource(tmp_path / "o.parquet").facts == '{"k": 1}'
     assert b"pandas" not in (out.schema.metadata or {})
@@ -76,9 +86,15 @@ def test_other_columns_keep_value_and_type(tmp_path: Path) -> None:
         (["a", None, "a"], pa.dictionary(pa.int32(), pa.string()), ["a", None, "b"]),
     ],
 )
-def test_codec_keeps_the_type_and_round_trips(labels: list[object], kind: pa.DataType, classes: list[object]) -> None:
+def test_codec_keeps_the_type_and_round_trips(
+    labels: list[object], kind: pa.DataType, classes: list[object]
+) -> None:
     check_type("y", kind)
-    array = pa.array(labels, kind.value_type).dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else pa.array(labels, kind)
+    array = (
+        pa.array(labels, kind.value_type).dictionary_encode().cast(kind)
+        if pa.types.is_dictionary(kind)
+        else pa.array(labels, kind)
+    )
     codec = LabelCodec(parse_classes(classes, "y", kind, text_table=False), "y", kind)
     codes = codec.encode(array)
     assert codes.dtype == np.int32
@@ -89,7 +105,9 @@ def test_codec_keeps_the_type_and_round_trips(labels: list[object], kind: pa.Dat
 
 
 def test_dictionary_lists_the_declared_classes_only(tmp_path: Path) -> None:
-    raw = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), pa.array(["A", "B", "SENTINEL-unused"]))
+    raw = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 0], pa.int8()), pa.array(["A", "B", "SENTINEL-unused"])
+    )
     pq.write_table(pa.table({"y": raw, "x": [1, 2, 3]}), tmp_path / "i.parquet")
     out = released(tmp_path / "i.parquet", tmp_path / "o.parquet", "y", ["C", "B", "A"], [0, 2, 2])
     assert out["y"].type == raw.type
@@ -98,7 +116,12 @@ def test_dictionary_lists_the_declared_classes_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"), [(["A", "SECRET-7", "B"], "is not"), (["A", "B", None], "is missing"), (["A", "B", ""], "is missing")]
+    ("labels", "said"),
+    [
+        (["A", "SECRET-7", "B"], "is not"),
+        (["A", "B", None], "is missing"),
+        (["A", "B", ""], "is missing"),
+    ],
 )
 def test_bad_labels_are_refused_and_never_shown(labels: list[str | None], said: str) -> None:
     for array in (pa.array(labels), pa.array(labels).dictionary_encode()):
@@ -125,7 +148,9 @@ def test_classes_of_another_type_are_refused(classes: list[object], kind: pa.Dat
         parse_classes(classes, "y", kind, text_table=False)
 
 
-@pytest.mark.parametrize("kind", [pa.date32(), pa.list_(pa.int8()), pa.binary(), pa.decimal128(5, 2)])
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.list_(pa.int8()), pa.binary(), pa.decimal128(5, 2)]
+)
 def test_label_types_that_are_no_classes_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(InvalidInput, match="'y'"):
         check_type("y", kind)
@@ -136,7 +161,9 @@ def test_distinct_labels_leave_out_missing_ones() -> None:
         found = distinct_labels([pa.array([2, None]), pa.array([1, 2, 2])], pa.int64())
     assert found == (1, 2)
     with pytest.warns(DomainLeakWarning):
-        assert distinct_labels([pa.array(["b", "", "a"]).dictionary_encode(), pa.array(["a"] * 3)], pa.string()) == ("a", "b")
+        assert distinct_labels(
+            [pa.array(["b", "", "a"]).dictionary_encode(), pa.array(["a"] * 3)], pa.string()
+        ) == ("a", "b")
     for kind in (pa.float32(), pa.float64(), pa.dictionary(pa.int8(), pa.float64())):
         with pytest.raises(InvalidInput, match="publish the labels"):
             distinct_labels([pa.array([1.0, 2.0] * 50)], kind)
@@ -159,17 +186,34 @@ def test_digest_names_contents_whatever_the_layout(tmp_path: Path) -> None:
     assert digest_of(big, tmp_path / "b.parquet", 2) == whole
     relabelled = big.set_column(big.schema.get_field_index("y"), "y", pa.array(["B"] * 15))
     assert digest_of(relabelled, tmp_path / "c.parquet", 100) == whole
-    other_types = big.set_column(2, "s", big["s"].cast(pa.string())).set_column(9, "c", big["c"].cast(pa.string()))
+    other_types = big.set_column(2, "s", big["s"].cast(pa.string())).set_column(
+        9, "c", big["c"].cast(pa.string())
+    )
     assert digest_of(other_types, tmp_path / "d.parquet", 4) == whole
 
 
 def test_dictionaries_inside_of_nested_columns_pass_unchanged(tmp_path: Path) -> None:
     words = pa.array([f"v{i % 9}" for i in range(3000)]).dictionary_encode()
     lists = pa.ListArray.from_arrays(pa.array(range(3001), pa.int32()), words)
-    rows = pa.table({"id": range(3000), "y": ["A", "B"] * 1500, "list": lists, "struct": pa.StructArray.from_arrays([lists], ["x"])})
-    pq.write_table(rows, tmp_path / "in.parquet", row_group_size=1200)  # pyarrow itself cannot read this file as a whole
-    release(tmp_path / "in.parquet", tmp_path / "out.parquet", ReleaseSpec("y", ["A", "B"], 1.0, id="id"), Ledger(tmp_path / "ledger.db"))
-    found = pa.Table.from_batches(ParquetSource(tmp_path / "out.parquet").record_batches()).sort_by("id")
+    rows = pa.table(
+        {
+            "id": range(3000),
+            "y": ["A", "B"] * 1500,
+            "list": lists,
+            "struct": pa.StructArray.from_arrays([lists], ["x"]),
+        }
+    )
+    # pyarrow itself cannot read this file as a whole
+    pq.write_table(rows, tmp_path / "in.parquet", row_group_size=1200)
+    release(
+        tmp_path / "in.parquet",
+        tmp_path / "out.parquet",
+        ReleaseSpec("y", ["A", "B"], 1.0, id="id"),
+        Ledger(tmp_path / "ledger.db"),
+    )
+    found = pa.Table.from_batches(ParquetSource(tmp_path / "out.parquet").record_batches()).sort_by(
+        "id"
+    )
     assert found.drop_columns(["y"]).to_pylist() == rows.drop_columns(["y"]).to_pylist()
 
 
@@ -190,14 +234,29 @@ def test_the_digest_of_maps_does_not_depend_on_batches() -> None:
 def test_digest_sees_every_column(tmp_path: Path, name: str) -> None:
     place = WIDE.schema.get_field_index(name)
     changed = WIDE.set_column(place, WIDE.schema.field(name), WIDE[name].take([1, 0, 2]))
-    assert digest_of(WIDE, tmp_path / "a.parquet", 10) != digest_of(changed, tmp_path / "b.parquet", 10)
+    assert digest_of(WIDE, tmp_path / "a.parquet", 10) != digest_of(
+        changed, tmp_path / "b.parquet", 10
+    )
 
 
 def test_digest_sees_where_nulls_and_lengths_are(tmp_path: Path) -> None:
     def one(values: list[object]) -> str:
-        return digest_of(pa.table({"x": pa.array(values), "y": [1] * len(values)}), tmp_path / "t.parquet", 10)
+        return digest_of(
+            pa.table({"x": pa.array(values), "y": [1] * len(values)}), tmp_path / "t.parquet", 10
+        )
 
-    assert len({one(["ab", "c"]), one(["a", "bc"]), one(["abc", None]), one([None, "abc"]), one(["abc", ""])}) == 5
+    assert (
+        len(
+            {
+                one(["ab", "c"]),
+                one(["a", "bc"]),
+                one(["abc", None]),
+                one([None, "abc"]),
+                one(["abc", ""]),
+            }
+        )
+        == 5
+    )
 
 
 @pytest.mark.parametrize("content", [b"not parquet at all", b"PAR1"])

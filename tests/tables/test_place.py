@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places in several file systems, and files that are published all together: after a kill at any step, the same call finishes."""
+"""Places in several file systems, and files that are published all together: after a kill at any
+step, the same call finishes."""
 
 import datetime
 import hashlib
@@ -22,7 +23,8 @@ RUN = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(params=["local", "subtree", "mock", "memory"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty folder in each kind of file system; "memory" stands for all that cannot rename a folder."""
+    """An empty folder in each kind of file system; "memory" stands for all that cannot rename a
+    folder."""
     if request.param == "local":
         yield Place.of(tmp_path)
     elif request.param == "subtree":
@@ -46,7 +48,11 @@ def state(root: Place) -> dict[str, str]:
     return {"/".join(file.below(root)): file.read_bytes().decode() for file in root.files()}
 
 
-DONE = {"out/part-00000.parquet": "one", "out/part-00001.parquet": "two", "out.manifest.json": "facts"}
+DONE = {
+    "out/part-00000.parquet": "one",
+    "out/part-00001.parquet": "two",
+    "out.manifest.json": "facts",
+}
 
 
 def test_parts_get_their_names_in_order_and_nothing_else_stays(root: Place) -> None:
@@ -77,7 +83,9 @@ class _Killed(BaseException):
 
 
 @pytest.mark.parametrize("single", [False, True])
-def test_a_publication_killed_at_any_step_is_finished_by_the_same_call(root: Place, single: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publication_killed_at_any_step_is_finished_by_the_same_call(
+    root: Place, single: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = {"out": "one", "out.manifest.json": "facts"} if single else DONE
     for step in range(100):
         for file in root.files():
@@ -92,7 +100,11 @@ def test_a_publication_killed_at_any_step_is_finished_by_the_same_call(root: Pla
                 break
         whole = state(root).items() >= done.items()
         assert whole or not root.child("out.manifest.json").exists()
-        assert whole or not any(name.startswith("out") for name in state(root)) or unfinished(root.child("out")), step
+        assert (
+            whole
+            or not any(name.startswith("out") for name in state(root))
+            or unfinished(root.child("out"))
+        ), step
         staging.publish(parts, b"facts")
         assert state(root) == done, step
         assert not staging.folder.exists() and not unfinished(root.child("out"))
@@ -100,7 +112,8 @@ def test_a_publication_killed_at_any_step_is_finished_by_the_same_call(root: Pla
 
 
 def _dies_at(patch: pytest.MonkeyPatch, step: int, act: Any) -> bool:
-    """Run, and raise before the change number `step` to the file system; False if there were fewer."""
+    """Run, and raise before the change number `step` to the file system; False if there were
+    fewer."""
     left = [step]
 
     def dying(original: Any) -> Any:
@@ -159,8 +172,11 @@ def test_what_somebody_put_there_after_a_kill_is_not_overwritten(
     assert target.read_bytes() == b"one" and not staging.folder.exists()
 
 
-def test_files_of_an_earlier_attempt_with_other_bytes_are_known_as_ours(root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice killed: each time after its list of files was written, the second time before anything was moved."""
+def test_files_of_an_earlier_attempt_with_other_bytes_are_known_as_ours(
+    root: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice killed: each time after its list of files was written, the second time before anything
+    was moved."""
     staging = Staging(root.child("out"), RUN)
     settle = Staging._move_to_final_name
     moved = []
@@ -223,11 +239,18 @@ def test_local_places(where: Any) -> None:
 
 
 def test_credentials_are_not_shown() -> None:
-    store = pafs.S3FileSystem(access_key="AKIA-key", secret_key="secret-value", region="us-east-1", endpoint_override="localhost:1")
+    store = pafs.S3FileSystem(
+        access_key="AKIA-key",
+        secret_key="secret-value",
+        region="us-east-1",
+        endpoint_override="localhost:1",
+    )
     place = Place.of((store, "bucket/table"))
     assert repr(place) == "Place('s3://bucket/table')"
     with pytest.raises(InvalidInput) as error:
-        Place.of("s3://AKIA-key:secret-value@bucket/x?region=&endpoint_override=localhost:1&nonsense=1")
+        Place.of(
+            "s3://AKIA-key:secret-value@bucket/x?region=&endpoint_override=localhost:1&nonsense=1"
+        )
     assert "secret-value" not in str(error.value) and error.value.__suppress_context__
     with pytest.raises(InvalidInput, match="bucket"):
         Staging(Place.of((store, "bucket")), RUN)
@@ -261,7 +284,8 @@ def test_a_late_attempt_does_not_come_into_the_published_folder(tmp_path, monkey
 
 
 def test_a_late_attempt_does_not_stop_a_publication(tmp_path, monkeypatch):
-    """A speculative copy that writes while staging is deleted: the release is whole, and the next one there deletes the rest."""
+    """A speculative copy that writes while staging is deleted: the release is whole, and the next
+    one there deletes the rest."""
     staging = Staging(Place.of(tmp_path / "out"), "a" * 32)
     staging.prepare()
     made = staging.new_file()
@@ -276,7 +300,11 @@ def test_a_late_attempt_does_not_stop_a_publication(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "_clear", late)
     staging.publish([part], b"{}")
     monkeypatch.undo()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [staging.folder.name, "out", "out.manifest.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        staging.folder.name,
+        "out",
+        "out.manifest.json",
+    ]
     with places.workplace(tmp_path / "out"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.manifest.json"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Priors that are no columns: tables that are looked up, and models that are asked once for each charge."""
+"""Priors that are no columns: tables that are looked up, and models that are asked once for each
+charge."""
 
 import io
 import json
@@ -63,7 +64,9 @@ def data(n: int = N) -> pa.Table:
 
 def weights_of_clusters() -> pa.Table:
     rng = np.random.default_rng(6)
-    return pa.table({"cluster": [f"c{i}" for i in range(20)]} | {name: rng.random(20) for name in CLASSES})
+    return pa.table(
+        {"cluster": [f"c{i}" for i in range(20)]} | {name: rng.random(20) for name in CLASSES}
+    )
 
 
 def write(table: pa.Table, path: Path) -> Path:
@@ -72,7 +75,9 @@ def write(table: pa.Table, path: Path) -> Path:
 
 
 def spec(prior: Any, **changes: Any) -> ReleaseSpec:
-    return ReleaseSpec(**({"label": "y", "classes": CLASSES, "epsilon": 1.5, "id": "id", "prior": prior} | changes))
+    return ReleaseSpec(
+        **({"label": "y", "classes": CLASSES, "epsilon": 1.5, "id": "id", "prior": prior} | changes)
+    )
 
 
 def skops(model: Any, path: Path) -> Path:
@@ -86,7 +91,8 @@ def jittery(folder: Path, **options: Any) -> PriorModel:
     return PriorModel(skops(model, folder / "jittery.skops"), features=["x", "z"], trust=[JITTERY])
 
 
-# A table --------------------------------------------------------------------------------------------------------------------------------
+# A table
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
@@ -99,8 +105,12 @@ def test_a_table_gives_what_columns_give(tmp_path: Path, ending: str, law: str) 
     found = opened(prior, CLASSES, "y", table.column_names)
     rows = table.select(["cluster"]).to_batches()[0]
     by_name = {row["cluster"]: [row[c] for c in CLASSES] for row in weights.to_pylist()}
-    assert (found.weights(rows, 0) == np.array([by_name[c] for c in table["cluster"].to_pylist()])).all()
-    for name, values in zip("abcd", np.array([by_name[c] for c in table["cluster"].to_pylist()]).T, strict=True):
+    assert (
+        found.weights(rows, 0) == np.array([by_name[c] for c in table["cluster"].to_pylist()])
+    ).all()
+    for name, values in zip(
+        "abcd", np.array([by_name[c] for c in table["cluster"].to_pylist()]).T, strict=True
+    ):
         table = table.append_column(name, pa.array(values))
     source, labels = write(table, tmp_path / f"in.{ending}"), []
     for number, given in enumerate((prior, list("abcd"))):
@@ -110,15 +120,23 @@ def test_a_table_gives_what_columns_give(tmp_path: Path, ending: str, law: str) 
             patch.setattr(charge, "new_run_id", lambda: "ab" * 16)
             done = release(source, tmp_path / f"out{number}.{ending}", spec(given, law=law), ledger)
         out = pq.read_table(done.path) if ending == "parquet" else pc_csv.read_csv(done.path)
-        labels.append(out.sort_by("id").select([name for name in out.column_names if name.startswith("y")]).to_pydict())
-        assert release(source, tmp_path / f"out{number}.{ending}", spec(given, law=law), ledger).repeated
+        labels.append(
+            out.sort_by("id")
+            .select([name for name in out.column_names if name.startswith("y")])
+            .to_pydict()
+        )
+        assert release(
+            source, tmp_path / f"out{number}.{ending}", spec(given, law=law), ledger
+        ).repeated
         assert number or done.manifest["prior"]["sha256"] == found.facts["sha256"]  # type: ignore[index]
     assert labels[0] == labels[1]
 
 
 def test_keys_of_text_keep_their_zeros_in_csv(tmp_path: Path) -> None:
     weights = {"a": [0.0, 1.0, 2.0], "b": [3.0, 4.0, 5.0]}
-    found = PriorTable(write(pa.table({"k": ["01234", "7", "NA"]} | weights), tmp_path / "p.csv"), "k").open(["a", "b"])
+    found = PriorTable(
+        write(pa.table({"k": ["01234", "7", "NA"]} | weights), tmp_path / "p.csv"), "k"
+    ).open(["a", "b"])
     rows = pa.record_batch({"k": ["NA", "01234", "7"]})
     assert found.weights(rows, 0).tolist() == [[2.0, 5.0], [0.0, 3.0], [1.0, 4.0]]
     assert found.weights(pa.record_batch({"k": pa.array([7])}), 0).tolist() == [[1.0, 4.0]]
@@ -139,11 +157,17 @@ def test_keys_are_compared_by_value(tmp_path: Path) -> None:
     ):
         assert found.weights(pa.record_batch({"k": column}), 0).tolist() == [[6, 7], [2, 3]]
     both = pa.table({"k": [1, 1], "j": ["u", "v"], "b": [1.0, 2.0], "a": [3.0, 4.0]})
-    pair = PriorTable(write(both, tmp_path / "q.parquet"), ["j", "k"]).open(["a", "b"])  # weights by the names of the classes
-    assert pair.weights(pa.record_batch({"j": ["v", "u"], "k": [1, 1]}), 0).tolist() == [[4, 2], [3, 1]]
+    # weights by the names of the classes
+    pair = PriorTable(write(both, tmp_path / "q.parquet"), ["j", "k"]).open(["a", "b"])
+    assert pair.weights(pa.record_batch({"j": ["v", "u"], "k": [1, 1]}), 0).tolist() == [
+        [4, 2],
+        [3, 1],
+    ]
     named = PriorTable(tmp_path / "q.parquet", ["j", "k"], columns=["b", "a"]).open(["a", "b"])
     assert named.weights(pa.record_batch({"j": ["v"], "k": [1]}), 0).tolist() == [[2, 4]]
-    assert pickle.loads(pickle.dumps(found)).weights(pa.record_batch({"k": [1]}), 0).tolist() == [[4, 5]]
+    assert pickle.loads(pickle.dumps(found)).weights(pa.record_batch({"k": [1]}), 0).tolist() == [
+        [4, 5]
+    ]
 
 
 def test_a_missing_key_is_refused_or_uniform(tmp_path: Path, ledger: Ledger) -> None:
@@ -154,7 +178,12 @@ def test_a_missing_key_is_refused_or_uniform(tmp_path: Path, ledger: Ledger) -> 
     with pytest.raises(InvalidInput, match=rf"'cluster', got none in p.parquet for row {row + 1} "):
         release(source, tmp_path / "out.parquet", spec(PriorTable(path, "cluster")), ledger)
     assert not ledger.runs()
-    release(source, tmp_path / "out.parquet", spec(PriorTable(path, "cluster", missing="uniform")), ledger)
+    release(
+        source,
+        tmp_path / "out.parquet",
+        spec(PriorTable(path, "cluster", missing="uniform")),
+        ledger,
+    )
     found = PriorTable(path, "cluster", missing="uniform").open(CLASSES)
     assert (found.weights(pa.record_batch({"cluster": pa.array(["c0", None])}), 0) == 1).all()
 
@@ -166,14 +195,20 @@ def test_another_table_is_another_request(tmp_path: Path) -> None:
     release(source, tmp_path / "a.parquet", spec(PriorTable(path, "cluster")), ledger)
     changed = clusters.set_column(1, "ash", pa.array(np.ones(20)))
     write(changed, path)
-    assert not release(source, tmp_path / "b.parquet", spec(PriorTable(path, "cluster")), ledger).repeated
+    assert not release(
+        source, tmp_path / "b.parquet", spec(PriorTable(path, "cluster")), ledger
+    ).repeated
     assert ledger.spent("in", "y") == 3.0
 
 
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        ({"cluster": ["c0", "c0"], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, r"each key once.*again in row 2 \(the first is row 1\)"),
+        (
+            {"cluster": ["c0", "c0"], "a": [1.0, 1.0], "b": [1.0, 1.0]},
+            {},
+            r"each key once.*again in row 2 \(the first is row 1\)",
+        ),
         ({"cluster": ["c0", "c1"], "a": [1.0, -1.0], "b": [1.0, 1.0]}, {}, "finite weights >= 0"),
         ({"cluster": ["c0", "c1"], "a": [1.0, 1.0]}, {}, "one column of weights a class"),
         ({"cluster": ["c0", None], "a": [1.0, 1.0], "b": [1.0, 1.0]}, {}, "a key in every row"),
@@ -182,7 +217,9 @@ def test_another_table_is_another_request(tmp_path: Path) -> None:
         ({"cluster": ["c0"], "a": ["x"], "b": [1.0]}, {}, "numbers in column 'a'"),
     ],
 )
-def test_tables_that_are_no_priors(tmp_path: Path, table: dict[str, Any], options: dict[str, Any], message: str) -> None:
+def test_tables_that_are_no_priors(
+    tmp_path: Path, table: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
     path = write(pa.table(table), tmp_path / "p.parquet")
     with pytest.raises(InvalidInput, match=message):
         PriorTable(path, "cluster", **options).open(["a", "b"])
@@ -202,28 +239,41 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
         PriorTable(tmp_path / "p.csv", "k", missing="zero")
 
 
-# A model --------------------------------------------------------------------------------------------------------------------------------
+# A model
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("id_column", ["id", None])
 @pytest.mark.parametrize("law", ["rr-with-prior", "auto"])
-def test_a_pipeline_is_a_prior(tmp_path: Path, ledger: Ledger, ending: str, id_column: str | None, law: str) -> None:
+def test_a_pipeline_is_a_prior(
+    tmp_path: Path, ledger: Ledger, ending: str, id_column: str | None, law: str
+) -> None:
     table = data()
     public = np.column_stack([table["x"], table["z"]])
-    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(public, np.array(table["y"].to_pylist()))
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(
+        public, np.array(table["y"].to_pylist())
+    )
     prior = PriorModel(skops(model, tmp_path / "m.skops"), features=["x", "z"])
     source = write(table, tmp_path / f"in.{ending}")
     done = release(source, tmp_path / f"out.{ending}", spec(prior, law=law, id=id_column), ledger)
     out = pq.read_table(done.path) if ending == "parquet" else pc_csv.read_csv(done.path)
     names = [name for name in table.column_names if name != "y"]
-    assert out.select(names).sort_by("id").to_pydict() == table.select(names).sort_by("id").to_pydict()
-    same = np.mean(np.array(out.sort_by("id")["y"].to_pylist()) == np.array(table.sort_by("id")["y"].to_pylist()))
-    assert same > 0.62  # e^1.5 / (e^1.5 + 3) = 0.60 without a prior; with it 0.69 or more, by 9.9 standard deviations
+    assert (
+        out.select(names).sort_by("id").to_pydict() == table.select(names).sort_by("id").to_pydict()
+    )
+    same = np.mean(
+        np.array(out.sort_by("id")["y"].to_pylist())
+        == np.array(table.sort_by("id")["y"].to_pylist())
+    )
+    # e^1.5 / (e^1.5 + 3) = 0.60 without a prior; with it 0.69 or more, by 9.9 standard deviations
+    assert same > 0.62
     if ending == "parquet":
         assert out.drop_columns(["y__evidence"]).schema.equals(table.schema)
     assert left_behind(tmp_path) == []
-    assert release(source, tmp_path / f"out.{ending}", spec(prior, law=law, id=id_column), ledger).repeated
+    assert release(
+        source, tmp_path / f"out.{ending}", spec(prior, law=law, id=id_column), ledger
+    ).repeated
     assert ledger.spent("in", "y") == 1.5
 
 
@@ -242,7 +292,9 @@ def test_a_folder_of_train_is_a_prior(tmp_path: Path, ledger: Ledger) -> None:
     backwards = prior.open(CLASSES[::-1])
     rows = table.select(list(found.columns)).combine_chunks().to_batches()[0]
     assert (found.weights(rows, 0)[:, ::-1] == backwards.weights(rows, 0)).all()
-    done = release(write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior), ledger)
+    done = release(
+        write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior), ledger
+    )
     assert done.manifest["prior"]["model"] == "labeldp"  # type: ignore[index]
     with pytest.raises(InvalidInput, match="declared classes"):
         prior.open(CLASSES[:3])
@@ -264,9 +316,21 @@ def dies_at_publication(patch: pytest.MonkeyPatch, keep: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-@pytest.mark.parametrize("options", [{}, {"unit": "cluster", "max_rows_per_unit": 40}, {"law": "auto"}, {"id": None}, {"order": "keep"}])
-def test_a_release_that_died_gives_what_it_would_have_given(tmp_path: Path, ledger: Ledger, ending: str, options: dict[str, Any]) -> None:
-    """A model that says something else each time is asked once: every row is drawn with one side."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"unit": "cluster", "max_rows_per_unit": 40},
+        {"law": "auto"},
+        {"id": None},
+        {"order": "keep"},
+    ],
+)
+def test_a_release_that_died_gives_what_it_would_have_given(
+    tmp_path: Path, ledger: Ledger, ending: str, options: dict[str, Any]
+) -> None:
+    """A model that says something else each time is asked once: every row is drawn with one
+    side."""
     source, prior = write(data(), tmp_path / f"in.{ending}"), jittery(tmp_path)
     sides: dict[bytes, set[bytes]] = {}
     drawn = worker.draw
@@ -291,7 +355,8 @@ def test_a_release_that_died_gives_what_it_would_have_given(tmp_path: Path, ledg
     assert len(sides) == done.manifest["rows"] and all(len(found) == 1 for found in sides.values())
     assert [run.state for run in ledger.runs()] == ["settled"]
     assert left_behind(tmp_path) == []
-    assert release(source, tmp_path / f"out.{ending}", made, ledger).repeated  # although the model would now say something else
+    # although the model would now say something else
+    assert release(source, tmp_path / f"out.{ending}", made, ledger).repeated
     assert asked(tmp_path / "asked.log") == N
 
 
@@ -311,8 +376,11 @@ def test_rows_in_another_order_pick_up_the_charge(tmp_path: Path, ledger: Ledger
 @pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("ids", [["id", "cluster"], []])
-def test_beside_the_output_lie_ids_and_weights_alone(tmp_path: Path, ledger: Ledger, ending: str, ids: list[str]) -> None:
-    """No copy of the table, and no label: where the prior says nothing, its files are the same whatever the labels are."""
+def test_beside_the_output_lie_ids_and_weights_alone(
+    tmp_path: Path, ledger: Ledger, ending: str, ids: list[str]
+) -> None:
+    """No copy of the table, and no label: where the prior says nothing, its files are the same
+    whatever the labels are."""
     found = []
     for number, labels in enumerate((data()["y"], data()["y"].take(np.arange(N)[::-1]))):
         table = data().set_column(2, "y", labels)
@@ -320,7 +388,12 @@ def test_beside_the_output_lie_ids_and_weights_alone(tmp_path: Path, ledger: Led
         with pytest.MonkeyPatch.context() as killing:
             dies_at_publication(killing, tmp_path / "first")
             with pytest.raises(Died):
-                release(source, tmp_path / f"out{number}.{ending}", spec(jittery(tmp_path, jitter=0.0), id=ids), ledger)
+                release(
+                    source,
+                    tmp_path / f"out{number}.{ending}",
+                    spec(jittery(tmp_path, jitter=0.0), id=ids),
+                    ledger,
+                )
         (folder,) = tmp_path.glob(f".out{number}.{ending}.labeldp_prior-*")
         assert folder.stat().st_mode & 0o777 == 0o700
         (part,) = folder.iterdir()
@@ -341,7 +414,13 @@ def killed_release(tmp_path: Path, ledger: Ledger, prior: PriorModel, where: str
             dies_at_publication(killing, tmp_path / "first")
         else:
             kept = RunStore.keep
-            killing.setattr(RunStore, "keep", lambda self, name, data: die() if name == "release.side" else kept(self, name, data))
+            killing.setattr(
+                RunStore,
+                "keep",
+                lambda self, name, data: (
+                    die() if name == "release.side" else kept(self, name, data)
+                ),
+            )
         with pytest.raises(Died):
             release(source, tmp_path / "out.parquet", spec(prior), ledger)
     assert [run.state for run in ledger.runs()] == ["charged"]
@@ -353,7 +432,9 @@ def die() -> bytes:
     raise Died
 
 
-def test_answers_that_are_not_whole_are_not_replaced_by_others_once_something_was_drawn(tmp_path: Path, ledger: Ledger) -> None:
+def test_answers_that_are_not_whole_are_not_replaced_by_others_once_something_was_drawn(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     prior = jittery(tmp_path)
     folder = killed_release(tmp_path, ledger, prior, "drawn")
     (part,) = folder.iterdir()
@@ -369,15 +450,21 @@ def test_answers_that_are_not_whole_are_not_replaced_by_others_once_something_wa
     assert not folder.exists()
 
 
-def test_answers_that_are_lost_before_the_draw_are_asked_for_again(tmp_path: Path, ledger: Ledger) -> None:
+def test_answers_that_are_lost_before_the_draw_are_asked_for_again(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     prior = jittery(tmp_path)
     shutil.rmtree(killed_release(tmp_path, ledger, prior, "charged"))
     done = release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
     assert asked(tmp_path / "asked.log") == 2 * N and done.manifest["rows"] == N
-    assert len(ledger.runs()) == 1 and ledger.spent("in", "y") == 1.5 and left_behind(tmp_path) == []
+    assert (
+        len(ledger.runs()) == 1 and ledger.spent("in", "y") == 1.5 and left_behind(tmp_path) == []
+    )
 
 
-def test_a_model_that_says_the_same_again_makes_lost_answers_anew(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_model_that_says_the_same_again_makes_lost_answers_anew(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     prior = jittery(tmp_path, jitter=0.0)
     shutil.rmtree(killed_release(tmp_path, ledger, prior, "drawn"))
     done = release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
@@ -385,8 +472,12 @@ def test_a_model_that_says_the_same_again_makes_lost_answers_anew(tmp_path: Path
     assert len(ledger.runs()) == 1
 
 
-@pytest.mark.parametrize("gone", [["release.prior-answers"], ["prior-answers", "release.prior-answers", "release.side"]])
-def test_a_run_folder_that_does_not_say_what_was_asked_is_refused(tmp_path: Path, ledger: Ledger, gone: list[str]) -> None:
+@pytest.mark.parametrize(
+    "gone", [["release.prior-answers"], ["prior-answers", "release.prior-answers", "release.side"]]
+)
+def test_a_run_folder_that_does_not_say_what_was_asked_is_refused(
+    tmp_path: Path, ledger: Ledger, gone: list[str]
+) -> None:
     """It was set back, or is of another version: nobody knows what was drawn with."""
     prior = jittery(tmp_path)
     killed_release(tmp_path, ledger, prior, "drawn")
@@ -397,7 +488,9 @@ def test_a_run_folder_that_does_not_say_what_was_asked_is_refused(tmp_path: Path
     assert asked(tmp_path / "asked.log") == N
 
 
-def test_a_set_back_run_whose_files_the_ledger_knows_is_not_asked_again(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_set_back_run_whose_files_the_ledger_knows_is_not_asked_again(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     """The run's folder is as it was before the draw, but the ledger has the files of a draw."""
     prior, announced = jittery(tmp_path), Ledger.intend
     write(data(), tmp_path / "in.parquet")
@@ -413,7 +506,8 @@ def test_a_set_back_run_whose_files_the_ledger_knows_is_not_asked_again(tmp_path
 
 
 def test_two_processes_that_ask_at_once_draw_with_one_prior(tmp_path: Path, ledger: Ledger) -> None:
-    """Another process has begun the draw with its own answers while this one asked: the first one stands."""
+    """Another process has begun the draw with its own answers while this one asked: the first one
+    stands."""
     prior = jittery(tmp_path)
     shutil.rmtree(killed_release(tmp_path, ledger, prior, "charged"))
     store, kept = RunStore(ledger.run_dir(ledger.runs()[0].run_id)), RunStore.keep
@@ -428,7 +522,9 @@ def test_two_processes_that_ask_at_once_draw_with_one_prior(tmp_path: Path, ledg
             release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger)
 
 
-def test_an_input_that_changes_while_the_model_is_asked_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+def test_an_input_that_changes_while_the_model_is_asked_is_refused(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     source, prior = write(data(), tmp_path / "in.csv"), jittery(tmp_path)
 
     def progress(phase: str, done: int, total: int) -> None:
@@ -440,7 +536,9 @@ def test_an_input_that_changes_while_the_model_is_asked_is_refused(tmp_path: Pat
     assert not ledger.runs() and left_behind(tmp_path) == []
 
 
-def test_repair_removes_the_answers_of_an_abandoned_charge_only(tmp_path: Path, ledger: Ledger) -> None:
+def test_repair_removes_the_answers_of_an_abandoned_charge_only(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     folder = killed_release(tmp_path, ledger, jittery(tmp_path), "drawn")
     repair(ledger, orphans(ledger, minutes=1e-9))
     assert folder.exists()
@@ -470,7 +568,9 @@ class Curious:
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Any:
         assert isinstance(rows, pa.RecordBatch) and rows.schema.names == ["x"]
-        assert "sentinel-zz" not in repr(rows.to_pydict()) and not (rows.schema.metadata or rows.schema.field("x").metadata)
+        assert "sentinel-zz" not in repr(rows.to_pydict()) and not (
+            rows.schema.metadata or rows.schema.field("x").metadata
+        )
         return np.ones((len(rows), K))
 
 
@@ -491,7 +591,11 @@ def test_a_prior_never_gets_the_label(tmp_path: Path, ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"fault": "nan"}, InvalidInput, f"finite weights >= 0 from the prior, got others for row {N // 2 + 1} "),
+        (
+            {"fault": "nan"},
+            InvalidInput,
+            f"finite weights >= 0 from the prior, got others for row {N // 2 + 1} ",
+        ),
         ({"fault": "columns"}, InvalidInput, "Expected 4 probabilities a row"),
         ({"features": ["x", "nowhere"]}, InvalidInput, "none named 'nowhere'"),
         ({"features": ["x", "cluster"]}, InvalidInput, "numbers in column 'cluster'"),
@@ -524,10 +628,14 @@ def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="one of other values"):
         prior.open(["a", "b", "c"])
     coded = Jittery(jitter=0.0).fit(np.zeros((3, 2)), np.arange(3))
-    found = PriorModel(skops(coded, tmp_path / "n.skops"), ["x"], trust=[JITTERY]).open(["a", "b", "c"])
+    found = PriorModel(skops(coded, tmp_path / "n.skops"), ["x"], trust=[JITTERY]).open(
+        ["a", "b", "c"]
+    )
     weights = found.weights(pa.record_batch({"x": [3.0]}), 0)
     assert weights.argmax() == 2 and "b'" not in repr(found)
-    assert (pickle.loads(pickle.dumps(found)).weights(pa.record_batch({"x": [3.0]}), 0) == weights).all()
+    assert (
+        pickle.loads(pickle.dumps(found)).weights(pa.record_batch({"x": [3.0]}), 0) == weights
+    ).all()
 
 
 def test_specs_are_json(tmp_path: Path) -> None:
@@ -538,12 +646,15 @@ def test_specs_are_json(tmp_path: Path) -> None:
         None,
     ):
         made = spec(prior)
-        assert json.loads(json.dumps(made.to_dict()))["prior"] == (prior.to_dict() if hasattr(prior, "to_dict") else prior)
+        assert json.loads(json.dumps(made.to_dict()))["prior"] == (
+            prior.to_dict() if hasattr(prior, "to_dict") else prior
+        )
         assert pickle.loads(pickle.dumps(made)) == made
     assert spec(PriorTable(tmp_path / "p.csv", "a")).law_name == "rr-with-prior"
 
 
-# Torch ----------------------------------------------------------------------------------------------------------------------------------
+# Torch
+# --------------------------------------------------------------------------------------------------
 
 
 def test_without_torch_the_pip_command_is_told(tmp_path: Path) -> None:
@@ -565,9 +676,16 @@ def test_torch_modules_are_priors(tmp_path: Path, ledger: Ledger, form: str) -> 
         torch.save(module.state_dict(), tmp_path / "m.pt")
         prior = PriorModel(tmp_path / "m.pt", ["x", "z"], factory="tests.prior_models:torch_module")
     else:
-        whole = module if form == "program" else torch.nn.Sequential(module, torch.nn.Softmax(dim=1)).eval()
+        whole = (
+            module
+            if form == "program"
+            else torch.nn.Sequential(module, torch.nn.Softmax(dim=1)).eval()
+        )
         batch = torch.export.Dim("batch", min=1, max=1 << 20)
-        torch.export.save(torch.export.export(whole, (torch.zeros(7, 2),), dynamic_shapes=({0: batch},)), tmp_path / "m.pt2")
+        torch.export.save(
+            torch.export.export(whole, (torch.zeros(7, 2),), dynamic_shapes=({0: batch},)),
+            tmp_path / "m.pt2",
+        )
         prior = PriorModel(tmp_path / "m.pt2", ["x", "z"], probabilities=form == "probabilities")
     rows = table.select(["x", "z"]).combine_chunks().to_batches()[0]
     matrix = torch.from_numpy(np.column_stack([table["x"], table["z"]]).astype(np.float32))
@@ -576,8 +694,13 @@ def test_torch_modules_are_priors(tmp_path: Path, ledger: Ledger, form: str) -> 
     assert np.abs(found.weights(rows, 0) - expected).max() < 1e-5
     assert np.abs(found.weights(rows.slice(0, 1), 0) - expected[:1]).max() < 1e-5
     assert (pickle.loads(pickle.dumps(found)).weights(rows, 0) == found.weights(rows, 0)).all()
-    done = release(write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior), ledger)
-    assert release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger).repeated and done.manifest["rows"] == N
+    done = release(
+        write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(prior), ledger
+    )
+    assert (
+        release(tmp_path / "in.parquet", tmp_path / "out.parquet", spec(prior), ledger).repeated
+        and done.manifest["rows"] == N
+    )
 
 
 @pytest.mark.deep
@@ -600,7 +723,10 @@ def test_torch_files_that_are_no_models(tmp_path: Path) -> None:
     ):
         with pytest.raises(LabelDPError, match=message):
             PriorModel(tmp_path / name, ["x", "z"], made).open(CLASSES)
-    torch.save(__import__("tests.prior_models", fromlist=["x"]).torch_module().state_dict(), tmp_path / "m.pt")
+    torch.save(
+        __import__("tests.prior_models", fromlist=["x"]).torch_module().state_dict(),
+        tmp_path / "m.pt",
+    )
     found = PriorModel(tmp_path / "m.pt", ["x"], factory).open(CLASSES)
     with pytest.raises(InvalidInput, match="1 features"):
         found.weights(pa.record_batch({"x": [1.0]}), 0)
@@ -614,27 +740,69 @@ def test_a_module_of_another_precision_is_a_prior_of_any_number_of_rows(dtype: s
 
     from labeldp.deep._named import load_module
 
-    module, stream, matrix = torch_module().to(getattr(torch, dtype)), io.BytesIO(), np.random.default_rng(0).normal(size=(9, 2))
+    module, stream, matrix = (
+        torch_module().to(getattr(torch, dtype)),
+        io.BytesIO(),
+        np.random.default_rng(0).normal(size=(9, 2)),
+    )
     torch.save(module.state_dict(), stream)
     weights = load_module(stream.getvalue(), "m.pt", f"tests.prior_models:{dtype}_module")
-    expected = torch.softmax(module(torch.from_numpy(matrix).to(getattr(torch, dtype))).double(), dim=1).detach().numpy()
+    expected = (
+        torch.softmax(module(torch.from_numpy(matrix).to(getattr(torch, dtype))).double(), dim=1)
+        .detach()
+        .numpy()
+    )
     assert np.abs(weights(matrix) - expected).max() < 1e-6 and weights(matrix[:0]).shape == (0, 4)
 
 
-# The command ----------------------------------------------------------------------------------------------------------------------------
+# The command
+# --------------------------------------------------------------------------------------------------
 
 
-def test_the_command_takes_tables_and_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_takes_tables_and_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     source = write(data(), tmp_path / "in.parquet")
     write(weights_of_clusters(), tmp_path / "p.csv")
     jittery(tmp_path)
-    base = ["release", str(source), "--label", "y", "--epsilon", "1", "--classes", ",".join(CLASSES), "--id", "id"]
+    base = [
+        "release",
+        str(source),
+        "--label",
+        "y",
+        "--epsilon",
+        "1",
+        "--classes",
+        ",".join(CLASSES),
+        "--id",
+        "id",
+    ]
     base += ["--ledger", str(tmp_path / "private" / "ledger.db"), "--budget", "2", "--json"]
     table = ["--prior-table", str(tmp_path / "p.csv"), "--prior-key", "cluster"]
-    model = ["--prior-model", str(tmp_path / "jittery.skops"), "--prior-features", "x,z", "--trust", JITTERY]
+    model = [
+        "--prior-model",
+        str(tmp_path / "jittery.skops"),
+        "--prior-features",
+        "x,z",
+        "--trust",
+        JITTERY,
+    ]
     for number, more in enumerate((table, model)):
-        found = CliRunner().invoke(app, [*base, *more, "--out", str(tmp_path / f"out{number}.parquet")])
+        found = CliRunner().invoke(
+            app, [*base, *more, "--out", str(tmp_path / f"out{number}.parquet")]
+        )
         assert found.exit_code == 0, found.output
-    for wrong in ([*table, *model], table[:2], ["--prior", "x,z", *model], ["--prior-key", "cluster"], ["--prior-features", "x"]):
-        assert CliRunner().invoke(app, [*base, *wrong, "--out", str(tmp_path / "no.parquet")]).exit_code == 2
+    for wrong in (
+        [*table, *model],
+        table[:2],
+        ["--prior", "x,z", *model],
+        ["--prior-key", "cluster"],
+        ["--prior-features", "x"],
+    ):
+        assert (
+            CliRunner()
+            .invoke(app, [*base, *wrong, "--out", str(tmp_path / "no.parquet")])
+            .exit_code
+            == 2
+        )

@@ -57,9 +57,16 @@ def spec(**changes: Any) -> ReleaseSpec:
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("id_column", [None, "id"])
-def test_label_is_randomized_and_the_rest_is_the_same(tmp_path: Path, ledger: Ledger, ending: str, id_column: str | None) -> None:
+def test_label_is_randomized_and_the_rest_is_the_same(
+    tmp_path: Path, ledger: Ledger, ending: str, id_column: str | None
+) -> None:
     table = data()
-    done = release(write(table, tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}", spec(id=id_column, epsilon=2.0), ledger)
+    done = release(
+        write(table, tmp_path / f"in.{ending}"),
+        tmp_path / f"out.{ending}",
+        spec(id=id_column, epsilon=2.0),
+        ledger,
+    )
     out = read(done.path)
     assert out.column_names == table.column_names
     assert ending == "csv" or out.schema.equals(table.schema)
@@ -76,7 +83,9 @@ def test_label_is_randomized_and_the_rest_is_the_same(tmp_path: Path, ledger: Le
 
 def test_order_keep_keeps_order(tmp_path: Path, ledger: Ledger) -> None:
     table = data()
-    done = release(write(table, tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(order="keep"), ledger)
+    done = release(
+        write(table, tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(order="keep"), ledger
+    )
     assert read(done.path)["id"].equals(table["id"])
     assert "public" in str(done.manifest["order"])
 
@@ -99,11 +108,15 @@ def test_order_keep_keeps_order(tmp_path: Path, ledger: Ledger) -> None:
         ("alibi:16", True),
     ],
 )
-def test_every_law_reads_back_as_evidence(tmp_path: Path, ledger: Ledger, ending: str, law: str | None, prior: bool) -> None:
+def test_every_law_reads_back_as_evidence(
+    tmp_path: Path, ledger: Ledger, ending: str, law: str | None, prior: bool
+) -> None:
     table = data(1500)
     names = [f"p{c}" for c in range(K)] if prior else None
     made = spec(law=law, prior=names, id="id", epsilon=1.5)
-    done = release(write(table, tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}", made, ledger)
+    done = release(
+        write(table, tmp_path / f"in.{ending}"), tmp_path / f"out.{ending}", made, ledger
+    )
     noisy = read_noisy(done.path, "y")
     out = read(done.path)
     assert len(noisy) == 1500
@@ -116,14 +129,17 @@ def test_every_law_reads_back_as_evidence(tmp_path: Path, ledger: Ledger, ending
     true = dict(zip(table["id"].to_pylist(), table["y"].to_pylist(), strict=True))
     truth = np.array([true[i] for i in out["id"].to_pylist()])
     likelihood = noisy.likelihood(dtype="float64")
-    assert likelihood[np.arange(1500), truth].mean() > likelihood.mean() + 0.05  # 0.13 at least, by 14 standard deviations
+    # 0.13 at least, by 14 standard deviations
+    assert likelihood[np.arange(1500), truth].mean() > likelihood.mean() + 0.05
     assert ("y__evidence" in out.column_names) == (done.manifest["evidence"] is not None)
 
 
 def test_parquet_needs_no_manifest_and_csv_does(tmp_path: Path, ledger: Ledger) -> None:
     for ending in ("parquet", "csv"):
         made = spec(law="subset", dataset=ending)
-        done = release(write(data(300), tmp_path / f"in.{ending}"), tmp_path / f"o.{ending}", made, ledger)
+        done = release(
+            write(data(300), tmp_path / f"in.{ending}"), tmp_path / f"o.{ending}", made, ledger
+        )
         done.manifest_path.unlink()
     assert len(read_noisy(tmp_path / "o.parquet")) == 300
     with pytest.raises(InvalidInput, match="manifest"):
@@ -141,7 +157,9 @@ def test_a_repeat_gives_the_stored_table_and_costs_nothing(tmp_path: Path, ledge
     elsewhere = release(source, tmp_path / "other.parquet", spec(), ledger)
     assert elsewhere.repeated
     assert (tmp_path / "other.parquet").read_bytes() == raw
-    assert json.loads(elsewhere.manifest_path.read_text()) == json.loads(first.manifest_path.read_text())
+    assert json.loads(elsewhere.manifest_path.read_text()) == json.loads(
+        first.manifest_path.read_text()
+    )
     assert ledger.spent("in", "y") == 1.0
     assert len(ledger.runs()) == 1
 
@@ -154,7 +172,9 @@ def test_a_foreign_output_is_read_once_whatever_was_released_before(
         source = write(data(300, seed=part).slice(100 * part, 100), tmp_path / "in.parquet")
         done = release(source, tmp_path / f"o{part}.parquet", spec(id="id", dataset="d"), ledger)
     foreign, read_files, digest = write(data(50), tmp_path / "o.parquet"), [], Place.digest
-    monkeypatch.setattr(Place, "digest", lambda place: read_files.append(place.name) or digest(place))
+    monkeypatch.setattr(
+        Place, "digest", lambda place: read_files.append(place.name) or digest(place)
+    )
     with pytest.raises(ReleaseError, match="holds something else"):
         release(source, foreign, spec(id="id", dataset="d"), ledger)
     assert read_files == ["o.parquet"]
@@ -162,14 +182,24 @@ def test_a_foreign_output_is_read_once_whatever_was_released_before(
     assert release(source, done.path, spec(id="id", dataset="d"), ledger).repeated
 
 
-@pytest.mark.parametrize("id_column", ["id", "who", ["who", "id"]], ids=["integers", "text", "two columns"])
+@pytest.mark.parametrize(
+    "id_column", ["id", "who", ["who", "id"]], ids=["integers", "text", "two columns"]
+)
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_an_id_that_comes_twice_is_told_by_its_rows(tmp_path: Path, ledger: Ledger, ending: str, id_column: str | list[str]) -> None:
+def test_an_id_that_comes_twice_is_told_by_its_rows(
+    tmp_path: Path, ledger: Ledger, ending: str, id_column: str | list[str]
+) -> None:
     table = data(300).set_column(1, "who", pa.array([f"p{i}" for i in range(300)]))
-    source = write(pa.concat_tables([table, table.slice(7, 1), table.slice(3, 1)]), tmp_path / f"in.{ending}")
+    source = write(
+        pa.concat_tables([table, table.slice(7, 1), table.slice(3, 1)]), tmp_path / f"in.{ending}"
+    )
     with pytest.raises(InvalidInput, match="Expected different ids, but") as told:
         release(source, tmp_path / f"o.{ending}", spec(id=id_column), ledger)
-    rows = ("row 8 (line 9)", "row 301 (line 302)") if ending == "csv" else ("row 8", "row 301 (the first is row 1)")
+    rows = (
+        ("row 8 (line 9)", "row 301 (line 302)")
+        if ending == "csv"
+        else ("row 8", "row 301 (the first is row 1)")
+    )
     assert f"{rows[0]} and {rows[1]} have the same" in str(told.value)
     assert ledger.runs() == []
 
@@ -185,11 +215,16 @@ def test_a_repeat_without_the_stored_table_is_refused(tmp_path: Path, ledger: Le
 
 
 @pytest.mark.parametrize(("first", "then"), [("shuffle", "keep"), ("keep", "shuffle")])
-def test_a_repeat_in_another_order_of_the_output_is_refused(tmp_path: Path, ledger: Ledger, first: str, then: str) -> None:
+def test_a_repeat_in_another_order_of_the_output_is_refused(
+    tmp_path: Path, ledger: Ledger, first: str, then: str
+) -> None:
     source = write(data(), tmp_path / "in.parquet")
     done = release(source, tmp_path / "o.parquet", spec(order=first), ledger)
     for name in ("o.parquet", "other.parquet"):
-        with pytest.raises(ReleaseError, match=f"order='{first}' .--order {first}., in which this release has written its rows"):
+        with pytest.raises(
+            ReleaseError,
+            match=f"order='{first}' .--order {first}., in which this release has written its rows",
+        ):
             release(source, tmp_path / name, spec(order=then), ledger)
     assert ledger.spent("in", "y") == done.receipt.epsilon
     assert not (tmp_path / "other.parquet").exists()
@@ -197,9 +232,19 @@ def test_a_repeat_in_another_order_of_the_output_is_refused(tmp_path: Path, ledg
 
 def test_ids_recognise_a_repeat_in_another_order(tmp_path: Path, ledger: Ledger) -> None:
     table = data()
-    done = release(write(table, tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(id="id", dataset="d"), ledger)
+    done = release(
+        write(table, tmp_path / "in.parquet"),
+        tmp_path / "o.parquet",
+        spec(id="id", dataset="d"),
+        ledger,
+    )
     reordered = table.take(pa.array(np.random.default_rng(3).permutation(N)))
-    again = release(write(reordered, tmp_path / "in2.parquet"), tmp_path / "o2.parquet", spec(id="id", dataset="d"), ledger)
+    again = release(
+        write(reordered, tmp_path / "in2.parquet"),
+        tmp_path / "o2.parquet",
+        spec(id="id", dataset="d"),
+        ledger,
+    )
     assert again.repeated
     assert again.path.read_bytes() == done.path.read_bytes()
 
@@ -223,27 +268,44 @@ def test_a_redraw_is_charged_and_differs(tmp_path: Path) -> None:
 def test_units_are_capped_and_share_epsilon(tmp_path: Path, ledger: Ledger) -> None:
     table = data()
     done = release(
-        write(table, tmp_path / "in.csv"), tmp_path / "o.csv", spec(unit="who", max_rows_per_unit=2, id="id", law="subset"), ledger
+        write(table, tmp_path / "in.csv"),
+        tmp_path / "o.csv",
+        spec(unit="who", max_rows_per_unit=2, id="id", law="subset"),
+        ledger,
     )
     out = read(done.path)
     assert out.num_rows == N * 2 // 3
     assert max(np.unique(np.array(out["who"].to_pylist()), return_counts=True)[1]) == 2
     assert done.manifest["rows_over_the_cap"] == N // 3
-    assert done.manifest["guarantee"] == {"unit": "who", "max_rows_per_unit": 2, "epsilon": 1.0, "delta": 0.0, "epsilon_per_row": 0.5}
+    assert done.manifest["guarantee"] == {
+        "unit": "who",
+        "max_rows_per_unit": 2,
+        "epsilon": 1.0,
+        "delta": 0.0,
+        "epsilon_per_row": 0.5,
+    }
     assert read_noisy(done.path).blocks[0].law.epsilon == 0.5
     both = dict(zip(table["id"].to_pylist(), table["x"].to_pylist(), strict=True))
-    assert all(both[i] == x for i, x in zip(out["id"].to_pylist(), out["x"].to_pylist(), strict=True))
+    assert all(
+        both[i] == x for i, x in zip(out["id"].to_pylist(), out["x"].to_pylist(), strict=True)
+    )
 
 
 def test_inferred_classes_warn_and_are_recorded(tmp_path: Path, ledger: Ledger) -> None:
     source = write(data(300), tmp_path / "in.csv")
     with pytest.warns(DomainLeakWarning) as caught:
         done = release(source, tmp_path / "o.csv", spec(classes="infer"), ledger)
-    assert {each.filename for each in caught} == {__file__}  # at the user's line, however deep the classes are read
+    # at the user's line, however deep the classes are read
+    assert {each.filename for each in caught} == {__file__}
     assert done.manifest["classes_inferred"] is True
     assert done.manifest["classes"] == ["0", "1", "2", "3"]
     said = "which classes occur"
-    assert done.manifest["guarantee"]["except_for"] == done.manifest["receipt"]["except_for"] == done.receipt.except_for == said
+    assert (
+        done.manifest["guarantee"]["except_for"]
+        == done.manifest["receipt"]["except_for"]
+        == done.receipt.except_for
+        == said
+    )
     assert read_noisy(done.path).privacy.except_for == said
     with pytest.warns(DomainLeakWarning):
         assert release(source, tmp_path / "o.csv", spec(classes="infer"), ledger).repeated
@@ -252,26 +314,36 @@ def test_inferred_classes_warn_and_are_recorded(tmp_path: Path, ledger: Ledger) 
     with pytest.raises(InvalidInput, match=r"got none.*classes='infer'"):
         spec(classes=None)
     known = release(source, tmp_path / "known.csv", spec(dataset="known"), ledger)
-    assert "except_for" not in known.manifest["guarantee"] and "except_for" not in known.manifest["receipt"]
+    assert (
+        "except_for" not in known.manifest["guarantee"]
+        and "except_for" not in known.manifest["receipt"]
+    )
 
 
 @pytest.mark.parametrize("engine", ["spark", "ray"])
-def test_a_cluster_reads_no_classes_off_the_labels(tmp_path: Path, ledger: Ledger, engine: str) -> None:
+def test_a_cluster_reads_no_classes_off_the_labels(
+    tmp_path: Path, ledger: Ledger, engine: str
+) -> None:
     source = write(data(300), tmp_path / "in.parquet")
     with pytest.raises(InvalidInput, match="declared classes") as caught:
         release(source, tmp_path / "o", spec(classes="infer", id="id"), ledger, engine)
-    assert "classes=" in str(caught.value) and "--classes" in caught.value.cli and ledger.runs() == []
+    assert (
+        "classes=" in str(caught.value) and "--classes" in caught.value.cli and ledger.runs() == []
+    )
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize("kind", ["cents", "whole floats", "many", "many texts"])
-def test_a_column_of_numbers_is_never_published_as_classes(tmp_path: Path, ledger: Ledger, ending: str, kind: str) -> None:
+def test_a_column_of_numbers_is_never_published_as_classes(
+    tmp_path: Path, ledger: Ledger, ending: str, kind: str
+) -> None:
     n = 400
     rng = np.random.default_rng(5)
     column = {
         "cents": rng.integers(10**5, 10**7, n) / 100,
         "whole floats": rng.integers(0, 3, n) + 0.0,
-        "many": np.concatenate([np.arange(20), rng.integers(0, 21, n - 21), [20]]),  # 21 values: one above the root of 400
+        # 21 values: one above the root of 400
+        "many": np.concatenate([np.arange(20), rng.integers(0, 21, n - 21), [20]]),
         "many texts": np.array([f"{v}, rue" for v in range(n)]),
     }[kind]
     table = pa.table({"income": column, "x": np.arange(n)})
@@ -281,7 +353,9 @@ def test_a_column_of_numbers_is_never_published_as_classes(tmp_path: Path, ledge
     else:
         pq.write_table(table, source)
     with pytest.raises(InvalidInput) as caught:
-        release(source, tmp_path / f"o.{ending}", spec(label="income", classes="infer", id=None), ledger)
+        release(
+            source, tmp_path / f"o.{ending}", spec(label="income", classes="infer", id=None), ledger
+        )
     assert not {"21", "400.", str(column[0])} & set(str(caught.value).split())
     assert ledger.runs() == [] and not (tmp_path / f"o.{ending}").exists()
 
@@ -291,7 +365,13 @@ def test_no_row_of_a_bad_label_is_named(tmp_path: Path, ledger: Ledger) -> None:
     rows = ["a,no", '"b\nb",no', "", "c,no", "d,{}", "e,{}"]
     for label, said in (
         ("maybe", "some label is not. Which row it is would tell of its label"),
-        ("", "some label is missing. Which row it is .*: look for empty fields in the column. Declare the null class"),
+        (
+            "",
+            (
+                "some label is missing. Which row it is .*: look for empty fields in the column."
+                " Declare the null class"
+            ),
+        ),
         ("no ", "some label is not. It is a declared class but for blanks"),
     ):
         source.write_text("\n".join(["x,y", *rows]).format(label, label) + "\n")
@@ -301,8 +381,12 @@ def test_no_row_of_a_bad_label_is_named(tmp_path: Path, ledger: Ledger) -> None:
     assert ledger.runs() == []
 
 
-@pytest.mark.parametrize(("name", "fix"), [("in.csv.gz", "Unpack it"), ("in.xlsx", "Convert or rename it")])
-def test_other_endings_are_refused_with_what_to_do(tmp_path: Path, ledger: Ledger, name: str, fix: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "fix"), [("in.csv.gz", "Unpack it"), ("in.xlsx", "Convert or rename it")]
+)
+def test_other_endings_are_refused_with_what_to_do(
+    tmp_path: Path, ledger: Ledger, name: str, fix: str
+) -> None:
     (tmp_path / name).write_bytes(b"id,y\n1,no\n")
     with pytest.raises(InvalidInput, match=fix):
         release(tmp_path / name, tmp_path / "o.csv", spec(classes=["no", "yes"], id="id"), ledger)
@@ -312,7 +396,9 @@ def test_text_that_is_not_utf8_is_refused_before_the_charge(tmp_path: Path, ledg
     source = tmp_path / "in.csv"
     source.write_bytes("id,town,y\n1,Köln,no\n2,Bonn,yes\n".encode("latin-1"))
     for ids in ("id", None):
-        with pytest.raises(InvalidInput, match=r"UTF-8 in in\.csv, got other bytes\. Save the file as UTF-8"):
+        with pytest.raises(
+            InvalidInput, match=r"UTF-8 in in\.csv, got other bytes\. Save the file as UTF-8"
+        ):
             release(source, tmp_path / "o.csv", spec(classes=["no", "yes"], id=ids), ledger)
     assert ledger.runs() == [] and not (tmp_path / "o.csv").exists()
 
@@ -321,23 +407,39 @@ def test_null_labels_are_a_class_if_declared(tmp_path: Path, ledger: Ledger) -> 
     table = pa.table({"y": ["a", None, "b"] * 300, "x": range(900)})
     for ending in ("parquet", "csv"):
         source = write(table, tmp_path / f"in.{ending}")
-        with pytest.raises(InvalidInput, match=r"some label is missing.*Declare the null class, None after the others"):
-            release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b"], dataset=ending), ledger)
-        done = release(source, tmp_path / f"o.{ending}", spec(classes=["a", "b", None], dataset=ending), ledger)
+        with pytest.raises(
+            InvalidInput,
+            match=r"some label is missing.*Declare the null class, None after the others",
+        ):
+            release(
+                source, tmp_path / f"o.{ending}", spec(classes=["a", "b"], dataset=ending), ledger
+            )
+        done = release(
+            source, tmp_path / f"o.{ending}", spec(classes=["a", "b", None], dataset=ending), ledger
+        )
         assert set(
             pq.read_table(done.path)["y"].to_pylist()
             if ending == "parquet"
-            else pc_csv.read_csv(done.path, convert_options=pc_csv.ConvertOptions(strings_can_be_null=True))["y"].to_pylist()
+            else pc_csv.read_csv(
+                done.path, convert_options=pc_csv.ConvertOptions(strings_can_be_null=True)
+            )["y"].to_pylist()
         ) == {"a", "b", None}
     assert len(ledger.runs()) == 2
 
 
 def test_a_law_as_a_value(tmp_path: Path, ledger: Ledger) -> None:
     law = law_from_dict({"law": "subset", "n_classes": K, "epsilon": 1.0, "size": 2})
-    done = release(write(data(300), tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(law=law), ledger)
+    done = release(
+        write(data(300), tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(law=law), ledger
+    )
     assert read_noisy(done.path).blocks[0].law == law
     with pytest.raises(InvalidInput, match="classes"):
-        release(tmp_path / "in.parquet", tmp_path / "o2.parquet", spec(law=law, classes=range(5), dataset="b"), ledger)
+        release(
+            tmp_path / "in.parquet",
+            tmp_path / "o2.parquet",
+            spec(law=law, classes=range(5), dataset="b"),
+            ledger,
+        )
 
 
 @pytest.mark.parametrize(
@@ -372,17 +474,23 @@ def test_illegal_specs_are_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("folder", ["y=3", "2", "y="])
-def test_paths_that_name_the_label_are_refused(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+def test_paths_that_name_the_label_are_refused(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
     (tmp_path / folder).mkdir()
     write(data(300), tmp_path / folder / "in.parquet")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match="path"):
         release(Path(folder) / "in.parquet", "o.parquet", spec(), ledger)
-    assert release(Path(folder) / "in.parquet", "o.parquet", spec(order="keep"), ledger).path.exists()
+    assert release(
+        Path(folder) / "in.parquet", "o.parquet", spec(order="keep"), ledger
+    ).path.exists()
 
 
 @pytest.mark.parametrize("change", ["label", "public"])
-def test_an_input_that_changes_between_passes_is_not_published(tmp_path: Path, ledger: Ledger, change: str) -> None:
+def test_an_input_that_changes_between_passes_is_not_published(
+    tmp_path: Path, ledger: Ledger, change: str
+) -> None:
     source = write(data(), tmp_path / "in.csv")
 
     def tamper(phase: str, done: int, total: int) -> None:
@@ -401,29 +509,51 @@ def test_an_input_that_changes_between_passes_is_not_published(tmp_path: Path, l
 
 def test_progress_reaches_its_end(tmp_path: Path, ledger: Ledger) -> None:
     seen: dict[str, tuple[int, int]] = {}
-    release(write(data(), tmp_path / "in.csv"), tmp_path / "o.csv", spec(), ledger, progress=lambda p, d, n: seen.update({p: (d, n)}))
+    release(
+        write(data(), tmp_path / "in.csv"),
+        tmp_path / "o.csv",
+        spec(),
+        ledger,
+        progress=lambda p, d, n: seen.update({p: (d, n)}),
+    )
     assert set(seen) == {"check", "draw", "write"}
     assert all(done == total for done, total in seen.values())
 
 
 def test_released_tables_are_not_released_again(tmp_path: Path, ledger: Ledger) -> None:
-    done = release(write(data(300), tmp_path / "in.parquet"), tmp_path / "o.parquet", spec(law="subset"), ledger)
+    done = release(
+        write(data(300), tmp_path / "in.parquet"),
+        tmp_path / "o.parquet",
+        spec(law="subset"),
+        ledger,
+    )
     with pytest.raises(InvalidInput, match="released already"):
         release(done.path, tmp_path / "o2.parquet", spec(law="subset"), ledger)
 
 
 @pytest.mark.filterwarnings("ignore:An epsilon of 1e-06")
-def test_row_groups_do_not_tell_how_long_raw_labels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_do_not_tell_how_long_raw_labels_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from labeldp.tables.formats import _parquet as parquet
 
     monkeypatch.setattr(parquet, "BATCH_BYTES", 1 << 14)
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 14)
     layouts = []
     classes = ("x", "y" * 80)
-    for number, name in enumerate(classes):  # all labels short, or all long; the noise makes half of them the other
+    # all labels short, or all long; the noise makes half of them the other
+    for number, name in enumerate(classes):
         table = data().set_column(data().schema.get_field_index("y"), "y", pa.array([name] * N))
-        source, out = write(table, tmp_path / f"in{number}.parquet"), tmp_path / f"out{number}.parquet"
-        release(source, out, spec(classes=classes, epsilon=1e-6, order="keep"), Ledger(tmp_path / f"{number}.db"))
+        source, out = (
+            write(table, tmp_path / f"in{number}.parquet"),
+            tmp_path / f"out{number}.parquet",
+        )
+        release(
+            source,
+            out,
+            spec(classes=classes, epsilon=1e-6, order="keep"),
+            Ledger(tmp_path / f"{number}.db"),
+        )
         metadata = pq.ParquetFile(out).metadata
         layouts.append([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
     assert len(layouts[0]) > 10
@@ -431,21 +561,33 @@ def test_row_groups_do_not_tell_how_long_raw_labels_are(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
-def test_a_bad_prior_is_refused_before_the_charge_even_where_it_is_not_read(tmp_path: Path, ledger: Ledger, bad: float) -> None:
+def test_a_bad_prior_is_refused_before_the_charge_even_where_it_is_not_read(
+    tmp_path: Path, ledger: Ledger, bad: float
+) -> None:
     table = data()
     weights = np.ones(N)
     weights[-1] = bad
     table = table.set_column(table.schema.get_field_index("p3"), "p3", pa.array(weights))
     prior = tuple(f"p{c}" for c in range(K))
     with pytest.raises(InvalidInput, match="weights >= 0"):
-        release(write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet", spec(law="subset", prior=prior), ledger)
+        release(
+            write(table, tmp_path / "in.parquet"),
+            tmp_path / "out.parquet",
+            spec(law="subset", prior=prior),
+            ledger,
+        )
     assert ledger.runs() == []
 
 
-@pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 21, reason="pyarrow 20 writes none to Parquet")
+@pytest.mark.skipif(
+    int(pa.__version__.split(".")[0]) < 21, reason="pyarrow 20 writes none to Parquet"
+)
 @pytest.mark.parametrize("order", ["shuffle", "keep"])
-def test_text_that_arrow_reads_as_views_is_released(tmp_path: Path, ledger: Ledger, order: str) -> None:
-    """Arrow cannot reorder such columns, as label, id or anything else; the shuffle comes after the charge."""
+def test_text_that_arrow_reads_as_views_is_released(
+    tmp_path: Path, ledger: Ledger, order: str
+) -> None:
+    """Arrow cannot reorder such columns, as label, id or anything else; the shuffle comes after the
+    charge."""
     text, view, n = [f"v{i}" for i in range(200)], pa.string_view(), 200
     columns = {
         "id": pa.array(text, view),
@@ -457,9 +599,21 @@ def test_text_that_arrow_reads_as_views_is_released(tmp_path: Path, ledger: Ledg
         "st": pa.array([{"a": each} for each in text], pa.struct([("a", view)])),
     }
     source = write(pa.table(columns), tmp_path / "in.parquet")
-    done = release(source, tmp_path / "out.parquet", spec(id="id", classes=[f"c{c}" for c in range(K)], order=order), ledger)
+    done = release(
+        source,
+        tmp_path / "out.parquet",
+        spec(id="id", classes=[f"c{c}" for c in range(K)], order=order),
+        ledger,
+    )
     out = read(done.path).sort_by("id")
     for name in set(columns) - {"y"}:
-        assert out[name].to_pylist() == [value for _, value in sorted(zip(text, columns[name].to_pylist(), strict=True))]
+        assert out[name].to_pylist() == [
+            value for _, value in sorted(zip(text, columns[name].to_pylist(), strict=True))
+        ]
     assert out.schema.field("s").type == pa.large_string()
-    assert release(source, tmp_path / "out.parquet", spec(id="id", classes=[f"c{c}" for c in range(K)], order=order), ledger).repeated
+    assert release(
+        source,
+        tmp_path / "out.parquet",
+        spec(id="id", classes=[f"c{c}" for c in range(K)], order=order),
+        ledger,
+    ).repeated

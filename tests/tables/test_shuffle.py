@@ -45,7 +45,10 @@ def test_order_of_is_a_sort_also_where_words_are_nearly_equal() -> None:
 def test_buckets_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffle_module, "BUCKET_BYTES", 8_000)
     shuffle = Shuffle(tmp_path, 10_000)
-    shuffle.scatter(pa.record_batch({"i": np.arange(10_000)}), np.random.default_rng(0).integers(0, 1 << 64, 10_000, np.uint64))
+    shuffle.scatter(
+        pa.record_batch({"i": np.arange(10_000)}),
+        np.random.default_rng(0).integers(0, 1 << 64, 10_000, np.uint64),
+    )
     assert max(batch.num_rows for batch in shuffle.gather()) < 1000
 
 
@@ -76,7 +79,9 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-def _hold(path: str, ready: "multiprocessing.synchronize.Event", go: "multiprocessing.synchronize.Event") -> None:
+def _hold(
+    path: str, ready: "multiprocessing.synchronize.Event", go: "multiprocessing.synchronize.Event"
+) -> None:
     with workplace(Path(path)):
         ready.set()
         go.wait(20)

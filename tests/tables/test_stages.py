@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases in stages: disjoint keyed parts of one table under one charge, each row drawn once, whatever dies in between."""
+"""Releases in stages: disjoint keyed parts of one table under one charge, each row drawn once,
+whatever dies in between."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -59,15 +60,29 @@ class Job:
         self.where = self.folder / name
         more = {name: changes.pop(name) for name in ("first_law",) if name in changes}
         parts, ledger = changes.pop("parts", (0.6, 0.4)), changes.pop("ledger", self.ledger)
-        facts: dict[str, Any] = {"label": "y", "classes": range(K), "epsilon": 1.0, "id": "id", "dataset": "d"} | changes
+        facts: dict[str, Any] = {
+            "label": "y",
+            "classes": range(K),
+            "epsilon": 1.0,
+            "id": "id",
+            "dataset": "d",
+        } | changes
         made = stage.plan(self.where, ldp.ReleaseSpec(**facts), parts, ledger=ledger, **more)
         self.ledger = made.ledger
         return made
 
-    def release(self, number: int, out: str | None = None, source: Path | None = None, **options: Any) -> Release:
+    def release(
+        self, number: int, out: str | None = None, source: Path | None = None, **options: Any
+    ) -> Release:
         given = {"prior": PRIOR if number > 1 else None} | options
         plan = stage.load(self.where, given.pop("ledger", self.ledger))
-        return stage.release(plan, source or self.source, number, self.folder / (out or f"out-{number}.parquet"), **given)
+        return stage.release(
+            plan,
+            source or self.source,
+            number,
+            self.folder / (out or f"out-{number}.parquet"),
+            **given,
+        )
 
     @property
     def runs(self) -> list[Any]:
@@ -112,15 +127,23 @@ def test_parts_are_disjoint_cover_everything_and_cost_one_epsilon(job: Job) -> N
     assert sorted(ids(first) + ids(second)) == sorted(job.table["id"].to_pylist())
     assert abs(len(ids(first)) - 0.6 * N) < 6 * np.sqrt(0.24 * N)  # false alarm 2e-9
     assert [run.state for run in job.runs] == ["settled"] and job.ledger.spent("d", "y") == 1.0
-    assert first.receipt == second.receipt and first.manifest["stage"] == "stage-1" and second.manifest["stage"] == "stage-2"
+    assert (
+        first.receipt == second.receipt
+        and first.manifest["stage"] == "stage-1"
+        and second.manifest["stage"] == "stage-2"
+    )
     assert not (job.ledger.run_dir(first.receipt.run_id) / "secret").exists()
     assert job.ledger.verify([first.receipt]) == []
     public = job.table.drop_columns(["y"]).sort_by("id")
-    both = pa.concat_tables(pq.read_table(done.path).select(public.column_names) for done in (first, second)).sort_by("id")
+    both = pa.concat_tables(
+        pq.read_table(done.path).select(public.column_names) for done in (first, second)
+    ).sort_by("id")
     assert both.equals(public.cast(both.schema))
 
 
-def test_every_row_is_drawn_once_over_all_stages(job: Job, draws: Counter[tuple[bytes, bytes]]) -> None:
+def test_every_row_is_drawn_once_over_all_stages(
+    job: Job, draws: Counter[tuple[bytes, bytes]]
+) -> None:
     job.release(1)
     job.release(2)
     job.release(1)
@@ -133,15 +156,24 @@ def test_every_row_is_drawn_once_over_all_stages(job: Job, draws: Counter[tuple[
 def test_stages_read_back_as_one_table_of_noisy_labels_at_one_epsilon(job: Job) -> None:
     noisy = ldp.concat([read_noisy(job.release(number).path) for number in (1, 2)])
     assert len(noisy) == N and noisy.evidenced.all()
-    assert noisy.privacy == ldp.PrivacySpent(1.0, 0.0, "row", True, True) and len(noisy.receipts) == 1
+    assert (
+        noisy.privacy == ldp.PrivacySpent(1.0, 0.0, "row", True, True) and len(noisy.receipts) == 1
+    )
     assert {block.stage for block in noisy.blocks} == {"stage-1", "stage-2"}
     truth = dict(zip(job.table["id"].to_pylist(), job.table["y"].to_pylist(), strict=True))
     own = noisy.likelihood()[np.arange(N), [truth[name] for name in noisy.ids.tolist()]]
-    assert own.mean() - noisy.likelihood().mean() > 0.1  # the evidence is about these labels; 0 +- 0.01 if it were about others
+    # the evidence is about these labels; 0 +- 0.01 if it were about others
+    assert own.mean() - noisy.likelihood().mean() > 0.1
 
 
 @pytest.mark.parametrize(
-    ("law", "first"), [("split", "subset"), ("rr-top-k:2", "rr"), ("rr-with-prior", "rr-with-prior"), ("auto", "auto")]
+    ("law", "first"),
+    [
+        ("split", "subset"),
+        ("rr-top-k:2", "rr"),
+        ("rr-with-prior", "rr-with-prior"),
+        ("auto", "auto"),
+    ],
 )
 def test_each_stage_has_its_law(tmp_path: Path, law: str, first: str) -> None:
     job = Job(tmp_path, law=law)
@@ -151,7 +183,9 @@ def test_each_stage_has_its_law(tmp_path: Path, law: str, first: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["order", "batches", "kept order"])
-def test_a_row_keeps_its_part_and_its_label_whatever_the_layout(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_keeps_its_part_and_its_label_whatever_the_layout(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same run again, from before its first draw, on the same rows in another layout."""
     job = Job(tmp_path, order="keep" if how == "kept order" else "shuffle")
     real = StageTurn.finish
@@ -183,7 +217,11 @@ POINTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_stage_is_finished_with_the_same_labels(
-    job: Job, monkeypatch: pytest.MonkeyPatch, draws: Counter[tuple[bytes, bytes]], point: str, number: int
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    draws: Counter[tuple[bytes, bytes]],
+    point: str,
+    number: int,
 ) -> None:
     if number == 2:
         job.release(1)
@@ -200,7 +238,8 @@ def test_a_killed_stage_is_finished_with_the_same_labels(
     if number == 1:
         job.release(2)
     assert [run.state for run in job.runs] == ["settled"] and job.ledger.spent("d", "y") == 1.0
-    assert len({row for _, row in draws}) == N and len({key for key, _ in draws}) == 2  # again, but under the same keys
+    # again, but under the same keys
+    assert len({row for _, row in draws}) == N and len({key for key, _ in draws}) == 2
 
 
 def test_a_stage_may_be_counted_by_numpy(job: Job) -> None:
@@ -213,7 +252,9 @@ def test_a_stage_may_be_counted_by_numpy(job: Job) -> None:
     assert [run.state for run in job.runs] == ["charged"]
 
 
-def test_a_prior_swapped_between_crash_and_resume_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prior_swapped_between_crash_and_resume_is_refused(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job.release(1)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(StageTurn, "announce", _kill)
@@ -275,7 +316,9 @@ def _changed(column: str) -> Callable[[pa.Table], pa.Table]:
     ],
     ids=["a label", "an id", "a row less"],
 )
-def test_another_table_is_refused(job: Job, change: Callable[[pa.Table], pa.Table], said: str) -> None:
+def test_another_table_is_refused(
+    job: Job, change: Callable[[pa.Table], pa.Table], said: str
+) -> None:
     job.release(1)
     pq.write_table(change(job.table), job.source)
     for number in (1, 2):
@@ -319,17 +362,25 @@ def test_closing_gives_the_rest_up_and_destroys_the_secret(job: Job) -> None:
     with pytest.raises(LedgerError, match="Release stage 1"):
         stage.close(stage.load(job.where, job.ledger))
     first = job.release(1)
-    assert stage.close(stage.load(job.where, job.ledger)) == stage.close(stage.load(job.where, job.ledger))
+    assert stage.close(stage.load(job.where, job.ledger)) == stage.close(
+        stage.load(job.where, job.ledger)
+    )
     assert [run.state for run in job.runs] == ["settled"]
     assert not (job.ledger.run_dir(first.receipt.run_id) / "secret").exists()
     with pytest.raises(LedgerError, match="given up"):
         job.release(2)
     assert job.release(1).repeated
-    assert [facts["state"] for facts in stage.status(stage.load(job.where, job.ledger))["stages"]] == ["released", "given up"]  # type: ignore[attr-defined]
-    assert "All rows are released." not in stage.status_text(stage.status(stage.load(job.where, job.ledger)))
+    assert [
+        facts["state"] for facts in stage.status(stage.load(job.where, job.ledger))["stages"]
+    ] == ["released", "given up"]  # type: ignore[attr-defined]
+    assert "All rows are released." not in stage.status_text(
+        stage.status(stage.load(job.where, job.ledger))
+    )
 
 
-def test_a_charge_that_published_nothing_is_abandoned_instead(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_charge_that_published_nothing_is_abandoned_instead(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(StageTurn, "announce", _kill)
         job.release(1)
@@ -340,7 +391,9 @@ def test_a_charge_that_published_nothing_is_abandoned_instead(job: Job, monkeypa
         job.release(1)
 
 
-def test_of_two_processes_that_begin_a_plan_one_goes_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_processes_that_begin_a_plan_one_goes_on(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job.ledger.set_budget("d", "y", 5.0)
     real = stream.begin
 
@@ -364,11 +417,17 @@ def test_status_tells_what_is_next(job: Job) -> None:
     assert states() == [1, "planned", "next", "waiting"]
     done = job.release(1)
     assert states() == [2, "charged", "released", "next"]
-    (first, _) = stage.status(stage.load(job.where, job.ledger))["stages"]  # type: ignore[misc]
-    assert first["rows"] == len(ids(done)) and first["path"] == str(done.path) and first["law"] == "auto"
+    first, _ = stage.status(stage.load(job.where, job.ledger))["stages"]  # type: ignore[misc]
+    assert (
+        first["rows"] == len(ids(done))
+        and first["path"] == str(done.path)
+        and first["law"] == "auto"
+    )
     job.release(2)
     assert states() == [None, "settled", "released", "released"]
-    assert "All rows are released." in stage.status_text(stage.status(stage.load(job.where, job.ledger)))
+    assert "All rows are released." in stage.status_text(
+        stage.status(stage.load(job.where, job.ledger))
+    )
 
 
 def test_the_plan_holds_public_facts_and_comes_back_as_it_was(job: Job) -> None:
@@ -376,7 +435,9 @@ def test_the_plan_holds_public_facts_and_comes_back_as_it_was(job: Job) -> None:
     assert ReleasePlan.from_json(made.to_json(), job.ledger) == made
     before = (job.where / "plan.json").read_bytes()
     job.release(1)
-    assert (job.where / "plan.json").read_bytes() == before and [path.name for path in job.where.iterdir()] == ["plan.json"]
+    assert (job.where / "plan.json").read_bytes() == before and [
+        path.name for path in job.where.iterdir()
+    ] == ["plan.json"]
 
 
 def test_a_secret_in_two_halves_serves_all_stages(tmp_path: Path) -> None:
@@ -428,8 +489,11 @@ def test_a_later_stage_asks_for_its_prior(job: Job) -> None:
         job.release(2, prior=None)
 
 
-def test_of_two_processes_that_publish_a_stage_the_first_one_stands(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their tables differ in a column that is neither id nor label: the same labels in other bytes, of which one can be recorded."""
+def test_of_two_processes_that_publish_a_stage_the_first_one_stands(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tables differ in a column that is neither id nor label: the same labels in other bytes,
+    of which one can be recorded."""
     real, other = StageTurn.finish, job.folder / "other.parquet"
     pq.write_table(job.table.drop_columns("x"), other)
 
@@ -445,12 +509,15 @@ def test_of_two_processes_that_publish_a_stage_the_first_one_stands(job: Job, mo
     assert job.release(1, "first.parquet", other).repeated and not job.release(2).repeated
 
 
-def test_a_plan_that_is_closed_meanwhile_draws_no_further_stage(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_is_closed_meanwhile_draws_no_further_stage(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job.release(1)
     real = stream.begin
 
     def meanwhile(*given: Any, **more: Any) -> Any:
-        stage.close(stage.load(job.where, job.ledger))  # by another process, between what this one has looked at and its turn
+        # by another process, between what this one has looked at and its turn
+        stage.close(stage.load(job.where, job.ledger))
         return real(*given, **more)
 
     monkeypatch.setattr(stream, "begin", meanwhile)
@@ -472,7 +539,10 @@ def test_a_law_that_is_not_the_plans_is_refused(job: Job) -> None:
 def test_a_plan_whose_runs_folder_is_lost_says_so(job: Job, number: int) -> None:
     run_id = job.release(1).receipt.run_id
     job.ledger.runs_dir.rename(job.folder / "elsewhere")
-    with pytest.raises(LedgerError, match=rf"{run_id}, but it is gone.*epsilon stays spent.*move it back.*make a new plan"):
+    with pytest.raises(
+        LedgerError,
+        match=rf"{run_id}, but it is gone.*epsilon stays spent.*move it back.*make a new plan",
+    ):
         job.release(number)
     (job.folder / "elsewhere").rename(job.ledger.runs_dir)
     assert job.release(1).repeated and not job.release(2).repeated
@@ -485,20 +555,30 @@ def test_the_secret_is_kept_between_stages(job: Job) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut short"])
-def test_a_plan_whose_secret_is_lost_draws_no_more(job: Job, draws: Counter[tuple[bytes, bytes]], harm: str) -> None:
-    """A secret made anew would draw the rows of the second stage in another part than the first left out."""
+def test_a_plan_whose_secret_is_lost_draws_no_more(
+    job: Job, draws: Counter[tuple[bytes, bytes]], harm: str
+) -> None:
+    """A secret made anew would draw the rows of the second stage in another part than the first
+    left out."""
     secret = job.ledger.run_dir(job.release(1).receipt.run_id) / "secret"
     secret.unlink() if harm == "gone" else secret.write_bytes(secret.read_bytes()[:16])
     drawn = dict(draws)
-    with pytest.raises(LedgerError, match=r"secret of run \w+ in its folder, but it is gone|32 stored bytes"):
+    with pytest.raises(
+        LedgerError, match=r"secret of run \w+ in its folder, but it is gone|32 stored bytes"
+    ):
         job.release(2)
-    assert draws == drawn and job.ledger.spent("d", "y") == 1.0 and not (job.folder / "out-2.parquet").exists()
+    assert (
+        draws == drawn
+        and job.ledger.spent("d", "y") == 1.0
+        and not (job.folder / "out-2.parquet").exists()
+    )
 
 
 def test_a_stage_that_the_ledger_knows_and_the_folder_does_not_is_not_drawn_again(
     job: Job, monkeypatch: pytest.MonkeyPatch, draws: Counter[tuple[bytes, bytes]]
 ) -> None:
-    """As after a backup of the folder was put back: which prior the rows were drawn with is not known."""
+    """As after a backup of the folder was put back: which prior the rows were drawn with is not
+    known."""
     folder = job.ledger.run_dir(job.release(1).receipt.run_id)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(StageTurn, "finish", _kill)
@@ -616,12 +696,15 @@ def test_rows_that_no_stage_has_published_count_as_drawn(tmp_path: Path, end: st
 
 @pytest.mark.parametrize("empty", [1, 2])
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_a_part_without_rows_is_released_as_a_table_without_rows(tmp_path: Path, ending: str, empty: int) -> None:
+def test_a_part_without_rows_is_released_as_a_table_without_rows(
+    tmp_path: Path, ending: str, empty: int
+) -> None:
     source, ledger = tmp_path / f"in{ending}", ldp.Ledger(tmp_path / "ledger.db")
     rows = pa.table({"id": range(4), "y": ["a", "b", "c", "a"]})
     pa.csv.write_csv(rows, source) if ending == ".csv" else pq.write_table(rows, source)
     spec = ldp.ReleaseSpec("y", ["a", "b", "c"], 1.0, id="id", dataset="d")
-    parts = (1e-9, 1 - 1e-9) if empty == 1 else (1 - 1e-9, 1e-9)  # a row falls into the small part once in 2.5e8 runs
+    # a row falls into the small part once in 2.5e8 runs
+    parts = (1e-9, 1 - 1e-9) if empty == 1 else (1 - 1e-9, 1e-9)
     plan = stage.plan(tmp_path / "plan", spec, parts, ledger=ledger)
     done = stage.release(plan, source, 1, tmp_path / f"first{ending}")
     assert done.manifest["rows"] == (0 if empty == 1 else 4)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be done to a released table so that it still proves its labels, and what cannot: docs/tables.md, "What survives"."""
+"""What can be done to a released table so that it still proves its labels, and what cannot:
+docs/tables.md, "What survives"."""
 
 import hashlib
 import json
@@ -43,7 +44,11 @@ def write(table: pa.Table, path: Path) -> Path:
 
 def read(path: Path) -> pa.Table:
     """As another program reads it: CSV with its own idea of types."""
-    return pq.read_table(path) if path.suffix in (".parquet", "") else pa.Table.from_pandas(pd.read_csv(path), preserve_index=False)
+    return (
+        pq.read_table(path)
+        if path.suffix in (".parquet", "")
+        else pa.Table.from_pandas(pd.read_csv(path), preserve_index=False)
+    )
 
 
 @pytest.fixture(params=["rr", "subset", "auto"])
@@ -51,11 +56,21 @@ def law(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def released(tmp_path: Path, ending: str, law: str = "rr", id: str | None = "visit", classes: list[Any] = CLASSES) -> Release:
+def released(
+    tmp_path: Path,
+    ending: str,
+    law: str = "rr",
+    id: str | None = "visit",
+    classes: list[Any] = CLASSES,
+) -> Release:
     (tmp_path / "of").mkdir(exist_ok=True)
     source = write(raw(classes), tmp_path / "of" / f"raw.{ending}")
-    spec = ldp.ReleaseSpec(label="y", classes=classes, epsilon=1.0, law=law, id=id, dataset=f"d-{ending}-{law}")
-    return ldp.release(source, tmp_path / f"noisy.{ending}", spec, ldp.Ledger(tmp_path / "ledger.db"))
+    spec = ldp.ReleaseSpec(
+        label="y", classes=classes, epsilon=1.0, law=law, id=id, dataset=f"d-{ending}-{law}"
+    )
+    return ldp.release(
+        source, tmp_path / f"noisy.{ending}", spec, ldp.Ledger(tmp_path / "ledger.db")
+    )
 
 
 def by_id(noisy: ldp.NoisyLabels) -> np.ndarray[Any, Any]:
@@ -65,17 +80,23 @@ def by_id(noisy: ldp.NoisyLabels) -> np.ndarray[Any, Any]:
 
 def same(one: ldp.NoisyLabels, other: ldp.NoisyLabels) -> None:
     np.testing.assert_array_equal(by_id(one), by_id(other))
-    assert [str(c) for c in one.classes] == [str(c) for c in other.classes] and one.privacy == other.privacy
+    assert [str(c) for c in one.classes] == [
+        str(c) for c in other.classes
+    ] and one.privacy == other.privacy
     assert one.privacy.evidence == "proven"
 
 
 KEEPS: dict[str, Change] = {
-    "feature renamed": lambda t: t.rename_columns(["price" if name == "x" else name for name in t.column_names]),
+    "feature renamed": lambda t: t.rename_columns(
+        ["price" if name == "x" else name for name in t.column_names]
+    ),
     "features dropped": lambda t: t.drop_columns(["x", "z"]),
     "feature added": lambda t: t.append_column("new", pa.array(range(len(t)))),
     "columns in another order": lambda t: t.select(t.column_names[::-1]),
     "rows in another order": lambda t: t.sort_by("z"),
-    "features changed": lambda t: t.set_column(t.column_names.index("x"), "x", pa.array(np.zeros(len(t)))),
+    "features changed": lambda t: t.set_column(
+        t.column_names.index("x"), "x", pa.array(np.zeros(len(t)))
+    ),
 }
 
 
@@ -88,7 +109,8 @@ def test_columns_and_order_are_free(tmp_path: Path, ending: str, how: str, law: 
     copy = write(table, tmp_path / f"copy.{ending}")
     same(read_noisy(copy, manifest=done.manifest_path), known)
     if ending == "parquet" and how != "feature renamed":
-        assert b"labeldp" in table.schema.metadata  # Arrow tables take the facts along, but where columns are renamed
+        # Arrow tables take the facts along, but where columns are renamed
+        assert b"labeldp" in table.schema.metadata
         same(read_noisy(copy), known)
     copy.rename(done.path)
     same(read_noisy(done.path), known)
@@ -98,7 +120,10 @@ def test_columns_and_order_are_free(tmp_path: Path, ending: str, how: str, law: 
 def test_a_label_or_id_under_another_name_is_asked_for_by_name(tmp_path: Path, name: str) -> None:
     done = released(tmp_path, "parquet")
     table = read(done.path)
-    write(table.rename_columns(["other" if each == name else each for each in table.column_names]), done.path)
+    write(
+        table.rename_columns(["other" if each == name else each for each in table.column_names]),
+        done.path,
+    )
     with pytest.raises(ldp.InvalidInput, match=f"got '{name}'"):
         read_noisy(done.path)
 
@@ -111,12 +136,23 @@ def to_parquet_without_metadata(table: pa.Table, path: Path) -> Path:
 
 WAYS: dict[str, Callable[[pa.Table, Path], Path]] = {
     "pandas": lambda t, to: (t.to_pandas().to_parquet(to / "copy.parquet"), to / "copy.parquet")[1],
-    "pandas, CSV": lambda t, to: (t.to_pandas().to_csv(to / "copy.csv", index=False), to / "copy.csv")[1],
+    "pandas, CSV": lambda t, to: (
+        t.to_pandas().to_csv(to / "copy.csv", index=False),
+        to / "copy.csv",
+    )[1],
     "DuckDB": lambda t, to: to_parquet_without_metadata(t, to / "copy.parquet"),
-    "Spark, a folder of files": lambda t, to: _in_files(t.replace_schema_metadata(None), to / "copy"),
-    "int32 to int64 and dictionary to text": lambda t, to: to_parquet_without_metadata(_widened(t), to / "copy.parquet"),
-    "labels in a dictionary": lambda t, to: to_parquet_without_metadata(_encoded(t), to / "copy.parquet"),
-    "ids as text": lambda t, to: to_parquet_without_metadata(_cast(t, "visit", pa.string()), to / "copy.parquet"),
+    "Spark, a folder of files": lambda t, to: _in_files(
+        t.replace_schema_metadata(None), to / "copy"
+    ),
+    "int32 to int64 and dictionary to text": lambda t, to: to_parquet_without_metadata(
+        _widened(t), to / "copy.parquet"
+    ),
+    "labels in a dictionary": lambda t, to: to_parquet_without_metadata(
+        _encoded(t), to / "copy.parquet"
+    ),
+    "ids as text": lambda t, to: to_parquet_without_metadata(
+        _cast(t, "visit", pa.string()), to / "copy.parquet"
+    ),
 }
 
 
@@ -176,12 +212,20 @@ def test_some_rows_are_proven_by_the_original_only(tmp_path: Path, ending: str, 
     np.testing.assert_array_equal(found.log_likelihood(), known[rows].log_likelihood())
     assert found.privacy == known.privacy
     names = [name for name in part.column_names if not name.startswith("y")]
-    bare = read_noisy(write(part.select(names), tmp_path / f"bare.{ending}"), released=done.path)  # no label at all
+    # no label at all
+    bare = read_noisy(write(part.select(names), tmp_path / f"bare.{ending}"), released=done.path)
     np.testing.assert_array_equal(bare.log_likelihood(), found.log_likelihood())
     with pytest.raises(ldp.InvalidInput, match=rf"twice.*again in row {len(part) + 1} "):
-        read_noisy(write(pa.concat_tables([part, part.slice(3, 1)]), tmp_path / f"more.{ending}"), released=done.path)
-    strange = part.set_column(part.column_names.index("visit"), "visit", pa.array([0, *part["visit"].to_pylist()[1:]]))
-    with pytest.raises(ldp.InvalidInput, match=r"another id in row 1 \((line 2|the first is row 1)\)"):
+        read_noisy(
+            write(pa.concat_tables([part, part.slice(3, 1)]), tmp_path / f"more.{ending}"),
+            released=done.path,
+        )
+    strange = part.set_column(
+        part.column_names.index("visit"), "visit", pa.array([0, *part["visit"].to_pylist()[1:]])
+    )
+    with pytest.raises(
+        ldp.InvalidInput, match=r"another id in row 1 \((line 2|the first is row 1)\)"
+    ):
         read_noisy(write(strange, tmp_path / f"strange.{ending}"), released=done.path)
 
 
@@ -194,7 +238,10 @@ def test_without_ids_a_row_is_its_place(tmp_path: Path, ending: str, law: str) -
     again = read_noisy(copy, manifest=done.manifest_path)
     np.testing.assert_array_equal(again.log_likelihood(), known.log_likelihood())
     with pytest.raises(ldp.InvalidInput, match="or their order"):
-        read_noisy(write(table.take(np.arange(N)[::-1]), tmp_path / f"turned.{ending}"), manifest=done.manifest_path)
+        read_noisy(
+            write(table.take(np.arange(N)[::-1]), tmp_path / f"turned.{ending}"),
+            manifest=done.manifest_path,
+        )
     with pytest.raises(ldp.InvalidInput, match="with an id column"):
         read_noisy(copy, released=done.path)
 
@@ -207,12 +254,18 @@ def in_parts(tmp_path: Path, id: str | None, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "raw").mkdir()
     for i in range(4):
         write(raw().slice(100 * i, 100), tmp_path / "raw" / f"{i}.parquet")
-    spec = ldp.ReleaseSpec(label="y", classes=CLASSES, epsilon=1.0, law="subset", id=id, dataset="d", order="keep")
-    return ldp.release(tmp_path / "raw", tmp_path / "noisy", spec, ldp.Ledger(tmp_path / "ledger.db"))
+    spec = ldp.ReleaseSpec(
+        label="y", classes=CLASSES, epsilon=1.0, law="subset", id=id, dataset="d", order="keep"
+    )
+    return ldp.release(
+        tmp_path / "raw", tmp_path / "noisy", spec, ldp.Ledger(tmp_path / "ledger.db")
+    )
 
 
 @pytest.mark.parametrize("id", [None, "visit"])
-def test_each_file_of_a_folder_proves_itself(tmp_path: Path, id: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_of_a_folder_proves_itself(
+    tmp_path: Path, id: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = in_parts(tmp_path, id, monkeypatch)
     files = sorted(tmp_path.joinpath("noisy").iterdir())
     assert len(files) > 2
@@ -221,10 +274,14 @@ def test_each_file_of_a_folder_proves_itself(tmp_path: Path, id: str | None, mon
     np.testing.assert_array_equal(read_noisy(done.path).log_likelihood(), known.log_likelihood())
     alone = read_noisy(files[1])
     start = pq.read_metadata(files[0]).num_rows
-    np.testing.assert_array_equal(alone.log_likelihood(), known[start : start + len(alone)].log_likelihood())
+    np.testing.assert_array_equal(
+        alone.log_likelihood(), known[start : start + len(alone)].log_likelihood()
+    )
     np.testing.assert_array_equal(alone.ids, known.ids[start : start + len(alone)])
     files[0].unlink()  # fewer files: the others are what they were
-    np.testing.assert_array_equal(read_noisy(done.path).log_likelihood(), known[start:].log_likelihood())
+    np.testing.assert_array_equal(
+        read_noisy(done.path).log_likelihood(), known[start:].log_likelihood()
+    )
     shutil.copy(files[1], tmp_path / "noisy" / "part-99999.parquet")
     with pytest.raises(ldp.InvalidInput, match="twice"):
         read_noisy(done.path)
@@ -239,7 +296,12 @@ def test_files_of_two_releases_are_told_apart(tmp_path: Path) -> None:
     folder.mkdir()
     shutil.copy(one.path, folder / "a.parquet")
     again = ldp.ReleaseSpec(label="y", classes=CLASSES, epsilon=1.0, id="visit", dataset="again")
-    other = ldp.release(tmp_path / "of" / "raw.parquet", tmp_path / "other.parquet", again, ldp.Ledger(tmp_path / "ledger.db"))
+    other = ldp.release(
+        tmp_path / "of" / "raw.parquet",
+        tmp_path / "other.parquet",
+        again,
+        ldp.Ledger(tmp_path / "ledger.db"),
+    )
     shutil.copy(other.path, folder / "b.parquet")
     with pytest.raises(ldp.InvalidInput, match="files of one release"):
         read_noisy(folder)
@@ -249,12 +311,16 @@ ARROW: dict[str, Change] = {
     "filtered": lambda t: t.filter(pa.compute.greater(t["id"], 100)),
     "sorted": lambda t: t.sort_by([("id", "descending")]),
     "joined": lambda t: t.append_column("id_of_shop", pa.array(range(len(t)))),
-    "features first": lambda t: t.add_column(0, "x", pa.array(range(len(t)))).select(["x", *t.column_names]),
+    "features first": (
+        lambda t: t.add_column(0, "x", pa.array(range(len(t)))).select(["x", *t.column_names])
+    ),
 }
 
 
 @pytest.mark.parametrize("how", ARROW)
-@pytest.mark.parametrize("law", [ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0)], ids=["rr", "subset"])
+@pytest.mark.parametrize(
+    "law", [ldp.RandomizedResponse(4, 1.0), ldp.SubsetSelection(4, 1.0)], ids=["rr", "subset"]
+)
 def test_tables_of_noisy_labels_keep_their_proof(how: str, law: ldp.Law) -> None:
     noisy = ldp.privatize(np.arange(300) % 4, law, ids=np.arange(300) + 7)
     again = ldp.NoisyLabels.from_table(ARROW[how](noisy.to_table()))
@@ -280,14 +346,29 @@ def test_pandas_loses_the_facts_of_noisy_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_file_of_the_version_before_is_proven_as_a_whole(tmp_path: Path, ending: str, moved: bool) -> None:
+def test_a_file_of_the_version_before_is_proven_as_a_whole(
+    tmp_path: Path, ending: str, moved: bool
+) -> None:
     done = released(tmp_path, ending)
     facts = json.loads(done.manifest_path.read_text())
     del facts["digests"]["drawn"]
     table = read(done.path)
     if ending == "parquet":
         embedded = {
-            k: v for k, v in facts.items() if k in ("format", "kind", "label", "classes", "evidence", "id", "law", "receipt", "stage")
+            k: v
+            for k, v in facts.items()
+            if k
+            in (
+                "format",
+                "kind",
+                "label",
+                "classes",
+                "evidence",
+                "id",
+                "law",
+                "receipt",
+                "stage",
+            )
         }
         write(table.replace_schema_metadata({b"labeldp": json.dumps(embedded)}), done.path)
         facts["digests"]["output"] = f"sha256:{_sha256(done.path)}"

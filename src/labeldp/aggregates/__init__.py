@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries about groups of rows with a trusted curator, which `labeldp.aggregate` answers privately: histograms, votes, sums of features."""
+"""Queries about groups of rows with a trusted curator, which `labeldp.aggregate` answers privately:
+histograms, votes, sums of features."""
 
 from labeldp.aggregates._base import Query
 from labeldp.aggregates._gnmax import ConfidentGNMax
@@ -9,4 +10,14 @@ from labeldp.aggregates._sums import FeatureSums
 from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.aggregates._vote import Vote
 
-__all__ = ["Aggregate", "ConfidentGNMax", "FeatureSums", "Histogram", "Marginals", "Query", "RepeatAndSelect", "Vote", "query_from_dict"]
+__all__ = [
+    "Aggregate",
+    "ConfidentGNMax",
+    "FeatureSums",
+    "Histogram",
+    "Marginals",
+    "Query",
+    "RepeatAndSelect",
+    "Vote",
+    "query_from_dict",
+]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of aggregate queries: frozen values that turn the label counts of groups into private values."""
+"""The base class of aggregate queries: frozen values that turn the label counts of groups into
+private values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -20,8 +21,8 @@ SMALLEST_EPSILON = 1e-6
 LARGEST_EPSILON = 700.0
 LARGEST_TABLE = 1 << 31  # counts: 16 GB as int64
 WIDEST_LAPLACE = 1 << 47
-"""The largest scale of Laplace noise. Gaussian noise at the same epsilon is less than 2^6 times as wide for any delta, so all noise fits
-into 64-bit counts (`labeldp.aggregates._discrete.WIDEST`)."""
+"""The largest scale of Laplace noise. Gaussian noise at the same epsilon is less than 2^6 times as
+wide for any delta, so all noise fits into 64-bit counts (`labeldp.aggregates._discrete.WIDEST`)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Query(ABC):
     of_teachers: ClassVar[bool] = False
     """Votes of teachers are counted, not rows: only what trains teachers may ask it."""
     of_features: ClassVar[bool] = False
-    """Public features of rows are summed for each class, where other queries count the rows of groups."""
+    """Public features of rows are summed for each class, where other queries count the rows of
+    groups."""
 
     n_classes: int
     epsilon: float
@@ -62,32 +64,49 @@ class Query(ABC):
         object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
         object.__setattr__(self, "delta", _validate.fraction(delta=self.delta, zero=True))
         if not self.n_groups * self.n_classes <= LARGEST_TABLE:
-            raise InvalidInput(f"Expected at most {LARGEST_TABLE} counts, got {self.n_groups} groups of {self.n_classes} classes.")
+            raise InvalidInput(
+                f"Expected at most {LARGEST_TABLE} counts, got {self.n_groups} groups of"
+                f" {self.n_classes} classes."
+            )
         _validate.one_of(self.mechanisms, mechanism=self.mechanism)
         if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
-            raise InvalidInput(f"Expected {SMALLEST_EPSILON} <= epsilon <= {LARGEST_EPSILON} for an aggregate, got {self.epsilon!r}.")
+            raise InvalidInput(
+                f"Expected {SMALLEST_EPSILON} <= epsilon <= {LARGEST_EPSILON} for an aggregate, got"
+                f" {self.epsilon!r}."
+            )
         if self.mechanism in self.pure and self.delta != 0:
-            raise InvalidInput(f"Expected delta=0 with mechanism={self.mechanism!r}, which is pure; got delta={self.delta!r}. Drop it.")
+            raise InvalidInput(
+                f"Expected delta=0 with mechanism={self.mechanism!r}, which is pure; got"
+                f" delta={self.delta!r}. Drop it."
+            )
         if self.mechanism == "gaussian" and not self.delta > 0:
-            raise InvalidInput("Expected delta > 0 with mechanism='gaussian', got delta=0. Pass for example delta=1e-6.")
+            raise InvalidInput(
+                "Expected delta > 0 with mechanism='gaussian', got delta=0. Pass for example"
+                " delta=1e-6."
+            )
 
     @abstractmethod
-    def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Draw private values of g groups from (g, K) raw counts, with the words of as many rows as the groups have `streams`."""
+    def release(
+        self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1
+    ) -> NDArray[np.int64]:
+        """Draw private values of g groups from (g, K) raw counts, with the words of as many rows as
+        the groups have `streams`."""
 
     @abstractmethod
     def value_shape(self) -> tuple[int, ...]:
         """Return the shape of the values of all groups."""
 
     def groups_of_rows(self, groups: ArrayLike, n_rows: int) -> NDArray[np.int64]:
-        """Check the groups of rows as a user gives them: (n_rows,) numbers, or (n_rows, T) for a query about T tables."""
+        """Check the groups of rows as a user gives them: (n_rows,) numbers, or (n_rows, T) for a
+        query about T tables."""
         where = check_groups(groups, self.n_groups)
         if len(where) != n_rows:
             raise InvalidInput(f"Expected groups of {n_rows} rows, got {len(where)}.")
         return where
 
     def streams(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of streams of words that groups of these sizes need: (g,) from (g,). By default one for each count."""
+        """Return the number of streams of words that groups of these sizes need: (g,) from (g,). By
+        default one for each count."""
         return np.full(len(n_rows), self.n_classes)
 
     def finish(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -95,7 +114,8 @@ class Query(ABC):
         return values
 
     def require(self, n_rows: NDArray[np.int64], *, units: bool = False) -> None:
-        """Refuse sizes of groups, (n_groups,), or units, for which the query's guarantee does not hold. By default none."""
+        """Refuse sizes of groups, (n_groups,), or units, for which the query's guarantee does not
+        hold. By default none."""
         return None
 
     def require_cap(self, max_rows_per_unit: int) -> int:
@@ -104,14 +124,20 @@ class Query(ABC):
         most = whole_below(exact_share(self.epsilon, 2) * WIDEST_LAPLACE)
         if not cap <= most:
             raise InvalidInput(
-                f"Expected max_rows_per_unit <= {most} at epsilon={self.epsilon!r}, got {cap}: the noise would leave 64-bit counts. "
-                "Pass the most rows that one unit has."
+                f"Expected max_rows_per_unit <= {most} at epsilon={self.epsilon!r}, got {cap}: the"
+                " noise would leave 64-bit counts. Pass the most rows that one unit has."
             )
         return cap
 
-    def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
-        """Estimate the class shares of groups of (g,) rows from their private values: (g, K) float64, rows sum to 1."""
-        raise InvalidInput(f"Expected the answer to a Histogram for a prior, got one to {self}. Use labels() or predict().")
+    def shares(
+        self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1
+    ) -> NDArray[np.float64]:
+        """Estimate the class shares of groups of (g,) rows from their private values: (g, K)
+        float64, rows sum to 1."""
+        raise InvalidInput(
+            f"Expected the answer to a Histogram for a prior, got one to {self}. Use labels() or"
+            " predict()."
+        )
 
     def spent_delta(self, max_rows_per_unit: int = 1) -> float:
         """Return the delta of a release, which may be below the declared one."""
@@ -123,7 +149,10 @@ class Query(ABC):
 
     def _check(self, counts: NDArray[np.int64], words: Words) -> None:
         if counts.ndim != 2 or counts.shape[1] != self.n_classes or len(words) != counts.size:
-            raise InvalidInput(f"Expected counts of {self.n_classes} classes and words for each, got {counts.shape} and {len(words)}.")
+            raise InvalidInput(
+                f"Expected counts of {self.n_classes} classes and words for each, got"
+                f" {counts.shape} and {len(words)}."
+            )
 
     def _variance(self, max_rows_per_unit: int) -> Fraction:
         """Return sigma^2 of the Gaussian noise on each count."""
@@ -132,33 +161,45 @@ class Query(ABC):
 
 def exact_share(epsilon: float, parts: int) -> Fraction:
     """Divide epsilon exactly: the smaller of its binary and its decimal value."""
-    # The mechanism must be within both: the claim is read as a decimal, and other code computes with the binary number.
+    # The mechanism must be within both: the claim is read as a decimal, and other code computes
+    # with the binary number.
     return min(Fraction(epsilon), exact(epsilon)) / parts
 
 
-def facts_of(data: object, known: Mapping[str, type[Query]]) -> tuple[type[Query], dict[str, object]]:
+def facts_of(
+    data: object, known: Mapping[str, type[Query]]
+) -> tuple[type[Query], dict[str, object]]:
     """Return the class and the fields of a query from JSON data; refuse an unknown query."""
     if not (isinstance(data, Mapping) and data.get("query") in known):
         given = data.get("query") if isinstance(data, Mapping) else type(data).__name__
         fix = "Import labeldp.research.peer to know 'peer'; a newer labeldp may know others."
-        raise InvalidInput(f"Expected a query that is one of {', '.join(known)}; got {given!r}. {fix}")
-    return known[str(data["query"])], {str(name): value for name, value in data.items() if name != "query"}
+        raise InvalidInput(
+            f"Expected a query that is one of {', '.join(known)}; got {given!r}. {fix}"
+        )
+    return known[str(data["query"])], {
+        str(name): value for name, value in data.items() if name != "query"
+    }
 
 
 def check_groups(groups: ArrayLike, n_groups: int) -> NDArray[np.int64]:
-    """Check groups of rows: (n,) int64, all in 0..n_groups-1; numbers that no row has are empty groups."""
+    """Check groups of rows: (n,) int64, all in 0..n_groups-1; numbers that no row has are empty
+    groups."""
     array = np.asarray(groups)
     if np.ma.is_masked(groups):
-        raise InvalidInput("Expected a group for every row, got a masked array with masked ones. Give rows of no group one of their own.")
+        raise InvalidInput(
+            "Expected a group for every row, got a masked array with masked ones. Give rows of no"
+            " group one of their own."
+        )
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidInput(
-            f"Expected one whole number a row for its group, without missing ones; got {array.dtype} of shape {array.shape}. "
-            "Number the groups, and give rows of no group one of their own."
+            "Expected one whole number a row for its group, without missing ones; got"
+            f" {array.dtype} of shape {array.shape}. Number the groups, and give rows of no group"
+            " one of their own."
         )
     bad = np.flatnonzero((array < 0) | (array >= n_groups))
     if len(bad):
         raise InvalidInput(
-            f"Expected groups in 0..{n_groups - 1}, got {int(array[bad[0]])} in row {bad[0]} (and {len(bad) - 1} more). Raise n_groups, or "
-            "number the groups from 0."
+            f"Expected groups in 0..{n_groups - 1}, got {int(array[bad[0]])} in row {bad[0]} (and"
+            f" {len(bad) - 1} more). Raise n_groups, or number the groups from 0."
         )
     return array.astype(np.int64)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private label counts of groups, in one table or several that overlap, with exact discrete noise; and the prior that follows from them."""
+"""Private label counts of groups, in one table or several that overlap, with exact discrete noise;
+and the prior that follows from them."""
 
 import math
 from collections.abc import Sequence
@@ -35,21 +36,22 @@ class Histogram(Query):
     n_groups : int
         Number of groups, which are numbered 0..n_groups-1 and may be empty.
     mechanism : {"laplace", "gaussian"}
-        "laplace" (default): discrete Laplace noise, pure epsilon-DP. "gaussian": discrete Gaussian noise, (epsilon, delta)-DP, which is
-        smaller if a unit has many rows.
+        "laplace" (default): discrete Laplace noise, pure epsilon-DP. "gaussian": discrete Gaussian
+        noise, (epsilon, delta)-DP, which is smaller if a unit has many rows.
     delta : float
         0 (default) with "laplace", in (0, 1) with "gaussian".
 
     Notes
     -----
-    Guarantee: a changed label moves 1 from one count to another, so Laplace noise P[k] = tanh(a/2) e^(-a |k|) with a = epsilon / 2 has
-    exactly this epsilon; for a unit of m rows a = epsilon / (2 m). Gaussian noise has a variance at which `discrete_delta` (in
-    `labeldp.aggregates._gaussian`) is at most delta.
+    Guarantee: a changed label moves 1 from one count to another, so Laplace noise P[k] = tanh(a/2)
+    e^(-a |k|) with a = epsilon / 2 has exactly this epsilon; for a unit of m rows a = epsilon / (2
+    m). Gaussian noise has a variance at which `discrete_delta` (in `labeldp.aggregates._gaussian`)
+    is at most delta.
 
     References
     ----------
-    Ghazi et al. 2021, "Deep learning with label differential privacy", Algorithm 4, with one draw a bin; Canonne, Kamath and Steinke 2020,
-    "The discrete Gaussian for differential privacy".
+    Ghazi et al. 2021, "Deep learning with label differential privacy", Algorithm 4, with one draw a
+    bin; Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy".
 
     Examples
     --------
@@ -64,34 +66,48 @@ class Histogram(Query):
     mechanism: str = "laplace"
 
     def scale(self, max_rows_per_unit: int = 1) -> Fraction:
-        """Return the exact parameter of the noise: a for Laplace noise, sigma^2 for Gaussian noise."""
+        """Return the exact parameter of the noise: a for Laplace noise, sigma^2 for Gaussian
+        noise."""
         if self.mechanism == "gaussian":
             return self._variance(max_rows_per_unit)
         return exact_share(self.epsilon, 2 * max_rows_per_unit)
 
     def standard_deviation(self, max_rows_per_unit: int = 1) -> float:
-        """Return the standard deviation of the noise on one count; for Gaussian noise sigma, an upper bound of it."""
+        """Return the standard deviation of the noise on one count; for Gaussian noise sigma, an
+        upper bound of it."""
         scale = float(self.scale(max_rows_per_unit))
-        return float(np.sqrt(scale) if self.mechanism == "gaussian" else np.exp(-scale / 2) * np.sqrt(2) / -np.expm1(-scale))
+        return float(
+            np.sqrt(scale)
+            if self.mechanism == "gaussian"
+            else np.exp(-scale / 2) * np.sqrt(2) / -np.expm1(-scale)
+        )
 
     def value_shape(self) -> tuple[int, ...]:
         """Return the shape of the values: (n_groups, K)."""
         return self.n_groups, self.n_classes
 
-    def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Draw noisy counts of g groups, (g, K) int64 of any sign, from (g, K) raw counts and the words of g K rows."""
+    def release(
+        self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1
+    ) -> NDArray[np.int64]:
+        """Draw noisy counts of g groups, (g, K) int64 of any sign, from (g, K) raw counts and the
+        words of g K rows."""
         self._check(counts, words)
         draw = discrete_gaussian if self.mechanism == "gaussian" else discrete_laplace
         return counts + draw(Coins(words), self.scale(max_rows_per_unit)).reshape(counts.shape)
 
-    def shares(self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1) -> NDArray[np.float64]:
-        """Estimate class shares by projection onto the simplex: (g, K) from (g, K) noisy counts and (g,) public numbers of rows.
+    def shares(
+        self, values: NDArray[np.int64], n_rows: NDArray[np.int64], max_rows_per_unit: int = 1
+    ) -> NDArray[np.float64]:
+        """Estimate class shares by projection onto the simplex: (g, K) from (g, K) noisy counts and
+        (g,) public numbers of rows.
 
-        The nearest counts >= 0 that add up to the group's number of rows are mixed with the uniform distribution by
-        min(1, (standard deviation / rows)^2). A group without rows gets the uniform distribution. Post-processing costs no epsilon.
+        The nearest counts >= 0 that add up to the group's number of rows are mixed with the uniform
+        distribution by min(1, (standard deviation / rows)^2). A group without rows gets the uniform
+        distribution. Post-processing costs no epsilon.
         """
-        # Clamping negative counts at 0 would leave the positive noise of absent classes, and so bias shares towards many classes. The
-        # projection subtracts one level from all counts and cuts off at 0; the level is such that the rest adds up to the size.
+        # Clamping negative counts at 0 would leave the positive noise of absent classes, and so
+        # bias shares towards many classes. The projection subtracts one level from all counts and
+        # cuts off at 0; the level is such that the rest adds up to the size.
         counts, sizes = values.astype(np.float64), n_rows.astype(np.float64)[:, None]
         ordered = -np.sort(-counts, axis=1)
         level = (np.cumsum(ordered, axis=1) - sizes) / np.arange(1, self.n_classes + 1)
@@ -99,12 +115,17 @@ class Histogram(Query):
         kept = np.maximum(counts - np.take_along_axis(level, last[:, None], axis=1), 0.0)
         total = kept.sum(axis=1, keepdims=True)
         shares = np.where(total > 0, kept / np.where(total > 0, total, 1.0), 1.0 / self.n_classes)
-        doubt = np.minimum(1.0, (self.standard_deviation(max_rows_per_unit) / np.maximum(sizes, 1e-9)) ** 2)
+        doubt = np.minimum(
+            1.0, (self.standard_deviation(max_rows_per_unit) / np.maximum(sizes, 1e-9)) ** 2
+        )
         return np.asarray((1.0 - doubt) * shares + doubt / self.n_classes)
 
 
-def histogram_of_all(epsilon: float, n_classes: int, n_rows: int, cost: float | None = None) -> tuple[Histogram, float]:
-    """Divide a budget between a histogram of all rows, as one group, and the draws that take it as their prior.
+def histogram_of_all(
+    epsilon: float, n_classes: int, n_rows: int, cost: float | None = None
+) -> tuple[Histogram, float]:
+    """Divide a budget between a histogram of all rows, as one group, and the draws that take it as
+    their prior.
 
     Parameters
     ----------
@@ -112,7 +133,8 @@ def histogram_of_all(epsilon: float, n_classes: int, n_rows: int, cost: float | 
         For both together.
     n_classes, n_rows : int
     cost : float, optional
-        Cost of the histogram. None: sqrt(4 K / n), at most half of epsilon; see `labeldp.learn.HistogramPrior`.
+        Cost of the histogram. None: sqrt(4 K / n), at most half of epsilon; see
+        `labeldp.learn.HistogramPrior`.
 
     Returns
     -------
@@ -120,7 +142,11 @@ def histogram_of_all(epsilon: float, n_classes: int, n_rows: int, cost: float | 
     rest : float
         What is left for the draws, rounded down.
     """
-    share = three_digits(min(epsilon / 2, (4 * n_classes / n_rows) ** 0.5)) if cost is None else _validate.epsilon(cost)
+    share = (
+        three_digits(min(epsilon / 2, (4 * n_classes / n_rows) ** 0.5))
+        if cost is None
+        else _validate.epsilon(cost)
+    )
     rest = left_of(epsilon, share, "the prior (its own epsilon)")
     return Histogram(n_classes, share, 1), rest
 
@@ -132,7 +158,8 @@ def three_digits(share: float) -> float:
 
 @dataclass(frozen=True)
 class Marginals(Histogram):
-    """A query for the label counts of several tables of groups at one cost: each row is in one group of each table.
+    """A query for the label counts of several tables of groups at one cost: each row is in one
+    group of each table.
 
     Parameters
     ----------
@@ -141,10 +168,12 @@ class Marginals(Histogram):
     epsilon : float
         Total for one unit over all groups of all tables.
     n_groups : int
-        Number of groups of all tables together, numbered table by table; `Marginals.of` adds them up.
+        Number of groups of all tables together, numbered table by table; `Marginals.of` adds them
+        up.
     mechanism : {"laplace", "gaussian"}
-        "laplace" (default): discrete Laplace noise, pure epsilon-DP. "gaussian": discrete Gaussian noise, (epsilon, delta)-DP; its standard
-        deviation grows with the square root of the number of tables, that of Laplace noise with the number itself.
+        "laplace" (default): discrete Laplace noise, pure epsilon-DP. "gaussian": discrete Gaussian
+        noise, (epsilon, delta)-DP; its standard deviation grows with the square root of the number
+        of tables, that of Laplace noise with the number itself.
     delta : float
         0 (default) with "laplace", in (0, 1) with "gaussian".
     sizes : sequence of T int >= 1
@@ -152,15 +181,17 @@ class Marginals(Histogram):
 
     Notes
     -----
-    Guarantee: another label of a row moves 1 from one count to another in each of the T tables: an L1 distance of 2 T, an L2 distance of
-    the square root of 2 T; with m rows of a unit m times that. So Laplace noise with a = epsilon / (2 m T) has exactly this epsilon: what T
-    histograms at epsilon / T each have. Gaussian noise has a variance s at which m^2 2 T / (s - 2) is a squared mean whose delta, by
-    `composed_delta` (in `labeldp.aggregates._gaussian`), is at most the stated one.
+    Guarantee: another label of a row moves 1 from one count to another in each of the T tables: an
+    L1 distance of 2 T, an L2 distance of the square root of 2 T; with m rows of a unit m times
+    that. So Laplace noise with a = epsilon / (2 m T) has exactly this epsilon: what T histograms at
+    epsilon / T each have. Gaussian noise has a variance s at which m^2 2 T / (s - 2) is a squared
+    mean whose delta, by `composed_delta` (in `labeldp.aggregates._gaussian`), is at most the stated
+    one.
 
     References
     ----------
-    Barak et al. (2007), "Privacy, Accuracy, and Consistency Too", for sets of marginals by the Laplace mechanism; Dong, Roth, Su (2022),
-    Corollary 3.3, for the Gaussian noise.
+    Barak et al. (2007), "Privacy, Accuracy, and Consistency Too", for sets of marginals by the
+    Laplace mechanism; Dong, Roth, Su (2022), Corollary 3.3, for the Gaussian noise.
 
     Examples
     --------
@@ -177,17 +208,37 @@ class Marginals(Histogram):
         super().__post_init__()
         if not isinstance(self.sizes, (list, tuple)) or not self.sizes:
             raise InvalidInput(
-                "Expected sizes with the number of groups of each table, got none. Marginals.of(n_classes, epsilon, [9, 16])."
+                "Expected sizes with the number of groups of each table, got none."
+                " Marginals.of(n_classes, epsilon, [9, 16])."
             )
-        object.__setattr__(self, "sizes", tuple(_validate.integer(sizes=size, low=1) for size in self.sizes))
+        object.__setattr__(
+            self, "sizes", tuple(_validate.integer(sizes=size, low=1) for size in self.sizes)
+        )
         if sum(self.sizes) != self.n_groups:
-            raise InvalidInput(f"Expected n_groups={sum(self.sizes)}, the sum of sizes, got {self.n_groups}. Marginals.of adds them up.")
+            raise InvalidInput(
+                f"Expected n_groups={sum(self.sizes)}, the sum of sizes, got {self.n_groups}."
+                " Marginals.of adds them up."
+            )
         self.scale()  # refuses a budget that no noise can keep
 
     @classmethod
-    def of(cls, n_classes: int, epsilon: float, sizes: Sequence[int], mechanism: str = "laplace", delta: float = 0.0) -> Self:
+    def of(
+        cls,
+        n_classes: int,
+        epsilon: float,
+        sizes: Sequence[int],
+        mechanism: str = "laplace",
+        delta: float = 0.0,
+    ) -> Self:
         """Make the query for tables of so many groups each."""
-        return cls(n_classes, epsilon, sum(_validate.integer(sizes=size, low=1) for size in sizes) or 1, mechanism, delta, tuple(sizes))
+        return cls(
+            n_classes,
+            epsilon,
+            sum(_validate.integer(sizes=size, low=1) for size in sizes) or 1,
+            mechanism,
+            delta,
+            tuple(sizes),
+        )
 
     @property
     def n_tables(self) -> int:
@@ -200,7 +251,8 @@ class Marginals(Histogram):
         return np.cumsum((0, *self.sizes[:-1]))
 
     def scale(self, max_rows_per_unit: int = 1) -> Fraction:
-        """Return the exact parameter of the noise: a for Laplace noise, sigma^2 for Gaussian noise."""
+        """Return the exact parameter of the noise: a for Laplace noise, sigma^2 for Gaussian
+        noise."""
         if self.mechanism == "gaussian":
             return self._variance(max_rows_per_unit)
         return exact_share(self.epsilon, 2 * max_rows_per_unit * self.n_tables)
@@ -216,18 +268,24 @@ class Marginals(Histogram):
         most = whole_below(exact_share(self.epsilon, 2 * self.n_tables) * WIDEST_LAPLACE)
         if not cap <= most:
             raise InvalidInput(
-                f"Expected max_rows_per_unit <= {most} for {self.n_tables} tables at epsilon={self.epsilon!r}, got {cap}: the noise would "
-                "leave 64-bit counts. Ask for fewer tables, or pass the most rows that one unit has."
+                f"Expected max_rows_per_unit <= {most} for {self.n_tables} tables at"
+                f" epsilon={self.epsilon!r}, got {cap}: the noise would leave 64-bit counts. Ask"
+                " for fewer tables, or pass the most rows that one unit has."
             )
         return cap
 
     def groups_of_rows(self, groups: ArrayLike, n_rows: int) -> NDArray[np.int64]:
-        """Check the group of each row in each table, (n_rows, T), numbered from 0 in each; number them over all tables."""
+        """Check the group of each row in each table, (n_rows, T), numbered from 0 in each; number
+        them over all tables."""
         array = np.ma.asarray(groups) if np.ma.is_masked(groups) else np.asarray(groups)
         if array.shape != (n_rows, self.n_tables):
             raise InvalidInput(
-                f"Expected groups of {n_rows} rows in {self.n_tables} tables, got shape {array.shape}. Give a column of groups for each "
-                "table; labeldp.learn.Groupings makes them of public columns."
+                f"Expected groups of {n_rows} rows in {self.n_tables} tables, got shape"
+                f" {array.shape}. Give a column of groups for each table; labeldp.learn.Groupings"
+                " makes them of public columns."
             )
-        columns = [check_groups(array[:, t], size) + start for t, (size, start) in enumerate(zip(self.sizes, self.starts, strict=True))]
+        columns = [
+            check_groups(array[:, t], size) + start
+            for t, (size, start) in enumerate(zip(self.sizes, self.starts, strict=True))
+        ]
         return np.column_stack(columns)

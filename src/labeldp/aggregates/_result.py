@@ -23,7 +23,9 @@ from labeldp.receipt import PrivacySpent, Receipt, spent_together
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Marginals, Vote, ConfidentGNMax, FeatureSums)}
+QUERIES: dict[str, type[Query]] = {
+    query.name: query for query in (Histogram, Marginals, Vote, ConfidentGNMax, FeatureSums)
+}
 AnyQuery = TypeVar("AnyQuery", bound=Query)
 METADATA_KEY = b"labeldp-aggregate"
 FORMAT = 1
@@ -31,23 +33,26 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """The private answer to a query about groups of rows. Whatever is computed from it is post-processing.
+    """The private answer to a query about groups of rows. Whatever is computed from it is
+    post-processing.
 
     Attributes
     ----------
     query : Query
     values : (n_groups, K) or (n_groups,) int64
-        Noisy counts of a histogram, class codes of a vote (-1 for a query to teachers without an answer), or noisy sums of features, which
-        `query.sums(values)` converts to the features' own unit.
+        Noisy counts of a histogram, class codes of a vote (-1 for a query to teachers without an
+        answer), or noisy sums of features, which `query.sums(values)` converts to the features' own
+        unit.
     n_rows : (n_groups,) int64
-        Number of rows of each group that were counted, of all rows that were summed, or of teachers that voted, which is public, as the
-        groups are.
+        Number of rows of each group that were counted, of all rows that were summed, or of teachers
+        that voted, which is public, as the groups are.
     classes : tuple of K values
     receipt : Receipt
     group_names : tuple of n_groups values, optional
         Names of the groups, which `prior` and `predict` then take. None (default): their numbers.
     chosen : int, optional
-        Number of the candidate that this answers, if it was chosen by `labeldp.custody._aggregation.aggregate_best`.
+        Number of the candidate that this answers, if it was chosen by
+        `labeldp.custody._aggregation.aggregate_best`.
 
     See Also
     --------
@@ -63,12 +68,20 @@ class Aggregate:
     chosen: int | None = None
 
     def __post_init__(self) -> None:
-        if self.values.shape != self.query.value_shape() or self.n_rows.shape != (self.query.n_groups,):
-            raise InvalidInput(f"Expected values of shape {self.query.value_shape()}, one entry a group; got {self.values.shape}.")
+        if self.values.shape != self.query.value_shape() or self.n_rows.shape != (
+            self.query.n_groups,
+        ):
+            raise InvalidInput(
+                f"Expected values of shape {self.query.value_shape()}, one entry a group; got"
+                f" {self.values.shape}."
+            )
         if len(self.classes) != self.query.n_classes:
             raise InvalidInput(f"Expected {self.query.n_classes} classes, got {len(self.classes)}.")
         if self.group_names is not None and len(set(self.group_names)) != self.query.n_groups:
-            raise InvalidInput(f"Expected {self.query.n_groups} different names of groups, got {len(set(self.group_names))}.")
+            raise InvalidInput(
+                f"Expected {self.query.n_groups} different names of groups, got"
+                f" {len(set(self.group_names))}."
+            )
 
     def __repr__(self) -> str:
         return f"Aggregate({self.query}, run {self.receipt.run_id})"
@@ -94,7 +107,8 @@ class Aggregate:
         return spent_together([self.receipt])
 
     def prior(self, groups: ArrayLike) -> NDArray[np.float64]:
-        """Estimate class probabilities of rows by their groups, from a histogram or another query of counts.
+        """Estimate class probabilities of rows by their groups, from a histogram or another query
+        of counts.
 
         Parameters
         ----------
@@ -104,7 +118,8 @@ class Aggregate:
         Returns
         -------
         (n, K) float64
-            Rows sum to 1; see `Histogram.shares`. Uniform for an empty group, or one whose counts are lost in noise.
+            Rows sum to 1; see `Histogram.shares`. Uniform for an empty group, or one whose counts
+            are lost in noise.
         """
         table = self.query.shares(self.values, self.n_rows, self.receipt.max_rows_per_unit)
         # The values of an empty group are noise alone.
@@ -112,12 +127,14 @@ class Aggregate:
         return np.asarray(table[self._numbers(groups)])
 
     def codes(self) -> NDArray[np.int64]:
-        """Return one class code for each group, (n_groups,) int64: the vote, or the first of the largest noisy counts; -1 for no answer."""
+        """Return one class code for each group, (n_groups,) int64: the vote, or the first of the
+        largest noisy counts; -1 for no answer."""
         return self.values.argmax(axis=1) if self.values.ndim == 2 else self.values
 
     @property
     def answered(self) -> NDArray[np.bool_]:
-        """Tell which groups have an answer: (n_groups,) bool; all, but for queries to teachers of which too few agree."""
+        """Tell which groups have an answer: (n_groups,) bool; all, but for queries to teachers of
+        which too few agree."""
         return self.codes() >= 0
 
     def labels(self) -> NDArray[np.generic]:
@@ -130,7 +147,8 @@ class Aggregate:
         return found
 
     def predict(self, groups: ArrayLike) -> NDArray[np.generic]:
-        """Predict the class value of each row's group: (n,) from (n,) integers in 0..n_groups-1, or names."""
+        """Predict the class value of each row's group: (n,) from (n,) integers in 0..n_groups-1, or
+        names."""
         return np.asarray(self.labels()[self._numbers(groups)])
 
     def _numbers(self, groups: ArrayLike) -> NDArray[np.int64]:
@@ -139,30 +157,50 @@ class Aggregate:
         table = {name: number for number, name in enumerate(self.group_names)}
         # An array of a list with numbers and text would have text alone.
         given = groups if isinstance(groups, list | tuple) else np.asarray(groups).tolist()
-        found = np.array([table.get(name.item() if isinstance(name, np.generic) else name, -1) for name in given], np.int64)
+        found = np.array(
+            [
+                table.get(name.item() if isinstance(name, np.generic) else name, -1)
+                for name in given
+            ],
+            np.int64,
+        )
         if (found < 0).any():
-            raise InvalidInput(f"Expected names of groups that were asked about, got another one in row {np.argmin(found)}.")
+            raise InvalidInput(
+                "Expected names of groups that were asked about, got another one in row"
+                f" {np.argmin(found)}."
+            )
         return found
 
-    # Files --------------------------------------------------------------------------------------------------------------------------
+    # Files
+    # ----------------------------------------------------------------------------------------------
 
     def to_table(self) -> "pa.Table":
         """Convert to an Arrow table that `from_table` reads, with one row a group.
 
-        Columns: group, n_rows, and count_CLASS for each class of a histogram, or code and label of a vote.
+        Columns: group, n_rows, and count_CLASS for each class of a histogram, or code and label of
+        a vote.
         """
         import pyarrow as pa
 
         columns: dict[str, object] = {
-            "group": np.arange(self.n_groups) if self.group_names is None else list(self.group_names),
+            "group": (
+                np.arange(self.n_groups) if self.group_names is None else list(self.group_names)
+            ),
             "n_rows": self.n_rows,
         }
-        classes = [value.item() if isinstance(value, np.generic) else value for value in self.classes]
+        classes = [
+            value.item() if isinstance(value, np.generic) else value for value in self.classes
+        ]
         if self.values.ndim == 1:
             columns |= {"code": self.values, "label": self.labels()}
         else:
             columns |= dict(zip(_count_names(classes), self.values.T, strict=True))
-        facts = {"format": FORMAT, "query": self.query.to_dict(), "classes": classes, "receipt": self.receipt.to_dict()}
+        facts = {
+            "format": FORMAT,
+            "query": self.query.to_dict(),
+            "classes": classes,
+            "receipt": self.receipt.to_dict(),
+        }
         facts |= self.classes.facts() if isinstance(self.classes, LabelColumns) else {}
         facts |= {} if self.group_names is None else {"named": True}
         facts |= {} if self.chosen is None else {"chosen": self.chosen}
@@ -177,30 +215,45 @@ class Aggregate:
         Raises
         ------
         InvalidInput
-            The table is no aggregate of this format, or its values, groups, receipt or query were changed, as its digest shows. A table of
-            an older version has no digest; then its receipt counts as not recorded.
+            The table is no aggregate of this format, or its values, groups, receipt or query were
+            changed, as its digest shows. A table of an older version has no digest; then its
+            receipt counts as not recorded.
         """
         raw = (table.schema.metadata or {}).get(METADATA_KEY)
         facts = json.loads(raw) if raw else {}
         if facts.get("format") != FORMAT:
             raise InvalidInput(
-                f"Expected a labeldp aggregate of format {FORMAT} in the table's metadata, got {facts.get('format', 'none')}."
+                f"Expected a labeldp aggregate of format {FORMAT} in the table's metadata, got"
+                f" {facts.get('format', 'none')}."
             )
         query = query_from_dict(facts["query"])
         classes = classes_of(facts) if "columns" in facts else tuple(facts["classes"])
-        names = ["code"] if len(query.value_shape()) == 1 else table.column_names[2 : 2 + query.n_classes]
-        known = [["code"], ["code", "label"]] if names == ["code"] else [_count_names(classes), _count_names(range(query.n_classes))]
-        if table.column_names not in [["group", "n_rows", *each] for each in known] or table.num_rows != query.n_groups:
+        names = (
+            ["code"]
+            if len(query.value_shape()) == 1
+            else table.column_names[2 : 2 + query.n_classes]
+        )
+        known = (
+            [["code"], ["code", "label"]]
+            if names == ["code"]
+            else [_count_names(classes), _count_names(range(query.n_classes))]
+        )
+        if (
+            table.column_names not in [["group", "n_rows", *each] for each in known]
+            or table.num_rows != query.n_groups
+        ):
             raise InvalidInput(
-                f"Expected columns group, n_rows and {', '.join(known[0])} of {query.n_groups} rows, got others: the table was changed."
+                f"Expected columns group, n_rows and {', '.join(known[0])} of {query.n_groups}"
+                " rows, got others: the table was changed."
             )
         values = np.column_stack([table[name].to_numpy() for name in names]).astype(np.int64)
         shaped = values.reshape(query.value_shape())
         groups = tuple(table["group"].to_pylist()) if facts.get("named") else None
         if "drawn" in facts and facts["drawn"] != _drawn(facts, table):
             raise InvalidInput(
-                "Expected the answer that was drawn, got another one: values, groups or what the table says of itself were changed. "
-                "Restore the file; counts that something else has made are no labeldp aggregate."
+                "Expected the answer that was drawn, got another one: values, groups or what the"
+                " table says of itself were changed. Restore the file; counts that something else"
+                " has made are no labeldp aggregate."
             )
         n_rows, receipt = table["n_rows"].to_numpy(), Receipt.from_dict(facts["receipt"])
         # Without a digest nothing shows that these are the values that were charged.
@@ -222,7 +275,8 @@ class Aggregate:
 
 
 def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:
-    """Digest an answer's values, groups and facts. The digest detects accidents; it does not stop a forger."""
+    """Digest an answer's values, groups and facts. The digest detects accidents; it does not stop a
+    forger."""
     said = {name: value for name, value in facts.items() if name != "drawn"}
     values = [
         [repr(value) for value in column.to_pylist()]
@@ -233,15 +287,22 @@ def _drawn(facts: Mapping[str, object], table: "pa.Table") -> str:
 
 
 def _count_names(classes: Iterable[object]) -> list[str]:
-    """Name the columns of counts by the classes, or by their codes if two classes have the same text."""
+    """Name the columns of counts by the classes, or by their codes if two classes have the same
+    text."""
     texts = ["" if value is None else str(value) for value in classes]
-    return [f"count_{text}" for text in (texts if len(set(texts)) == len(texts) else range(len(texts)))]
+    return [
+        f"count_{text}" for text in (texts if len(set(texts)) == len(texts) else range(len(texts)))
+    ]
 
 
 def register_query(kind: type[AnyQuery]) -> type[AnyQuery]:
-    """Make another kind of query known by its name, so that its answers can be read; usable as a decorator."""
+    """Make another kind of query known by its name, so that its answers can be read; usable as a
+    decorator."""
     if QUERIES.setdefault(kind.name, kind) is not kind:
-        raise InvalidInput(f"Expected a new query name, got {kind.name!r}, which {QUERIES[kind.name].__name__} has. Rename the query.")
+        raise InvalidInput(
+            f"Expected a new query name, got {kind.name!r}, which {QUERIES[kind.name].__name__}"
+            " has. Rename the query."
+        )
     return kind
 
 
@@ -251,4 +312,7 @@ def query_from_dict(data: object) -> Query:
     try:
         return kind(**facts)  # type: ignore[arg-type]  # the constructor checks each
     except TypeError:
-        raise InvalidInput(f"Expected the fields of a {kind.name} query, got {', '.join(facts)}. A newer labeldp may know them.") from None
+        raise InvalidInput(
+            f"Expected the fields of a {kind.name} query, got {', '.join(facts)}. A newer labeldp"
+            " may know them."
+        ) from None

@@ -34,26 +34,29 @@ class Vote(Query):
     n_groups : int
         Number of groups, which are numbered 0..n_groups-1. An empty group gets a class at random.
     mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}
-        "auto" (default) takes permute-and-flip or, with delta > 0, noisy argmax, whichever needs the smaller lead. It depends on K, epsilon
-        and delta alone.
+        "auto" (default) takes permute-and-flip or, with delta > 0, noisy argmax, whichever needs
+        the smaller lead. It depends on K, epsilon and delta alone.
     delta : float
         0 (default) for the pure mechanisms, in (0, 1) with "gaussian", either with "auto".
 
     Notes
     -----
-    Guarantee: a changed label moves one count up and another down by 1. The exponential mechanism chooses a class with probability
-    proportional to e^(a count); permute-and-flip takes the classes in random order and stops at one with probability e^(-a gap). Both have
-    a = epsilon / (2 m) and so are epsilon-label-DP; the second never fails more often. "gaussian" is the argmax of counts with discrete
-    Gaussian noise at a certified variance.
+    Guarantee: a changed label moves one count up and another down by 1. The exponential mechanism
+    chooses a class with probability proportional to e^(a count); permute-and-flip takes the classes
+    in random order and stops at one with probability e^(-a gap). Both have a = epsilon / (2 m) and
+    so are epsilon-label-DP; the second never fails more often. "gaussian" is the argmax of counts
+    with discrete Gaussian noise at a certified variance.
 
     References
     ----------
-    McKenna and Sheldon 2020, "Permute-and-flip"; McSherry and Talwar 2007, "Mechanism design via differential privacy" (exponential); Tang
-    et al. 2022, Algorithm 2 (noisy argmax).
+    McKenna and Sheldon 2020, "Permute-and-flip"; McSherry and Talwar 2007, "Mechanism design via
+    differential privacy" (exponential); Tang et al. 2022, Algorithm 2 (noisy argmax).
 
     Examples
     --------
-    >>> Vote(n_classes=10, epsilon=0.003, n_groups=1, mechanism="exponential").failure([[4000] * 9]).round(4)
+    >>> Vote(n_classes=10, epsilon=0.003, n_groups=1, mechanism="exponential").failure(
+    ...     [[4000] * 9]
+    ... ).round(4)
     array([0.0218])
     """
 
@@ -78,7 +81,8 @@ class Vote(Query):
         return (self.n_groups,)
 
     def failure(self, gaps: ArrayLike, max_rows_per_unit: int = 1) -> NDArray[np.float64]:
-        """Compute an upper bound of the probability that a class other than the most frequent one is chosen.
+        """Compute an upper bound of the probability that a class other than the most frequent one
+        is chosen.
 
         Parameters
         ----------
@@ -100,38 +104,61 @@ class Vote(Query):
             return np.asarray(np.minimum(1.0, others / (1 + others) * _UP))
         return np.asarray(np.minimum(1.0, _flip_failure(kept) * _UP + 2.0**-44))
 
-    def release(self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1) -> NDArray[np.int64]:
-        """Draw a class code for each of g groups, (g,) int64, from (g, K) raw counts and the words of g K rows."""
+    def release(
+        self, counts: NDArray[np.int64], words: Words, max_rows_per_unit: int = 1
+    ) -> NDArray[np.int64]:
+        """Draw a class code for each of g groups, (g,) int64, from (g, K) raw counts and the words
+        of g K rows."""
         self._check(counts, words)
         mechanism, coins = self.chosen(max_rows_per_unit), Coins(words)
         if mechanism == "gaussian":
-            noisy = counts + discrete_gaussian(coins, self._variance(max_rows_per_unit)).reshape(counts.shape)
+            noisy = counts + discrete_gaussian(coins, self._variance(max_rows_per_unit)).reshape(
+                counts.shape
+            )
             return first_in_random_order(noisy == noisy.max(axis=1, keepdims=True), coins)
-        a, gaps = exact_share(self.epsilon, 2 * max_rows_per_unit), counts.max(axis=1, keepdims=True) - counts
+        a, gaps = (
+            exact_share(self.epsilon, 2 * max_rows_per_unit),
+            counts.max(axis=1, keepdims=True) - counts,
+        )
         if mechanism == "exponential":
             return _exponential(coins, a, gaps)
-        return first_in_random_order(exp_coin(coins, np.arange(gaps.size), a, gaps.reshape(-1)).reshape(gaps.shape), coins)
+        return first_in_random_order(
+            exp_coin(coins, np.arange(gaps.size), a, gaps.reshape(-1)).reshape(gaps.shape), coins
+        )
 
 
 def noisy_failure(gaps: ArrayLike, n_classes: int, variance: Fraction) -> NDArray[np.float64]:
-    """Bound the probability that noise of this variance on each count overrules (g, K - 1) supposed leads: (g,) float64."""
-    return np.asarray(np.minimum(1.0, _gaussian.gap_tail(variance, _leads(gaps, n_classes)).sum(axis=1) * _UP))
+    """Bound the probability that noise of this variance on each count overrules (g, K - 1) supposed
+    leads: (g,) float64."""
+    return np.asarray(
+        np.minimum(1.0, _gaussian.gap_tail(variance, _leads(gaps, n_classes)).sum(axis=1) * _UP)
+    )
 
 
 def _leads(gaps: ArrayLike, n_classes: int) -> NDArray[np.int64]:
     leads = np.asarray(gaps)
-    if leads.ndim != 2 or leads.shape[1] != n_classes - 1 or leads.dtype.kind not in "iu" or (leads.size and leads.min() < 0):
-        raise InvalidInput(f"Expected leads as whole numbers >= 0 of shape (g, {n_classes - 1}), got {leads.dtype} {leads.shape}.")
+    if (
+        leads.ndim != 2
+        or leads.shape[1] != n_classes - 1
+        or leads.dtype.kind not in "iu"
+        or (leads.size and leads.min() < 0)
+    ):
+        raise InvalidInput(
+            f"Expected leads as whole numbers >= 0 of shape (g, {n_classes - 1}), got {leads.dtype}"
+            f" {leads.shape}."
+        )
     return leads.astype(np.int64)
 
 
 @lru_cache(maxsize=256)
 def _chosen(n_classes: int, epsilon: float, delta: float, max_rows_per_unit: int) -> str:
-    """Choose permute-and-flip, unless Gaussian noise fails less often at the lead where its failure becomes rare."""
+    """Choose permute-and-flip, unless Gaussian noise fails less often at the lead where its failure
+    becomes rare."""
     if not delta > 0:
         return "permute-and-flip"
     flip = Vote(n_classes, epsilon, 1, "permute-and-flip")
-    # The comparison is made at one lead, found by bisection: where permute-and-flip first fails rarely. It uses no counts, so it is free.
+    # The comparison is made at one lead, found by bisection: where permute-and-flip first fails
+    # rarely. It uses no counts, so it is free.
     low, high = 0, 1
     while flip.failure(_alike(n_classes, high), max_rows_per_unit)[0] > _WANTED:
         low, high = high, 2 * high
@@ -141,7 +168,11 @@ def _chosen(n_classes: int, epsilon: float, delta: float, max_rows_per_unit: int
         low, high = (low, middle) if enough else (middle, high)
     lead = _alike(n_classes, high)
     noisy = Vote(n_classes, epsilon, 1, "gaussian", delta)
-    return "gaussian" if noisy.failure(lead, max_rows_per_unit)[0] < flip.failure(lead, max_rows_per_unit)[0] else "permute-and-flip"
+    return (
+        "gaussian"
+        if noisy.failure(lead, max_rows_per_unit)[0] < flip.failure(lead, max_rows_per_unit)[0]
+        else "permute-and-flip"
+    )
 
 
 def _alike(n_classes: int, lead: int) -> NDArray[np.int64]:
@@ -149,36 +180,46 @@ def _alike(n_classes: int, lead: int) -> NDArray[np.int64]:
 
 
 def _flip_failure(kept: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the probability that permute-and-flip fails: (g,) from `kept`, (g, K - 1), the chances e^(-a gap)."""
-    # Give each class a uniform time. If the best class comes at time t, each other class comes earlier with probability t, and then is
-    # taken with probability `kept`. So the probability is the integral of 1 - product of (1 - t kept) over t in [0, 1].
+    """Compute the probability that permute-and-flip fails: (g,) from `kept`, (g, K - 1), the
+    chances e^(-a gap)."""
+    # Give each class a uniform time. If the best class comes at time t, each other class comes
+    # earlier with probability t, and then is taken with probability `kept`. So the probability is
+    # the integral of 1 - product of (1 - t kept) over t in [0, 1].
     others = kept.shape[1]
     if (kept == kept[:, :1]).all():
         kept, times = kept[:, :1], others
     else:
         times = 1
     nodes, weights = _rule(others)
-    loss = [-np.expm1(times * np.log1p(-np.minimum(t * kept, 1 - 2.0**-53)).sum(axis=1)) for t in nodes]
+    loss = [
+        -np.expm1(times * np.log1p(-np.minimum(t * kept, 1 - 2.0**-53)).sum(axis=1)) for t in nodes
+    ]
     return np.asarray(np.tensordot(weights, np.array(loss), axes=1))
 
 
 @lru_cache(maxsize=64)
 def _rule(others: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute nodes and weights on [0, 1] that integrate products of so many factors to 2^-60, with at most 24 log2(K) nodes."""
-    # Gauss-Legendre quadrature of n = 24 points on each of [0, c], [c, 2c], ..., [1/2, 1], where c is a power of 1/2 with c (K - 1) <= n.
-    # With m = 2 n and S = sum of kept, the m-th derivative of f is at most m! times the sum, over all choices of m factors, of the products
-    # of their `kept` and of the other factors at the panel's lower end b, so at most S^m e^(m b - b S). The rule's error on a panel of
-    # width h is h^(m + 1) (n!)^4 / ((m + 1) (m!)^3) times that: on the first panel, where h S <= n, below 10^-23; on the others, where
-    # h = b and (b S)^m e^(-b S) <= m^m e^-m, below b e^(m b) 10^-29, which add up to less than 2^-60.
+    """Compute nodes and weights on [0, 1] that integrate products of so many factors to 2^-60, with
+    at most 24 log2(K) nodes."""
+    # Gauss-Legendre quadrature of n = 24 points on each of [0, c], [c, 2c], ..., [1/2, 1], where c
+    # is a power of 1/2 with c (K - 1) <= n. With m = 2 n and S = sum of kept, the m-th derivative
+    # of f is at most m! times the sum, over all choices of m factors, of the products of their
+    # `kept` and of the other factors at the panel's lower end b, so at most S^m e^(m b - b S). The
+    # rule's error on a panel of width h is h^(m + 1) (n!)^4 / ((m + 1) (m!)^3) times that: on the
+    # first panel, where h S <= n, below 10^-23; on the others, where h = b and (b S)^m e^(-b S) <=
+    # m^m e^-m, below b e^(m b) 10^-29, which add up to less than 2^-60.
     panels = max(0, math.ceil(math.log2(others / _POINTS)))
     edges = np.append(0.0, 0.5 ** np.arange(panels, -1, -1))
     points, weights = np.polynomial.legendre.leggauss(_POINTS)
     width = np.diff(edges)[:, None]
-    return (edges[:-1, None] + width * (points + 1) / 2).reshape(-1), (width * weights / 2).reshape(-1)
+    return (edges[:-1, None] + width * (points + 1) / 2).reshape(-1), (width * weights / 2).reshape(
+        -1
+    )
 
 
 def _exponential(coins: Coins, a: Fraction, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Try classes at random, each taken with probability e^(-a gap), until one is taken: (g,) int64."""
+    """Try classes at random, each taken with probability e^(-a gap), until one is taken: (g,)
+    int64."""
     out, pending = np.empty(len(gaps), np.int64), np.arange(len(gaps))
     while len(pending):
         rows = pending * gaps.shape[1]
@@ -191,12 +232,15 @@ def _exponential(coins: Coins, a: Fraction, gaps: NDArray[np.int64]) -> NDArray[
 
 def first_in_random_order(wanted: NDArray[np.bool_], coins: Coins) -> NDArray[np.int64]:
     """Find the first wanted class of each group in a random order: (g,) int64."""
-    return np.asarray(np.argmin(np.where(wanted, _order(coins, wanted.shape), wanted.shape[1]), axis=1))
+    return np.asarray(
+        np.argmin(np.where(wanted, _order(coins, wanted.shape), wanted.shape[1]), axis=1)
+    )
 
 
 def _order(coins: Coins, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Draw a uniformly random order of the classes in every group, exactly: (g, K) ranks."""
-    # Sorting by words is uniform unless two words are equal. Such groups, with a probability of about K^2 / 2^65, take further words.
+    # Sorting by words is uniform unless two words are equal. Such groups, with a probability of
+    # about K^2 / 2^65, take further words.
     words = coins.take(np.arange(len(coins))).reshape(shape)
     places = words.argsort(axis=1).argsort(axis=1)
     ordered = np.sort(words, axis=1)

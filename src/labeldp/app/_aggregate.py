@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp aggregate` and `peer`: a table in, private answers about each of its groups out, in bounded memory."""
+"""`labeldp aggregate` and `peer`: a table in, private answers about each of its groups out, in
+bounded memory."""
 
 import warnings
 from collections import Counter
@@ -27,8 +28,23 @@ from labeldp.tables._place import Place, workplace
 from labeldp.tables._release import all_facts, check_raw, default_dataset
 from labeldp.tables._spec import declared_or_infer
 from labeldp.tables.engines._local import Progress, declared_codec, silent
-from labeldp.tables.formats._parquet import check_ending, check_layout, is_parquet, open_table, row_name, table_writer
-from labeldp.tables.formats._table import LabelCodec, Rows, Source, check_columns, check_type, is_text, value_type
+from labeldp.tables.formats._parquet import (
+    check_ending,
+    check_layout,
+    is_parquet,
+    open_table,
+    row_name,
+    table_writer,
+)
+from labeldp.tables.formats._table import (
+    LabelCodec,
+    Rows,
+    Source,
+    check_columns,
+    check_type,
+    is_text,
+    value_type,
+)
 
 if TYPE_CHECKING:
     from labeldp.research.peer import PeerToPeer
@@ -56,7 +72,8 @@ class AggregateSpec:
     delta : float, default=0.0
         0 for pure mechanisms.
     dataset : str, optional
-        Name in the ledger; default: that of the releases that wrote the table, else the file's name without its ending.
+        Name in the ledger; default: that of the releases that wrote the table, else the file's name
+        without its ending.
     """
 
     label: str
@@ -71,19 +88,30 @@ class AggregateSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", declared_or_infer(self.classes))
         if self.group == self.label:
-            raise InvalidInput(f"Expected a public column of groups, got the label column {self.label!r}. Name another one.")
-        self.asked(np.ones(1, np.int64), 2 if infers(self.classes) else len(self.classes))  # refuses faults before anything is read
+            raise InvalidInput(
+                f"Expected a public column of groups, got the label column {self.label!r}. Name"
+                " another one."
+            )
+        # refuses faults before anything is read
+        self.asked(np.ones(1, np.int64), 2 if infers(self.classes) else len(self.classes))
 
     def asked(self, sizes: NDArray[np.int64], n_classes: int) -> Query:
         """Make the query over groups of these sizes, and this many classes."""
         kind = QUERIES[_validate.one_of(tuple(QUERIES), query=self.query)]
         chosen = {} if self.mechanism is None else {"mechanism": self.mechanism}
-        return kind(n_classes=n_classes, epsilon=self.epsilon, n_groups=len(sizes), delta=self.delta, **chosen)
+        return kind(
+            n_classes=n_classes,
+            epsilon=self.epsilon,
+            n_groups=len(sizes),
+            delta=self.delta,
+            **chosen,
+        )
 
 
 @dataclass(frozen=True)
 class PeerSpec:
-    """The peer-to-peer protocol among the rows of each group of a table, each row a user. Its cost follows from the groups' sizes.
+    """The peer-to-peer protocol among the rows of each group of a table, each row a user. Its cost
+    follows from the groups' sizes.
 
     Parameters
     ----------
@@ -113,9 +141,15 @@ class PeerSpec:
         object.__setattr__(self, "classes", declared_or_infer(self.classes))
         if infers(self.classes) or len(self.classes) != 2:
             given = "inferred ones" if infers(self.classes) else f"{len(self.classes)} of them"
-            raise InvalidInput(f"Expected two declared classes peer to peer, whose reports are bits; got {given}. For example no,yes.")
+            raise InvalidInput(
+                f"Expected two declared classes peer to peer, whose reports are bits; got {given}."
+                " For example no,yes."
+            )
         if self.group == self.label:
-            raise InvalidInput(f"Expected a public column of groups, got the label column {self.label!r}. Name another one.")
+            raise InvalidInput(
+                f"Expected a public column of groups, got the label column {self.label!r}. Name"
+                " another one."
+            )
         if self.delta is not None:
             _validate.fraction(delta=self.delta)
         self.protocol  # noqa: B018  # refuses faults before anything is read
@@ -128,7 +162,8 @@ class PeerSpec:
         return PeerToPeer(self.flip, self.join)
 
     def asked(self, sizes: NDArray[np.int64], n_classes: int) -> Query:
-        """Make the query over groups of these sizes, at an epsilon that is proven for each of them."""
+        """Make the query over groups of these sizes, at an epsilon that is proven for each of
+        them."""
         from labeldp.research.peer import Peer
 
         rows = int(sizes.sum())
@@ -136,16 +171,23 @@ class PeerSpec:
         return Peer.of(self.protocol, sizes, delta)
 
     def estimates(self, answer: Aggregate) -> pa.Table:
-        """Estimate each group's share of the second class, with its standard error: a table of two columns. Post-processing."""
+        """Estimate each group's share of the second class, with its standard error: a table of two
+        columns. Post-processing."""
         from labeldp.research.peer import ones_errors, ones_shares
 
         shares = ones_shares(self.protocol, answer.values)
-        return pa.table({f"share_{self.classes[1]}": shares, "stderr": ones_errors(self.protocol, answer.values, answer.n_rows)})
+        return pa.table(
+            {
+                f"share_{self.classes[1]}": shares,
+                "stderr": ones_errors(self.protocol, answer.values, answer.n_rows),
+            }
+        )
 
 
 @dataclass(frozen=True)
 class AggregateFile:
-    """The file of an answer. `repeated`: the ledger had the same answer, so nothing was drawn or charged."""
+    """The file of an answer. `repeated`: the ledger had the same answer, so nothing was drawn or
+    charged."""
 
     path: Path
     answer: Aggregate
@@ -168,9 +210,10 @@ def aggregate(
     source : str, Path or Place
         A Parquet or CSV file, or a folder or pattern of Parquet files, read twice.
     out : str or Path
-        New file. Parquet is read back by `Aggregate.load`; CSV has the same columns without the receipt. It has one row per group, in the
-        order of the groups' values: group, n_rows, and a noisy count for each class (count_CLASS), or the voted label. CSV of a PeerSpec
-        has the estimated share of the second class (share_CLASS), too, and its standard error.
+        New file. Parquet is read back by `Aggregate.load`; CSV has the same columns without the
+        receipt. It has one row per group, in the order of the groups' values: group, n_rows, and a
+        noisy count for each class (count_CLASS), or the voted label. CSV of a PeerSpec has the
+        estimated share of the second class (share_CLASS), too, and its standard error.
     spec : AggregateSpec or PeerSpec
     ledger : Ledger, or its path, optional
         The user's own by default, never none.
@@ -185,12 +228,14 @@ def aggregate(
     table, record, target = open_table(source), ledger_of(ledger), Path(out)
     dataset = spec.dataset or default_dataset(table)
     _check(table, spec, record)
-    check_unchanged([spec.group], dataset, record, table)  # the sizes of groups are published as they are
+    # the sizes of groups are published as they are
+    check_unchanged([spec.group], dataset, record, table)
     warn_of_names([spec.group], dataset, record, all_facts(table))
     check_ending(target)
     runs = record.runs(dataset, spec.label)
-    # An existing file can be this request's answer only if some answer was drawn before; whether it is is known after reading the table.
-    # If none was drawn, refuse at once, before a long table is read.
+    # An existing file can be this request's answer only if some answer was drawn before; whether it
+    # is is known after reading the table. If none was drawn, refuse at once, before a long table is
+    # read.
     if target.exists() and not any(run.event.get("event") == AggregateDraw.kind for run in runs):
         _taken(target)
     codec = declared_codec(table, spec.label, spec.classes)
@@ -199,7 +244,8 @@ def aggregate(
         _warn_of_a_copy(spec, names, codec.classes)
         new: list[bool] = []
 
-        # Called when a charge is due, just before it: a target that exists then cannot be the answer, and nothing has been spent.
+        # Called when a charge is due, just before it: a target that exists then cannot be the
+        # answer, and nothing has been spent.
         def before_charge() -> None:
             if target.exists():
                 _taken(target)
@@ -218,12 +264,18 @@ def aggregate(
             before_charge=before_charge,
         )
         named = replace(answer, group_names=tuple(names.to_pylist()))
-        _publish(named, private_file(folder / target.name), target, spec.estimates(named) if isinstance(spec, PeerSpec) else None)
+        _publish(
+            named,
+            private_file(folder / target.name),
+            target,
+            spec.estimates(named) if isinstance(spec, PeerSpec) else None,
+        )
     return AggregateFile(target, named, not new)
 
 
 def cost(source: Any, spec: PeerSpec, *, progress: Progress = silent) -> Query:
-    """Make the query of a PeerSpec, with its epsilon and delta, from the public column of groups alone. Nothing is charged."""
+    """Make the query of a PeerSpec, with its epsilon and delta, from the public column of groups
+    alone. Nothing is charged."""
     table = open_table(source)
     check_columns(table, [spec.label, spec.group])
     return spec.asked(_distinct_groups(table, spec.group, progress)[1], 2)
@@ -234,26 +286,34 @@ def _check(table: Source, spec: AggregateSpec | PeerSpec, ledger: Ledger) -> Non
     parts = [part.strip() for part in _validate.parted(spec.label)]
     if len(parts) > 1 and spec.label not in table.names and set(parts) <= set(table.names):
         raise InvalidInput(
-            f"Expected one label column, got {_validate.quoted(parts)}. Ask about each by itself, such as --label {parts[0]}, and divide "
-            "epsilon among the answers: they add up for a row that is in all of them. In Python, one aggregate(...) of their "
-            "labeldp.LabelColumns counts the combinations."
+            f"Expected one label column, got {_validate.quoted(parts)}. Ask about each by itself,"
+            f" such as --label {parts[0]}, and divide epsilon among the answers: they add up for a"
+            " row that is in all of them. In Python, one aggregate(...) of their"
+            " labeldp.LabelColumns counts the combinations."
         )
     check_columns(table, [spec.label, spec.group])
     check_raw(table, spec.label, ledger if table.text else None)
     check_type(spec.label, table.type_of(spec.label))
     kind = value_type(table.type_of(spec.group))
     if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind)):
-        raise InvalidInput(f"Expected a group column of text, whole numbers or booleans, got {spec.group!r} of type {kind}. Cast it.")
+        raise InvalidInput(
+            f"Expected a group column of text, whole numbers or booleans, got {spec.group!r} of"
+            f" type {kind}. Cast it."
+        )
 
 
 def _taken(target: Path) -> NoReturn:
     raise ReleaseError(
-        f"Expected a new name for the answer, got {target}, which exists and is something else. Remove it, or choose another name."
+        f"Expected a new name for the answer, got {target}, which exists and is something else."
+        " Remove it, or choose another name."
     )
 
 
-def _distinct_groups(table: Source, group: str, progress: Progress) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Read the distinct values of the group column, sorted, and the number of rows of each; refuse a missing one."""
+def _distinct_groups(
+    table: Source, group: str, progress: Progress
+) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Read the distinct values of the group column, sorted, and the number of rows of each; refuse
+    a missing one."""
     seen: Counter[Any] = Counter()
     start = done = 0
     for batch in table.batches([group]):
@@ -262,28 +322,43 @@ def _distinct_groups(table: Source, group: str, progress: Progress) -> tuple[pa.
         if pc.any(missing).as_py():
             row = start + int(np.flatnonzero(missing.to_numpy(zero_copy_only=False))[0])
             raise InvalidInput(
-                f"Expected a group in every row of column {group!r}, got none in {row_name(table, row)}. Give such rows a group of "
-                "their own, or drop them."
+                f"Expected a group in every row of column {group!r}, got none in"
+                f" {row_name(table, row)}. Give such rows a group of their own, or drop them."
             )
         found = pc.value_counts(column)
-        seen.update(dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)))
+        seen.update(
+            dict(
+                zip(
+                    found.field("values").to_pylist(),
+                    found.field("counts").to_pylist(),
+                    strict=True,
+                )
+            )
+        )
         start, done = start + len(batch), done + batch.extent
         progress("groups", done, table.extent)
     if not seen:
         raise InvalidInput(f"Expected at least one row, got none in {table.path.name}.")
     kind = value_type(table.type_of(group))
     names = sorted(seen)
-    return pa.array(names, pa.large_string() if is_text(kind) else kind), np.array([seen[name] for name in names], np.int64)
+    return pa.array(names, pa.large_string() if is_text(kind) else kind), np.array(
+        [seen[name] for name in names], np.int64
+    )
 
 
-def _warn_of_a_copy(spec: AggregateSpec | PeerSpec, names: pa.Array, classes: Sequence[object]) -> None:
-    """Warn if every group has the name of a class, because the column may be a copy of the labels."""
-    # Only the names are compared, which are public: comparing a group's rows with their labels would itself reveal labels. Numbers are
-    # often equal by chance, so only text is a sign of a copy.
+def _warn_of_a_copy(
+    spec: AggregateSpec | PeerSpec, names: pa.Array, classes: Sequence[object]
+) -> None:
+    """Warn if every group has the name of a class, because the column may be a copy of the
+    labels."""
+    # Only the names are compared, which are public: comparing a group's rows with their labels
+    # would itself reveal labels. Numbers are often equal by chance, so only text is a sign of a
+    # copy.
     if is_text(names.type) and set(names.to_pylist()) <= set(classes):
         warnings.warn(
-            f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the column was made from the labels, the "
-            "exact numbers of rows of the groups give them away: name a column that was not.",
+            f"Every group in column {spec.group!r} is called like a class of {spec.label!r}. If the"
+            " column was made from the labels, the exact numbers of rows of the groups give them"
+            " away: name a column that was not.",
             LabelDPWarning,
             stacklevel=3,
         )
@@ -297,27 +372,41 @@ def _plain(batch: Rows, name: str) -> pa.Array:
 
 
 def _numbered(
-    table: Source, spec: AggregateSpec | PeerSpec, codec: LabelCodec, names: pa.Array, progress: Progress
+    table: Source,
+    spec: AggregateSpec | PeerSpec,
+    codec: LabelCodec,
+    names: pa.Array,
+    progress: Progress,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the labels of all rows as indices into the classes, with the indices of their groups."""
+    """Yield the labels of all rows as indices into the classes, with the indices of their
+    groups."""
     done = 0
     for batch in table.batches([spec.label, spec.group]):
         numbers = pc.index_in(_plain(batch, spec.group), value_set=names)
         if numbers.null_count:  # the first pass read all groups, so the file has changed since
-            raise ReleaseError(f"Expected {table.path.name} to stay as it is while it is read, got another group. Nothing was charged.")
-        yield pa.record_batch({spec.label: codec.listed(batch.column(spec.label)), spec.group: numbers})
+            raise ReleaseError(
+                f"Expected {table.path.name} to stay as it is while it is read, got another group."
+                " Nothing was charged."
+            )
+        yield pa.record_batch(
+            {spec.label: codec.listed(batch.column(spec.label)), spec.group: numbers}
+        )
         done += batch.extent
         progress("count", done, table.extent)
 
 
 def _publish(answer: Aggregate, made: Path, target: Path, estimates: pa.Table | None) -> None:
-    """Write the answer's file, CSV with estimates, and name it. An existing file of this name must be the same answer, byte for byte."""
-    # `repeated` is a fact of the call, not of the draw: without it, the files of a request and its repeat are equal byte for byte.
+    """Write the answer's file, CSV with estimates, and name it. An existing file of this name must
+    be the same answer, byte for byte."""
+    # `repeated` is a fact of the call, not of the draw: without it, the files of a request and its
+    # repeat are equal byte for byte.
     table = replace(answer, receipt=replace(answer.receipt, repeated=False)).to_table()
     if not is_parquet(target):
         table = table.drop_columns([name for name in table.column_names if name == "code"])
         if estimates is not None:
-            table = pa.table({name: part[name] for part in (table, estimates) for name in part.column_names})
+            table = pa.table(
+                {name: part[name] for part in (table, estimates) for name in part.column_names}
+            )
     with table_writer(made, table.schema) as writer:
         writer.write_table(table)
     if not target.exists():

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boosted trees as files that run no code: LightGBM's text and XGBoost's JSON, cut to what predicts, and checked before they are used.
+"""Boosted trees as files that run no code: LightGBM's text and XGBoost's JSON, cut to what
+predicts, and checked before they are used.
 
-The compiled code of both libraries trusts the numbers in their files: a child that does not exist would be read from beyond an array. So a
-file is parsed here, every number is checked, and the library gets a text that is written again from the checked numbers alone.
+The compiled code of both libraries trusts the numbers in their files: a child that does not exist
+would be read from beyond an array. So a file is parsed here, every number is checked, and the
+library gets a text that is written again from the checked numbers alone.
 """
 
 import json
@@ -18,7 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput, MissingExtra
-from labeldp.learn._boosting import HistogramScores, LikelihoodBoosting, probabilities_of, starting_scores
+from labeldp.learn._boosting import (
+    HistogramScores,
+    LikelihoodBoosting,
+    probabilities_of,
+    starting_scores,
+)
 from labeldp.learn._location import LocationBoosting
 
 SCIKIT_LEARN, LIGHTGBM, XGBOOST = "scikit-learn", "lightgbm", "xgboost"
@@ -31,7 +38,11 @@ _INT, _FLOAT = re.compile(r"-?\d{1,10}"), re.compile(r"-?(\d+\.?\d*([eE][-+]?\d+
 def require_library(name: str) -> None:
     """Raise MissingExtra, with what to install, if this library is missing."""
     if find_spec(name) is None:
-        how = "pip install 'labeldp[boost]'" if name == LIGHTGBM else "pip install xgboost, or --model lightgbm"
+        how = (
+            "pip install 'labeldp[boost]'"
+            if name == LIGHTGBM
+            else "pip install xgboost, or --model lightgbm"
+        )
         raise MissingExtra(f"Expected {name} for this model, which is not installed. {how}")
 
 
@@ -41,7 +52,8 @@ class BoostedModel:
 
     Attributes
     ----------
-    scores : function of (n, d) floats and (n,) or (n, K) starting scores -> raw scores of the same shape
+    scores : function of (n, d) floats and (n,) or (n, K) starting scores -> raw scores of the same
+    shape
     start : (K,) array
         Logits of the class frequencies, from which the trees start.
     n_features : int
@@ -90,11 +102,14 @@ class BoostedLocations:
 def _rows_of(X: Any, n_features: int) -> NDArray[np.float64]:
     rows = np.asarray(X, np.float64)
     if rows.ndim != 2 or rows.shape[1] != n_features:
-        raise InvalidInput(f"Expected {n_features} columns, as the trees were trained on, got shape {rows.shape}.")
+        raise InvalidInput(
+            f"Expected {n_features} columns, as the trees were trained on, got shape {rows.shape}."
+        )
     return rows
 
 
-# Writing ----------------------------------------------------------------------------------------------------------------------------
+# Writing
+# --------------------------------------------------------------------------------------------------
 
 
 def facts_of(model: LikelihoodBoosting | LocationBoosting, n_features: int) -> dict[str, object]:
@@ -102,8 +117,19 @@ def facts_of(model: LikelihoodBoosting | LocationBoosting, n_features: int) -> d
     if isinstance(model, LocationBoosting):
         library = LIGHTGBM if _is_lightgbm(model.pieces_[0]) else XGBOOST
         return {"library": library, "start": float(model.start_), "features": n_features}
-    library = SCIKIT_LEARN if isinstance(model.estimator_, HistogramScores) else LIGHTGBM if _is_lightgbm(model.estimator_) else XGBOOST
-    return {"library": library, "start": [float(each) for each in model.start_], "factor": model.factor_, "features": n_features}
+    library = (
+        SCIKIT_LEARN
+        if isinstance(model.estimator_, HistogramScores)
+        else LIGHTGBM
+        if _is_lightgbm(model.estimator_)
+        else XGBOOST
+    )
+    return {
+        "library": library,
+        "start": [float(each) for each in model.start_],
+        "factor": model.factor_,
+        "features": n_features,
+    }
 
 
 def _is_lightgbm(fitted: Any) -> bool:
@@ -111,18 +137,27 @@ def _is_lightgbm(fitted: Any) -> bool:
 
 
 def booster_of(fitted: Any) -> bytes:
-    """Write the trees of a fitted classifier, or of the pieces of a `LocationBoosting`, in their library's own format."""
+    """Write the trees of a fitted classifier, or of the pieces of a `LocationBoosting`, in their
+    library's own format."""
     if isinstance(fitted, LocationBoosting):
-        parts = [(piece, fitted.share_ * weight) for piece, weight in zip(fitted.pieces_, fitted.weights_, strict=True)]
+        parts = [
+            (piece, fitted.share_ * weight)
+            for piece, weight in zip(fitted.pieces_, fitted.weights_, strict=True)
+        ]
         return (_lightgbm_sum if _is_lightgbm(fitted.pieces_[0]) else _xgboost_sum)(parts).encode()
     if _is_lightgbm(fitted):
-        return _lightgbm_text(*_lightgbm_parts(fitted.booster_.model_to_string(num_iteration=fitted.best_iteration_ or None))).encode()
+        return _lightgbm_text(
+            *_lightgbm_parts(
+                fitted.booster_.model_to_string(num_iteration=fitted.best_iteration_ or None)
+            )
+        ).encode()
     booster = fitted.get_booster()
     best = getattr(fitted, "best_iteration", None)
     return _xgboost_text(*_xgboost_parts(booster if best is None else booster[: best + 1])).encode()
 
 
-# Reading ----------------------------------------------------------------------------------------------------------------------------
+# Reading
+# --------------------------------------------------------------------------------------------------
 
 
 def booster_from(raw: bytes, facts: Mapping[str, Any], name: str) -> BoostedModel:
@@ -131,7 +166,8 @@ def booster_from(raw: bytes, facts: Mapping[str, Any], name: str) -> BoostedMode
     Raises
     ------
     InvalidInput
-        If the file is another one, or its trees point to nodes, features or categories that do not exist.
+        If the file is another one, or its trees point to nodes, features or categories that do not
+        exist.
     MissingExtra
         If the library is not installed.
     """
@@ -157,7 +193,8 @@ def _scores_from(raw: bytes, facts: Mapping[str, Any], name: str, groups: int) -
         raise
     except Exception:
         raise InvalidInput(
-            f"Expected trees of {library} as labeldp writes them in {name}, got others. The file is damaged or was changed."
+            f"Expected trees of {library} as labeldp writes them in {name}, got others. The file is"
+            " damaged or was changed."
         ) from None
 
 
@@ -182,11 +219,25 @@ def _require(fits: object) -> None:
         raise ValueError("trees")
 
 
-# LightGBM ---------------------------------------------------------------------------------------------------------------------------
+# LightGBM
+# --------------------------------------------------------------------------------------------------
 
 _HEAD = ("num_class", "num_tree_per_iteration", "max_feature_idx")
-_NODES = {"split_feature": _INT, "threshold": _FLOAT, "decision_type": _INT, "left_child": _INT, "right_child": _INT}
-_KINDS = {"num_leaves": _INT, "num_cat": _INT, **_NODES, "leaf_value": _FLOAT, "cat_boundaries": _INT, "cat_threshold": _INT}
+_NODES = {
+    "split_feature": _INT,
+    "threshold": _FLOAT,
+    "decision_type": _INT,
+    "left_child": _INT,
+    "right_child": _INT,
+}
+_KINDS = {
+    "num_leaves": _INT,
+    "num_cat": _INT,
+    **_NODES,
+    "leaf_value": _FLOAT,
+    "cat_boundaries": _INT,
+    "cat_threshold": _INT,
+}
 Tree = dict[str, list[str]]
 
 
@@ -195,7 +246,8 @@ def _lightgbm_parts(text: str) -> tuple[dict[str, int], list[Tree]]:
     head, *blocks = text.split("end of trees")[0].split("Tree=")
     facts = _pairs(head)
     return {name: int(facts[name]) for name in _HEAD}, [
-        {name: values.split() for name, values in _pairs(block).items() if name in _KINDS} for block in blocks
+        {name: values.split() for name, values in _pairs(block).items() if name in _KINDS}
+        for block in blocks
     ]
 
 
@@ -209,11 +261,22 @@ def _lightgbm_text(head: Mapping[str, int], trees: Sequence[Tree]) -> str:
     blocks = []
     for number, tree in enumerate(trees):
         lines = [f"{name}={' '.join(tree[name])}" for name in _KINDS if name in tree]
-        blocks.append("\n".join([f"Tree={number}", *lines, "is_linear=0", "shrinkage=1", "", ""]) + "\n")
+        blocks.append(
+            "\n".join([f"Tree={number}", *lines, "is_linear=0", "shrinkage=1", "", ""]) + "\n"
+        )
     sizes = " ".join(str(len(block)) for block in blocks)
     names, ranges = " ".join(f"Column_{i}" for i in range(d)), " ".join(["none"] * d)
-    said = [*(f"{name}={value}" for name, value in head.items()), "label_index=0", f"feature_names={names}", f"feature_infos={ranges}"]
-    return "\n".join(["tree", "version=v4", *said, f"tree_sizes={sizes}", "", ""]) + "".join(blocks) + "end of trees\n"
+    said = [
+        *(f"{name}={value}" for name, value in head.items()),
+        "label_index=0",
+        f"feature_names={names}",
+        f"feature_infos={ranges}",
+    ]
+    return (
+        "\n".join(["tree", "version=v4", *said, f"tree_sizes={sizes}", "", ""])
+        + "".join(blocks)
+        + "end of trees\n"
+    )
 
 
 def _lightgbm_sum(parts: Iterable[tuple[Any, float]]) -> str:
@@ -221,13 +284,23 @@ def _lightgbm_sum(parts: Iterable[tuple[Any, float]]) -> str:
     trees: list[Tree] = []
     for piece, factor in parts:
         head, found = _lightgbm_parts(piece.booster_.model_to_string())
-        trees += [tree | {"leaf_value": [repr(factor * float(value)) for value in tree["leaf_value"]]} for tree in found]
+        trees += [
+            tree | {"leaf_value": [repr(factor * float(value)) for value in tree["leaf_value"]]}
+            for tree in found
+        ]
     return _lightgbm_text(head, trees)
 
 
 def _read_lightgbm(text: str, n_features: int, groups: int) -> Any:
     head, trees = _lightgbm_parts(text)
-    _require(head == {"num_class": groups, "num_tree_per_iteration": groups, "max_feature_idx": n_features - 1})
+    _require(
+        head
+        == {
+            "num_class": groups,
+            "num_tree_per_iteration": groups,
+            "max_feature_idx": n_features - 1,
+        }
+    )
     _require(trees and len(trees) % groups == 0)
     for tree in trees:
         _check_lightgbm(tree, n_features)
@@ -241,21 +314,36 @@ def _read_lightgbm(text: str, n_features: int, groups: int) -> Any:
 
 
 def _check_lightgbm(tree: Tree, n_features: int) -> None:
-    """Check that children come after their parents, and that features, leaves and categories exist."""
+    """Check that children come after their parents, and that features, leaves and categories
+    exist."""
     _require(all(_KINDS[name].fullmatch(each) for name, values in tree.items() for each in values))
     (leaves,), (cats,) = map(_ints, (tree["num_leaves"], tree["num_cat"]))
     _require(1 <= leaves == len(tree["leaf_value"]) and cats >= 0)
     nodes = leaves - 1
-    feature, kind, left, right = (_ints(tree.get(name, [])) for name in ("split_feature", "decision_type", "left_child", "right_child"))
+    feature, kind, left, right = (
+        _ints(tree.get(name, []))
+        for name in ("split_feature", "decision_type", "left_child", "right_child")
+    )
     thresholds = [float(each) for each in tree.get("threshold", [])]
     _require(all(len(each) == nodes for each in (feature, kind, left, right, thresholds)))
-    _require(all(0 <= each < n_features for each in feature) and all(0 <= each < 16 for each in kind))
+    _require(
+        all(0 <= each < n_features for each in feature) and all(0 <= each < 16 for each in kind)
+    )
     for children in (left, right):
-        _require(all(parent < child < nodes or -leaves <= child < 0 for parent, child in enumerate(children)))
+        _require(
+            all(
+                parent < child < nodes or -leaves <= child < 0
+                for parent, child in enumerate(children)
+            )
+        )
     by_category = [thresholds[node] for node in range(nodes) if kind[node] & 1]
     _require(all(each == int(each) and 0 <= each < cats for each in by_category))
     bounds, words = _ints(tree.get("cat_boundaries", [])), _ints(tree.get("cat_threshold", []))
-    _require(bounds == sorted(bounds) and len(bounds) == (cats + 1 if cats else 0) and all(0 <= word < 1 << 32 for word in words))
+    _require(
+        bounds == sorted(bounds)
+        and len(bounds) == (cats + 1 if cats else 0)
+        and all(0 <= word < 1 << 32 for word in words)
+    )
     _require(not cats or (bounds[0] == 0 and bounds[-1] == len(words)))
 
 
@@ -263,10 +351,19 @@ def _ints(values: Sequence[str]) -> list[int]:
     return [int(each) for each in values]
 
 
-# XGBoost ----------------------------------------------------------------------------------------------------------------------------
+# XGBoost
+# --------------------------------------------------------------------------------------------------
 
 _REALS = ("base_weights", "loss_changes", "split_conditions", "sum_hessian")
-_LISTS = (*_REALS, "default_left", "left_children", "parents", "right_children", "split_indices", "split_type")
+_LISTS = (
+    *_REALS,
+    "default_left",
+    "left_children",
+    "parents",
+    "right_children",
+    "split_indices",
+    "split_type",
+)
 _CATEGORIES = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
 _ROOT = 2**31 - 1  # parent of a root
 
@@ -285,7 +382,9 @@ def _xgboost_sum(parts: Iterable[tuple[Any, float]]) -> str:
         model = found["learner"]["gradient_booster"]["model"]
         for tree in model["trees"]:  # a leaf's value is where an inner node's threshold is
             values = zip(tree["split_conditions"], tree["left_children"], strict=True)
-            tree["split_conditions"] = [value if left >= 0 else factor * value for value, left in values]
+            tree["split_conditions"] = [
+                value if left >= 0 else factor * value for value, left in values
+            ]
             tree["base_weights"] = [factor * value for value in tree["base_weights"]]
         trees += model["trees"]
     model["trees"], model["tree_info"] = trees, [0] * len(trees)
@@ -299,8 +398,16 @@ def _xgboost_text(found: Mapping[str, Any], kinds: Sequence[str] | None) -> str:
     trees = []
     for number, tree in enumerate(model["trees"]):
         count = str(len(tree["left_children"]))
-        sizes = {"num_deleted": "0", "num_feature": facts["num_feature"], "num_nodes": count, "size_leaf_vector": "1"}
-        trees.append({name: tree[name] for name in (*_LISTS, *_CATEGORIES)} | {"id": number, "tree_param": sizes})
+        sizes = {
+            "num_deleted": "0",
+            "num_feature": facts["num_feature"],
+            "num_nodes": count,
+            "size_leaf_vector": "1",
+        }
+        trees.append(
+            {name: tree[name] for name in (*_LISTS, *_CATEGORIES)}
+            | {"id": number, "tree_param": sizes}
+        )
     rounds = list(range(0, len(trees) + 1, max(1, int(facts["num_class"]))))
     made = {
         "cats": {"enc": [], "feature_segments": [], "sorted_idx": []},
@@ -319,18 +426,34 @@ def _xgboost_text(found: Mapping[str, Any], kinds: Sequence[str] | None) -> str:
         "learner_model_param": numbers,
         "objective": {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}},
     }
-    return json.dumps({"learner": told, "version": found["version"]}, separators=(",", ":"), sort_keys=True)
+    return json.dumps(
+        {"learner": told, "version": found["version"]}, separators=(",", ":"), sort_keys=True
+    )
 
 
 def _read_xgboost(text: str, n_features: int, groups: int) -> Any:
     found = json.loads(text)
     learner = found["learner"]
-    facts, model, kinds = learner["learner_model_param"], learner["gradient_booster"]["model"], learner["feature_types"]
-    _require(facts["num_feature"] == str(n_features) and facts["num_class"] == str(0 if groups == 1 else groups))
+    facts, model, kinds = (
+        learner["learner_model_param"],
+        learner["gradient_booster"]["model"],
+        learner["feature_types"],
+    )
+    _require(
+        facts["num_feature"] == str(n_features)
+        and facts["num_class"] == str(0 if groups == 1 else groups)
+    )
     _require(kinds == [] or (len(kinds) == n_features and set(kinds) <= {"c", "q"}))
-    _require(len(found["version"]) == 3 and all(type(each) is int and 0 <= each < 1000 for each in found["version"]))
+    _require(
+        len(found["version"]) == 3
+        and all(type(each) is int and 0 <= each < 1000 for each in found["version"])
+    )
     trees, info = model["trees"], model["tree_info"]
-    _require(trees and len(trees) % groups == 0 and info == [number % groups for number in range(len(trees))])
+    _require(
+        trees
+        and len(trees) % groups == 0
+        and info == [number % groups for number in range(len(trees))]
+    )
     for tree in trees:
         _check_xgboost(tree, n_features)
     _require(text == _xgboost_text(found, kinds))  # nothing else is in it
@@ -342,7 +465,10 @@ def _read_xgboost(text: str, n_features: int, groups: int) -> Any:
     types = kinds or None
 
     def scores(X: Any, start: Any) -> Any:
-        return booster.predict(xgboost.DMatrix(X, base_margin=start, feature_types=types, enable_categorical=True), output_margin=True)
+        return booster.predict(
+            xgboost.DMatrix(X, base_margin=start, feature_types=types, enable_categorical=True),
+            output_margin=True,
+        )
 
     return scores
 
@@ -350,13 +476,26 @@ def _read_xgboost(text: str, n_features: int, groups: int) -> Any:
 def _check_xgboost(tree: Mapping[str, Any], n_features: int) -> None:
     """Check that children come after their parents, and that features and categories exist."""
     columns = [tree[name] for name in (*_LISTS, *_CATEGORIES)]
-    _require(all(type(each) is list and all(type(value) in (int, float) for value in each) for each in columns))
+    _require(
+        all(
+            type(each) is list and all(type(value) in (int, float) for value in each)
+            for each in columns
+        )
+    )
     n = len(tree["left_children"])
     _require(n and all(len(tree[name]) == n for name in _LISTS))
-    _require(all(type(value) is int for name in (*_LISTS[len(_REALS) :], *_CATEGORIES) for value in tree[name]))
+    _require(
+        all(
+            type(value) is int
+            for name in (*_LISTS[len(_REALS) :], *_CATEGORIES)
+            for value in tree[name]
+        )
+    )
     _require(all(math.isfinite(value) for name in _REALS for value in tree[name]))
     parents = [_ROOT] * n
-    for node, (left, right) in enumerate(zip(tree["left_children"], tree["right_children"], strict=True)):
+    for node, (left, right) in enumerate(
+        zip(tree["left_children"], tree["right_children"], strict=True)
+    ):
         _require((left == right == -1) or (node < left < n and node < right < n and left != right))
         for child in (left, right):
             if child >= 0:
@@ -366,6 +505,15 @@ def _check_xgboost(tree: Mapping[str, Any], n_features: int) -> None:
     _require(all(0 <= each < n_features for each in tree["split_indices"]))
     _require(all(each in (0, 1) for name in ("default_left", "split_type") for each in tree[name]))
     nodes, segments, sizes = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
-    _require(nodes == [node for node, kind in enumerate(tree["split_type"]) if kind] and len(nodes) == len(segments) == len(sizes))
-    _require(all(each >= 1 for each in sizes) and segments == [sum(sizes[:place]) for place in range(len(sizes))])
-    _require(len(tree["categories"]) == sum(sizes) and all(0 <= each < _CODES for each in tree["categories"]))
+    _require(
+        nodes == [node for node, kind in enumerate(tree["split_type"]) if kind]
+        and len(nodes) == len(segments) == len(sizes)
+    )
+    _require(
+        all(each >= 1 for each in sizes)
+        and segments == [sum(sizes[:place]) for place in range(len(sizes))]
+    )
+    _require(
+        len(tree["categories"]) == sum(sizes)
+        and all(0 <= each < _CODES for each in tree["categories"])
+    )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp release`: write a table with a private label column, and a manifest beside it.
 
-The order of events makes a kill harmless at any point: check everything; first pass (pin the rows); charge; second pass (draw) into a
-private folder beside the output; publish the table's files, then the manifest; settle. Whatever has a manifest is whole, and the same
-command run again resumes the charged run and writes the same table.
+The order of events makes a kill harmless at any point: check everything; first pass (pin the rows);
+charge; second pass (draw) into a private folder beside the output; publish the table's files, then
+the manifest; settle. Whatever has a manifest is whole, and the same command run again resumes the
+charged run and writes the same table.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,13 @@ from labeldp.tables._release import (
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._cluster import check_spec
 from labeldp.tables.engines._local import LocalEngine, Progress, silent
-from labeldp.tables.formats._parquet import DatasetSource, check_apart, check_layout, given_parts, open_table
+from labeldp.tables.formats._parquet import (
+    DatasetSource,
+    check_apart,
+    check_layout,
+    given_parts,
+    open_table,
+)
 from labeldp.tables.formats._table import check_columns
 
 
@@ -78,16 +85,20 @@ def release(
     Parameters
     ----------
     source : str, Path, Place, (file system, path), or a list of these
-        A Parquet or CSV file; or a folder, a pattern ("day=*/*.parquet") or a list of Parquet files, read in the order of their paths.
-        Addresses like s3://bucket/key are places in an object store.
+        A Parquet or CSV file; or a folder, a pattern ("day=*/*.parquet") or a list of Parquet
+        files, read in the order of their paths. Addresses like s3://bucket/key are places in an
+        object store.
     out : str, Path, Place or (file system, path)
-        For one file, a file of the same format; for many, a folder of numbered files. It must not exist, unless it is this very release.
+        For one file, a file of the same format; for many, a folder of numbered files. It must not
+        exist, unless it is this very release.
     spec : ReleaseSpec
         The private column, epsilon and law.
     ledger : Ledger, or its path, optional
-        The ledger that records the charge. Default: the user's own ledger; there is no release without one.
+        The ledger that records the charge. Default: the user's own ledger; there is no release
+        without one.
     engine : {"local", "spark", "ray"}, default="local"
-        This process, in bounded memory; or Spark or Ray, which take Parquet, need `id` and `classes` in the spec, and write a folder.
+        This process, in bounded memory; or Spark or Ray, which take Parquet, need `id` and
+        `classes` in the spec, and write a folder.
     master : str, optional
         Spark's master or Ray's address; by default the engine runs on this machine.
     redraw : bool, default=False
@@ -102,16 +113,19 @@ def release(
 
     Guarantee
     ---------
-    `out` is epsilon-label-DP with respect to one row's label, or all labels of one unit; all other columns pass unchanged. A column that
-    the ledger has charged as private in this data set, or that the manifest or metadata of `source` names as drawn by an earlier release,
-    is refused among them, unless it is proven to hold what was drawn; the new manifest lists those of earlier releases. The first release
-    of a table cannot know of a second private column: release several together (`LabelColumns`), or remove the others first.
+    `out` is epsilon-label-DP with respect to one row's label, or all labels of one unit; all other
+    columns pass unchanged. A column that the ledger has charged as private in this data set, or
+    that the manifest or metadata of `source` names as drawn by an earlier release, is refused among
+    them, unless it is proven to hold what was drawn; the new manifest lists those of earlier
+    releases. The first release of a table cannot know of a second private column: release several
+    together (`LabelColumns`), or remove the others first.
 
     Cost
     ----
-    Two passes over the input. The shuffle needs as much disk space as the decoded rows, beside `out` or, if that is not on this machine, in
-    the folder of temporary files. Memory per row: one or two bits with dense integer ids, 16 bytes with text or scattered ids, 20 bytes
-    with capped units.
+    Two passes over the input. The shuffle needs as much disk space as the decoded rows, beside
+    `out` or, if that is not on this machine, in the folder of temporary files. Memory per row: one
+    or two bits with dense integer ids, 16 bytes with text or scattered ids, 20 bytes with capped
+    units.
 
     See Also
     --------
@@ -122,11 +136,24 @@ def release(
     _validate.one_of(("local", "spark", "ray"), engine=engine)
     record, told = ledger_of(ledger), progress or silent
     if engine != "local":
-        return _shown(out, _release_on_cluster(source, out, spec, record, engine, master, redraw=redraw, progress=told))
+        return _shown(
+            out,
+            _release_on_cluster(
+                source, out, spec, record, engine, master, redraw=redraw, progress=told
+            ),
+        )
     if master is not None:
-        raise InvalidInput("Expected engine='spark' or 'ray' (--engine) with a master, got the local engine. Name one, or leave it out.")
+        raise InvalidInput(
+            "Expected engine='spark' or 'ray' (--engine) with a master, got the local engine. Name"
+            " one, or leave it out."
+        )
     given = given_parts(source)
-    return _shown(out, release_table(LocalEngine(open_table(source), given, told), Place.of(out), spec, record, redraw=redraw))
+    return _shown(
+        out,
+        release_table(
+            LocalEngine(open_table(source), given, told), Place.of(out), spec, record, redraw=redraw
+        ),
+    )
 
 
 def _shown(given: Any, done: TableRelease) -> Release:
@@ -136,21 +163,36 @@ def _shown(given: Any, done: TableRelease) -> Release:
     warn_of_cap(over, over + int(str(facts["rows"])), receipt.max_rows_per_unit, receipt.unit)
     if isinstance(given, Place | tuple) or URI.match(str(given)):
         return Release(place, manifest_place(place), receipt, done.repeated, facts, done.unchanged)
-    return Release(Path(given), manifest_path(Path(given)), receipt, done.repeated, facts, done.unchanged)
+    return Release(
+        Path(given), manifest_path(Path(given)), receipt, done.repeated, facts, done.unchanged
+    )
 
 
 _NAMES = {"spark": "Spark", "ray": "Ray"}
 
 
 def _release_on_cluster(
-    source: Any, out: Any, spec: ReleaseSpec, ledger: Ledger, engine: str, master: str | None, *, redraw: bool, progress: Progress
+    source: Any,
+    out: Any,
+    spec: ReleaseSpec,
+    ledger: Ledger,
+    engine: str,
+    master: str | None,
+    *,
+    redraw: bool,
+    progress: Progress,
 ) -> TableRelease:
     """Check everything that this process can check, then start or join the engine, and release."""
     if isinstance(source, list):
-        raise InvalidInput(f"Expected one file or folder for engine={str(engine)!r}, got a list. Name the folder.")
+        raise InvalidInput(
+            f"Expected one file or folder for engine={str(engine)!r}, got a list. Name the folder."
+        )
     table = open_table(source)
     if table.text:
-        raise InvalidInput(f"Expected Parquet for engine={str(engine)!r}, got {table.path.name}. Convert it, or take the local engine.")
+        raise InvalidInput(
+            f"Expected Parquet for engine={str(engine)!r}, got {table.path.name}. Convert it, or"
+            " take the local engine."
+        )
     named = replace(spec, dataset=spec.dataset or default_dataset(table))
     check_spec(named, _NAMES[engine])
     check_columns(table, spec.columns)
@@ -163,20 +205,29 @@ def _release_on_cluster(
         from labeldp.tables import spark
 
         df = spark.read(spark.start(master), place)
-        return spark.release_frame(df, out, named, ledger, redraw=redraw, progress=progress, files=table)
+        return spark.release_frame(
+            df, out, named, ledger, redraw=redraw, progress=progress, files=table
+        )
     from labeldp.tables import ray
 
     if isinstance(table, DatasetSource) and not place.exists():
-        raise InvalidInput(f"Expected a file or a folder for engine='ray', got the pattern {place}. Name the folder.")
+        raise InvalidInput(
+            f"Expected a file or a folder for engine='ray', got the pattern {place}. Name the"
+            " folder."
+        )
     ray.start(master)
-    return ray.release_dataset(ray.read(place), out, named, ledger, redraw=redraw, progress=progress, files=table)
+    return ray.release_dataset(
+        ray.read(place), out, named, ledger, redraw=redraw, progress=progress, files=table
+    )
 
 
-# A released table -------------------------------------------------------------------------------------------------------------------
+# A released table
+# --------------------------------------------------------------------------------------------------
 
 
 def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
-    """Read from a table's manifest or metadata what was drawn in it, and compare the table with it. No ledger is read.
+    """Read from a table's manifest or metadata what was drawn in it, and compare the table with it.
+    No ledger is read.
 
     Parameters
     ----------
@@ -188,39 +239,57 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
     Returns
     -------
     dict
-        "rows" (None if only a file's metadata is there), "unchanged" (the other columns), and "drawn", a list with an entry for each
-        release whose columns are in the table: "columns", "evidence", "law", "classes" or "grid", "guarantee", its "receipt", and
-        "histogram": "epsilon", "counts" and "rows" of the noisy histogram that it publishes as its prior, if it has one of its own.
+        "rows" (None if only a file's metadata is there), "unchanged" (the other columns), and
+        "drawn", a list with an entry for each release whose columns are in the table: "columns",
+        "evidence", "law", "classes" or "grid", "guarantee", its "receipt", and "histogram":
+        "epsilon", "counts" and "rows" of the noisy histogram that it publishes as its prior, if it
+        has one of its own.
 
     Raises
     ------
     InvalidInput
-        Nothing says that the table was released, its manifest was changed, or it holds something else than was drawn.
+        Nothing says that the table was released, its manifest was changed, or it holds something
+        else than was drawn.
 
     Notes
     -----
-    One pass over the bytes of a table that is as it was written; another one over the rows of a copy.
+    One pass over the bytes of a table that is as it was written; another one over the rows of a
+    copy.
     """
     table = open_table(source)
     try:
         found = all_facts(table, manifest)
         drawn = [
-            {"columns": list(labels_of(each)), "guarantee": Receipt.from_dict(each["receipt"]).guarantee}
+            {
+                "columns": list(labels_of(each)),
+                "guarantee": Receipt.from_dict(each["receipt"]).guarantee,
+            }
             | {name: each.get(name) for name in ("evidence", "law", "classes", "grid", "receipt")}
             | {HISTOGRAM: _histogram_of(each)}
             for each in found
         ]
         require_drawn(table, found)
     except (KeyError, TypeError, AttributeError):
-        raise InvalidInput(f"Expected a manifest of {table.path.name} as labeldp wrote it, got something else. Restore it.") from None
+        raise InvalidInput(
+            f"Expected a manifest of {table.path.name} as labeldp wrote it, got something else."
+            " Restore it."
+        ) from None
     if not drawn:
-        raise InvalidInput(f"Expected a released table, got {table.path.name}, of which no manifest or metadata says that it was released.")
+        raise InvalidInput(
+            f"Expected a released table, got {table.path.name}, of which no manifest or metadata"
+            " says that it was released."
+        )
     noisy = noisy_names(found)
-    return {"rows": found[0].get("rows"), "unchanged": [name for name in table.names if name not in noisy], "drawn": drawn}
+    return {
+        "rows": found[0].get("rows"),
+        "unchanged": [name for name in table.names if name not in noisy],
+        "drawn": drawn,
+    }
 
 
 def _histogram_of(facts: Mapping[str, Any]) -> dict[str, object] | None:
-    """Return the noisy histogram that a release publishes as its own prior, with its share of epsilon; None if it has none."""
+    """Return the noisy histogram that a release publishes as its own prior, with its share of
+    epsilon; None if it has none."""
     query = charged_histogram(Receipt.from_dict(facts["receipt"]))
     return None if query is None else {"epsilon": query.epsilon, **facts[HISTOGRAM]}
 
@@ -237,10 +306,20 @@ def inspected_text(name: str, facts: Mapping[str, Any]) -> str:
         beside = f", evidence in {each['evidence']}" if each["evidence"] else ""
         charged = f"data set {receipt.dataset!r}, run {receipt.run_id} of {receipt.charged_at[:10]}"
         asked = each[HISTOGRAM]
-        counted = f", of which epsilon {asked['epsilon']:g} paid for the noisy histogram of all labels in its manifest" if asked else ""
-        lines.append(f"{', '.join(each['columns'])}: {receipt.guarantee}{counted}, by law {law}{_values_text(each)}{beside}; {charged}.")
+        counted = (
+            f", of which epsilon {asked['epsilon']:g} paid for the noisy histogram of all labels in"
+            " its manifest"
+            if asked
+            else ""
+        )
+        lines.append(
+            f"{', '.join(each['columns'])}: {receipt.guarantee}{counted}, by law"
+            f" {law}{_values_text(each)}{beside}; {charged}."
+        )
     said = "The labels are those that its manifest or metadata say were drawn."
-    return "\n".join([*lines, f"{said} `labeldp ledger verify` compares a manifest with the ledger, too."])
+    return "\n".join(
+        [*lines, f"{said} `labeldp ledger verify` compares a manifest with the ledger, too."]
+    )
 
 
 def _values_text(drawn: Mapping[str, Any]) -> str:
@@ -249,4 +328,8 @@ def _values_text(drawn: Mapping[str, Any]) -> str:
     if grid := drawn["grid"]:
         return f", numbers from {grid['low']:g} to {grid['high']:g} in {grid['points']} points"
     classes = list(map(str, drawn["classes"]))
-    return f", classes {', '.join(classes[:_CLASSES])}{f' and {len(classes) - _CLASSES} more' if len(classes) > _CLASSES else ''}"
+    return (
+        ", classes"
+        f" {', '.join(classes[:_CLASSES])}"
+        f"{f' and {len(classes) - _CLASSES} more' if len(classes) > _CLASSES else ''}"
+    )

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp demo` and `make demo`: on two real data sets at three budgets, compare labeldp with plain randomized response.
+"""`labeldp demo` and `make demo`: on two real data sets at three budgets, compare labeldp with
+plain randomized response.
 
-The data are public, so the noise comes from seeds and every run can be repeated; for the same reason nothing here is private.
+The data are public, so the noise comes from seeds and every run can be repeated; for the same
+reason nothing here is private.
 """
 
 import json
@@ -31,7 +33,10 @@ from labeldp.tables._place import workplace
 
 EPSILONS = (1.0, 2.0, 4.0)
 METHODS = {
-    "today": "randomized response, then the same estimator on the noisy labels as if they were true (what people do today)",
+    "today": (
+        "randomized response, then the same estimator on the noisy labels as if they were true"
+        " (what people do today)"
+    ),
     "one stage": "LabelDPClassifier(estimator, epsilon, n_stages=1)",
     "two stages": "LabelDPClassifier(estimator, epsilon, n_stages=2)",
     "no privacy": "the same estimator on the true labels: the bound",
@@ -40,7 +45,10 @@ TASKS = {
     "digits": "10 classes, 1797 rows; scaled logistic regression (C=0.01)",
     "breast_cancer": "2 classes, 569 rows; gradient boosting (50 stumps, at least 20 rows a leaf)",
 }
-TWO_CLASSES = "With two classes every law is the same one and a second stage could not help, so labeldp runs one: those columns are equal."
+TWO_CLASSES = (
+    "With two classes every law is the same one and a second stage could not help, so labeldp runs"
+    " one: those columns are equal."
+)
 TEST_SIZE = 0.3
 DATA, PAGE = "summary.json", "summary.md"
 
@@ -70,12 +78,17 @@ def jobs(seeds: int) -> list[Job]:
     for task in TASKS:
         for seed in range(seeds):
             listed.append(Job(task, "no privacy", math.inf, seed))
-            listed += [Job(task, method, epsilon, seed) for epsilon in EPSILONS for method in list(METHODS)[:3]]
+            listed += [
+                Job(task, method, epsilon, seed)
+                for epsilon in EPSILONS
+                for method in list(METHODS)[:3]
+            ]
     return listed
 
 
 def estimator(task: str) -> Any:
-    """Make the estimator of a task, the same for every method, regularised so that plain randomized response does well."""
+    """Make the estimator of a task, the same for every method, regularised so that plain randomized
+    response does well."""
     if task == "digits":
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
@@ -84,7 +97,9 @@ def estimator(task: str) -> Any:
         return make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
     from sklearn.ensemble import GradientBoostingClassifier
 
-    return GradientBoostingClassifier(n_estimators=50, max_depth=1, min_samples_leaf=20, random_state=0)
+    return GradientBoostingClassifier(
+        n_estimators=50, max_depth=1, min_samples_leaf=20, random_state=0
+    )
 
 
 def run_job(job: Job) -> Score:
@@ -92,10 +107,13 @@ def run_job(job: Job) -> Score:
     from sklearn.model_selection import train_test_split
 
     X, y = datasets.load(job.task).all_rows()
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=TEST_SIZE, random_state=job.seed, stratify=y)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=TEST_SIZE, random_state=job.seed, stratify=y
+    )
     start = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SeededNoiseWarning)  # the data are public, and the summary says so
+        # the data are public, and the summary says so
+        warnings.simplefilter("ignore", SeededNoiseWarning)
         warnings.simplefilter("ignore", UnrecordedWarning)
         model = fit(job, X_train, y_train, n_classes=int(y.max()) + 1)
     accuracy = float(np.mean(np.asarray(model.predict(X_test)) == y_test))
@@ -113,7 +131,9 @@ def fit(job: Job, X: Any, y: Any, n_classes: int) -> Any:
     if job.method == "no privacy":
         return estimator(job.task).fit(X, y)
     if job.method == "today":
-        noisy = privatize(y, RandomizedResponse(n_classes, job.epsilon), classes=range(n_classes), noise=noise)
+        noisy = privatize(
+            y, RandomizedResponse(n_classes, job.epsilon), classes=range(n_classes), noise=noise
+        )
         return estimator(job.task).fit(X, noisy.hard())
     model = LabelDPClassifier(
         estimator(job.task),
@@ -134,11 +154,13 @@ def _single_threaded() -> None:
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach: a terminal sends it to all of them, and each would print a traceback."""
+    """Start processes that Ctrl-C does not reach: a terminal sends it to all of them, and each
+    would print a traceback."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes inherit the mask of the thread that starts them
+    # processes inherit the mask of the thread that starts them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
@@ -146,7 +168,8 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 def run_all(listed: Sequence[Job], workers: int, console: Console) -> list[Score]:
-    """Run the jobs in single-threaded worker processes, with a progress bar: a small fit on two threads is far slower than on one."""
+    """Run the jobs in single-threaded worker processes, with a progress bar: a small fit on two
+    threads is far slower than on one."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"  # the workers are started afresh and read these
     columns = (TextColumn("Training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -174,17 +197,23 @@ def run_all(listed: Sequence[Job], workers: int, console: Console) -> list[Score
 
 
 def summarise(scores: Iterable[Score]) -> list[dict[str, Any]]:
-    """Compute one row for each task and epsilon: mean and standard deviation of each method's accuracy over the seeds, in percent."""
+    """Compute one row for each task and epsilon: mean and standard deviation of each method's
+    accuracy over the seeds, in percent."""
     found: dict[tuple[str, str, float], list[float]] = {}
     for score in scores:
-        found.setdefault((score.job.task, score.job.method, score.job.epsilon), []).append(100 * score.accuracy)
+        found.setdefault((score.job.task, score.job.method, score.job.epsilon), []).append(
+            100 * score.accuracy
+        )
     rows = []
     for task in TASKS:
         for epsilon in EPSILONS:
             row: dict[str, Any] = {"task": task, "epsilon": epsilon}
             for method in METHODS:
                 values = found[task, method, math.inf if method == "no privacy" else epsilon]
-                row[method] = {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
+                row[method] = {
+                    "mean": statistics.mean(values),
+                    "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
+                }
             rows.append(row)
     return rows
 
@@ -195,7 +224,9 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     for method in METHODS:
         spread = row[method]["sd"]  # 0 for a single seed, which has no spread to show
         text = f"{row[method]['mean']:.1f}" + (f" ± {spread:.1f}" if spread else "")
-        cells.append(f"**{text}**" if method != "no privacy" and row[method]["mean"] == best else text)
+        cells.append(
+            f"**{text}**" if method != "no privacy" and row[method]["mean"] == best else text
+        )
     return [f"{row['epsilon']:g}", *cells]
 
 
@@ -206,15 +237,19 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         way = max(("one stage", "two stages"), key=lambda method: row[method]["mean"])
         today, ours, bound = row["today"]["mean"], row[way]["mean"], row["no privacy"]["mean"]
         sentences.append(
-            f"{row['task']}, eps {row['epsilon']:g}: {today:.1f} today, {ours:.1f} with labeldp in {way} "
-            f"({ours - today:+.1f}); {bound:.1f} without privacy."
+            f"{row['task']}, eps {row['epsilon']:g}: {today:.1f} today, {ours:.1f} with labeldp in"
+            f" {way} ({ours - today:+.1f}); {bound:.1f} without privacy."
         )
     return sentences
 
 
 def _measure(result: Mapping[str, Any]) -> str:
     """Say what the numbers of the table are."""
-    spread = f", mean ± standard deviation over {result['seeds']} seeds" if result["seeds"] > 1 else ", of one seed"
+    spread = (
+        f", mean ± standard deviation over {result['seeds']} seeds"
+        if result["seeds"] > 1
+        else ", of one seed"
+    )
     return f"Accuracy on true test labels in percent{spread}"
 
 
@@ -223,24 +258,62 @@ def markdown(result: Mapping[str, Any]) -> str:
     lines = ["# labeldp demo", "", f"{_measure(result)}.", ""]
     heads = ["eps", *METHODS]
     for task, about in TASKS.items():
-        lines += [f"## {task}: {about}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-        lines += ["| " + " | ".join(_cells(row)) + " |" for row in result["rows"] if row["task"] == task]
+        lines += [
+            f"## {task}: {about}",
+            "",
+            "| " + " | ".join(heads) + " |",
+            "|" + "---|" * len(heads),
+        ]
+        lines += [
+            "| " + " | ".join(_cells(row)) + " |" for row in result["rows"] if row["task"] == task
+        ]
         lines.append("")
-    lines += ["Bold: the best private way. The columns:", "", *(f"* **{name}**: {about}" for name, about in METHODS.items()), ""]
-    lines += [TWO_CLASSES, "", "What it says:", "", *(f"* {sentence}" for sentence in findings(result["rows"])), ""]
     lines += [
-        f"{TEST_SIZE:.0%} of the rows are test rows, never privatized; within a seed all methods share the split and the estimator.",
-        "eps bounds what a model tells of one training row's label: nobody's odds for a label change by more than a factor e^eps.",
-        "The data are public and the noise is seeded so that this can be repeated: these runs protect nothing.",
+        "Bold: the best private way. The columns:",
         "",
-        f"{result['fits']} fits in {result['seconds']:.0f} s, {result['workers']} workers of one thread, {result['machine']}.",
-        ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + f". Every run is in `{DATA}`.",
+        *(f"* **{name}**: {about}" for name, about in METHODS.items()),
+        "",
+    ]
+    lines += [
+        TWO_CLASSES,
+        "",
+        "What it says:",
+        "",
+        *(f"* {sentence}" for sentence in findings(result["rows"])),
+        "",
+    ]
+    lines += [
+        (
+            f"{TEST_SIZE:.0%} of the rows are test rows, never privatized; within a seed all"
+            " methods share the split and the estimator."
+        ),
+        (
+            "eps bounds what a model tells of one training row's label: nobody's odds for a label"
+            " change by more than a factor e^eps."
+        ),
+        (
+            "The data are public and the noise is seeded so that this can be repeated: these runs"
+            " protect nothing."
+        ),
+        "",
+        (
+            f"{result['fits']} fits in {result['seconds']:.0f} s, {result['workers']} workers of"
+            f" one thread, {result['machine']}."
+        ),
+        ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+        + f". Every run is in `{DATA}`.",
         "",
     ]
     return "\n".join(lines)
 
 
-def run(out: str | Path = "demo-out", *, seeds: int = 8, workers: int = 2, console: Console | None = None) -> dict[str, Any]:
+def run(
+    out: str | Path = "demo-out",
+    *,
+    seeds: int = 8,
+    workers: int = 2,
+    console: Console | None = None,
+) -> dict[str, Any]:
     """Run the demo and write summary.md and summary.json.
 
     Parameters
@@ -257,13 +330,15 @@ def run(out: str | Path = "demo-out", *, seeds: int = 8, workers: int = 2, conso
     Returns
     -------
     dict
-        The content of summary.json: `rows` (a mean and spread per task, epsilon and method), `runs` (every fit), and the conditions.
+        The content of summary.json: `rows` (a mean and spread per task, epsilon and method), `runs`
+        (every fit), and the conditions.
     """
     seeds = _validate.integer(seeds=seeds, low=1)
     workers = _validate.integer(workers=workers, low=1)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    with workplace(folder / DATA):  # a folder that cannot be written is refused before the training, not after it
+    # a folder that cannot be written is refused before the training, not after it
+    with workplace(folder / DATA):
         pass
     start = time.perf_counter()
     listed = jobs(seeds)
@@ -295,7 +370,10 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages on which the numbers depend."""
     from importlib.metadata import version
 
-    return {"python": platform.python_version(), **{name: version(name) for name in ("labeldp", "numpy", "scikit-learn")}}
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("labeldp", "numpy", "scikit-learn")},
+    }
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
@@ -304,12 +382,24 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         console.print(f"\n[bold]{task}[/]: {about}", highlight=False)
         table = Table()
         table.add_column("eps", justify="right")
-        for head in ("today: RR,\nlabels as is", "labeldp,\none stage", "labeldp,\ntwo stages", "no privacy:\nthe bound"):
+        for head in (
+            "today: RR,\nlabels as is",
+            "labeldp,\none stage",
+            "labeldp,\ntwo stages",
+            "no privacy:\nthe bound",
+        ):
             table.add_column(head, justify="right")
         for row in result["rows"]:
             if row["task"] == task:
                 table.add_row(
-                    *(cell.replace("**", "") if "**" not in cell else f"[bold green]{cell.strip('*')}[/]" for cell in _cells(row))
+                    *(
+                        (
+                            cell.replace("**", "")
+                            if "**" not in cell
+                            else f"[bold green]{cell.strip('*')}[/]"
+                        )
+                        for cell in _cells(row)
+                    )
                 )
         console.print(table)
     console.print(f"{_measure(result)}; green: the best private way.")

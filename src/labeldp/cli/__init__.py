@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: parse arguments, make one call of `labeldp.app`, print a few lines or JSON. No logic of its own."""
+"""The command line: parse arguments, make one call of `labeldp.app`, print a few lines or JSON. No
+logic of its own."""
 
 from typing import Annotated, NoReturn
 
@@ -29,7 +30,11 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False) -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
     pass
 
 

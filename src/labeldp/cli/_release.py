@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp release`, `aggregate`, `peer` and `stage`: read private labels of a table; write noisy labels, or answers about groups."""
+"""`labeldp release`, `aggregate`, `peer` and `stage`: read private labels of a table; write noisy
+labels, or answers about groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,10 +48,12 @@ from labeldp.cli._common import (
 )
 
 app = typer.Typer(cls=Commands)
-_SHOWN = 40  # names of unchanged columns in a line: a name that is left out may be that of a private column
+# names of unchanged columns in a line: a name that is left out may be that of a private column
+_SHOWN = 40
 
 
-# Release ----------------------------------------------------------------------------------------------------------------------------
+# Release
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +66,21 @@ class ReleaseOptions(LabelsOptions):
         str | None,
         typer.Option(
             "--law",
-            help=f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; of a range square-wave; threshold with a prior or 701 points.",
+            help=(
+                f"{LAW_NAMES}. Default: rr; rr-with-prior with a prior; of a range square-wave;"
+                " threshold with a prior or 701 points."
+            ),
             callback=law_of_text,
         ),
     ] = None
     order: RowOrder = Order.shuffle
     dataset: Dataset = None
-    overlap: Annotated[Overlap, typer.Option(help="refuse: fail if an earlier release of this column covers one of the rows.")] = (
-        Overlap.charge
-    )
+    overlap: Annotated[
+        Overlap,
+        typer.Option(
+            help="refuse: fail if an earlier release of this column covers one of the rows."
+        ),
+    ] = Overlap.charge
     strict: Strict = False
 
     def spec(self, prior: PriorOptions) -> Any:
@@ -82,9 +91,13 @@ class ReleaseOptions(LabelsOptions):
         if len(names) > 1:
             return self._of_columns(names, prior)
         self.require_several()
-        listed = self.points(infer=self.infer_classes) or self.required(null_class=self.null_class, infer=self.infer_classes)
+        listed = self.points(infer=self.infer_classes) or self.required(
+            null_class=self.null_class, infer=self.infer_classes
+        )
         label = unescaped(self.label)
-        return spec_of(ReleaseSpec, self, label=label, classes=listed, id=self.id or None, prior=prior.value())
+        return spec_of(
+            ReleaseSpec, self, label=label, classes=listed, id=self.id or None, prior=prior.value()
+        )
 
     def _of_columns(self, names: list[str], prior: PriorOptions) -> Any:
         """Make the ReleaseSpec of several label columns."""
@@ -92,14 +105,30 @@ class ReleaseOptions(LabelsOptions):
 
         columns = self.of_columns(names, infer=self.infer_classes)
         law = self.law_of(columns, self.epsilon, self.law)
-        return spec_of(ReleaseSpec, self, label=columns.name, classes=columns, law=law, id=self.id or None, prior=prior.value())
+        return spec_of(
+            ReleaseSpec,
+            self,
+            label=columns.name,
+            classes=columns,
+            law=law,
+            id=self.id or None,
+            prior=prior.value(),
+        )
 
 
 @app.command()
 @grouped
 def release(
     source: Table,
-    out: Annotated[str, typer.Option(help="Output of the same format (for many files a folder); a manifest is written beside it.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Output of the same format (for many files a folder); a manifest is written"
+                " beside it."
+            )
+        ),
+    ],
     asked: ReleaseOptions,
     prior: PriorOptions,
     engine: EngineOptions,
@@ -116,21 +145,50 @@ def release(
     spec, record = asked.spec(prior), ledger.open()
     began = utc_now()
     with progress_bars(as_json) as progress, asked.one_list_told():
-        done = run(source, out, spec, record, engine.engine, master=engine.master, redraw=redraw, progress=progress)
+        done = run(
+            source,
+            out,
+            spec,
+            record,
+            engine.engine,
+            master=engine.master,
+            redraw=redraw,
+            progress=progress,
+        )
     if as_json:
         print_json(
-            {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
+            {
+                "path": str(done.path),
+                "manifest": str(done.manifest_path),
+                "repeated": done.repeated,
+                "receipt": done.receipt.to_dict(),
+            }
             | {"unchanged": list(done.unchanged), "earlier": done.manifest.get("earlier", [])}
             | {"together": spent_together(record, done.receipt.dataset)}
         )
         return
-    what = "Already released; nothing was drawn, nothing was charged." if done.repeated else charge_text(record, [done.receipt], began)
+    what = (
+        "Already released; nothing was drawn, nothing was charged."
+        if done.repeated
+        else charge_text(record, [done.receipt], began)
+    )
     histogram = charged_histogram(done.receipt)
-    what += "" if histogram is None else f" Of it, {histogram.epsilon:g} is for the histogram in the manifest."
+    what += (
+        ""
+        if histogram is None
+        else f" Of it, {histogram.epsilon:g} is for the histogram in the manifest."
+    )
     over = done.manifest.get("rows_over_the_cap")
     left_out = f" {over:,} rows over the cap were left out." if over else ""
-    what_is = f"column {spec.label!r} is" if len(spec.labels) == 1 else f"columns {_validate.quoted(spec.labels)} together are"
-    typer.echo(f"{done.path}: {done.manifest['rows']:,} rows; {what_is} {done.receipt.guarantee}.{left_out}")
+    what_is = (
+        f"column {spec.label!r} is"
+        if len(spec.labels) == 1
+        else f"columns {_validate.quoted(spec.labels)} together are"
+    )
+    typer.echo(
+        f"{done.path}: {done.manifest['rows']:,} rows; {what_is}"
+        f" {done.receipt.guarantee}.{left_out}"
+    )
     if raw := _not_noisy(done.unchanged, done.manifest):
         more = f" and {len(raw) - _SHOWN:,} more (--json lists all)" if len(raw) > _SHOWN else ""
         typer.echo(f"Unchanged, as they were: {', '.join(raw[:_SHOWN])}{more}.")
@@ -154,18 +212,26 @@ def _noisy_text(manifest: Mapping[str, Any]) -> str:
     listed = []
     for each in earlier_of(manifest):
         names = ", ".join(filter(None, (*labels_of(each), each.get("evidence"))))
-        listed.append(f"{names} (epsilon {each['receipt']['epsilon']:g} in data set {each['receipt']['dataset']!r})")
+        listed.append(
+            f"{names} (epsilon {each['receipt']['epsilon']:g} in data set"
+            f" {each['receipt']['dataset']!r})"
+        )
     return "; ".join(listed)
 
 
 @app.command()
 @grouped
 def inspect(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Table, or folder, that labeldp release wrote.")],
-    manifest: Annotated[Path | None, typer.Option(help="Its manifest, if IN is a copy of it without the manifest.")] = None,
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="Table, or folder, that labeldp release wrote.")
+    ],
+    manifest: Annotated[
+        Path | None, typer.Option(help="Its manifest, if IN is a copy of it without the manifest.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """What was drawn in a released table: columns, laws and epsilons, by its manifest or metadata, with which the table is compared."""
+    """What was drawn in a released table: columns, laws and epsilons, by its manifest or metadata,
+    with which the table is compared."""
     from labeldp.app._release import inspect as run
     from labeldp.app._release import inspected_text
 
@@ -173,7 +239,8 @@ def inspect(
     answer(as_json, {"path": source} | found, inspected_text(source, found))
 
 
-# Aggregate -------------------------------------------------------------------------------------------------------------------------
+# Aggregate
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +250,18 @@ class AggregateOptions(ClassOptions):
     group: Annotated[str, typer.Option(help="Public column with the group of each row.")]
     epsilon: Annotated[float, typer.Option(help="Total budget of one row.")]
     infer_classes: InferClasses = False
-    query: Annotated[QueryName, typer.Option(help="Noisy counts of every class, or the most frequent class alone.")] = QueryName.histogram
+    query: Annotated[
+        QueryName,
+        typer.Option(help="Noisy counts of every class, or the most frequent class alone."),
+    ] = QueryName.histogram
     mechanism: Annotated[
         str | None,
-        typer.Option(help="laplace (default) or gaussian; for a vote auto (default), permute-and-flip, exponential or gaussian."),
+        typer.Option(
+            help=(
+                "laplace (default) or gaussian; for a vote auto (default), permute-and-flip,"
+                " exponential or gaussian."
+            )
+        ),
     ] = None
     delta: Annotated[float, typer.Option(help="Delta of gaussian noise; 0 is pure.")] = 0.0
     dataset: Dataset = None
@@ -195,7 +270,12 @@ class AggregateOptions(ClassOptions):
         """Make the AggregateSpec."""
         from labeldp.app._aggregate import AggregateSpec
 
-        return spec_of(AggregateSpec, self, classes=self.required(infer=self.infer_classes), query=self.query.value)
+        return spec_of(
+            AggregateSpec,
+            self,
+            classes=self.required(infer=self.infer_classes),
+            query=self.query.value,
+        )
 
 
 @app.command()
@@ -208,33 +288,58 @@ def aggregate(
     redraw: Redraw = False,
     as_json: Json = False,
 ) -> None:
-    """Ask for the labels of groups of rows: a private histogram or vote of each group. The unit of protection is one row."""
+    """Ask for the labels of groups of rows: a private histogram or vote of each group. The unit of
+    protection is one row."""
     from labeldp.app._aggregate import aggregate as run
 
     spec, record = asked.spec(), ledger.open()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, redraw=redraw, progress=progress)
     receipt, rows = done.answer.receipt, int(done.answer.n_rows.sum())
-    what = "Answered before; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {receipt.epsilon:g}."
-    text = (
-        f"{done.path}: a {spec.query} of {spec.label!r} in {done.answer.n_groups:,} groups of {rows:,} rows; {receipt.guarantee}.\n"
-        f"{what} {account_text(record, [receipt])}"
+    what = (
+        "Answered before; nothing was drawn, nothing was charged."
+        if done.repeated
+        else f"Charged epsilon {receipt.epsilon:g}."
     )
-    facts = {"path": str(done.path), "repeated": done.repeated, "groups": done.answer.n_groups, "rows": rows}
+    text = (
+        f"{done.path}: a {spec.query} of {spec.label!r} in {done.answer.n_groups:,} groups of"
+        f" {rows:,} rows; {receipt.guarantee}.\n{what} {account_text(record, [receipt])}"
+    )
+    facts = {
+        "path": str(done.path),
+        "repeated": done.repeated,
+        "groups": done.answer.n_groups,
+        "rows": rows,
+    }
     answer(as_json, facts | {"receipt": receipt.to_dict()}, text)
 
 
-# Peer to peer ----------------------------------------------------------------------------------------------------------------------
+# Peer to peer
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerOptions(ClassOptions):
     """Protocol and columns."""
 
-    group: Annotated[str, typer.Option(help="Public column with the cluster of each user; users ask users of their own cluster.")]
-    flip: Annotated[float, typer.Option(help="Probability that a user's bit is flipped, below 1/2.")]
+    group: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Public column with the cluster of each user; users ask users of their own cluster."
+            )
+        ),
+    ]
+    flip: Annotated[
+        float, typer.Option(help="Probability that a user's bit is flipped, below 1/2.")
+    ]
     join: Annotated[float, typer.Option(help="Probability that a user reports.")] = 1.0
-    delta: Annotated[float | None, typer.Option(help="Delta of the guarantee. Default: 1 over the square of the number of rows.")] = None
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="Delta of the guarantee. Default: 1 over the square of the number of rows."
+        ),
+    ] = None
     dataset: Dataset = None
 
     def spec(self) -> Any:
@@ -243,7 +348,10 @@ class PeerOptions(ClassOptions):
 
         listed = self.listed()
         if listed is None:
-            raise typer.BadParameter("Expected the two classes that a label can have, got none. Declare them: --classes no,yes.")
+            raise typer.BadParameter(
+                "Expected the two classes that a label can have, got none. Declare them: --classes"
+                " no,yes."
+            )
         return spec_of(PeerSpec, self, classes=listed)
 
 
@@ -253,46 +361,83 @@ def peer(
     source: Table,
     asked: PeerOptions,
     ledger: LedgerOptions,
-    out: Annotated[Path | None, typer.Option(help="New Parquet or CSV file with a row for each cluster. CSV has estimates, too.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print epsilon and delta only: nothing is read but the clusters.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="New Parquet or CSV file with a row for each cluster. CSV has estimates, too."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print epsilon and delta only: nothing is read but the clusters."
+        ),
+    ] = False,
     redraw: Redraw = False,
     as_json: Json = False,
 ) -> None:
-    """Run the peer-to-peer protocol among users, a row each: everybody reports the noisy bit of a peer. Epsilon follows from the clusters.
+    """Run the peer-to-peer protocol among users, a row each: everybody reports the noisy bit of a
+    peer. Epsilon follows from the clusters.
 
-    For study: a curator runs it here for all users, and a curator gets less noise at the same epsilon from `labeldp aggregate`.
+    For study: a curator runs it here for all users, and a curator gets less noise at the same
+    epsilon from `labeldp aggregate`.
     """
     from labeldp.app._aggregate import aggregate as run
     from labeldp.app._aggregate import cost
 
     spec = asked.spec()
     if dry_run == (out is not None):
-        raise typer.BadParameter("Expected --out or --dry-run, got " + ("both." if dry_run else "neither."))
+        raise typer.BadParameter(
+            "Expected --out or --dry-run, got " + ("both." if dry_run else "neither.")
+        )
     local = spec.protocol.local_epsilon
     together = f"{local!r} towards everyone together"
     with progress_bars(as_json) as progress:
         if out is None:
             query = cost(source, spec, progress=progress)
-            facts = {"epsilon": query.epsilon, "delta": query.delta, "local_epsilon": local, "groups": query.n_groups}
-            text = f"Epsilon {query.epsilon!r} towards the learner at delta {query.delta!r}; {together}. Nothing was charged."
+            facts = {
+                "epsilon": query.epsilon,
+                "delta": query.delta,
+                "local_epsilon": local,
+                "groups": query.n_groups,
+            }
+            text = (
+                f"Epsilon {query.epsilon!r} towards the learner at delta {query.delta!r};"
+                f" {together}. Nothing was charged."
+            )
             answer(as_json, facts, text)
             return
         record = ledger.open()
         done = run(source, out, spec, record, redraw=redraw, progress=progress)
     receipt, rows = done.answer.receipt, int(done.answer.n_rows.sum())
-    what = "Answered before; nothing was drawn, nothing was charged." if done.repeated else f"Charged epsilon {receipt.epsilon!r}."
+    what = (
+        "Answered before; nothing was drawn, nothing was charged."
+        if done.repeated
+        else f"Charged epsilon {receipt.epsilon!r}."
+    )
     reports = int(done.answer.values.sum())
     text = (
-        f"{done.path}: {reports:,} reports of {rows:,} users in {done.answer.n_groups:,} clusters; {receipt.guarantee}; {together}.\n"
-        f"{what} {account_text(record, [receipt])}"
+        f"{done.path}: {reports:,} reports of {rows:,} users in {done.answer.n_groups:,} clusters;"
+        f" {receipt.guarantee}; {together}.\n{what} {account_text(record, [receipt])}"
     )
-    facts = {"path": str(done.path), "repeated": done.repeated, "groups": done.answer.n_groups, "rows": rows, "reports": reports}
+    facts = {
+        "path": str(done.path),
+        "repeated": done.repeated,
+        "groups": done.answer.n_groups,
+        "rows": rows,
+        "reports": reports,
+    }
     answer(as_json, facts | {"local_epsilon": local, "receipt": receipt.to_dict()}, text)
 
 
-# Stage -----------------------------------------------------------------------------------------------------------------------------
+# Stage
+# --------------------------------------------------------------------------------------------------
 
-stages = typer.Typer(cls=Commands, no_args_is_help=True, help="Release a table in stages under one charge, and train between them.")
+stages = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    help="Release a table in stages under one charge, and train between them.",
+)
 
 PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the plan.")]
 
@@ -301,19 +446,31 @@ PlanFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the p
 class StageOptions(NumberOptions):
     """Columns, cost and stages."""
 
-    label: Annotated[str, typer.Option("--label", help="The private column. A comma in its name is written \\,")]
-    epsilon: Annotated[float, typer.Option(help="Total budget of one row or unit, over all stages.")]
-    id: Annotated[list[str], typer.Option("--id", help="Column that names a row; repeat it for several.")]
+    label: Annotated[
+        str, typer.Option("--label", help="The private column. A comma in its name is written \\,")
+    ]
+    epsilon: Annotated[
+        float, typer.Option(help="Total budget of one row or unit, over all stages.")
+    ]
+    id: Annotated[
+        list[str], typer.Option("--id", help="Column that names a row; repeat it for several.")
+    ]
     dataset: DatasetName
     parts: Annotated[str, typer.Option(help="Share of the rows in each stage: F,F[,F...], sum 1.")]
     law: Annotated[
         str | None,
-        typer.Option("--law", help=f"Law of each stage: {LAW_NAMES}. Default: auto; threshold of a range.", callback=law_of_text),
+        typer.Option(
+            "--law",
+            help=f"Law of each stage: {LAW_NAMES}. Default: auto; threshold of a range.",
+            callback=law_of_text,
+        ),
     ] = None
     first_law: Annotated[
         str | None,
         typer.Option(
-            "--first-law", help="Law of the first stage, for example subset or rr. Default: one that fits --law.", callback=law_of_text
+            "--first-law",
+            help="Law of the first stage, for example subset or rr. Default: one that fits --law.",
+            callback=law_of_text,
         ),
     ] = None
     order: RowOrder = Order.shuffle
@@ -325,13 +482,17 @@ class StageOptions(NumberOptions):
         if len(names := split(self.label) or []) > 1:
             joined = ",".join(names)
             raise typer.BadParameter(
-                f"Expected one label column in a release in stages, got {_validate.quoted(names)}. Release them together without stages "
-                f"(labeldp release --label {joined}), or let training draw in stages (labeldp train --label {joined} --stages 2): "
-                "each is one charge. A comma in the name of one column is written \\,"
+                f"Expected one label column in a release in stages, got {_validate.quoted(names)}."
+                f" Release them together without stages (labeldp release --label {joined}), or let"
+                f" training draw in stages (labeldp train --label {joined} --stages 2): each is one"
+                " charge. A comma in the name of one column is written \\,"
             )
         listed = self.points() or self.listed(null_class=self.null_class)
         if listed is None:
-            raise typer.BadParameter("Expected the classes that a label can have, got none. A plan declares them: --classes no,yes.")
+            raise typer.BadParameter(
+                "Expected the classes that a label can have, got none. A plan declares them:"
+                " --classes no,yes."
+            )
         return spec_of(ReleaseSpec, self, label=unescaped(self.label), classes=listed)
 
 
@@ -340,10 +501,22 @@ class PlanOptions:
     """The ledger of the plan, and the release secret."""
 
     law: Annotated[
-        str | None, typer.Option("--law", help="package.module:Class, if the plan names a law of your own.", callback=law_of_text)
+        str | None,
+        typer.Option(
+            "--law",
+            help="package.module:Class, if the plan names a law of your own.",
+            callback=law_of_text,
+        ),
     ] = None
     ledger: Annotated[
-        str | None, typer.Option("--ledger", help="The ledger that the plan was made with; the plan does not choose it. Default: your own.")
+        str | None,
+        typer.Option(
+            "--ledger",
+            help=(
+                "The ledger that the plan was made with; the plan does not choose it. Default: your"
+                " own."
+            ),
+        ),
     ] = None
     key: Key = None
 
@@ -363,13 +536,20 @@ class PaidPlanOptions(PlanOptions):
 
 @stages.command("plan")
 @grouped
-def stage_plan(folder: PlanFolder, asked: StageOptions, ledger: SecretOptions, as_json: Json = False) -> None:
+def stage_plan(
+    folder: PlanFolder, asked: StageOptions, ledger: SecretOptions, as_json: Json = False
+) -> None:
     """Write down what will be released and how; nothing is read, nothing is charged."""
     from labeldp.app import stage
 
     spec, shares = asked.spec(), usage(lambda: numbers_of(asked.parts))
-    made = usage(lambda: stage.plan(folder, spec, shares, first_law=asked.first_law, ledger=ledger.open()))
-    text = f"{folder}: {made.n_stages} stages, {' then '.join(made.laws)}. Nothing was charged. Next: stage 1."
+    made = usage(
+        lambda: stage.plan(folder, spec, shares, first_law=asked.first_law, ledger=ledger.open())
+    )
+    text = (
+        f"{folder}: {made.n_stages} stages, {' then '.join(made.laws)}. Nothing was charged. Next:"
+        " stage 1."
+    )
     answer(as_json, stage.status(made), text)
 
 
@@ -377,7 +557,12 @@ def stage_plan(folder: PlanFolder, asked: StageOptions, ledger: SecretOptions, a
 @grouped
 def stage_release(
     folder: PlanFolder,
-    source: Annotated[str, typer.Argument(metavar="IN", help="The whole table, as for labeldp release; the same in every stage.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="IN", help="The whole table, as for labeldp release; the same in every stage."
+        ),
+    ],
     stage: Annotated[int, typer.Option(help="Number of the stage, from 1; stages come in order.")],
     out: Annotated[str, typer.Option(help="Output: the rows of this stage alone.")],
     prior: PriorOptions,
@@ -385,17 +570,40 @@ def stage_release(
     plan: PaidPlanOptions,
     as_json: Json = False,
 ) -> None:
-    """Release the rows of one stage; the first one is charged for all. A prior is for stages from the second on."""
+    """Release the rows of one stage; the first one is charged for all. A prior is for stages from
+    the second on."""
     from labeldp.app.stage import load
     from labeldp.app.stage import release as run
 
     weights, made = prior.value(), load(folder, plan.open(plan.budget))
     with progress_bars(as_json) as progress:
-        done = run(made, source, stage, out, prior=weights, engine=engine.engine, master=engine.master, progress=progress)
-    facts = {"path": str(done.path), "manifest": str(done.manifest_path), "repeated": done.repeated, "receipt": done.receipt.to_dict()}
-    what = "Already released; nothing was drawn." if done.repeated else f"Manifest: {done.manifest_path}"
+        done = run(
+            made,
+            source,
+            stage,
+            out,
+            prior=weights,
+            engine=engine.engine,
+            master=engine.master,
+            progress=progress,
+        )
+    facts = {
+        "path": str(done.path),
+        "manifest": str(done.manifest_path),
+        "repeated": done.repeated,
+        "receipt": done.receipt.to_dict(),
+    }
+    what = (
+        "Already released; nothing was drawn."
+        if done.repeated
+        else f"Manifest: {done.manifest_path}"
+    )
     cost = f"all stages together are {done.receipt.guarantee}"
-    answer(as_json, facts, f"{done.path}: {done.manifest['rows']:,} rows of stage {stage}; {cost}. {what}")
+    answer(
+        as_json,
+        facts,
+        f"{done.path}: {done.manifest['rows']:,} rows of stage {stage}; {cost}. {what}",
+    )
 
 
 @stages.command("status")

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads raw labels, charges the ledger, draws, and stores the outputs: the only package that does any of it.
+"""Reads raw labels, charges the ledger, draws, and stores the outputs: the only package that does
+any of it.
 
     privatize           labels in memory -> NoisyLabels
     aggregate           private answers about groups of rows
     aggregate_batches   the same for tables of any length, a batch at a time
     aggregate_best      the best of several queries, at one charge
 
-Names are imported at their first use, so that a machine that only trains on noisy labels loads none of it.
+Names are imported at their first use, so that a machine that only trains on noisy labels loads none
+of it.
 """
 
 from importlib import import_module
@@ -22,4 +24,9 @@ __all__ = ["aggregate", "aggregate_batches", "aggregate_best", "privatize"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("labeldp.custody._run" if name == "privatize" else "labeldp.custody._aggregation"), name)
+    return getattr(
+        import_module(
+            "labeldp.custody._run" if name == "privatize" else "labeldp.custody._aggregation"
+        ),
+        name,
+    )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers queries about groups of rows from raw labels: charge, draw, store, settle.
 
-The secret of an answer is never stored: the same noise on the counts of other labels would reveal their difference. So an answer cannot be
-drawn again, and a process that dies between the charge and the store has spent its epsilon for nothing.
+The secret of an answer is never stored: the same noise on the counts of other labels would reveal
+their difference. So an answer cannot be drawn again, and a process that dies between the charge and
+the store has spent its epsilon for nothing.
 """
 
 import hashlib
@@ -59,7 +60,15 @@ from labeldp.laws._exact import below
 from labeldp.laws._grid import Grid, as_classes, as_numbers
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSet
-from labeldp.noise._words import CHUNK, Key, RowWords, SeededNoise, new_run_id, partition, row_blocks
+from labeldp.noise._words import (
+    CHUNK,
+    Key,
+    RowWords,
+    SeededNoise,
+    new_run_id,
+    partition,
+    row_blocks,
+)
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -70,7 +79,10 @@ __all__ = ["aggregate", "aggregate_batches", "aggregate_best"]
 _BATCH = 1 << 20
 _OTHER_CLUSTERS = (
     "ask about other clusters (another random_state= or n_clusters= of theirs), which is charged",
-    "ask about other clusters, which is charged: --prior clusters:NUMBER with another number, or --model with another --seed",
+    (
+        "ask about other clusters, which is charged: --prior clusters:NUMBER with another number,"
+        " or --model with another --seed"
+    ),
 )
 _OTHER_TEACHERS = ("ask other teachers (another random_state=), which is charged",) * 2
 _Candidates = list[tuple[Query, NDArray[np.int64]]]
@@ -100,23 +112,28 @@ def aggregate(
     labels : (n,) array of class values
         Raw, private. Every value must be declared.
     query : Histogram, Vote or another Query
-        Its epsilon and delta are the total for one unit: with `max_rows_per_unit` = m the noise covers m changed labels.
-    groups : (n,) integers in 0..query.n_groups-1, (n, query.n_groups) features for FeatureSums, or (n, T) for Marginals of T tables
-        The public group of each row, for example its cluster; for Marginals the group in each table, numbered from 0 in each. It must not
-        depend on these labels. Groups may be empty.
+        Its epsilon and delta are the total for one unit: with `max_rows_per_unit` = m the noise
+        covers m changed labels.
+    groups : (n,) integers in 0..query.n_groups-1, (n, query.n_groups) features for FeatureSums, or
+    (n, T) for Marginals of T tables
+        The public group of each row, for example its cluster; for Marginals the group in each
+        table, numbered from 0 in each. It must not depend on these labels. Groups may be empty.
     classes : sequence of K values, or "infer", optional
-        The public list of class values. None (default): the codes 0..K-1 of the query's K classes, for integer labels only. "infer" reads
-        them off the labels, as in `privatize`.
+        The public list of class values. None (default): the codes 0..K-1 of the query's K classes,
+        for integer labels only. "infer" reads them off the labels, as in `privatize`.
     dataset : str, optional
         Public name of the data set; a durable ledger requires it.
     column : str, default="label"
         Name of the label column.
     ids : (n,) or (n, columns) array, column or table, optional
-        Public, different ids of the rows. With them a repeat is recognised in any order, and disjoint rows do not add up.
+        Public, different ids of the rows. With them a repeat is recognised in any order, and
+        disjoint rows do not add up.
     unit : (n,) array or column, optional
-        The person, or other unit of protection, of each row. None (default): each row is its own unit.
+        The person, or other unit of protection, of each row. None (default): each row is its own
+        unit.
     max_rows_per_unit : int
-        Largest number of rows of one unit that are counted; 1 by default. Further rows, chosen by a secret key, are left out.
+        Largest number of rows of one unit that are counted; 1 by default. Further rows, chosen by a
+        secret key, are left out.
     ledger : Ledger, or its path, optional
         Durable record. None (default): nothing is recorded, which a warning says once.
     noise : SeededNoise, optional
@@ -147,25 +164,39 @@ def aggregate(
 
     Notes
     -----
-    Guarantee: (epsilon, delta)-label-DP for each unit, in exact arithmetic, with a trusted curator who sees the raw labels. It adds to all
-    other charges on the same labels: a prior from a histogram and labels drawn with it cost the sum. With a durable ledger the charge is
-    on disk before the first random word. The same request (query, rows, groups) returns the stored answer; a call that died before it
-    stored its answer stays spent, and is charged anew. Cost: O(n) time; the labels are copied once, as codes.
+    Guarantee: (epsilon, delta)-label-DP for each unit, in exact arithmetic, with a trusted curator
+    who sees the raw labels. It adds to all other charges on the same labels: a prior from a
+    histogram and labels drawn with it cost the sum. With a durable ledger the charge is on disk
+    before the first random word. The same request (query, rows, groups) returns the stored answer;
+    a call that died before it stored its answer stays spent, and is charged anew. Cost: O(n) time;
+    the labels are copied once, as codes.
 
     Examples
     --------
     >>> import labeldp as ldp
     >>> query = ldp.aggregates.Histogram(n_classes=2, epsilon=20.0, n_groups=2)
-    >>> ldp.aggregate([0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)).values.tolist()
+    >>> ldp.aggregate(
+    ...     [0, 0, 1, 1, 1], query, [0, 0, 0, 1, 1], noise=ldp.SeededNoise(0)
+    ... ).values.tolist()
     [[2, 1], [0, 2]]
     """
-    require_public_groups(groups, labels, column, lambda names: charged_names(names, dataset, ledger))
+    require_public_groups(
+        groups, labels, column, lambda names: charged_names(names, dataset, ledger)
+    )
     declared, inferred = classes_for(labels, classes, checked(query, features=True).n_classes)
     given = RowIds.of(ids, unit, id_name, unit_name).beside(labels)
     account = Account(dataset or "", column, max_rows_per_unit, ledger, noise, redraw)
     if isinstance(query, FeatureSums):
         return answer_sums(labels, query, groups, declared, account, given, inferred=inferred)
-    return answer_groups(labels, GroupQuestion(query, groups), declared, account, given, inferred=inferred, anew=REDRAW).answer
+    return answer_groups(
+        labels,
+        GroupQuestion(query, groups),
+        declared,
+        account,
+        given,
+        inferred=inferred,
+        anew=REDRAW,
+    ).answer
 
 
 def aggregate_batches(
@@ -183,7 +214,8 @@ def aggregate_batches(
     redraw: bool = False,
     before_charge: Callable[[], None] | None = None,
 ) -> Aggregate:
-    """Answer a query about a table of any length, as `aggregate`, in one pass and in memory for one batch and the counts.
+    """Answer a query about a table of any length, as `aggregate`, in one pass and in memory for one
+    batch and the counts.
 
     Parameters
     ----------
@@ -191,13 +223,15 @@ def aggregate_batches(
         A table with a label and a group column. Other columns are not read from Parquet.
     query : Histogram, Vote or another Query
     label, group : str
-        Names of the two columns. Groups are integers in 0..query.n_groups-1 without nulls, public, and independent of the labels.
+        Names of the two columns. Groups are integers in 0..query.n_groups-1 without nulls, public,
+        and independent of the labels.
     classes : sequence of K values
         The public list of class values.
     inferred : bool
         True if the classes were read off the labels, which the ledger records. False by default.
     dataset, ledger, noise, redraw
-        As in `aggregate`. Every row is its own unit, and the charge adds to all others of the column.
+        As in `aggregate`. Every row is its own unit, and the charge adds to all others of the
+        column.
     column : str, optional
         Name of the column in the ledger; that of the label column by default.
     before_charge : function, optional
@@ -206,18 +240,28 @@ def aggregate_batches(
     Returns
     -------
     Aggregate
-        The same as that of `aggregate` for the same rows in the same order; each of the two returns the stored answer of the other.
+        The same as that of `aggregate` for the same rows in the same order; each of the two returns
+        the stored answer of the other.
     """
     account = Account(dataset or "", label if column is None else column, 1, ledger, noise, redraw)
     private = account.private_column(declare(classes, checked(query).n_classes), RowIds())
     if isinstance(query, Marginals):
-        raise InvalidInput("Expected a query about one column of groups, got Marginals of several tables. Ask it by labeldp.aggregate.")
+        raise InvalidInput(
+            "Expected a query about one column of groups, got Marginals of several tables. Ask it"
+            " by labeldp.aggregate."
+        )
     if group == label:
         raise InvalidInput(
-            f"Expected a public column of groups, got the label column {label!r}, whose counts would be exact. Name another."
+            f"Expected a public column of groups, got the label column {label!r}, whose counts"
+            " would be exact. Name another."
         )
-    # The only pass is before the charge. Raw counts stay in this process, and vanish with it if the charge is refused.
-    reader, counts, rows = LabelReader(private.values, label), GroupCounts(query.n_groups, query.n_classes), GroupsDigest(query)
+    # The only pass is before the charge. Raw counts stay in this process, and vanish with it if the
+    # charge is refused.
+    reader, counts, rows = (
+        LabelReader(private.values, label),
+        GroupCounts(query.n_groups, query.n_classes),
+        GroupsDigest(query),
+    )
     for batch in _batches(source, label, group):
         where = _group_column(batch, group, query, reader.rows)
         counts.add(where, reader.codes(batch))
@@ -225,18 +269,29 @@ def aggregate_batches(
     if not reader.rows:
         raise InvalidInput("Expected at least one row, got none.")
     query.require(counts.n_rows())
-    request = query_request(query, private, reader.rows, rows=rows.hexdigest(), noted={"classes_inferred": True} if inferred else {})
+    request = query_request(
+        query,
+        private,
+        reader.rows,
+        rows=rows.hexdigest(),
+        noted={"classes_inferred": True} if inferred else {},
+    )
     account.check()
     charge = begin_once(request, account, before_charge=before_charge)
     return answered(charge, lambda secret: drawn_answer(request, query, counts, charge, secret))
 
 
-def _batches(source: "str | Path | pa.Table | Iterable[pa.RecordBatch]", label: str, group: str) -> Iterator[pa.RecordBatch]:
+def _batches(
+    source: "str | Path | pa.Table | Iterable[pa.RecordBatch]", label: str, group: str
+) -> Iterator[pa.RecordBatch]:
     if isinstance(source, (str, Path)):
         with _parquet(source) as file:
             missing = [name for name in (label, group) if name not in file.schema_arrow.names]
             if missing:
-                raise InvalidInput(f"Expected columns {label!r} and {group!r} in {source}, but it has no {missing[0]!r}.")
+                raise InvalidInput(
+                    f"Expected columns {label!r} and {group!r} in {source}, but it has no"
+                    f" {missing[0]!r}."
+                )
             yield from file.iter_batches(_BATCH, columns=[label, group])
         return
     batches: object = source.to_batches() if isinstance(source, pa.Table) else source
@@ -244,7 +299,8 @@ def _batches(source: "str | Path | pa.Table | Iterable[pa.RecordBatch]", label: 
         if not isinstance(batch, pa.RecordBatch) or batch is source:
             given = type(batch).__name__
             raise InvalidInput(
-                f"Expected the path of a Parquet file, an Arrow table or its record batches, got {given}. Pass [batch] for one batch."
+                "Expected the path of a Parquet file, an Arrow table or its record batches, got"
+                f" {given}. Pass [batch] for one batch."
             )
         yield batch
 
@@ -255,18 +311,24 @@ def _parquet(path: str | Path) -> "pq.ParquetFile":
     try:
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise InvalidInput(f"Expected the path of a Parquet file, got {str(path)!r}: {error}.") from None
+        raise InvalidInput(
+            f"Expected the path of a Parquet file, got {str(path)!r}: {error}."
+        ) from None
 
 
 def _group_column(batch: pa.RecordBatch, group: str, query: Query, start: int) -> NDArray[np.int64]:
     """Read and check the groups of a batch whose first row is row `start` of the table."""
     if group not in batch.schema.names:
-        raise InvalidInput(f"Expected a column {group!r} of groups, got columns {_validate.quoted(batch.schema.names)}.")
+        raise InvalidInput(
+            f"Expected a column {group!r} of groups, got columns"
+            f" {_validate.quoted(batch.schema.names)}."
+        )
     column = batch.column(group)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise InvalidInput(
-            f"Expected group column {group!r} of whole numbers without nulls, got {column.type} with {column.null_count} nulls from row "
-            f"{start} on. Number the groups, and give rows of no group one of their own."
+            f"Expected group column {group!r} of whole numbers without nulls, got {column.type}"
+            f" with {column.null_count} nulls from row {start} on. Number the groups, and give rows"
+            " of no group one of their own."
         )
     return check_groups(column.to_numpy(zero_copy_only=False), query.n_groups)
 
@@ -287,30 +349,34 @@ def aggregate_best(
     redraw: bool = False,
     id_name: Name | None = None,
 ) -> Aggregate:
-    """Answer several queries about private labels and release the best answer, at one charge for all of them.
+    """Answer several queries about private labels and release the best answer, at one charge for
+    all of them.
 
     Parameters
     ----------
     labels : (n,) array of class values
         Raw, private. Every row is protected by itself.
     candidates : sequence of (query, (n,) groups)
-        Public, as in `aggregate`. Each query is pure (delta = 0), and all have the same classes. Each run draws one at random, with fresh
-        noise.
+        Public, as in `aggregate`. Each query is pure (delta = 0), and all have the same classes.
+        Each run draws one at random, with fresh noise.
     score : function of an Aggregate, returning a number
-        Rates an answer, from the answer and public facts alone, never from labels. The highest score wins; NaN never wins. It must not
-        raise, print or store its argument: the guarantee does not cover answers that are not released, or their number. A score that is
-        no number is refused after the charge.
+        Rates an answer, from the answer and public facts alone, never from labels. The highest
+        score wins; NaN never wins. It must not raise, print or store its argument: the guarantee
+        does not cover answers that are not released, or their number. A score that is no number is
+        refused after the charge.
     tuning : RepeatAndSelect
         Distribution of the number of runs; its shape must be 1 (geometric).
     score_name : str, default=""
-        Public name of the score, by which a repeat of the request is recognised. Two scores need two names.
+        Public name of the score, by which a repeat of the request is recognised. Two scores need
+        two names.
     classes, dataset, column, ids, ledger, noise, redraw, id_name
         As in `aggregate`.
 
     Returns
     -------
     Aggregate
-        The best answer. `chosen` is the number of its candidate, and its receipt is that of the whole tuning.
+        The best answer. `chosen` is the number of its candidate, and its receipt is that of the
+        whole tuning.
 
     Raises
     ------
@@ -319,26 +385,32 @@ def aggregate_best(
 
     Notes
     -----
-    Guarantee: label-DP for each row at 3 times the largest epsilon among the candidates (`tuning.pure_epsilon`), whatever the number of
-    runs. It is charged before the first run. If the score raises, or the process dies, it is spent and nothing is stored. The time that a
-    call takes reveals the number of runs: do not let others measure it.
+    Guarantee: label-DP for each row at 3 times the largest epsilon among the candidates
+    (`tuning.pure_epsilon`), whatever the number of runs. It is charged before the first run. If the
+    score raises, or the process dies, it is spent and nothing is stored. The time that a call takes
+    reveals the number of runs: do not let others measure it.
 
     References
     ----------
-    Papernot and Steinke 2022, "Hyperparameter tuning with Renyi differential privacy" (ICLR), Corollary 3.
+    Papernot and Steinke 2022, "Hyperparameter tuning with Renyi differential privacy" (ICLR),
+    Corollary 3.
 
     Examples
     --------
     >>> from labeldp.aggregates import Histogram
     >>> tries = [(Histogram(2, 50.0, 2), [0, 0, 0, 1, 1]), (Histogram(2, 50.0, 2), [0, 1, 0, 1, 0])]
     >>> purest = lambda found: float(found.values.max(axis=1).sum())
-    >>> best = aggregate_best([0, 0, 0, 1, 1], tries, purest, tuning=RepeatAndSelect(30), noise=SeededNoise(1))
+    >>> best = aggregate_best(
+    ...     [0, 0, 0, 1, 1], tries, purest, tuning=RepeatAndSelect(30), noise=SeededNoise(1)
+    ... )
     >>> best.chosen, best.values.tolist(), best.receipt.epsilon
     (0, [[3, 0], [0, 2]], 150.0)
     """
     _check(candidates, score, tuning)
     for _, groups in candidates:
-        require_public_groups(groups, labels, column, lambda names: charged_names(names, dataset, ledger))
+        require_public_groups(
+            groups, labels, column, lambda names: charged_names(names, dataset, ledger)
+        )
     given = RowIds.of(ids, None, id_name).beside(labels)
     declared, inferred = classes_for(labels, classes, candidates[0][0].n_classes)
     codes = encode(labels, declared)
@@ -361,25 +433,50 @@ def aggregate_best(
     )
     account.check()
     charge = begin_once(request, account, coverage=rows.coverage(account.ledger))
-    return answered(charge, lambda secret: _best(request, tried, score, tuning, codes, charge, secret))
+    return answered(
+        charge, lambda secret: _best(request, tried, score, tuning, codes, charge, secret)
+    )
 
 
-def _check(candidates: Sequence[tuple[Query, ArrayLike]], score: Callable[[Aggregate], float], tuning: RepeatAndSelect) -> None:
+def _check(
+    candidates: Sequence[tuple[Query, ArrayLike]],
+    score: Callable[[Aggregate], float],
+    tuning: RepeatAndSelect,
+) -> None:
     """Check the arguments of `aggregate_best`, before anything is charged."""
     if not callable(score):
-        raise InvalidInput(f"Expected score to be a function of an Aggregate, got {type(score).__name__}. Name it with score_name=.")
-    pairs = isinstance(candidates, Sequence) and all(isinstance(pair, Sequence) and len(pair) == 2 for pair in candidates)
+        raise InvalidInput(
+            f"Expected score to be a function of an Aggregate, got {type(score).__name__}. Name it"
+            " with score_name=."
+        )
+    pairs = isinstance(candidates, Sequence) and all(
+        isinstance(pair, Sequence) and len(pair) == 2 for pair in candidates
+    )
     if not pairs:
-        raise InvalidInput("Expected candidates to be pairs of a query and the rows' groups, got others. [(query, groups)] tries one.")
+        raise InvalidInput(
+            "Expected candidates to be pairs of a query and the rows' groups, got others. [(query,"
+            " groups)] tries one."
+        )
     if not isinstance(tuning, RepeatAndSelect) or tuning.shape != 1:
-        raise InvalidInput(f"Expected tuning=RepeatAndSelect(mean) of shape 1, the only one that is drawn exactly; got {tuning!r}.")
+        raise InvalidInput(
+            "Expected tuning=RepeatAndSelect(mean) of shape 1, the only one that is drawn exactly;"
+            f" got {tuning!r}."
+        )
     if not candidates:
-        raise InvalidInput("Expected at least one candidate, a pair of a query and the rows' groups; got none.")
+        raise InvalidInput(
+            "Expected at least one candidate, a pair of a query and the rows' groups; got none."
+        )
     for query, _ in candidates:
         if checked(query).spent_delta() != 0:
-            raise InvalidInput(f"Expected candidates with delta=0, got {query}. Take a pure mechanism: only those are charged for here.")
+            raise InvalidInput(
+                f"Expected candidates with delta=0, got {query}. Take a pure mechanism: only those"
+                " are charged for here."
+            )
         if query.n_classes != candidates[0][0].n_classes:
-            raise InvalidInput(f"Expected candidates of the same classes, got {candidates[0][0].n_classes} and {query.n_classes}.")
+            raise InvalidInput(
+                f"Expected candidates of the same classes, got {candidates[0][0].n_classes} and"
+                f" {query.n_classes}."
+            )
 
 
 def _facts(tried: _Candidates, tuning: RepeatAndSelect, score_name: str) -> dict[str, object]:
@@ -401,9 +498,10 @@ def _best(
     charge: Charge,
     secret: RunSecret,
 ) -> Aggregate:
-    """Run a charged tuning: the number of runs, their candidates and their noise come from the run's secret, each under its own key."""
-    # The theorem needs runs that are independent of their number and of each other. With separate keys, no answer that the score sees
-    # tells anything about further candidates, noise or runs.
+    """Run a charged tuning: the number of runs, their candidates and their noise come from the
+    run's secret, each under its own key."""
+    # The theorem needs runs that are independent of their number and of each other. With separate
+    # keys, no answer that the score sees tells anything about further candidates, noise or runs.
     picks = secret.answer_key("tuning-candidates", request.identity)
 
     @lru_cache(maxsize=64)
@@ -417,12 +515,18 @@ def _best(
         number = int(below(RowWords(picks, row_blocks(1, repetition)), len(tried), 0, 1)[0])
         query, counts = tried[number][0], counted(number)
         # The repetition enters the key, so that a candidate that is drawn twice gets fresh noise.
-        key = secret.answer_key("aggregate", request.identity, query=query.to_dict(), repetition=repetition)
+        key = secret.answer_key(
+            "aggregate", request.identity, query=query.to_dict(), repetition=repetition
+        )
         values = drawn(query, counts.table(), key, 1)
-        answer = Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt, chosen=number)
+        answer = Aggregate(
+            query, values, counts.n_rows(), request.column.values, charge.receipt, chosen=number
+        )
         return _number(score(answer)), answer
 
-    return tuning.select(run, RowWords(secret.answer_key("tuning-repeats", request.identity), row_blocks(1)))
+    return tuning.select(
+        run, RowWords(secret.answer_key("tuning-repeats", request.identity), row_blocks(1))
+    )
 
 
 def _number(score: object) -> float:
@@ -431,12 +535,14 @@ def _number(score: object) -> float:
         return float(None if isinstance(score, str | bytes) else score)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise InvalidInput(
-            f"Expected a number from score, got {type(score).__name__}. The charge is spent and nothing is stored: mend the score, try it "
-            "on an answer about public labels, and ask again."
+            f"Expected a number from score, got {type(score).__name__}. The charge is spent and"
+            " nothing is stored: mend the score, try it on an answer about public labels, and ask"
+            " again."
         ) from None
 
 
-# From the question to the stored answer --------------------------------------------------------------------------------------------------
+# From the question to the stored answer
+# --------------------------------------------------------------------------------------------------
 
 
 _OUTPUT = "aggregate.parquet"
@@ -446,7 +552,8 @@ _CELLS_CHUNK = 1 << 18  # rows counted at a time: their cells (2 MB) stay in the
 
 @dataclass(frozen=True, eq=False)
 class GroupQuestion:
-    """A query about groups of rows, with the public settings that an estimator fixes before the charge.
+    """A query about groups of rows, with the public settings that an estimator fixes before the
+    charge.
 
     Attributes
     ----------
@@ -454,12 +561,15 @@ class GroupQuestion:
     groups : (n,) or (n, T) integers
         As in `aggregate`.
     held_out : float in [0, 1)
-        Expected share of the rows that are not counted, chosen by the run's secret, on which an estimator can be measured.
+        Expected share of the rows that are not counted, chosen by the run's secret, on which an
+        estimator can be measured.
     total : float or None
-        Epsilon of this charge and of the charges to follow on these rows. If less than that is left, nothing is charged.
+        Epsilon of this charge and of the charges to follow on these rows. If less than that is
+        left, nothing is charged.
     origin : function of the order of the rows, or None
-        Returns the digest of the data that the groups were computed from. With a ledger it identifies the request instead of the groups,
-        since a clustering may differ from run to run; a repeat returns the stored groups.
+        Returns the digest of the data that the groups were computed from. With a ledger it
+        identifies the request instead of the groups, since a clustering may differ from run to run;
+        a repeat returns the stored groups.
     kept : mapping of str to array
         Public arrays that are stored with the groups.
     """
@@ -503,7 +613,8 @@ def answer_groups(
     inferred: bool = False,
     anew: tuple[str, str] = RELEASE_ANEW,
 ) -> GroupAnswer:
-    """Charge and answer a query about groups of rows in memory, or return the stored answer of an earlier request.
+    """Charge and answer a query about groups of rows in memory, or return the stored answer of an
+    earlier request.
 
     Parameters
     ----------
@@ -527,8 +638,11 @@ def answer_groups(
     rows.check_distinct()
     groups = query.groups_of_rows(question.groups, len(codes))
     # The sizes of the groups are public, because the groups do not depend on labels.
-    query.require(np.bincount(groups.reshape(-1), minlength=query.n_groups), units=given.unit is not None)
-    # A clustering may come out differently on another machine. Its inputs name the request, so that it is not charged again for that.
+    query.require(
+        np.bincount(groups.reshape(-1), minlength=query.n_groups), units=given.unit is not None
+    )
+    # A clustering may come out differently on another machine. Its inputs name the request, so that
+    # it is not charged again for that.
     by_origin = question.origin is not None and account.ledger is not None
     request = query_request(
         query,
@@ -537,19 +651,38 @@ def answer_groups(
         rows=_origin_digest(question, rows) if by_origin else groups_digest(groups, query, rows),
         units=rows.units_digest,
         id_name=given.id_name,
-        noted=({"classes_inferred": True} if inferred else {}) | ({"held_out": question.held_out} if question.held_out else {}),
+        noted=({"classes_inferred": True} if inferred else {})
+        | ({"held_out": question.held_out} if question.held_out else {}),
     )
-    charge = _charged(request, account, rows, lambda coverage: _require_room(account, coverage, question.total), question.total)
+    charge = _charged(
+        request,
+        account,
+        rows,
+        lambda coverage: _require_room(account, coverage, question.total),
+        question.total,
+    )
     # These need the run's secret, so they follow the charge.
     held_out = _held_out_rows(charge, rows, question.held_out)
-    groups, kept = (groups, question.kept) if question.origin is None else _kept_with(charge, rows, groups, question.kept)
+    groups, kept = (
+        (groups, question.kept)
+        if question.origin is None
+        else _kept_with(charge, rows, groups, question.kept)
+    )
 
     def draw(secret: RunSecret) -> Aggregate:
-        counts, asked = GroupCounts(query.n_groups, query.n_classes), ~held_out & rows.within_cap(secret)
+        counts, asked = (
+            GroupCounts(query.n_groups, query.n_classes),
+            ~held_out & rows.within_cap(secret),
+        )
         counts.add(groups[asked], codes[asked])
         return drawn_answer(request, query, counts, charge, secret)
 
-    return GroupAnswer(answered(charge, draw, anew if question.origin is None else _OTHER_CLUSTERS), groups, held_out, kept)
+    return GroupAnswer(
+        answered(charge, draw, anew if question.origin is None else _OTHER_CLUSTERS),
+        groups,
+        held_out,
+        kept,
+    )
 
 
 def answer_sums(
@@ -562,7 +695,8 @@ def answer_sums(
     *,
     inferred: bool,
 ) -> Aggregate:
-    """Charge and answer a query about sums of public features, or return the stored answer of an earlier request.
+    """Charge and answer a query about sums of public features, or return the stored answer of an
+    earlier request.
 
     Parameters
     ----------
@@ -585,7 +719,11 @@ def answer_sums(
         query,
         column,
         len(codes),
-        rows=set_digest(given.ids, units) if given.ids is not None else array_digest({"features": units}),
+        rows=(
+            set_digest(given.ids, units)
+            if given.ids is not None
+            else array_digest({"features": units})
+        ),
         units=rows.units_digest,
         id_name=given.id_name,
         noted={"classes_inferred": True} if inferred else {},
@@ -601,20 +739,38 @@ def answer_sums(
 
 
 def checked(query: object, *, features: bool = False) -> Query:
-    """Refuse what is no query about groups of rows; with `features`, accept one about sums of features, too."""
+    """Refuse what is no query about groups of rows; with `features`, accept one about sums of
+    features, too."""
     if not isinstance(query, Query):
-        raise InvalidInput(f"Expected a query, such as Histogram or Vote, got {type(query).__name__}. See labeldp.aggregates.")
+        raise InvalidInput(
+            f"Expected a query, such as Histogram or Vote, got {type(query).__name__}. See"
+            " labeldp.aggregates."
+        )
     if query.of_teachers:
-        raise InvalidInput(f"Expected a query about groups of rows, got one for teachers, {query}. labeldp.learn.PATEClassifier asks it.")
+        raise InvalidInput(
+            f"Expected a query about groups of rows, got one for teachers, {query}."
+            " labeldp.learn.PATEClassifier asks it."
+        )
     if query.of_features and not features:
-        raise InvalidInput(f"Expected a query about groups of rows, got one about features, {query}. labeldp.aggregate answers it.")
+        raise InvalidInput(
+            f"Expected a query about groups of rows, got one about features, {query}."
+            " labeldp.aggregate answers it."
+        )
     return query
 
 
 def query_request(
-    query: Query, column: PrivateColumn, n_rows: int, *, rows: str, units: str = "", id_name: str = "", noted: Mapping[str, object]
+    query: Query,
+    column: PrivateColumn,
+    n_rows: int,
+    *,
+    rows: str,
+    units: str = "",
+    id_name: str = "",
+    noted: Mapping[str, object],
 ) -> Request:
-    """Make the request for one answer; refuse a cap for which the query cannot be answered, and warn of a delta that is too large.
+    """Make the request for one answer; refuse a cap for which the query cannot be answered, and
+    warn of a delta that is too large.
 
     Parameters
     ----------
@@ -629,7 +785,16 @@ def query_request(
     delta = query.spent_delta(query.require_cap(column.max_rows_per_unit))
     _warn_of_delta(delta, n_rows)
     asked = query.to_dict() | dict(noted)
-    return Request(column, query.epsilon, asked, rows=rows, units=units, delta=delta, id_name=id_name, of_groups=True)
+    return Request(
+        column,
+        query.epsilon,
+        asked,
+        rows=rows,
+        units=units,
+        delta=delta,
+        id_name=id_name,
+        of_groups=True,
+    )
 
 
 def _charged(
@@ -639,7 +804,8 @@ def _charged(
     before_charge: Callable[[RowSet | None], None] | None = None,
     total: float | None = None,
 ) -> Charge:
-    """Charge a request about these rows as `begin_once`, with the number of rows over the cap in its receipt.
+    """Charge a request about these rows as `begin_once`, with the number of rows over the cap in
+    its receipt.
 
     `before_charge` is called with the rows and units that a new charge covers.
     """
@@ -651,12 +817,14 @@ def _charged(
 
 
 def _warn_of_delta(delta: float, n_rows: int) -> None:
-    """Warn, before the charge, of a delta of 1 / n or more, which allows releasing a row's label as it is."""
+    """Warn, before the charge, of a delta of 1 / n or more, which allows releasing a row's label as
+    it is."""
     if delta * n_rows >= 1:
         warn(
             LabelDPWarning(
-                f"Expected delta far below 1 over the number of rows, {1 / n_rows:.3g}, got delta={delta!r}: at 1 / n and above, a release "
-                "may tell some row's label as it is and still have this delta. Take for example 1 / n^2."
+                f"Expected delta far below 1 over the number of rows, {1 / n_rows:.3g}, got"
+                f" delta={delta!r}: at 1 / n and above, a release may tell some row's label as it"
+                " is and still have this delta. Take for example 1 / n^2."
             )
         )
 
@@ -665,12 +833,17 @@ class GroupsDigest:
     """Digest of the group of each row, for rows without ids, computed batch by batch."""
 
     def __init__(self, query: Query) -> None:
-        self._state, self._kind = hashlib.sha256(b"labeldp groups of rows"), "<u4" if query.n_groups <= 1 << 32 else "<u8"
+        self._state, self._kind = (
+            hashlib.sha256(b"labeldp groups of rows"),
+            ("<u4" if query.n_groups <= 1 << 32 else "<u8"),
+        )
 
     def update(self, groups: NDArray[np.int64]) -> None:
         """Add the next rows."""
         for start in range(0, len(groups), _BATCH):
-            self._state.update(np.ascontiguousarray(groups[start : start + _BATCH], self._kind).reshape(-1).data)
+            self._state.update(
+                np.ascontiguousarray(groups[start : start + _BATCH], self._kind).reshape(-1).data
+            )
 
     def hexdigest(self) -> str:
         """Return the SHA-256 of the rows so far, in hexadecimal."""
@@ -678,9 +851,11 @@ class GroupsDigest:
 
 
 def groups_digest(groups: NDArray[np.int64], query: Query, rows: TableRows) -> str:
-    """Compute the digest of the group of each row, named by its id, or by its number without ids."""
+    """Compute the digest of the group of each row, named by its id, or by its number without
+    ids."""
     if rows.explicit:
-        return set_digest(rows.given.ids, *groups.reshape(len(groups), -1).T)  # type: ignore[arg-type]  # explicit ids are not None
+        # explicit ids are not None
+        return set_digest(rows.given.ids, *groups.reshape(len(groups), -1).T)  # type: ignore[arg-type]
     found = GroupsDigest(query)
     found.update(groups)
     return found.hexdigest()
@@ -688,18 +863,24 @@ def groups_digest(groups: NDArray[np.int64], query: Query, rows: TableRows) -> s
 
 def _origin_digest(question: GroupQuestion, rows: TableRows) -> str:
     assert question.origin is not None
-    return digest({"request": question.origin(rows.by_id() if rows.explicit else None), "ids": rows.digest})
+    return digest(
+        {"request": question.origin(rows.by_id() if rows.explicit else None), "ids": rows.digest}
+    )
 
 
 def _require_room(account: Account, coverage: RowSet | None, total: float | None) -> None:
-    """Refuse a charge after which too little is left for those that will follow on the same rows."""
+    """Refuse a charge after which too little is left for those that will follow on the same
+    rows."""
     ledger = account.ledger
     if ledger is None or total is None:
         return
     left = ledger.remaining(account.dataset, account.column, coverage)
     # Compared as exact decimals, so that a budget that is just enough is accepted.
     if left < float("inf") and exact(left) < exact(total):
-        of = f"for these rows of dataset {account.dataset!r}, column {account.column!r} in {ledger.location}"
+        of = (
+            f"for these rows of dataset {account.dataset!r}, column {account.column!r} in"
+            f" {ledger.location}"
+        )
         said = f"got epsilon={total!r} in two charges. Nothing was charged."
         raise BudgetExceeded(
             (
@@ -715,25 +896,33 @@ def _held_out_rows(charge: Charge, rows: TableRows, share: float) -> NDArray[np.
     """Choose the rows that are not counted, at random by the run's secret: (n,) bool."""
     if not share:
         return np.zeros(rows.n_rows, bool)
-    # Stored, since the secret is not: a repeat must measure on the same rows, none of which was counted.
+    # Stored, since the secret is not: a repeat must measure on the same rows, none of which was
+    # counted.
     stored = None if charge.store is None else charge.store.load_array(_HELD_OUT)
     if stored is not None:
         return rows.in_table_order(stored).astype(bool)
     if charge.secret is None:
         raise LedgerError(
-            f"Expected the held-out rows of run {charge.run_id} in its folder, but they are gone. Restore them, or ask for a new, "
-            "charged draw with redraw=True."
+            f"Expected the held-out rows of run {charge.run_id} in its folder, but they are gone."
+            " Restore them, or ask for a new, charged draw with redraw=True."
         )
-    held_out = np.asarray(partition(charge.secret.key("partition"), rows.blocks(charge.secret), (share, 1.0 - share)) == 0)
+    held_out = np.asarray(
+        partition(charge.secret.key("partition"), rows.blocks(charge.secret), (share, 1.0 - share))
+        == 0
+    )
     if charge.store is not None:
         charge.store.save_array(_HELD_OUT, rows.in_id_order(held_out))
     return held_out
 
 
 def _kept_with(
-    charge: Charge, rows: TableRows, groups: NDArray[np.int64], kept: Mapping[str, NDArray[np.generic]]
+    charge: Charge,
+    rows: TableRows,
+    groups: NDArray[np.int64],
+    kept: Mapping[str, NDArray[np.generic]],
 ) -> tuple[NDArray[np.int64], Mapping[str, NDArray[np.generic]]]:
-    """Store the groups and the arrays that belong to them, and return them; for a repeat return the stored ones."""
+    """Store the groups and the arrays that belong to them, and return them; for a repeat return the
+    stored ones."""
     store = charge.store
     if store is None:
         return groups, kept
@@ -744,14 +933,15 @@ def _kept_with(
     found = {name: store.load_array(name) for name in (_GROUPS, *kept)}
     if any(array is None for array in found.values()):
         raise LedgerError(
-            f"Expected the groups of run {charge.run_id} in {store.folder}, but they are gone. Restore them, or ask for a new, charged "
-            "draw with redraw=True."
+            f"Expected the groups of run {charge.run_id} in {store.folder}, but they are gone."
+            " Restore them, or ask for a new, charged draw with redraw=True."
         )
     groups = rows.in_table_order(np.asarray(found.pop(_GROUPS))).astype(np.int64)
     return groups, {name: np.asarray(array) for name, array in found.items()}
 
 
-# Teachers: models of disjoint rows, of which nothing leaves but the noisy majority of their votes --------------------------------------
+# Teachers: models of disjoint rows, of which nothing leaves but the noisy majority of their votes
+# --------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -762,8 +952,9 @@ class TeacherQuestion:
     ----------
     query : ConfidentGNMax
     teach : function (number, rows, codes, asked) -> (n_queries,) class codes
-        Trains teacher `number` on these rows of the table and their raw class codes, and gives its votes for the rows `asked`: a function
-        of these four alone. It must keep, print and send nothing.
+        Trains teacher `number` on these rows of the table and their raw class codes, and gives its
+        votes for the rows `asked`: a function of these four alone. It must keep, print and send
+        nothing.
     origin : function of the order of the rows
         Gives the digest of features and settings, by which a repeat is known.
     seed : int
@@ -792,9 +983,16 @@ class TeacherAnswer:
 
 
 def answer_teachers(
-    labels: ArrayLike, question: TeacherQuestion, classes: Sequence[object], account: Account, given: RowIds, *, inferred: bool
+    labels: ArrayLike,
+    question: TeacherQuestion,
+    classes: Sequence[object],
+    account: Account,
+    given: RowIds,
+    *,
+    inferred: bool,
 ) -> TeacherAnswer:
-    """Train teachers on disjoint shards of the rows, and release the noisy majority of their votes once.
+    """Train teachers on disjoint shards of the rows, and release the noisy majority of their votes
+    once.
 
     Parameters
     ----------
@@ -810,8 +1008,9 @@ def answer_teachers(
 
     Notes
     -----
-    Teachers are trained before the charge, so that a training which dies, or lasts too long, costs nothing: nothing of it leaves this
-    function. Only then is the query charged, whole, and the noise drawn. A repeat trains nobody and gets the stored answer.
+    Teachers are trained before the charge, so that a training which dies, or lasts too long, costs
+    nothing: nothing of it leaves this function. Only then is the query charged, whole, and the
+    noise drawn. A repeat trains nobody and gets the stored answer.
     """
     query, column = question.query, account.private_column(classes, given)
     codes = encode(labels, column.values)
@@ -819,10 +1018,14 @@ def answer_teachers(
     rows = TableRows(given, len(codes), column)
     rows.check_distinct()
     if query.n_queries > len(codes):
-        raise InvalidInput(f"Expected at most as many queries as {len(codes)} rows, got n_queries={query.n_queries}. Lower it.")
+        raise InvalidInput(
+            f"Expected at most as many queries as {len(codes)} rows, got"
+            f" n_queries={query.n_queries}. Lower it."
+        )
     shards = rows.public_shards(query.n_teachers, question.seed)
     asked = np.argsort(rows.public_order("queries", question.seed))[: query.n_queries]
-    # A digest of all features costs a pass over them: it is made only where something outlives this call.
+    # A digest of all features costs a pass over them: it is made only where something outlives this
+    # call.
     named = account.ledger is not None or account.noise is not None
     origin = question.origin(rows.by_id() if rows.explicit else None) if named else ""
     request = query_request(
@@ -841,32 +1044,52 @@ def answer_teachers(
 
     def before_charge(coverage: RowSet | None) -> None:
         assert account.ledger is not None
-        account.ledger.require(request.spending(new_run_id()), rows=coverage)  # before a training of minutes, not after it
+        # before a training of minutes, not after it
+        account.ledger.require(request.spending(new_run_id()), rows=coverage)
         votes()
 
     charge = _charged(request, account, rows, before_charge)
-    answer = answered(charge, lambda secret: drawn_answer(request, query, votes(), charge, secret), _OTHER_TEACHERS)
+    answer = answered(
+        charge,
+        lambda secret: drawn_answer(request, query, votes(), charge, secret),
+        _OTHER_TEACHERS,
+    )
     return TeacherAnswer(answer, asked)
 
 
-def _votes(question: TeacherQuestion, shards: NDArray[np.int64], codes: NDArray[np.int32], asked: NDArray[np.int64]) -> "GroupCounts":
+def _votes(
+    question: TeacherQuestion,
+    shards: NDArray[np.int64],
+    codes: NDArray[np.int32],
+    asked: NDArray[np.int64],
+) -> "GroupCounts":
     """Count the votes of all teachers: raw, as any function of labels without noise is."""
     query = question.query
     counts = GroupCounts(query.n_queries, query.n_classes)
     order = np.argsort(shards, kind="stable")
-    parts = np.split(order, np.searchsorted(shards[order], np.arange(query.n_teachers + 1)))[1:-1]  # rows over the cap are in shard -1
+    # rows over the cap are in shard -1
+    parts = np.split(order, np.searchsorted(shards[order], np.arange(query.n_teachers + 1)))[1:-1]
     for number, rows in enumerate(parts):
-        counts.add(np.arange(query.n_queries), _vote_of(question, number, rows, codes[rows].astype(np.int64), asked))
+        counts.add(
+            np.arange(query.n_queries),
+            _vote_of(question, number, rows, codes[rows].astype(np.int64), asked),
+        )
     return counts
 
 
 def _vote_of(
-    question: TeacherQuestion, number: int, rows: NDArray[np.int64], codes: NDArray[np.int64], asked: NDArray[np.int64]
+    question: TeacherQuestion,
+    number: int,
+    rows: NDArray[np.int64],
+    codes: NDArray[np.int64],
+    asked: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Train a teacher and give its votes; one that fails votes for its shard's most frequent class, in every query.
+    """Train a teacher and give its votes; one that fails votes for its shard's most frequent class,
+    in every query.
 
-    That a training fails, and with which message, can depend on labels, so neither may leave. A constant vote is a function of the shard
-    alone, as every other one is: one changed label still changes one teacher.
+    That a training fails, and with which message, can depend on labels, so neither may leave. A
+    constant vote is a function of the shard alone, as every other one is: one changed label still
+    changes one teacher.
     """
     n_classes = question.query.n_classes
     constant = np.full(len(asked), np.bincount(codes, minlength=n_classes).argmax())
@@ -879,23 +1102,36 @@ def _vote_of(
         return constant
     if votes is None:
         raise MemoryError("The training of a teacher ran out of memory. Nothing was charged.")
-    good = votes.shape == constant.shape and votes.dtype.kind in "iu" and votes.min() >= 0 and votes.max() < n_classes
+    good = (
+        votes.shape == constant.shape
+        and votes.dtype.kind in "iu"
+        and votes.min() >= 0
+        and votes.max() < n_classes
+    )
     return votes.astype(np.int64) if good else constant
 
 
-# Drawing and storing --------------------------------------------------------------------------------------------------------------------
+# Drawing and storing
+# --------------------------------------------------------------------------------------------------
 
 
-def drawn_answer(request: Request, query: Query, counts: "GroupCounts", charge: Charge, secret: RunSecret) -> Aggregate:
+def drawn_answer(
+    request: Request, query: Query, counts: "GroupCounts", charge: Charge, secret: RunSecret
+) -> Aggregate:
     """Draw the answer from raw counts, under a charged run's secret."""
     key = secret.answer_key("aggregate", request.identity, query=query.to_dict())
     # All rows of a unit are with one teacher, so whatever their number they change one vote.
-    values = drawn(query, counts.table(), key, 1 if query.of_teachers else request.column.max_rows_per_unit)
+    values = drawn(
+        query, counts.table(), key, 1 if query.of_teachers else request.column.max_rows_per_unit
+    )
     return Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt)
 
 
-def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int) -> NDArray[np.int64]:
-    """Draw the values of all groups, in chunks of groups, each group from its own streams of words."""
+def drawn(
+    query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: int
+) -> NDArray[np.int64]:
+    """Draw the values of all groups, in chunks of groups, each group from its own streams of
+    words."""
     ends = np.append(0, np.cumsum(query.streams(counts.sum(axis=1))))
     parts, start = [], 0
     # Streams are numbered over all groups, so the values do not depend on the size of a chunk.
@@ -907,8 +1143,11 @@ def drawn(query: Query, counts: NDArray[np.int64], key: Key, max_rows_per_unit: 
     return query.finish(np.concatenate(parts))
 
 
-def answered(charge: Charge, draw: Callable[[RunSecret], Aggregate], anew: tuple[str, str] = REDRAW) -> Aggregate:
-    """Draw an answer, store it and settle; or load the stored answer, without a call of `draw`, and tell how to ask `anew`."""
+def answered(
+    charge: Charge, draw: Callable[[RunSecret], Aggregate], anew: tuple[str, str] = REDRAW
+) -> Aggregate:
+    """Draw an answer, store it and settle; or load the stored answer, without a call of `draw`, and
+    tell how to ask `anew`."""
     if charge.secret is None:
         return _stored(charge, anew)
     answer = draw(charge.secret)
@@ -928,15 +1167,19 @@ def _stored(charge: Charge, anew: tuple[str, str]) -> Aggregate:
     assert run is not None
     assert ledger is not None
     found, artefact = store.read(_OUTPUT), store.digest()
-    # A lost or changed answer is never drawn anew under the old charge: its secret is gone, and fresh noise would be a second answer.
+    # A lost or changed answer is never drawn anew under the old charge: its secret is gone, and
+    # fresh noise would be a second answer.
     if found is None or (run.state == "settled" and run.artefact != artefact):
         raise LedgerError(
-            f"Expected the stored answer of run {run.run_id} (settled {run.settled_at}) in {store.folder}, but it is gone, or was changed. "
-            "Restore it, or ask for a new, charged draw with redraw=True."
+            f"Expected the stored answer of run {run.run_id} (settled {run.settled_at}) in"
+            f" {store.folder}, but it is gone, or was changed. Restore it, or ask for a new,"
+            " charged draw with redraw=True."
         )
     ledger.settle(run.run_id, artefact)
     warn_of_repeat(charge.receipt, anew=anew)
-    return replace(Aggregate.from_table(pq.read_table(pa.BufferReader(found))), receipt=charge.receipt)
+    return replace(
+        Aggregate.from_table(pq.read_table(pa.BufferReader(found))), receipt=charge.receipt
+    )
 
 
 def _as_file(answer: Aggregate) -> bytes:
@@ -947,11 +1190,13 @@ def _as_file(answer: Aggregate) -> bytes:
     return buffer.getvalue()
 
 
-# Raw counts, which never leave custody ---------------------------------------------------------------------------------------------------
+# Raw counts, which never leave custody
+# --------------------------------------------------------------------------------------------------
 
 
 class GroupCounts:
-    """Raw counts of each class in each group. They are private: neither printed, pickled nor stored."""
+    """Raw counts of each class in each group. They are private: neither printed, pickled nor
+    stored."""
 
     def __init__(self, n_groups: int, n_classes: int) -> None:
         self._shape = n_groups, n_classes
@@ -961,20 +1206,24 @@ class GroupCounts:
         return f"GroupCounts{self._shape}"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("Raw counts of labels are never pickled. Pass the private answer on instead.")
+        raise TypeError(
+            "Raw counts of labels are never pickled. Pass the private answer on instead."
+        )
 
     def add(self, groups: NDArray[np.int64], codes: NDArray[np.integer]) -> None:
-        """Count rows: (n,) groups, or (n, T) of several tables, and (n,) class codes, both checked."""
+        """Count rows: (n,) groups, or (n, T) of several tables, and (n,) class codes, both
+        checked."""
         if groups.ndim == 2:
             for column in groups.T:
                 self.add(column, codes)
             return
         step = max(_CELLS_CHUNK, 2 * len(self._cells))
         for start in range(0, len(codes), step):
-            # In chunks, whose cells stay in the cache; but of at least twice as many rows as there are counts, because `bincount`
-            # returns all counts each time.
+            # In chunks, whose cells stay in the cache; but of at least twice as many rows as there
+            # are counts, because `bincount` returns all counts each time.
             cells = groups[start : start + step] * self._shape[1]
-            np.add(cells, np.asarray(codes[start : start + step]), out=cells, casting="unsafe")  # codes are small, whatever their type
+            # codes are small, whatever their type
+            np.add(cells, np.asarray(codes[start : start + step]), out=cells, casting="unsafe")
             self._cells += np.bincount(cells, minlength=len(self._cells))
 
     def table(self) -> NDArray[np.int64]:
@@ -982,19 +1231,22 @@ class GroupCounts:
         return np.asarray(self._cells.reshape(self._shape))
 
     def n_rows(self) -> NDArray[np.int64]:
-        """Return the number of rows of each group, (n_groups,), which is public since it does not depend on labels."""
+        """Return the number of rows of each group, (n_groups,), which is public since it does not
+        depend on labels."""
         return np.asarray(self.table().sum(axis=1))
 
 
 class RawSums(GroupCounts):
-    """Raw sums of each feature over the rows of each class, in whole units. As private as counts."""
+    """Raw sums of each feature over the rows of each class, in whole units. As private as
+    counts."""
 
     def __init__(self, n_features: int, n_classes: int) -> None:
         super().__init__(n_features, n_classes)
         self._rows = 0
 
     def add(self, groups: NDArray[np.int64], codes: NDArray[np.integer]) -> None:
-        """Add rows: (n, d) features in whole units for the groups, and (n,) class codes, both checked."""
+        """Add rows: (n, d) features in whole units for the groups, and (n,) class codes, both
+        checked."""
         for k in range(self._shape[1]):
             self._cells.reshape(self._shape)[:, k] += groups[codes == k].sum(axis=0)
         self._rows += len(codes)
@@ -1023,16 +1275,27 @@ class LabelReader:
     def codes(self, batch: pa.RecordBatch) -> NDArray[np.integer]:
         """Read the codes of a batch's rows: (n,) in 0..K-1."""
         if self._label not in batch.schema.names:
-            raise InvalidInput(f"Expected a label column {self._label!r}, got columns {_validate.quoted(batch.schema.names)}.")
+            raise InvalidInput(
+                f"Expected a label column {self._label!r}, got columns"
+                f" {_validate.quoted(batch.schema.names)}."
+            )
         column = batch.column(self._label)
         grid = isinstance(self._classes, Grid)
         expected = FINITE if grid else one_of(self._classes)
         if column.null_count:
-            raise bad_label(MISSING, expected, column=self._label, fix=NO_NUMBER.fix if grid else "")
+            raise bad_label(
+                MISSING, expected, column=self._label, fix=NO_NUMBER.fix if grid else ""
+            )
         if pa.types.is_dictionary(column.type):
-            codes: NDArray[np.integer] = self._searched(column.dictionary).take(column.indices.to_numpy())
+            codes: NDArray[np.integer] = self._searched(column.dictionary).take(
+                column.indices.to_numpy()
+            )
         else:
-            codes = column.to_numpy() if self._are_codes and pa.types.is_integer(column.type) else self._searched(column)
+            codes = (
+                column.to_numpy()
+                if self._are_codes and pa.types.is_integer(column.type)
+                else self._searched(column)
+            )
         bad = bool(len(codes)) and not (codes.min() >= 0 and codes.max() < len(self._classes))
         if bad:
             raise bad_label(NO_NUMBER if grid else UNDECLARED, expected, column=self._label)
@@ -1046,6 +1309,7 @@ class LabelReader:
             values = pa.array(self._classes, column.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             raise InvalidInput(
-                f"Expected classes of the type of label column {self._label!r}, which is {column.type}. Declare them as such values."
+                f"Expected classes of the type of label column {self._label!r}, which is"
+                f" {column.type}. Declare them as such values."
             ) from None
         return np.asarray(pc.fill_null(pc.index_in(column, value_set=values), -1))

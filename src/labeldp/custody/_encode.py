@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes raw labels as class codes, and collects the ids and units of their rows with the names of these columns.
+"""Encodes raw labels as class codes, and collects the ids and units of their rows with the names of
+these columns.
 
-No message shows a label, or the number of labels of a class. Ids are compared only with ids of the same name: ids of two columns, say of
-patients and of visits, do not prove rows different. The name is what the caller says, or what a column of pandas, polars or Arrow carries.
+No message shows a label, or the number of labels of a class. Ids are compared only with ids of the
+same name: ids of two columns, say of patients and of visits, do not prove rows different. The name
+is what the caller says, or what a column of pandas, polars or Arrow carries.
 """
 
 import contextlib
@@ -52,7 +54,9 @@ def infers(classes: object) -> bool:
     return isinstance(classes, str) and classes == INFER
 
 
-def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | None = None) -> tuple[tuple[object, ...], bool]:
+def classes_for(
+    labels: ArrayLike, classes: Classes | None, n_classes: int | None = None
+) -> tuple[tuple[object, ...], bool]:
     """Determine the classes of some labels, and whether they were read off the labels.
 
     Parameters
@@ -76,21 +80,30 @@ def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | Non
     """
     if classes is not None and not infers(classes):
         return declare(classes, n_classes), False
-    if isinstance(labels, Mapping) or (len(getattr(labels, "shape", ())) == 2 and np.shape(labels)[1] > 1):
+    if isinstance(labels, Mapping) or (
+        len(getattr(labels, "shape", ())) == 2 and np.shape(labels)[1] > 1
+    ):
         raise InvalidInput(
-            "Expected one column of labels, or several with their declared classes, got several without. Pass the LabelColumns that made "
-            "the law: classes=columns."
+            "Expected one column of labels, or several with their declared classes, got several"
+            " without. Pass the LabelColumns that made the law: classes=columns."
         )
     array = as_array(labels)
     if not len(array):
         raise InvalidInput("Expected at least one label, got none.")
     kind = array.dtype.kind
     if classes is not None:
-        occurring = array.tolist() if kind == "O" else list(np.unique(array)) if kind == "M" else np.unique(array).tolist()
+        occurring = (
+            array.tolist()
+            if kind == "O"
+            else list(np.unique(array))
+            if kind == "M"
+            else np.unique(array).tolist()
+        )
         found = declare(read_off(occurring, len(array), floats=kind == "f"))
         if n_classes is not None and len(found) != n_classes:
             raise InvalidInput(
-                f"Expected {n_classes} classes, as many as the law or the query is about, got others. Declare them: classes=[...]."
+                f"Expected {n_classes} classes, as many as the law or the query is about, got"
+                " others. Declare them: classes=[...]."
             )
         return found, True
     if n_classes is None or kind not in "iu":
@@ -98,7 +111,9 @@ def classes_for(labels: ArrayLike, classes: Classes | None, n_classes: int | Non
     return tuple(range(n_classes)), False
 
 
-def declare(classes: Classes, n_classes: int | None = None, *, null: bool = False) -> tuple[object, ...]:
+def declare(
+    classes: Classes, n_classes: int | None = None, *, null: bool = False
+) -> tuple[object, ...]:
     """Check declared classes and return them as a tuple of plain values; a `Grid` stays one.
 
     Parameters
@@ -112,54 +127,90 @@ def declare(classes: Classes, n_classes: int | None = None, *, null: bool = Fals
     Raises
     ------
     InvalidInput
-        They are fewer than two, not all different, of another number than `n_classes`, or some are missing or no plain values.
+        They are fewer than two, not all different, of another number than `n_classes`, or some are
+        missing or no plain values.
     """
     if isinstance(classes, LabelColumns):
         for values in classes.lists:
             declare(values)
         if n_classes not in (None, len(classes)):
             raise InvalidInput(
-                f"Expected {n_classes} classes, as many as the law is about, got {len(classes)} combinations. Make the law with .law."
+                f"Expected {n_classes} classes, as many as the law is about, got {len(classes)}"
+                " combinations. Make the law with .law."
             )
         return classes
     listed = classes if isinstance(classes, Grid) else _listed(classes)
     if any(isinstance(v, np.datetime64) and isinstance(v.item(), int) for v in listed):
         # NumPy makes numbers of nanoseconds, which would be classes that no reader knows again.
         raise InvalidInput(
-            "Expected classes that are plain values, got times in nanoseconds. Make labels and classes text, such as '2024-01-31'."
+            "Expected classes that are plain values, got times in nanoseconds. Make labels and"
+            " classes text, such as '2024-01-31'."
         )
-    values = listed if isinstance(listed, Grid) else tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
-    # Classes enter keys and digests by their repr, so they must be plain values that have the same repr on every machine.
+    values = (
+        listed
+        if isinstance(listed, Grid)
+        else tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
+    )
+    # Classes enter keys and digests by their repr, so they must be plain values that have the same
+    # repr on every machine.
     if not all(isinstance(value, Hashable) for value in values):
-        raise InvalidInput("Expected classes that are plain values, text or numbers, got lists or arrays. Write classes=['no', 'yes'].")
+        raise InvalidInput(
+            "Expected classes that are plain values, text or numbers, got lists or arrays. Write"
+            " classes=['no', 'yes']."
+        )
     if any(is_missing(value) for value in values if not (null and value is None)):
-        raise InvalidInput("Expected classes without missing values; name a class for them and fill them in.")
+        raise InvalidInput(
+            "Expected classes without missing values; name a class for them and fill them in."
+        )
     if len(set(values)) != len(values):
-        raise InvalidInput(f"Expected different classes, got {len(values)} of which {len(set(values))} are different.")
+        raise InvalidInput(
+            f"Expected different classes, got {len(values)} of which {len(set(values))} are"
+            " different."
+        )
     texts = {value for value in values if isinstance(value, str)}
     if not texts.isdisjoint(str(value) for value in values if not isinstance(value, str | None)):
         # NumPy makes a list of both text, and then nobody can tell which one a label is.
-        raise InvalidInput("Expected classes that differ as text, got two that are written alike, such as 1 and '1'. Rename one.")
+        raise InvalidInput(
+            "Expected classes that differ as text, got two that are written alike, such as 1 and"
+            " '1'. Rename one."
+        )
     if len(values) < 2:
-        raise InvalidInput(f"Expected at least 2 classes, got {len(values)}. One class needs no privacy.")
+        raise InvalidInput(
+            f"Expected at least 2 classes, got {len(values)}. One class needs no privacy."
+        )
     if n_classes is not None and len(values) != n_classes:
-        raise InvalidInput(f"Expected {n_classes} classes, as many as the law or the query is about, got {len(values)}.")
+        raise InvalidInput(
+            f"Expected {n_classes} classes, as many as the law or the query is about, got"
+            f" {len(values)}."
+        )
     return values
 
 
 def _listed(classes: Any) -> tuple[object, ...]:
-    """Return the members of a list of classes; refuse a text, a number, and a set, whose order (and so the codes) is not defined."""
+    """Return the members of a list of classes; refuse a text, a number, and a set, whose order (and
+    so the codes) is not defined."""
     if isinstance(classes, bool | int | np.integer):
-        fix = f"Write classes=range({classes}) for the codes from 0 on, or list the values that a label can have."
+        fix = (
+            f"Write classes=range({classes}) for the codes from 0 on, or list the values that a"
+            " label can have."
+        )
         raise InvalidInput(f"Expected classes to be a list of values, got {classes!r}. {fix}")
     if isinstance(classes, str | bytes | set | frozenset):
-        what = "a set, which has no order" if isinstance(classes, set | frozenset) else f"one text, {classes!r}"
-        raise InvalidInput(f"Expected classes to be a list of values, got {what}. Write classes=['no', 'yes'] with the values of yours.")
+        what = (
+            "a set, which has no order"
+            if isinstance(classes, set | frozenset)
+            else f"one text, {classes!r}"
+        )
+        raise InvalidInput(
+            f"Expected classes to be a list of values, got {what}. Write classes=['no', 'yes'] with"
+            " the values of yours."
+        )
     try:
         return tuple(classes)
     except TypeError:
         raise InvalidInput(
-            f"Expected classes to be a list of values, got {type(classes).__name__}. Write classes=['no', 'yes'] with the values of yours."
+            f"Expected classes to be a list of values, got {type(classes).__name__}. Write"
+            " classes=['no', 'yes'] with the values of yours."
         ) from None
 
 
@@ -172,22 +223,30 @@ def is_missing(value: object) -> bool:
 
 
 def undeclared(kind: str = "", *, numbers: bool = False) -> InvalidInput:
-    """Make the error that asks for declared classes; `kind` is the NumPy kind of the labels' type, which is public. `numbers`: the command
-    takes numbers of a range, too."""
-    example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(kind, "classes=['no', 'yes']")
+    """Make the error that asks for declared classes; `kind` is the NumPy kind of the labels' type,
+    which is public. `numbers`: the command takes numbers of a range, too."""
+    example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(
+        kind, "classes=['no', 'yes']"
+    )
     what = "the classes that a label can have, got none"
     of_number = "; of a number its range, --range LOW:HIGH" if numbers else ""
     price = "read off the private labels, which tells everybody which classes occur"
     return InvalidInput(
-        f"Expected {what}. Declare yours, for example {example}; or say classes='infer' to have them {price}.",
-        cli=f"Expected {what}. Declare yours, for example --classes no,yes{of_number}; or say --infer-classes to have them {price}.",
+        f"Expected {what}. Declare yours, for example {example}; or say classes='infer' to have"
+        f" them {price}.",
+        cli=(
+            f"Expected {what}. Declare yours, for example --classes no,yes{of_number}; or say"
+            f" --infer-classes to have them {price}."
+        ),
     )
 
 
 def most_read_off(n_rows: int) -> int:
-    """Return the largest number of classes that may be read off the labels of n rows: sqrt(n), at least 2 and at most 100,000."""
-    # With sqrt(n) classes, a class has sqrt(n) rows on average. Columns of measurements or free text, where hardly two rows agree, exceed
-    # it, and their list of classes would publish the labels. It depends on n alone, so exceeding it reveals little.
+    """Return the largest number of classes that may be read off the labels of n rows: sqrt(n), at
+    least 2 and at most 100,000."""
+    # With sqrt(n) classes, a class has sqrt(n) rows on average. Columns of measurements or free
+    # text, where hardly two rows agree, exceed it, and their list of classes would publish the
+    # labels. It depends on n alone, so exceeding it reveals little.
     return min(MOST_READ_OFF, max(2, math.isqrt(n_rows)))
 
 
@@ -206,7 +265,8 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
     Raises
     ------
     InvalidInput
-        There are numbers with a fraction, or more values than `most_read_off` allows. The message shows neither a value nor their number.
+        There are numbers with a fraction, or more values than `most_read_off` allows. The message
+        shows neither a value nor their number.
     """
     found: list[Any] = []
     with contextlib.suppress(TypeError):  # whose text tells which of two types comes first
@@ -214,32 +274,60 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
     if len(values) and not found:
         raise several_types()
     # Numbers with a fraction are measurements: a list of them would be the private column.
-    if floats or any(isinstance(value, float) or (isinstance(value, str) and _is_fraction(value)) for value in found):
-        raise _unfit("labels that are names of classes", "numbers with a decimal point, or missing values")
+    if floats or any(
+        isinstance(value, float) or (isinstance(value, str) and _is_fraction(value))
+        for value in found
+    ):
+        raise _unfit(
+            "labels that are names of classes", "numbers with a decimal point, or missing values"
+        )
     # The bound is public and the number of values is private, so the message names only the bound.
     if len(found) > most_read_off(n_rows):
-        raise _unfit(f"at most {most_read_off(n_rows)} distinct labels in {n_rows} rows (the square root)", "more")
+        raise _unfit(
+            f"at most {most_read_off(n_rows)} distinct labels in {n_rows} rows (the square root)",
+            "more",
+        )
     warn(
         DomainLeakWarning(
-            "The classes are read off the private labels: everybody learns which classes occur. Declare them instead: classes=[...].",
-            cli="The classes are read off the private labels: everybody learns which classes occur. Declare them instead: --classes A,B.",
+            "The classes are read off the private labels: everybody learns which classes occur."
+            " Declare them instead: classes=[...].",
+            cli=(
+                "The classes are read off the private labels: everybody learns which classes occur."
+                " Declare them instead: --classes A,B."
+            ),
         )
     )
     return tuple(found)
 
 
 def _unfit(expected: str, given: str) -> InvalidInput:
-    text = "Expected {} where classes are read off them ({}), got {}: such a list would publish the labels themselves. {}"
+    text = (
+        "Expected {} where classes are read off them ({}), got {}: such a list would publish the"
+        " labels themselves. {}"
+    )
     return InvalidInput(
-        text.format(expected, "classes='infer'", given, "Declare the classes (classes=), or bin the labels first."),
-        cli=text.format(expected, "--infer-classes", given, "Declare the classes (--classes), or bin the labels first.")
+        text.format(
+            expected,
+            "classes='infer'",
+            given,
+            "Declare the classes (classes=), or bin the labels first.",
+        ),
+        cli=text.format(
+            expected,
+            "--infer-classes",
+            given,
+            "Declare the classes (--classes), or bin the labels first.",
+        )
         + " A number has a range in release and train: --range LOW:HIGH.",
     )
 
 
 def several_types() -> InvalidInput:
     """Make the error for labels that cannot be sorted into classes."""
-    return InvalidInput("Expected labels of one type, none missing, got several types. Convert them, or declare the classes.")
+    return InvalidInput(
+        "Expected labels of one type, none missing, got several types. Convert them, or declare the"
+        " classes."
+    )
 
 
 def _is_fraction(text: str) -> bool:
@@ -280,21 +368,30 @@ UNDECLARED = Fault(
 FINITE = "a finite number"
 NO_NUMBER = Fault(
     "is not",
-    "make numbers = numpy.array(pandas.to_numeric(labels, errors='coerce'), float), and "
-    "numpy.flatnonzero(~numpy.isfinite(numbers)) finds it; numpy.flatnonzero([isinstance(label, str) for label in labels]) finds numbers "
-    "written as text",
+    "make numbers = numpy.array(pandas.to_numeric(labels, errors='coerce'), float), and"
+    " numpy.flatnonzero(~numpy.isfinite(numbers)) finds it; numpy.flatnonzero([isinstance(label,"
+    " str) for label in labels]) finds numbers written as text",
     "look for fields of the column that are empty or no plain number",
-    "Pass numbers, not text. If numbers are missing, release two columns, whether there is one and the number or 0 (docs/numbers.md), or "
-    f"{_KNOWN}.",
+    "Pass numbers, not text. If numbers are missing, release two columns, whether there is one and"
+    f" the number or 0 (docs/numbers.md), or {_KNOWN}.",
 )
 
 
 def bad_label(
-    fault: Fault, expected: str, *, column: str = "", hint: str = "", fix: str = "", cli: str = "", kind: type[InvalidInput] = InvalidInput
+    fault: Fault,
+    expected: str,
+    *,
+    column: str = "",
+    hint: str = "",
+    fix: str = "",
+    cli: str = "",
+    kind: type[InvalidInput] = InvalidInput,
 ) -> InvalidInput:
-    """Make the error for a raw label that cannot be used. It names no row, shows no value, and does not say how many such labels there are.
+    """Make the error for a raw label that cannot be used. It names no row, shows no value, and does
+    not say how many such labels there are.
 
-    Whether a label is missing, or is text among numbers, is a part of the label: with its row, a message or a log would tell it.
+    Whether a label is missing, or is text among numbers, is a part of the label: with its row, a
+    message or a log would tell it.
 
     Parameters
     ----------
@@ -309,8 +406,14 @@ def bad_label(
         What to do, instead of the fault's own words; in terms of the command line, if that differs.
     kind : type of the error
     """
-    start = f"Expected every label{f' of column {column!r}' if column else ''} to be {expected}, but some label {fault.said}."
-    look = f"Which row it is would tell of its label, so that is not said: {fault.look if column else fault.find}."
+    start = (
+        f"Expected every label{f' of column {column!r}' if column else ''} to be {expected}, but"
+        f" some label {fault.said}."
+    )
+    look = (
+        "Which row it is would tell of its label, so that is not said:"
+        f" {fault.look if column else fault.find}."
+    )
     fixes = fix or fault.fix, cli
     text, told = (f"{start} {hint or f'{look} {each}'}" for each in fixes)
     return kind(text, cli=told if cli and not hint else "")
@@ -322,7 +425,8 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     Parameters
     ----------
     labels : (n,) array, list, or column of a data frame
-        For `LabelColumns` a data frame or mapping with these columns, or an (n, L) array with the columns in their order.
+        For `LabelColumns` a data frame or mapping with these columns, or an (n, L) array with the
+        columns in their order.
     classes : sequence of K values, Grid, or LabelColumns
         With a grid each label is a number, and its code is that of the nearest point.
 
@@ -334,10 +438,14 @@ def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     Raises
     ------
     InvalidInput
-        A label is missing or not declared; the message may say how it differs from a class. It shows neither a row nor a value, nor
-        how many such labels there are.
+        A label is missing or not declared; the message may say how it differs from a class. It
+        shows neither a row nor a value, nor how many such labels there are.
     """
-    return _of_columns(labels, classes) if isinstance(classes, LabelColumns) else _of_one(labels, classes)
+    return (
+        _of_columns(labels, classes)
+        if isinstance(classes, LabelColumns)
+        else _of_one(labels, classes)
+    )
 
 
 def _of_one(labels: ArrayLike, classes: Sequence[object]) -> Codes:
@@ -348,13 +456,21 @@ def _of_one(labels: ArrayLike, classes: Sequence[object]) -> Codes:
     bad = array[codes < 0]
     if len(bad):
         missing = any(map(is_missing, bad.tolist()))
-        raise bad_label(MISSING if missing else UNDECLARED, one_of(classes), hint="" if missing else near_misses(bad.tolist(), classes))
+        raise bad_label(
+            MISSING if missing else UNDECLARED,
+            one_of(classes),
+            hint="" if missing else near_misses(bad.tolist(), classes),
+        )
     return codes.view(Codes)
 
 
 def one_of(classes: Sequence[object]) -> str:
     """Say which values a label can have, for messages."""
-    return f"one of the codes 0 to {len(classes) - 1}" if are_codes(classes) else f"one of the {len(classes)} declared classes"
+    return (
+        f"one of the codes 0 to {len(classes) - 1}"
+        if are_codes(classes)
+        else f"one of the {len(classes)} declared classes"
+    )
 
 
 def are_codes(classes: Sequence[object]) -> bool:
@@ -365,28 +481,48 @@ def are_codes(classes: Sequence[object]) -> bool:
 def _of_columns(labels: Any, classes: LabelColumns) -> Codes:
     """Encode the labels of several columns as codes of combinations."""
     found = []
-    for name, column, values in zip(classes.names, columns_of(labels, classes.names), classes.lists, strict=True):
+    for name, column, values in zip(
+        classes.names, columns_of(labels, classes.names), classes.lists, strict=True
+    ):
         problem = ""
         try:
             found.append(_of_one(column, values))
-        except InvalidInput as error:  # its text shows no label; raised anew outside, without what it was raised from
+        # its text shows no label; raised anew outside, without what it was raised from
+        except InvalidInput as error:
             problem = str(error)
         if problem:
             raise InvalidInput(f"Column {name!r}: {problem}")
     if len(set(map(len, found))) > 1:
-        raise InvalidInput(f"Expected label columns of one length, got {', '.join(str(len(each)) for each in found)} rows.")
+        raise InvalidInput(
+            "Expected label columns of one length, got"
+            f" {', '.join(str(len(each)) for each in found)} rows."
+        )
     return classes.codes(found).view(Codes)
 
 
 def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
-    """Take the columns with these names from a data frame or mapping, or the columns of an (n, L) array in this order."""
-    own = list(labels) if isinstance(labels, Mapping) else _own_names(labels) if hasattr(labels, "columns") else None
+    """Take the columns with these names from a data frame or mapping, or the columns of an (n, L)
+    array in this order."""
+    own = (
+        list(labels)
+        if isinstance(labels, Mapping)
+        else _own_names(labels)
+        if hasattr(labels, "columns")
+        else None
+    )
     if own is not None:
         lacking = [name for name in names if own.count(name) != 1]
         if lacking:
             # The names of columns are public, and only those of text are shown.
-            near = suggest(lacking[0], [name for name in own if isinstance(name, str)]) if lacking[0] not in own else ""
-            raise InvalidInput(f"Expected each declared label column once, got {own.count(lacking[0])} of the name {lacking[0]!r}.{near}")
+            near = (
+                suggest(lacking[0], [name for name in own if isinstance(name, str)])
+                if lacking[0] not in own
+                else ""
+            )
+            raise InvalidInput(
+                f"Expected each declared label column once, got {own.count(lacking[0])} of the name"
+                f" {lacking[0]!r}.{near}"
+            )
         return [labels[name] for name in names]
     require_unmasked(labels)
     array = None
@@ -395,8 +531,8 @@ def columns_of(labels: Any, names: Sequence[str]) -> list[Any]:
     if array is None or array.ndim != 2 or array.shape[1] != len(names):
         shape = "no array" if array is None else f"shape {array.shape}"
         raise InvalidInput(
-            f"Expected the labels of {len(names)} columns as a data frame or mapping with {_validate.quoted(names)}, or as an array of "
-            f"shape (n, {len(names)}), got {shape}."
+            f"Expected the labels of {len(names)} columns as a data frame or mapping with"
+            f" {_validate.quoted(names)}, or as an array of shape (n, {len(names)}), got {shape}."
         )
     return list(array.T)
 
@@ -409,26 +545,35 @@ def _on_grid(array: NDArray[np.generic], grid: Grid) -> Codes:
 
 
 def near_misses(values: Iterable[object], classes: Iterable[object]) -> str:
-    """Describe in a sentence how all of these undeclared labels nearly equal declared classes; "" if one does not, whichever row has it."""
+    """Describe in a sentence how all of these undeclared labels nearly equal declared classes; ""
+    if one does not, whichever row has it."""
     different: set[object] = set()
     with contextlib.suppress(TypeError):  # of values that cannot be hashed, which are near nothing
         different = set(values)
-    hints = {near_miss(value, classes) for value in different} if len(different) <= _DESCRIBED else set()
+    hints = (
+        {near_miss(value, classes) for value in different}
+        if len(different) <= _DESCRIBED
+        else set()
+    )
     return hints.pop() if len(hints) == 1 else ""
 
 
 def near_miss(value: object, classes: Iterable[object]) -> str:
-    """Describe in a sentence how an undeclared label nearly equals a declared class; "" if it does not. Do not show it beside the row."""
+    """Describe in a sentence how an undeclared label nearly equals a declared class; "" if it does
+    not. Do not show it beside the row."""
     label = value.item() if isinstance(value, np.generic) else value
     known = [c for c in classes if c is not None]
-    # A sentence is used only if it could be true of every class: a sentence that fits one class would reveal that a row has it.
+    # A sentence is used only if it could be true of every class: a sentence that fits one class
+    # would reveal that a row has it.
     texts = {str(c) for c in known}
     if isinstance(label, str):
         if label in texts:
             return "" if any(isinstance(c, str) for c in known) else _as_text(known)
         if label.strip() in texts:
             return "It is a declared class but for blanks around it: strip them."
-        if all(text.casefold() != text.upper() for text in texts) and label.strip().casefold() in {text.casefold() for text in texts}:
+        if all(text.casefold() != text.upper() for text in texts) and label.strip().casefold() in {
+            text.casefold() for text in texts
+        }:
             return "It is a declared class but for capital letters: write it as it is declared."
         if label.strip().strip("'\"") in texts:
             return "It is a declared class but for quotation marks around it: take them off."
@@ -443,12 +588,20 @@ def near_miss(value: object, classes: Iterable[object]) -> str:
 
 def _as_text(classes: Sequence[object]) -> str:
     few = ", ".join(repr(str(c)) for c in classes[:3]) + (", ..." if len(classes) > 3 else "")
-    return f"The labels are text, and the classes are {type(classes[0]).__name__}: pass classes=[{few}], or cast the labels."
+    return (
+        f"The labels are text, and the classes are {type(classes[0]).__name__}: pass"
+        f" classes=[{few}], or cast the labels."
+    )
 
 
 def _format_of(number: str, texts: Iterable[str]) -> str:
     """Describe how a number is written, if each class could be written so; else ""."""
-    marks = {",": "with a decimal comma", ".": "with a decimal point", "e": "with an exponent", '"': "in quotation marks"}
+    marks = {
+        ",": "with a decimal comma",
+        ".": "with a decimal point",
+        "e": "with an exponent",
+        '"': "in quotation marks",
+    }
     whole = all(_WHOLE.fullmatch(text) for text in texts)
     found = [said for mark, said in marks.items() if whole and mark in number.lower()]
     return f" {' and '.join(found)}" if found else ""
@@ -459,27 +612,42 @@ def _number(text: str) -> float | None:
 
 
 def as_array(labels: ArrayLike) -> NDArray[np.generic]:
-    """Convert labels to a one-dimensional NumPy array; columns of data frames and of Arrow tables are accepted."""
+    """Convert labels to a one-dimensional NumPy array; columns of data frames and of Arrow tables
+    are accepted."""
     require_unmasked(labels)
-    # NumPy's errors quote values, and a UnicodeDecodeError holds a label. Raised from an `except` block, ours would carry them along as its
-    # context; so they are suppressed, and ours is raised afterwards.
+    # NumPy's errors quote values, and a UnicodeDecodeError holds a label. Raised from an `except`
+    # block, ours would carry them along as its context; so they are suppressed, and ours is raised
+    # afterwards.
     array = None
     with contextlib.suppress(ValueError, TypeError):
         array = np.asarray(labels)
     if array is None:
         raise not_plain()
-    if isinstance(labels, list | tuple) and array.dtype.kind == "f" and array.size and np.nanmax(np.abs(array), initial=0) >= EXACT:
-        array = np.asarray(labels, dtype=object)  # whole numbers of which NumPy knows no common type
+    if (
+        isinstance(labels, list | tuple)
+        and array.dtype.kind == "f"
+        and array.size
+        and np.nanmax(np.abs(array), initial=0) >= EXACT
+    ):
+        # whole numbers of which NumPy knows no common type
+        array = np.asarray(labels, dtype=object)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        several = " Declare several label columns by classes=labeldp.LabelColumns({...})." if array.ndim == 2 else ""
-        raise InvalidInput(f"Expected a one-dimensional column of labels, got shape {array.shape}.{several}")
+        several = (
+            " Declare several label columns by classes=labeldp.LabelColumns({...})."
+            if array.ndim == 2
+            else ""
+        )
+        raise InvalidInput(
+            f"Expected a one-dimensional column of labels, got shape {array.shape}.{several}"
+        )
     return np.asarray(array)
 
 
 def require_unmasked(labels: Any) -> None:
-    """Refuse masked labels, also within a list: made a plain array, they would be the values beneath the mask.
+    """Refuse masked labels, also within a list: made a plain array, they would be the values
+    beneath the mask.
 
     An array whose mask hides none is as any other. Call this before raw labels are made an array.
     """
@@ -490,20 +658,31 @@ def require_unmasked(labels: Any) -> None:
 def not_plain() -> InvalidInput:
     """Make the error for labels that are no column of plain values."""
     return InvalidInput(
-        "Expected a column of labels of one type, one a row, got what is no array: lists within it, or bytes beside text. Convert them."
+        "Expected a column of labels of one type, one a row, got what is no array: lists within it,"
+        " or bytes beside text. Convert them."
     )
 
 
 def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray[np.int32]:
-    # Only types that NumPy compares by value are searched as arrays: it would compare 1 with "1" as text, and find them equal.
+    # Only types that NumPy compares by value are searched as arrays: it would compare 1 with "1" as
+    # text, and find them equal.
     known = np.asarray(classes)
-    if not (known.dtype.kind == array.dtype.kind or {known.dtype.kind, array.dtype.kind} <= set("biuf")):
+    if not (
+        known.dtype.kind == array.dtype.kind or {known.dtype.kind, array.dtype.kind} <= set("biuf")
+    ):
         return _by_table(array.astype(object), classes)
     # Labels of 32 bits hold a class as its nearest one.
-    if known.dtype == np.float64 and array.dtype.kind == "f" and len(np.unique(known.astype(array.dtype))) == len(known):
+    if (
+        known.dtype == np.float64
+        and array.dtype.kind == "f"
+        and len(np.unique(known.astype(array.dtype))) == len(known)
+    ):
         known = known.astype(array.dtype)
-    # As floats, which signed and unsigned numbers have in common, large whole numbers would be equal.
-    if np.result_type(known, array).kind == "f" and any(isinstance(value, int) and abs(value) > EXACT for value in classes):
+    # As floats, which signed and unsigned numbers have in common, large whole numbers would be
+    # equal.
+    if np.result_type(known, array).kind == "f" and any(
+        isinstance(value, int) and abs(value) > EXACT for value in classes
+    ):
         return _by_table(array.astype(object), classes)
     order = np.argsort(known)
     place = np.minimum(np.searchsorted(known[order], array), len(known) - 1)
@@ -512,14 +691,19 @@ def _by_search(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray
 
 def _by_table(array: NDArray[np.generic], classes: Sequence[object]) -> NDArray[np.int32]:
     table = {value: code for code, value in enumerate(classes)}
-    return np.fromiter((table.get(value, -1) if _hashable(value) else -1 for value in array.tolist()), np.int32, len(array))
+    return np.fromiter(
+        (table.get(value, -1) if _hashable(value) else -1 for value in array.tolist()),
+        np.int32,
+        len(array),
+    )
 
 
 def _hashable(value: object) -> bool:
     return not isinstance(value, (list, dict, set, np.ndarray))
 
 
-# Ids and units ---------------------------------------------------------------------------------------------------------------------------
+# Ids and units
+# --------------------------------------------------------------------------------------------------
 
 
 PLAIN = "id"
@@ -556,42 +740,69 @@ class RowIds:
 
     @classmethod
     def of(
-        cls, ids: ArrayLike | None, unit: ArrayLike | None = None, id_name: Name | None = None, unit_name: Name | None = None
+        cls,
+        ids: ArrayLike | None,
+        unit: ArrayLike | None = None,
+        id_name: Name | None = None,
+        unit_name: Name | None = None,
     ) -> "RowIds":
-        """Collect ids and units as the caller gave them. The default name is the one that the column carries, else "id" or "unit"."""
+        """Collect ids and units as the caller gave them. The default name is the one that the
+        column carries, else "id" or "unit"."""
         for what, values, name in ((PLAIN, ids, id_name), ("unit", unit, unit_name)):
             if values is None and name is not None:
-                raise InvalidInput(f"Expected {what}_name only with {what}s, got {what}_name={name!r} alone. Pass {what}s too, or drop it.")
+                raise InvalidInput(
+                    f"Expected {what}_name only with {what}s, got {what}_name={name!r} alone. Pass"
+                    f" {what}s too, or drop it."
+                )
         id_names = [] if ids is None else _names(PLAIN, ids, id_name)
         unit_names = [] if unit is None else _names("unit", unit, unit_name)
-        return cls(ids, unit, joined(id_names), unit_of(joined(unit_names)) if unit_names else ROW, (*id_names, *unit_names))
+        return cls(
+            ids,
+            unit,
+            joined(id_names),
+            unit_of(joined(unit_names)) if unit_names else ROW,
+            (*id_names, *unit_names),
+        )
 
     def beside(self, labels: Any) -> "RowIds":
-        """Refuse the labels, or a column of their name, as ids or units; keep the labels' own name."""
+        """Refuse the labels, or a column of their name, as ids or units; keep the labels' own
+        name."""
         named = column_names(labels)
         own = named[0] if len(named) == 1 else ""
-        # Ids and units enter public, unkeyed digests: labels among them could be guessed from these. `require_public` knows only the name
-        # that `column=` gives; here the object and its own name are compared.
+        # Ids and units enter public, unkeyed digests: labels among them could be guessed from
+        # these. `require_public` knows only the name that `column=` gives; here the object and its
+        # own name are compared.
         same = any(values is not None and values is labels for values in (self.ids, self.unit))
         if same or (own and own in self.columns):
-            raise InvalidInput("Expected ids and units of public columns, got the labels themselves among them. Leave them out.")
+            raise InvalidInput(
+                "Expected ids and units of public columns, got the labels themselves among them."
+                " Leave them out."
+            )
         return replace(self, label=own)
 
     def within(self, cap: int, n_rows: int) -> int:
         """Count the rows that get a label: all, or with units those within each one's cap."""
         found = np.empty(0) if self.unit is None else np.asarray(self.unit, object)
-        if found.ndim == 0 or len(found) != n_rows:  # what is no unit is refused where labels are read
+        # what is no unit is refused where labels are read
+        if found.ndim == 0 or len(found) != n_rows:
             return n_rows
         return sum(min(rows, cap) for rows in Counter(map(repr, found.tolist())).values())
 
     def require_public(self, column: str) -> None:
-        """Refuse the private column among ids and units, which enter public digests and row sets."""
+        """Refuse the private column among ids and units, which enter public digests and row
+        sets."""
         if column in self.columns:
-            raise InvalidInput(f"Expected ids and units of public columns, got the label column {column!r} among them. Leave it out.")
+            raise InvalidInput(
+                f"Expected ids and units of public columns, got the label column {column!r} among"
+                " them. Leave it out."
+            )
 
 
-def require_public_groups(groups: Any, labels: Any, column: str, charged: Callable[[Collection[str]], Collection[str]]) -> None:
-    """Refuse the labels, or a private column by its name, as the groups of rows, whose sizes are published without noise.
+def require_public_groups(
+    groups: Any, labels: Any, column: str, charged: Callable[[Collection[str]], Collection[str]]
+) -> None:
+    """Refuse the labels, or a private column by its name, as the groups of rows, whose sizes are
+    published without noise.
 
     Parameters
     ----------
@@ -604,28 +815,37 @@ def require_public_groups(groups: Any, labels: Any, column: str, charged: Callab
     named = [name for name in _own_names(groups) if isinstance(name, str)]
     if groups is labels or not {column, *column_names(labels)}.isdisjoint(named):
         raise InvalidInput(
-            "Expected groups of public columns, got the label column among them, whose counts would be exact. Leave it out, or, if it is "
-            "another column, rename it."
+            "Expected groups of public columns, got the label column among them, whose counts would"
+            " be exact. Leave it out, or, if it is another column, rename it."
         )
     require_public_columns(named, charged(named), "groups")
 
 
-def require_public_columns(names: Collection[str], private: Collection[str], what: str, so: str = "") -> None:
-    """Refuse columns by the names of private ones; `what` are the columns that they are among, `so` what follows for the caller."""
+def require_public_columns(
+    names: Collection[str], private: Collection[str], what: str, so: str = ""
+) -> None:
+    """Refuse columns by the names of private ones; `what` are the columns that they are among, `so`
+    what follows for the caller."""
     found = [name for name in names if name in private]
     if found:
         raise InvalidInput(
-            f"Expected public columns as {what}, got {_validate.quoted(found)}, whose labels are private: no epsilon covers what raw "
-            f"labels tell.{so} Leave the column out, as frame.drop(columns={found!r}) of pandas does, or, if it is another one, rename it."
+            f"Expected public columns as {what}, got {_validate.quoted(found)}, whose labels are"
+            f" private: no epsilon covers what raw labels tell.{so} Leave the column out, as"
+            f" frame.drop(columns={found!r}) of pandas does, or, if it is another one, rename it."
         )
 
 
 def column_names(columns: Any) -> list[str]:
-    """List the names that a column, a table of pandas, polars or Arrow, or a mapping carries; those that are no text are left out."""
+    """List the names that a column, a table of pandas, polars or Arrow, or a mapping carries; those
+    that are no text are left out."""
     if isinstance(columns, Mapping):
         own = list(columns)
     else:  # a Dataset, or another object of the user's, may have `columns` of its own
-        own = _own_names(columns) if hasattr(columns, "columns") and hasattr(columns, "shape") else [_own_name(columns)]
+        own = (
+            _own_names(columns)
+            if hasattr(columns, "columns") and hasattr(columns, "shape")
+            else [_own_name(columns)]
+        )
     return [name for name in own if isinstance(name, str) and name]
 
 
@@ -633,24 +853,37 @@ def unit_of(name: str) -> str:
     """Check the name of a column of units; "row" has a meaning of its own."""
     if name == ROW:
         raise InvalidInput(
-            "Expected a unit by another name than 'row', which stands for rows that are protected one by one. Give the column another name."
+            "Expected a unit by another name than 'row', which stands for rows that are protected"
+            " one by one. Give the column another name."
         )
     return name
 
 
 def _names(what: str, columns: Any, given: Name | None) -> list[str]:
-    """Return a name for each column: the caller's, the one that it carries, or a numbered default."""
+    """Return a name for each column: the caller's, the one that it carries, or a numbered
+    default."""
     own = _own_names(columns)
     if given is not None:
         named = [given] if isinstance(given, str) else list(given)
         if len(named) != len(own):
-            raise InvalidInput(f"Expected a name for each of {len(own)} columns of {what}s, got {len(named)}. Name each one.")
+            raise InvalidInput(
+                f"Expected a name for each of {len(own)} columns of {what}s, got {len(named)}. Name"
+                " each one."
+            )
     else:
-        plain = [what] if len(own) == 1 else [f"{what} {number}" for number in range(1, len(own) + 1)]
-        named = [default if name is None or name == "" else str(name) for name, default in zip(own, plain, strict=True)]
+        plain = (
+            [what] if len(own) == 1 else [f"{what} {number}" for number in range(1, len(own) + 1)]
+        )
+        named = [
+            default if name is None or name == "" else str(name)
+            for name, default in zip(own, plain, strict=True)
+        ]
     for name in named:
         if not (isinstance(name, str) and name and name.isprintable()):
-            raise InvalidInput(f"Expected printable names for the columns of {what}s, got {name!r}. Pass {what}_name=.")
+            raise InvalidInput(
+                f"Expected printable names for the columns of {what}s, got {name!r}. Pass"
+                f" {what}_name=."
+            )
     return named
 
 
@@ -663,11 +896,15 @@ def _own_names(columns: Any) -> list[object]:
     if isinstance(columns, (list, tuple)) and len(columns):
         if isinstance(columns[0], tuple):  # rows
             return [None] * len(columns[0])
-        if all(hasattr(column, "__len__") and not isinstance(column, (str, bytes)) for column in columns):
+        if all(
+            hasattr(column, "__len__") and not isinstance(column, (str, bytes))
+            for column in columns
+        ):
             return [_own_name(column) for column in columns]
     return [_own_name(columns)]
 
 
 def _own_name(column: Any) -> object:
-    """Return the name that a column of a data frame, or an Arrow array taken from a table, carries; None if it has none."""
+    """Return the name that a column of a data frame, or an Arrow array taken from a table, carries;
+    None if it has none."""
     return getattr(column, "name", getattr(column, "_name", None))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests for private labels: each is charged, or resumes a crashed run, or repeats a settled one.
 
-Until it settles, a run's folder holds its half of the secret ("secret"; all of it if the ledger has no key source) and its pin (a keyed
-digest of the labelled input). It also holds the source and public id of the release secret ("key"), and the public results of every stage,
-which a repeat returns instead of drawing again. The folder is on disk before the charge, and nothing is drawn before the charge.
+Until it settles, a run's folder holds its half of the secret ("secret"; all of it if the ledger has
+no key source) and its pin (a keyed digest of the labelled input). It also holds the source and
+public id of the release secret ("key"), and the public results of every stage, which a repeat
+returns instead of drawing again. The folder is on disk before the charge, and nothing is drawn
+before the charge.
 """
 
 import json
@@ -39,7 +41,14 @@ from labeldp.ledger._database import AggregateDraw, LabelDraw
 from labeldp.ledger._ledger import Ledger, RunRecord, SameRequest, Spending, as_ledger
 from labeldp.ledger._rowset import RowSet
 from labeldp.ledger._run_store import RunStore
-from labeldp.noise._secrets import Secret, SecretHalves, UnknownReleaseSecret, new_run_id, new_secret, run_secret_halves
+from labeldp.noise._secrets import (
+    Secret,
+    SecretHalves,
+    UnknownReleaseSecret,
+    new_run_id,
+    new_secret,
+    run_secret_halves,
+)
 from labeldp.noise._words import Key, SeededNoise, derive_key
 from labeldp.receipt import OWN_NAME, Receipt, own_name, private_names
 
@@ -50,9 +59,14 @@ LARGE_EPSILON = 8.0
 CLEAR_EPSILON = 20.0  # of a row: one label in 5 * 10^8 is changed
 SMALL_EPSILON = 1e-3
 _QUESTION, _IDENTITIES = "question", "identities"
-"""Files of a run whose rows have no ids: the digest of its request without the public columns, and the identities of the requests that
-resumed it."""
-_IN_WORDS = {"laws": "the laws of the columns", "sizes": "the numbers of classes", "stages": "the stages", "plan": "the plan of stages"}
+"""Files of a run whose rows have no ids: the digest of its request without the public columns, and
+the identities of the requests that resumed it."""
+_IN_WORDS = {
+    "laws": "the laws of the columns",
+    "sizes": "the numbers of classes",
+    "stages": "the stages",
+    "plan": "the plan of stages",
+}
 """Settings in an event, as messages call them; others have the name that users give them."""
 _LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
@@ -61,14 +75,22 @@ REDRAW = (
     "draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged",
     "draw anew with --redraw, which is charged",
 )
-"""How to get a new answer in Python and on the command line: of privatize, aggregate and release; RELEASE_ANEW: of a fit."""
+"""How to get a new answer in Python and on the command line: of privatize, aggregate and release;
+RELEASE_ANEW: of a fit."""
 RELEASE_ANEW = (
-    "draw them anew with privatize(..., redraw=True), which is charged, and fit the noisy labels: a fit has no new draw of its own",
-    "release them with labeldp release, which is charged, and train on the table that it writes: labeldp train has no new draw of its own",
+    (
+        "draw them anew with privatize(..., redraw=True), which is charged, and fit the noisy"
+        " labels: a fit has no new draw of its own"
+    ),
+    (
+        "release them with labeldp release, which is charged, and train on the table that it"
+        " writes: labeldp train has no new draw of its own"
+    ),
 )
 
 _log = logging.getLogger("labeldp")
-_told: set[str] = set()  # warnings that this process gives once only: the ids of repeated runs, and "unrecorded"
+# warnings that this process gives once only: the ids of repeated runs, and "unrecorded"
+_told: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -85,7 +107,8 @@ class PrivateColumn:
     values : tuple of K values
         The declared classes, in the order of their codes; `LabelColumns` for several columns.
     carried : str or None
-        If the caller named no column, the name that the labels carry, "" for none. It enters no key.
+        If the caller named no column, the name that the labels carry, "" for none. It enters no
+        key.
     """
 
     dataset: str
@@ -96,11 +119,12 @@ class PrivateColumn:
     carried: str | None = field(default=None, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        # Charged under another name, several columns would be missing in the accounts of each of them.
+        # Charged under another name, several columns would be missing in the accounts of each of
+        # them.
         if isinstance(self.values, LabelColumns) and self.column != self.values.name:
             raise InvalidInput(
-                f"Expected several label columns to be charged under their own names, {self.values.name!r}, got column={self.column!r}. "
-                "Leave it out."
+                "Expected several label columns to be charged under their own names,"
+                f" {self.values.name!r}, got column={self.column!r}. Leave it out."
             )
 
     @property
@@ -110,15 +134,20 @@ class PrivateColumn:
 
     @cached_property
     def public(self) -> dict[str, object]:
-        """The facts that enter every key: account, unit, cap, and the digest of the declared classes in their order."""
-        facts = {name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit")}
+        """The facts that enter every key: account, unit, cap, and the digest of the declared
+        classes in their order."""
+        facts = {
+            name: getattr(self, name) for name in ("dataset", "column", "unit", "max_rows_per_unit")
+        }
         return facts | {"classes": digest({"classes": list(map(repr, self.values))})}
 
 
 class RunSecret:
-    """The secret of a run, from which all of its keys are derived. It is neither printed nor pickled."""
+    """The secret of a run, from which all of its keys are derived. It is neither printed nor
+    pickled."""
 
-    # Without a __dict__, and under a mangled name, the bytes do not appear in vars(), in a pickle or in a debugger's list of attributes.
+    # Without a __dict__, and under a mangled name, the bytes do not appear in vars(), in a pickle
+    # or in a debugger's list of attributes.
     __slots__ = ("__secret", "column", "run_id")
 
     def __init__(self, run_id: str, secret: bytes, column: PrivateColumn) -> None:
@@ -134,12 +163,20 @@ class RunSecret:
 
     def key(self, purpose: str, **facts: object) -> Key:
         """Derive the key for one use."""
-        # All public facts enter each key: two draws that differ in any of them, even in a name, share no word.
-        return derive_key(self.__secret, purpose=purpose, facts={**self.column.public, "run_id": self.run_id, **facts})
+        # All public facts enter each key: two draws that differ in any of them, even in a name,
+        # share no word.
+        return derive_key(
+            self.__secret,
+            purpose=purpose,
+            facts={**self.column.public, "run_id": self.run_id, **facts},
+        )
 
     def answer_key(self, purpose: str, identity: str, **facts: object) -> Key:
-        """Derive the key for one use in the answer to a query about groups, from the request's identity."""
-        return derive_key(self.__secret, purpose=purpose, facts={"run_id": self.run_id, "plan": identity} | facts)
+        """Derive the key for one use in the answer to a query about groups, from the request's
+        identity."""
+        return derive_key(
+            self.__secret, purpose=purpose, facts={"run_id": self.run_id, "plan": identity} | facts
+        )
 
     def is_of(self, secret: "RunSecret") -> bool:
         """Tell whether both secrets belong to the same run and have the same bytes."""
@@ -165,7 +202,8 @@ class Account:
     overlap : {"charge", "refuse"}
         Whether rows of an earlier run are charged again (default) or refused.
     resumes : str
-        The id of the only run that may be resumed, without a new charge. "" (default): any run, or a new charge.
+        The id of the only run that may be resumed, without a new charge. "" (default): any run, or
+        a new charge.
     """
 
     dataset: str = ""
@@ -179,36 +217,60 @@ class Account:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ledger", as_ledger(self.ledger))
-        object.__setattr__(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
+        object.__setattr__(
+            self,
+            "max_rows_per_unit",
+            _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1),
+        )
         if not isinstance(self.dataset, str):
             raise InvalidInput(
-                f"Expected dataset= as text, the public name of the data set, got {_validate.shown(self.dataset)}. Write a name."
+                "Expected dataset= as text, the public name of the data set, got"
+                f" {_validate.shown(self.dataset)}. Write a name."
             )
 
     def private_column(self, classes: Sequence[object], rows: RowIds) -> PrivateColumn:
-        """Return the public facts of the column, with its declared classes and the unit of these rows."""
+        """Return the public facts of the column, with its declared classes and the unit of these
+        rows."""
         own = rows.label if isinstance(self.column, _validate.DefaultColumn) else None
-        return PrivateColumn(self.dataset, str(self.column), rows.unit_name, self.max_rows_per_unit, as_classes(classes), carried=own)
+        return PrivateColumn(
+            self.dataset,
+            str(self.column),
+            rows.unit_name,
+            self.max_rows_per_unit,
+            as_classes(classes),
+            carried=own,
+        )
 
     def check(self) -> None:
-        """Refuse a ledger without the name of a data set; warn of seeded noise, or, once, that nothing is recorded."""
+        """Refuse a ledger without the name of a data set; warn of seeded noise, or, once, that
+        nothing is recorded."""
         if self.ledger is not None and not self.dataset:
-            raise InvalidInput("Expected dataset= with a ledger: the public name under which this data set's budget is kept.")
+            raise InvalidInput(
+                "Expected dataset= with a ledger: the public name under which this data set's"
+                " budget is kept."
+            )
         if self.noise is not None:
-            warn(SeededNoiseWarning("The noise comes from a seed: nothing is protected. For tests and public data only."))
+            warn(
+                SeededNoiseWarning(
+                    "The noise comes from a seed: nothing is protected. For tests and public data"
+                    " only."
+                )
+            )
         elif self.ledger is None and "unrecorded" not in _told:
             _told.add("unrecorded")
             warn(
                 UnrecordedWarning(
-                    "No ledger: nothing records this spend, so the same labels can be drawn again and each draw adds to the total. "
-                    "Pass ledger=labeldp.Ledger(path) and dataset='name'. (Said once.)"
+                    "No ledger: nothing records this spend, so the same labels can be drawn again"
+                    " and each draw adds to the total. Pass ledger=labeldp.Ledger(path) and"
+                    " dataset='name'. (Said once.)"
                 )
             )
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request for private outputs from one column. Requests with equal fields are repeats of each other.
+    """A request for private outputs from one column. Requests with equal fields are repeats of each
+    other.
 
     Attributes
     ----------
@@ -216,15 +278,18 @@ class Request:
     epsilon, delta : float
         Total for one unit.
     asked : mapping
-        The mechanism, JSON-ready: the laws and the shares of the rows that each draws, or the query about groups.
+        The mechanism, JSON-ready: the laws and the shares of the rows that each draws, or the query
+        about groups.
     prior : str
         Digest of the public prior; "" for none.
     rows : str
-        Digest of the explicit ids, or else of the public columns; for a query also of each row's group. "" if neither is known.
+        Digest of the explicit ids, or else of the public columns; for a query also of each row's
+        group. "" if neither is known.
     units : str
         Digest of the unit of each row; "" if each row is its own unit.
     id_name : str
-        Name of the id column, since equal numbers in another column name other rows. "" without ids.
+        Name of the id column, since equal numbers in another column name other rows. "" without
+        ids.
     of_groups : bool
         True for a query about groups, which releases no label.
     """
@@ -242,14 +307,21 @@ class Request:
     @cached_property
     def identity(self) -> str:
         """The digest of the request, which the ledger stores: equal for repeats of one request."""
-        # It is unkeyed, so it may hold public facts only: from a digest of a few labels the labels could be guessed.
-        facts = {**self.column.public, "epsilon": self.epsilon, "delta": self.delta, "laws": self.asked}
+        # It is unkeyed, so it may hold public facts only: from a digest of a few labels the labels
+        # could be guessed.
+        facts = {
+            **self.column.public,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "laws": self.asked,
+        }
         facts |= {"prior": self.prior, "rows": self.rows, "units": self.units}
         return digest(facts | ({} if self.id_name in ("", PLAIN) else {"id_name": self.id_name}))
 
     @property
     def question(self) -> str:
-        """The digest of the request without its rows, for rows without ids: a run may then be recognised by its labels in their order."""
+        """The digest of the request without its rows, for rows without ids: a run may then be
+        recognised by its labels in their order."""
         return replace(self, rows="").identity
 
     @property
@@ -259,11 +331,19 @@ class Request:
         values = self.column.values
         # By these the ledger counts the charge in the account of every column.
         several: dict[str, object] = (
-            {"columns": list(values.names), "sizes": list(values.sizes)} if isinstance(values, LabelColumns) else {}
+            {"columns": list(values.names), "sizes": list(values.sizes)}
+            if isinstance(values, LabelColumns)
+            else {}
         )
         if self.column.carried:  # by which the same labels are recognised under a name
             several[OWN_NAME] = self.column.carried
-        return kind({**self.asked, **several}, self.epsilon, self.delta, self.column.unit, self.column.max_rows_per_unit).to_dict()
+        return kind(
+            {**self.asked, **several},
+            self.epsilon,
+            self.delta,
+            self.column.unit,
+            self.column.max_rows_per_unit,
+        ).to_dict()
 
     def spending(self, run_id: str) -> Spending:
         """Return the charge for one run of this request."""
@@ -286,12 +366,14 @@ class Request:
 PinOf = Callable[[RunSecret], str]
 """Computes the pin, the keyed digest of the labelled input, under a run's secret."""
 
-# From charge to settling -----------------------------------------------------------------------------------------------------------------
+# From charge to settling
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Charge:
-    """A charged run that may draw, or an earlier run whose stored answer is returned. It holds the secret, so it is never pickled.
+    """A charged run that may draw, or an earlier run whose stored answer is returned. It holds the
+    secret, so it is never pickled.
 
     Attributes
     ----------
@@ -302,7 +384,8 @@ class Charge:
     store : RunStore or None
         The run's folder; None if nothing is recorded.
     repeats : RunRecord or None
-        The earlier run whose stored answer is returned. It has settled, unless its process died, or still runs, after storing the answer.
+        The earlier run whose stored answer is returned. It has settled, unless its process died, or
+        still runs, after storing the answer.
     lock : object
         The lock on the run's folder, by which other processes know that this one is at work.
     """
@@ -326,15 +409,18 @@ class Charge:
         return self.receipt.run_id
 
     def settle(self, artefact: str | None = None) -> None:
-        """Record in the ledger that the run is complete, and destroy its secret. Nothing is done without a ledger, or for a repeat.
+        """Record in the ledger that the run is complete, and destroy its secret. Nothing is done
+        without a ledger, or for a repeat.
 
         Parameters
         ----------
         artefact : str, optional
-            Digest of the published result. None (default): the digest of the outputs in the run's folder.
+            Digest of the published result. None (default): the digest of the outputs in the run's
+            folder.
         """
-        # The ledger first: if the process dies in between, the next request finds a settled run and destroys its secret. The other way
-        # round it would find an open run without a secret, and charge again.
+        # The ledger first: if the process dies in between, the next request finds a settled run and
+        # destroys its secret. The other way round it would find an open run without a secret, and
+        # charge again.
         if self.ledger is None or self.store is None or self.repeats is not None:
             return
         self.ledger.settle(self.run_id, self.store.digest() if artefact is None else artefact)
@@ -359,11 +445,13 @@ def begin(
     pin_of : function of RunSecret
         Computes the pin of the labelled input.
     fresh : SecretHalves, optional
-        Run id and secret for a new charge, from `fresh_secret`, if the caller has computed its pin under them. None: they are drawn here.
+        Run id and secret for a new charge, from `fresh_secret`, if the caller has computed its pin
+        under them. None: they are drawn here.
     coverage : RowSet, optional
         The rows that a new charge covers; None: it adds to every run of the column.
     by_labels : bool, default=False
-        Also resume a crashed run with other public columns, if its labels, in their order, are the same.
+        Also resume a crashed run with other public columns, if its labels, in their order, are the
+        same.
 
     Returns
     -------
@@ -373,7 +461,8 @@ def begin(
     Raises
     ------
     SameRequest
-        Another process has charged this request meanwhile, and the caller has pinned its rows under `fresh`. Nothing was charged.
+        Another process has charged this request meanwhile, and the caller has pinned its rows under
+        `fresh`. Nothing was charged.
     """
     ledger = account.ledger
     warn_of_epsilon(request, account)
@@ -391,21 +480,35 @@ def begin(
     secret = RunSecret(halves.run_id, halves.secret, request.column)
 
     def prepare(store: RunStore) -> None:
-        # The secret and the pin must be on disk before the charge: a charge whose noise nobody can draw again would be lost epsilon.
+        # The secret and the pin must be on disk before the charge: a charge whose noise nobody can
+        # draw again would be lost epsilon.
         store.keep_secret(halves)
         if by_labels:
             store.write(_QUESTION, request.question.encode(), last=False)
-        store.write("pin", pin_of(secret).encode(), last=False)  # the charge's own file is the last one
+        # the charge's own file is the last one
+        store.write("pin", pin_of(secret).encode(), last=False)
 
     try:
-        return _charge_new(request, ledger, secret, prepare, coverage, overlap=account.overlap, known=_known(request, account, runs))
+        return _charge_new(
+            request,
+            ledger,
+            secret,
+            prepare,
+            coverage,
+            overlap=account.overlap,
+            known=_known(request, account, runs),
+        )
     except BudgetExceeded as error:
-        raise _with_reason(error, search.unfinished or _nearly_repeated(request, account, runs, coverage)) from None
+        raise _with_reason(
+            error, search.unfinished or _nearly_repeated(request, account, runs, coverage)
+        ) from None
     except SameRequest:
-        # The caller has pinned its rows under this secret; another run's pin needs another pass over them.
+        # The caller has pinned its rows under this secret; another run's pin needs another pass
+        # over them.
         if fresh is not None:
             raise
-    # Once more from the start: the other process's run is now among the earlier ones, and is resumed or repeated.
+    # Once more from the start: the other process's run is now among the earlier ones, and is
+    # resumed or repeated.
     return begin(request, account, pin_of=pin_of, coverage=coverage, by_labels=by_labels)
 
 
@@ -417,9 +520,11 @@ def begin_once(
     before_charge: Callable[[], None] | None = None,
     total: float | None = None,
 ) -> Charge:
-    """Charge a run that cannot be resumed after a crash, or find the earlier run whose results are stored.
+    """Charge a run that cannot be resumed after a crash, or find the earlier run whose results are
+    stored.
 
-    If the process dies before the results are stored, the charge stays spent, and a repeat is charged anew.
+    If the process dies before the results are stored, the charge stays spent, and a repeat is
+    charged anew.
 
     Parameters
     ----------
@@ -433,7 +538,8 @@ def begin_once(
     Returns
     -------
     Charge
-        If the results are stored, `secret` is None and `repeats` is their run, which may still have to be settled.
+        If the results are stored, `secret` is None and `repeats` is their run, which may still have
+        to be settled.
     """
     ledger = account.ledger
     warn_of_epsilon(request, account)
@@ -447,11 +553,13 @@ def begin_once(
             continue
         if run.state == "settled" or store.has_results():
             return _again(run, ledger)
-        # The operating system releases the lock of a process that dies: while it is held, the answer may still come.
+        # The operating system releases the lock of a process that dies: while it is held, the
+        # answer may still come.
         if store.is_held():
             return _awaited(SameRequest(run.run_id), ledger)
-    # This secret is never stored. With it, whoever reads the folder could subtract the noise from the counts; and after a crash the same
-    # noise on counts of corrected labels would reveal the corrections. So a crash costs a new charge.
+    # This secret is never stored. With it, whoever reads the folder could subtract the noise from
+    # the counts; and after a crash the same noise on counts of corrected labels would reveal the
+    # corrections. So a crash costs a new charge.
     secret, locks = RunSecret(new_run_id(), new_secret(), request.column), list[object]()
 
     def hold(store: RunStore) -> None:
@@ -461,7 +569,16 @@ def begin_once(
         if before_charge is not None:
             before_charge()
         known = _known(request, account, runs)
-        charge = _charge_new(request, ledger, secret, hold, coverage, overlap=account.overlap, known=known, total=total)
+        charge = _charge_new(
+            request,
+            ledger,
+            secret,
+            hold,
+            coverage,
+            overlap=account.overlap,
+            known=known,
+            total=total,
+        )
     except BudgetExceeded as error:
         raise _with_reason(error, _nearly_repeated(request, account, runs, coverage)) from None
     except SameRequest as other:
@@ -480,7 +597,8 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
     Raises
     ------
     UnknownReleaseSecret
-        The ledger's key source holds another release secret than the run was charged under, or there is none.
+        The ledger's key source holds another release secret than the run was charged under, or
+        there is none.
     LedgerError
         The release secret cannot be read.
     """
@@ -488,19 +606,21 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
     stored, key_id = store.stored_half(), store.key_id()
     if stored is None or key_id is None:
         return None if stored is None else run_secret_halves(stored, None, run_id)
-    # The folder names the release secret that the run needs. A wrong one is refused here: treated as a lost secret, it would lead to a new
-    # charge for the same labels.
+    # The folder names the release secret that the run needs. A wrong one is refused here: treated
+    # as a lost secret, it would lead to a new charge for the same labels.
     if ledger.key_source is None:
         raise UnknownReleaseSecret(
-            f"Expected the release secret with id {key_id}, under which run {run_id} was charged, got a ledger without a key source. "
-            f"Say where it is with key= (--key). {_gone(run_id, ledger)}"
+            f"Expected the release secret with id {key_id}, under which run {run_id} was charged,"
+            " got a ledger without a key source. Say where it is with key= (--key)."
+            f" {_gone(run_id, ledger)}"
         )
     try:
         return run_secret_halves(stored, ledger.key_source.expecting(key_id), run_id)
     except UnknownReleaseSecret:
         raise UnknownReleaseSecret(
-            f"Expected the release secret with id {key_id}, got another release secret than run {run_id} was charged under, from "
-            f"{ledger.key_source}. Name the source that holds the former. {_gone(run_id, ledger)}"
+            f"Expected the release secret with id {key_id}, got another release secret than run"
+            f" {run_id} was charged under, from {ledger.key_source}. Name the source that holds the"
+            f" former. {_gone(run_id, ledger)}"
         ) from None
     except LedgerError as error:
         raise LedgerError(f"{error} It is needed for run {run_id}.") from None
@@ -508,13 +628,19 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
 
 def _gone(run_id: str, ledger: Ledger) -> str:
     return (
-        f"If the release secret is gone, this run can never be finished: abandon it with `{ledger.command('abandon', run_id)}`; "
-        "its epsilon stays spent. Nothing was drawn or charged."
+        "If the release secret is gone, this run can never be finished: abandon it with"
+        f" `{ledger.command('abandon', run_id)}`; its epsilon stays spent. Nothing was drawn or"
+        " charged."
     )
 
 
-def warn_of_repeat(receipt: Receipt, of_these: str = "The labels given now were not read.", anew: tuple[str, str] = REDRAW) -> None:
-    """Warn that the stored answer of an earlier run is returned: once for each run and process, and in the log each time.
+def warn_of_repeat(
+    receipt: Receipt,
+    of_these: str = "The labels given now were not read.",
+    anew: tuple[str, str] = REDRAW,
+) -> None:
+    """Warn that the stored answer of an earlier run is returned: once for each run and process, and
+    in the log each time.
 
     Parameters
     ----------
@@ -525,13 +651,15 @@ def warn_of_repeat(receipt: Receipt, of_these: str = "The labels given now were 
         How to ask for a new answer: in Python, and on the command line.
     """
     said = (
-        f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset {receipt.dataset!r}, column "
-        f"{receipt.column!r}. Its answer came back at no cost. {of_these} If the labels are of another target, "
+        f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset"
+        f" {receipt.dataset!r}, column {receipt.column!r}. Its answer came back at no cost."
+        f" {of_these} If the labels are of another target, "
     )
     message = f"{said}name its column (column=). If they were corrected, {anew[0]}."
     cli = f"{said}rename its column. If they were corrected, {anew[1]}."
     _log.info(message)
-    # A stored answer does not depend on the labels given now, which a user who has corrected them would not expect.
+    # A stored answer does not depend on the labels given now, which a user who has corrected them
+    # would not expect.
     if receipt.run_id not in _told:
         _told.add(receipt.run_id)
         warn(RepeatWarning(f"{message} (Said once.)", cli=cli))
@@ -542,27 +670,42 @@ def large_epsilon(epsilon: float, each: float, *, of_groups: bool = False) -> st
     if epsilon <= LARGE_EPSILON:
         return ""
     if each > CLEAR_EPSILON:
-        shown = "the answers come out practically exact" if of_groups else "the labels come out practically in the clear"
-        return f"An epsilon of {epsilon:g} protects nothing: {shown}, as if no noise were drawn. Prefer 2 or less."
-    # of answers no label comes out: what is bounded is how surely two values of one label are told apart by them
-    shown = "whoever knows all other labels tells which of two a label is" if of_groups else "with two classes a label comes out unchanged"
+        shown = (
+            "the answers come out practically exact"
+            if of_groups
+            else "the labels come out practically in the clear"
+        )
+        return (
+            f"An epsilon of {epsilon:g} protects nothing: {shown}, as if no noise were drawn."
+            " Prefer 2 or less."
+        )
+    # of answers no label comes out: what is bounded is how surely two values of one label are told
+    # apart by them
+    shown = (
+        "whoever knows all other labels tells which of two a label is"
+        if of_groups
+        else "with two classes a label comes out unchanged"
+    )
     also = "up to " if of_groups else ""
     return (
-        f"An epsilon of {epsilon:g} protects next to nothing: {shown} with probability {also}{1 / (1 + math.exp(-epsilon)):.6f}. "
-        "Prefer 2 or less."
+        f"An epsilon of {epsilon:g} protects next to nothing: {shown} with probability"
+        f" {also}{1 / (1 + math.exp(-epsilon)):.6f}. Prefer 2 or less."
     )
 
 
 def warn_of_epsilon(request: Request, account: Account) -> None:
     each = request.epsilon / request.column.max_rows_per_unit
-    if account.noise is None and (large := large_epsilon(request.epsilon, each, of_groups=request.of_groups)):
+    if account.noise is None and (
+        large := large_epsilon(request.epsilon, each, of_groups=request.of_groups)
+    ):
         warn(LargeEpsilonWarning(large))
     # An answer about groups adds many labels up before its noise, so it may still tell something.
     if account.noise is None and not request.of_groups and each < SMALL_EPSILON:
         warn(
             LabelDPWarning(
-                f"An epsilon of {each:g} a row tells practically nothing of a label: to learn the share of one of two classes to within "
-                f"0.1 takes more than {10 ** (2 * (1 - math.log10(each))):.0e} rows. `labeldp plan` compares epsilons."
+                f"An epsilon of {each:g} a row tells practically nothing of a label: to learn the"
+                " share of one of two classes to within 0.1 takes more than"
+                f" {10 ** (2 * (1 - math.log10(each))):.0e} rows. `labeldp plan` compares epsilons."
             )
         )
 
@@ -571,69 +714,115 @@ def _check_resumed(account: Account, found: Charge | None) -> None:
     """If `account.resumes` names a run, refuse to charge a new one or to use another."""
     if account.resumes and (found is None or found.run_id != account.resumes):
         raise InvalidInput(
-            f"Expected what run {account.resumes} was charged for, got other labels, rows, ids or another ledger. Nothing was charged or "
-            "drawn. Give what that run was started with, or start a new one."
+            f"Expected what run {account.resumes} was charged for, got other labels, rows, ids or"
+            " another ledger. Nothing was charged or drawn. Give what that run was started with,"
+            " or start a new one."
         )
 
 
 class _Earlier:
     """The search for an earlier run of a request, to resume or to repeat.
 
-    With `by_labels` only public columns name the rows, and they may be read differently the next time. Then a run also counts as this
-    request's if only these columns differ and its pin shows the same labels in the same order, or if such a request has resumed it.
+    With `by_labels` only public columns name the rows, and they may be read differently the next
+    time. Then a run also counts as this request's if only these columns differ and its pin shows
+    the same labels in the same order, or if such a request has resumed it.
 
     Attributes
     ----------
     unfinished : str
-        Why the crashed run of this very request is not resumed; "" if there is none, or if nothing was compared.
+        Why the crashed run of this very request is not resumed; "" if there is none, or if nothing
+        was compared.
     """
 
     unfinished = ""
 
-    def __init__(self, request: Request, account: Account, ledger: Ledger, pin_of: PinOf, by_labels: bool) -> None:
-        self._request, self._account, self._ledger, self._pin_of, self._by_labels = request, account, ledger, pin_of, by_labels
+    def __init__(
+        self, request: Request, account: Account, ledger: Ledger, pin_of: PinOf, by_labels: bool
+    ) -> None:
+        self._request, self._account, self._ledger, self._pin_of, self._by_labels = (
+            request,
+            account,
+            ledger,
+            pin_of,
+            by_labels,
+        )
 
     def among(self, runs: Sequence[RunRecord]) -> Charge | None:
-        """Find the crashed run to resume, or the settled one that the request repeats; None for a new charge."""
+        """Find the crashed run to resume, or the settled one that the request repeats; None for a
+        new charge."""
         request, ledger, redraw = self._request, self._ledger, self._account.redraw
-        # The newest of both kinds. A crashed run after a settled one is a redraw that was charged and never delivered.
-        open_to_repeats = [run for run in runs if run.state == "settled" or (run.state == "charged" and run.repeatable)]
-        found = next((run for run in reversed(open_to_repeats) if run.identity == request.identity), None)
+        # The newest of both kinds. A crashed run after a settled one is a redraw that was charged
+        # and never delivered.
+        open_to_repeats = [
+            run
+            for run in runs
+            if run.state == "settled" or (run.state == "charged" and run.repeatable)
+        ]
+        found = next(
+            (run for run in reversed(open_to_repeats) if run.identity == request.identity), None
+        )
         resumed = self._resume(found) if found is not None and found.state == "charged" else None
         if resumed is not None:
             return resumed
         self._forget_secrets(runs)
-        settled = [run for run in runs if run.state == "settled" and run.event.get("event") != AggregateDraw.kind]  # queries release no row
-        # Rows without any name cannot be told from those of earlier runs, so neither a repeat nor a new draw would be a safe guess.
+        # queries release no row
+        settled = [
+            run
+            for run in runs
+            if run.state == "settled" and run.event.get("event") != AggregateDraw.kind
+        ]
+        # Rows without any name cannot be told from those of earlier runs, so neither a repeat nor a
+        # new draw would be a safe guess.
         if not request.rows and settled and not redraw:
             raise LedgerError(
-                f"Expected to know whether these rows are new: {request.column.dataset!r}, column {request.column.column!r} was released "
-                "before, and neither row ids nor public columns were given. Pass ids=, so that a repeat is recognised, or ask for a new, "
-                "charged draw with redraw=True."
+                f"Expected to know whether these rows are new: {request.column.dataset!r}, column"
+                f" {request.column.column!r} was released before, and neither row ids nor public"
+                " columns were given. Pass ids=, so that a repeat is recognised, or ask for a new,"
+                " charged draw with redraw=True."
             )
-        repeated = [run for run in settled if request.identity in (run.identity, *(self._other_identities(run) if self._by_labels else ()))]
+        repeated = [
+            run
+            for run in settled
+            if request.identity
+            in (
+                run.identity,
+                *(self._other_identities(run) if self._by_labels else ()),
+            )
+        ]
         if repeated and request.rows and not redraw:
             return _again(repeated[-1], ledger)
         return self._with_other_columns(runs) if self._by_labels and not redraw else None
 
     def _forget_secrets(self, runs: Sequence[RunRecord]) -> None:
-        """Destroy the secrets that settled or abandoned runs have left, because their process died in between."""
+        """Destroy the secrets that settled or abandoned runs have left, because their process died
+        in between."""
         for run in runs:
             if run.state != "charged":
                 RunStore(self._ledger.run_dir(run.run_id)).forget_secret()
 
     def _resume(self, found: RunRecord) -> Charge | None:
-        """Resume a crashed run, if its secret is still there and the labelled input is the one that it was charged for."""
+        """Resume a crashed run, if its secret is still there and the labelled input is the one that
+        it was charged for."""
         store = RunStore(self._ledger.run_dir(found.run_id))
         kept, pin = kept_secret(self._ledger, found.run_id), store.read("pin")
-        # Without the secret its noise cannot be drawn again, and without the pin nobody can tell whether these are its labels. So there is
-        # a new charge: at worst one draw is paid twice, but never are two draws paid once.
+        # Without the secret its noise cannot be drawn again, and without the pin nobody can tell
+        # whether these are its labels. So there is a new charge: at worst one draw is paid twice,
+        # but never are two draws paid once.
         if kept is None or pin is None:
-            what = str(store.folder) if not store.folder.is_dir() else f"the secret of its noise in {store.folder}"
-            self._say(found, f"{what} is gone; its epsilon stays spent. If it was moved, move it back, and this call resumes the run.")
+            what = (
+                str(store.folder)
+                if not store.folder.is_dir()
+                else f"the secret of its noise in {store.folder}"
+            )
+            self._say(
+                found,
+                f"{what} is gone; its epsilon stays spent. If it was moved, move it back, and this"
+                " call resumes the run.",
+            )
             return None
         secret = RunSecret(found.run_id, kept.secret, self._request.column)
-        # With other labels, the same words would show in which rows they differ from those drawn before the crash.
+        # With other labels, the same words would show in which rows they differ from those drawn
+        # before the crash.
         mine = self._pin_of(secret).encode()
         if mine == pin:
             unwarned_no_more()
@@ -641,66 +830,115 @@ class _Earlier:
         if mine:  # of a table, only some crashed runs are compared
             self._say(
                 found,
-                "for other labels: with those, this call resumes it at no further cost; corrected ones are a new charge. To give it up: "
-                f"{self._ledger.command('abandon', found.run_id)}; its epsilon stays spent.",
+                "for other labels: with those, this call resumes it at no further cost; corrected"
+                " ones are a new charge. To give it up:"
+                f" {self._ledger.command('abandon', found.run_id)}; its epsilon stays spent.",
             )
         return None
 
     def _say(self, found: RunRecord, why: str) -> None:
         if found.identity == self._request.identity:
-            self.unfinished = f"Run {found.run_id} was charged for the same request and was never finished, but {why}"
+            self.unfinished = (
+                f"Run {found.run_id} was charged for the same request and was never finished, but"
+                f" {why}"
+            )
 
     def _with_other_columns(self, runs: Sequence[RunRecord]) -> Charge | None:
-        """Find a crashed run with the same request and the same labels in the same order, but other public columns."""
-        # Its rows are drawn by their numbers, so it is the same draw whatever the public columns are. The pin compares the labels.
+        """Find a crashed run with the same request and the same labels in the same order, but other
+        public columns."""
+        # Its rows are drawn by their numbers, so it is the same draw whatever the public columns
+        # are. The pin compares the labels.
         for run in reversed(runs):
             store = RunStore(self._ledger.run_dir(run.run_id))
-            if run.state != "charged" or not run.repeatable or store.read(_QUESTION) != self._request.question.encode():
+            if (
+                run.state != "charged"
+                or not run.repeatable
+                or store.read(_QUESTION) != self._request.question.encode()
+            ):
                 continue
             resumed = self._resume(run)
             if resumed is not None:
                 identities = [*self._other_identities(run), self._request.identity]
-                store.write(_IDENTITIES, "\n".join(identities).encode())  # by which repeats with these columns will find it
+                # by which repeats with these columns will find it
+                store.write(_IDENTITIES, "\n".join(identities).encode())
                 return resumed
         return None
 
     def _other_identities(self, run: RunRecord) -> list[str]:
         """List the identities, besides its own, of requests that have resumed a run."""
-        return (RunStore(self._ledger.run_dir(run.run_id)).read(_IDENTITIES) or b"").decode().split()
+        return (
+            (RunStore(self._ledger.run_dir(run.run_id)).read(_IDENTITIES) or b"").decode().split()
+        )
 
 
-def _nearly_repeated(request: Request, account: Account, runs: Sequence[RunRecord], coverage: RowSet | None) -> str:
-    """Say which settings keep a request from repeating an earlier run at no cost; "" if it is near to none. All of this is public."""
+def _nearly_repeated(
+    request: Request, account: Account, runs: Sequence[RunRecord], coverage: RowSet | None
+) -> str:
+    """Say which settings keep a request from repeating an earlier run at no cost; "" if it is near
+    to none. All of this is public."""
     event = json.loads(json.dumps(request.event))  # as the ledger has it, where tuples are lists
-    # A run that was killed counts, too: it is paid for, and goes on with its own settings. With the same ones it was not resumed: no news.
-    goes_on = [run for run in runs if run.state == "charged" and run.repeatable and run.identity != request.identity]
-    usable = [] if account.redraw else [run for run in reversed(runs) if run.state == "settled" or run in goes_on]
+    # A run that was killed counts, too: it is paid for, and goes on with its own settings. With the
+    # same ones it was not resumed: no news.
+    goes_on = [
+        run
+        for run in runs
+        if run.state == "charged" and run.repeatable and run.identity != request.identity
+    ]
+    usable = (
+        []
+        if account.redraw
+        else [run for run in reversed(runs) if run.state == "settled" or run in goes_on]
+    )
     alike = [run for run in usable if run.event["event"] == event["event"]]
     for run in alike:
         column = replace(request.column, max_rows_per_unit=run.max_rows_per_unit)
-        # Classes, rows and prior are kept as a digest alone, which tells whether all of them are equal.
-        if replace(request, column=column, asked=_asked(run.event), epsilon=run.epsilon, delta=run.delta).identity == run.identity:
+        # Classes, rows and prior are kept as a digest alone, which tells whether all of them are
+        # equal.
+        if (
+            replace(
+                request,
+                column=column,
+                asked=_asked(run.event),
+                epsilon=run.epsilon,
+                delta=run.delta,
+            ).identity
+            == run.identity
+        ):
             return _other_settings(run, "answered this request", _differing(run, event))
     rows = None if coverage is None else coverage.facts()["digest"]
     for run in alike:
         if rows is None or run.rows is None or run.rows["digest"] != rows:
             continue
         if _asked(run.event).keys() == _asked(event).keys():
-            others = _differing(run, event) or "other classes, another order of them, another range, another prior, or ids of another type"
+            others = (
+                _differing(run, event)
+                or "other classes, another order of them, another range, another prior, or ids of"
+                " another type"
+            )
             return _other_settings(run, "drawn these rows", others)
         if run.state == "settled":
-            return f"{_named(run)} has drawn these rows for another command: what is learned from its labels is free."
+            return (
+                f"{_named(run)} has drawn these rows for another command: what is learned from its"
+                " labels is free."
+            )
     return ""
 
 
 def _other_settings(run: RunRecord, done: str, others: str) -> str:
     if run.state == "charged":
-        return f"{_named(run)} is charged and has not {done} yet, with other settings: {others}. With those it goes on at no further cost."
-    return f"{_named(run)} has {done} with other settings: {others}. With the settings of that run its answer is free."
+        return (
+            f"{_named(run)} is charged and has not {done} yet, with other settings: {others}. With"
+            " those it goes on at no further cost."
+        )
+    return (
+        f"{_named(run)} has {done} with other settings: {others}. With the settings of that run its"
+        " answer is free."
+    )
 
 
 def _asked(event: Mapping[str, object]) -> dict[str, object]:
-    """Read from an event what its request has asked for: without the columns, or the labels' own name, that the event has beside."""
+    """Read from an event what its request has asked for: without the columns, or the labels' own
+    name, that the event has beside."""
     asked = event.get("law", event.get("query"))
     assert isinstance(asked, Mapping)
     beside = (OWN_NAME, *(("columns", "sizes") if "columns" in asked else ()))
@@ -708,13 +946,26 @@ def _asked(event: Mapping[str, object]) -> dict[str, object]:
 
 
 def _differing(run: RunRecord, event: Mapping[str, object]) -> str:
-    """List the settings of mechanism and cost in which a run differs from an event, each by its own name; the laws' epsilons follow."""
-    found = [re.sub(r"^[^( ]*\.", "", each) for each in _validate.differences(run.event, event) if not each.startswith(OWN_NAME)]
+    """List the settings of mechanism and cost in which a run differs from an event, each by its own
+    name; the laws' epsilons follow."""
+    found = [
+        re.sub(r"^[^( ]*\.", "", each)
+        for each in _validate.differences(run.event, event)
+        if not each.startswith(OWN_NAME)
+    ]
     if "columns" in found:  # of one column and of several all that describes the draw differs
-        found = ["the label columns that are drawn together", *(each for each in found if each.startswith("epsilon "))]
-    texts = (re.sub("^[^( ]+", lambda name: _IN_WORDS.get(name[0], name[0]), each) for each in found)
+        found = [
+            "the label columns that are drawn together",
+            *(each for each in found if each.startswith("epsilon ")),
+        ]
+    texts = (
+        re.sub("^[^( ]+", lambda name: _IN_WORDS.get(name[0], name[0]), each) for each in found
+    )
     worded = (
-        each.replace("(kept null", "(not given then").replace("now null)", "not given now)").replace("(kept ", "(then ") for each in texts
+        each.replace("(kept null", "(not given then")
+        .replace("now null)", "not given now)")
+        .replace("(kept ", "(then ")
+        for each in texts
     )
     return _validate.told(list(dict.fromkeys(worded)))
 
@@ -724,7 +975,11 @@ def _named(run: RunRecord) -> str:
 
 
 def _with_reason(error: BudgetExceeded, reason: str) -> BudgetExceeded:
-    return BudgetExceeded(f"{error} {reason}", cli=f"{error.cli or error} {reason}") if reason else error
+    return (
+        BudgetExceeded(f"{error} {reason}", cli=f"{error.cli or error} {reason}")
+        if reason
+        else error
+    )
 
 
 def _again(run: RunRecord, ledger: Ledger) -> Charge:
@@ -736,12 +991,18 @@ def _again(run: RunRecord, ledger: Ledger) -> Charge:
 
 
 def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
-    """Wait for the answer of another process that makes the same request now; raise `other` if it does not come."""
+    """Wait for the answer of another process that makes the same request now; raise `other` if it
+    does not come."""
     store, end = RunStore(ledger.run_dir(other.run_id)), time.monotonic() + _WAIT_SECONDS
-    # The lock is read before state and results: a process that stores its answer and ends in between is then seen to have stored it.
+    # The lock is read before state and results: a process that stores its answer and ends in
+    # between is then seen to have stored it.
     while time.monotonic() < end:
         alive, run = store.is_held(), ledger.run(other.run_id)
-        if run is None or run.state == "abandoned" or not (alive or run.state == "settled" or store.has_results()):
+        if (
+            run is None
+            or run.state == "abandoned"
+            or not (alive or run.state == "settled" or store.has_results())
+        ):
             break
         if run.state == "settled" or store.has_results():
             return _again(run, ledger)
@@ -750,10 +1011,12 @@ def _awaited(other: SameRequest, ledger: Ledger) -> Charge:
 
 
 def _unrecorded(request: Request, account: Account) -> Charge:
-    """Make the charge of a run without a ledger. Its secret is in memory only, or follows from a seed."""
+    """Make the charge of a run without a ledger. Its secret is in memory only, or follows from a
+    seed."""
     column, noise = request.column, account.noise
     run_id = new_run_id() if noise is None else noise.run_id({"identity": request.identity})
-    # Of a seed, run id and secret follow from the request, so that a test sees the same noise each time. Receipts then say secure=False.
+    # Of a seed, run id and secret follow from the request, so that a test sees the same noise each
+    # time. Receipts then say secure=False.
     secret = new_secret() if noise is None else Secret(noise.secret())
     receipt = Receipt(
         run_id,
@@ -771,57 +1034,87 @@ def _unrecorded(request: Request, account: Account) -> Charge:
 
 
 def _runs_of(request: Request, account: Account, ledger: Ledger) -> list[RunRecord]:
-    """Read all runs of the column; refuse seeded noise, which must not be recorded as if it protected anything."""
+    """Read all runs of the column; refuse seeded noise, which must not be recorded as if it
+    protected anything."""
     if account.noise is not None:
         raise InvalidInput(
-            "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing to record. Drop one of the two."
+            "Expected noise=None with a ledger: seeded noise protects nothing, so there is nothing"
+            " to record. Drop one of the two."
         )
     column = request.column
     if column.carried is None:
         _check_named(column, ledger)
-        return ledger.runs(column.dataset, column.columns[0])  # a charge on several columns is in the account of each
+        # a charge on several columns is in the account of each
+        return ledger.runs(column.dataset, column.columns[0])
     runs = ledger.runs(column.dataset)
     _check_unnamed(column, column.carried, runs)
     return [run for run in runs if column.column in run.columns]
 
 
 def _check_unnamed(column: PrivateColumn, carried: str, runs: Sequence[RunRecord]) -> None:
-    """Refuse labels whose column the caller did not name, if they may be those of a column that the data set was charged for by its name.
+    """Refuse labels whose column the caller did not name, if they may be those of a column that the
+    data set was charged for by its name.
 
-    Charged again in the account of the default name, they would get a second budget, and neither account would show the sum.
+    Charged again in the account of the default name, they would get a second budget, and neither
+    account would show the sum.
     """
     charged = sorted({name for run in runs for name in run.columns})
     known = carried in charged and carried != column.column
     if not known and (not charged or column.column in charged):
         return
     other = "another name" if known else f"column={carried or column.column!r}"
-    listed = f"{len(charged)} columns, among them" if len(charged) > _LISTED else "the columns" if charged[1:] else "the column"
+    listed = (
+        f"{len(charged)} columns, among them"
+        if len(charged) > _LISTED
+        else "the columns"
+        if charged[1:]
+        else "the column"
+    )
     shown = sorted(charged, key=lambda name: name != carried)[:_LISTED]
     raise InvalidInput(
-        f"Expected the name of the label column: data set {column.dataset!r} has charges for {listed} {_validate.quoted(shown)}"
-        f"{f', and these labels carry the name {carried!r}' if known else ''}. Which column are these labels? Pass column={shown[0]!r} if "
-        f"they are that one's, {other} if they are of another column. Nothing was charged."
+        f"Expected the name of the label column: data set {column.dataset!r} has charges for"
+        f" {listed}"
+        f" {_validate.quoted(shown)}"
+        f"{f', and these labels carry the name {carried!r}' if known else ''}."
+        f" Which column are these labels? Pass column={shown[0]!r} if they are that one's, {other}"
+        " if they are of another column. Nothing was charged."
     )
 
 
 def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
-    """Refuse the first charge of a column whose labels were charged without column=, but carried its name: they would get two budgets."""
+    """Refuse the first charge of a column whose labels were charged without column=, but carried
+    its name: they would get two budgets."""
     default = str(_validate.DEFAULT_COLUMN)
     runs = [run for run in ledger.runs(column.dataset, default) if run.columns == (default,)]
-    fresh = [name for name in column.columns if name != default and not ledger.runs(column.dataset, name)] if runs else []
+    fresh = (
+        [
+            name
+            for name in column.columns
+            if name != default and not ledger.runs(column.dataset, name)
+        ]
+        if runs
+        else []
+    )
     for run in runs:
         name = own_name(run.event)
         if name in fresh:
             text = (
-                f"Expected the column under which labels of the name {name!r} were charged: run {run.run_id} of data set "
-                f"{column.dataset!r} had no column=, and is in account {default!r}. {{}}, and both count in one budget; if these are other "
-                "labels, give them another name. Nothing was charged."
+                f"Expected the column under which labels of the name {name!r} were charged: run"
+                f" {run.run_id} of data set {column.dataset!r} had no column=, and is in account"
+                f" {default!r}. {{}}, and both count in one budget; if these are other labels, give"
+                " them another name. Nothing was charged."
             )
-            raise InvalidInput(text.format(f"Pass column={default!r}"), cli=text.format(f"Rename the column to {default!r}"))
+            raise InvalidInput(
+                text.format(f"Pass column={default!r}"),
+                cli=text.format(f"Rename the column to {default!r}"),
+            )
 
 
-def charged_names(names: Collection[str], dataset: str | None, ledger: Ledger | str | Path | None) -> set[str]:
-    """List those of these names that a data set has charged as private, by its ledger; the labels' own names count, too."""
+def charged_names(
+    names: Collection[str], dataset: str | None, ledger: Ledger | str | Path | None
+) -> set[str]:
+    """List those of these names that a data set has charged as private, by its ledger; the labels'
+    own names count, too."""
     if not names or not dataset or ledger is None:
         return set()
     record = as_ledger(ledger)
@@ -830,8 +1123,13 @@ def charged_names(names: Collection[str], dataset: str | None, ledger: Ledger | 
 
 
 def _known(request: Request, account: Account, runs: Sequence[RunRecord]) -> frozenset[str] | None:
-    """Return the ids of this request's runs, so that the ledger notices one of another process; None for a redraw, which adds one."""
-    return None if account.redraw else frozenset(run.run_id for run in runs if run.identity == request.identity)
+    """Return the ids of this request's runs, so that the ledger notices one of another process;
+    None for a redraw, which adds one."""
+    return (
+        None
+        if account.redraw
+        else frozenset(run.run_id for run in runs if run.identity == request.identity)
+    )
 
 
 def _charge_new(
@@ -845,8 +1143,10 @@ def _charge_new(
     known: frozenset[str] | None,
     total: float | None = None,
 ) -> Charge:
-    """Prepare a run's folder, then charge the run, unless that is strict and was warned of; if either fails, neither is left."""
-    # In this order: a folder without a charge can be deleted, but a charge without its folder would be epsilon spent for nothing.
+    """Prepare a run's folder, then charge the run, unless that is strict and was warned of; if
+    either fails, neither is left."""
+    # In this order: a folder without a charge can be deleted, but a charge without its folder would
+    # be epsilon spent for nothing.
     store = RunStore(ledger.run_dir(secret.run_id))
     try:
         prepare(store)
@@ -855,9 +1155,11 @@ def _charge_new(
     except OSError as error:
         shutil.rmtree(store.folder, ignore_errors=True)
         raise LedgerError(
-            f"Expected to write the run's private folder {store.folder}, got: {error.strerror}. Nothing was charged."
+            f"Expected to write the run's private folder {store.folder}, got: {error.strerror}."
+            " Nothing was charged."
         ) from None
-    except (LabelDPError, LabelDPWarning):  # a refused charge: its secret has drawn nothing and never will
+    # a refused charge: its secret has drawn nothing and never will
+    except (LabelDPError, LabelDPWarning):
         shutil.rmtree(store.folder, ignore_errors=True)
         raise
     unwarned_no_more()

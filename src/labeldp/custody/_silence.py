@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Silences this process while models are trained on raw labels: what a training says, such as its loss, can tell labels."""
+"""Silences this process while models are trained on raw labels: what a training says, such as its
+loss, can tell labels."""
 
 import contextlib
 import ctypes
@@ -17,11 +18,14 @@ _OUTPUTS = (1, 2)  # what C calls stdout and stderr, wherever Python's own point
 
 
 class _Silence:
-    """Send nowhere what this process prints, logs and warns of in a `with` block, code in C included.
+    """Send nowhere what this process prints, logs and warns of in a `with` block, code in C
+    included.
 
-    Standard output and error, filters of warnings and the level of logging belong to the whole process: other threads are silent meanwhile,
-    too. Blocks of several threads may overlap in any order; the last one to end puts everything back. A process that is started or forked
-    in a block stays silent. What a library writes elsewhere, into a file or to the system's log, is not caught.
+    Standard output and error, filters of warnings and the level of logging belong to the whole
+    process: other threads are silent meanwhile, too. Blocks of several threads may overlap in any
+    order; the last one to end puts everything back. A process that is started or forked in a block
+    stays silent. What a library writes elsewhere, into a file or to the system's log, is not
+    caught.
     """
 
     def __init__(self) -> None:
@@ -35,7 +39,12 @@ class _Silence:
                 self._undo.enter_context(_silent())
             self._blocks += 1
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with self._lock:
             self._blocks -= 1
             if not self._blocks:
@@ -48,7 +57,11 @@ SILENCE = _Silence()
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, warnings.catch_warnings(), contextlib.ExitStack() as stack:
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        warnings.catch_warnings(),
+        contextlib.ExitStack() as stack,
+    ):
         warnings.simplefilter("ignore")
         stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
@@ -56,7 +69,8 @@ def _silent() -> Iterator[None]:
         for output in _OUTPUTS:
             stack.callback(_restore, output, _copy(output))
             os.dup2(nowhere.fileno(), output)
-        # Before the outputs are restored: text that waits in a buffer would come out after the block.
+        # Before the outputs are restored: text that waits in a buffer would come out after the
+        # block.
         stack.callback(_flush)
         with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             yield
@@ -79,7 +93,8 @@ def _restore(output: int, copy: int | None) -> None:
 
 
 def _flush() -> None:
-    """Write out what Python and C have buffered. A stream may be gone or closed, and a C library without `fflush` has no buffers."""
+    """Write out what Python and C have buffered. A stream may be gone or closed, and a C library
+    without `fflush` has no buffers."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with contextlib.suppress(Exception):
             stream.flush()  # type: ignore[union-attr]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases in stages: one charge, under which each stage draws a random part of the rows.
 
-Between stages the run stays charged and its secret stays in the run's folder. For each stage the folder also holds the digest of the
-stage's prior, written once before it draws, and the digest of its published output.
+Between stages the run stays charged and its secret stays in the run's folder. For each stage the
+folder also holds the digest of the stage's prior, written once before it draws, and the digest of
+its published output.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,8 @@ class Stage:
     number : int
         Number of this stage, from 1.
     laws : sequence of Law
-        The law of each stage. All have the total epsilon, because stages draw disjoint rows (parallel composition).
+        The law of each stage. All have the total epsilon, because stages draw disjoint rows
+        (parallel composition).
     fractions : sequence of float
         Expected share of the rows in each stage: above 0, sum 1.
     """
@@ -44,17 +46,25 @@ class Stage:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "laws", tuple(self.laws))
-        partition_edges(self.fractions)  # raises for fractions that do not sum to 1, with which some rows would be in no stage
-        object.__setattr__(self, "fractions", tuple(map(float, self.fractions)))  # as JSON can hold them, of any number
+        # raises for fractions that do not sum to 1, with which some rows would be in no stage
+        partition_edges(self.fractions)
+        # as JSON can hold them, of any number
+        object.__setattr__(self, "fractions", tuple(map(float, self.fractions)))
         if len(self.laws) != len(self.fractions):
-            raise InvalidInput(f"Expected one law for each of {len(self.fractions)} stages, got {len(self.laws)}.")
+            raise InvalidInput(
+                f"Expected one law for each of {len(self.fractions)} stages, got {len(self.laws)}."
+            )
         if len({(law.epsilon, law.n_classes) for law in self.laws}) > 1:
             raise InvalidInput(
-                "Expected laws of one epsilon and one number of classes in all stages, got several. One charge covers them all."
+                "Expected laws of one epsilon and one number of classes in all stages, got several."
+                " One charge covers them all."
             )
         object.__setattr__(self, "number", _validate.integer(stage=self.number, low=1))
         if self.number > len(self.laws):
-            raise InvalidInput(f"Expected a stage from 1 to {len(self.laws)}, got {self.number}. The plan has no more.")
+            raise InvalidInput(
+                f"Expected a stage from 1 to {len(self.laws)}, got {self.number}. The plan has no"
+                " more."
+            )
 
     @property
     def name(self) -> str:
@@ -78,7 +88,10 @@ class Stage:
 
     def facts(self) -> dict[str, object]:
         """Return the facts that are charged, which are the same for all stages of a plan."""
-        laws = [{"law": law.to_dict(), "fraction": share} for law, share in zip(self.laws, self.fractions, strict=True)]
+        laws = [
+            {"law": law.to_dict(), "fraction": share}
+            for law, share in zip(self.laws, self.fractions, strict=True)
+        ]
         return {"plan": self.plan, "stages": laws}
 
 
@@ -103,8 +116,11 @@ class StagedRun:
 
     @property
     def record(self) -> RunRecord | None:
-        """The plan's charge, None before it; the first one if two processes have started the plan at once."""
-        return next((run for run in self._ledger.runs(*self._names) if _plan_of(run) == self._plan), None)
+        """The plan's charge, None before it; the first one if two processes have started the plan
+        at once."""
+        return next(
+            (run for run in self._ledger.runs(*self._names) if _plan_of(run) == self._plan), None
+        )
 
     def done(self, number: int) -> str | None:
         """Return the digest of a stage's published output; None before it is published."""
@@ -115,7 +131,8 @@ class StagedRun:
         return self._read(number, "prior") is not None
 
     def settle(self) -> str:
-        """Settle the run, and return the digest of all published outputs. Rows of later stages will never be drawn.
+        """Settle the run, and return the digest of all published outputs. Rows of later stages will
+        never be drawn.
 
         The same call again has no effect.
         """
@@ -137,7 +154,9 @@ class StagedRun:
     def _charged(self) -> RunRecord:
         record = self.record
         if record is None:
-            raise LedgerError("Expected a charged run of this plan, got none. Release stage 1 first.")
+            raise LedgerError(
+                "Expected a charged run of this plan, got none. Release stage 1 first."
+            )
         return record
 
     def _store(self, record: RunRecord) -> RunStore:
@@ -167,21 +186,32 @@ class StageTurn(StagedRun):
         return [] if self.record is None else [self.record]
 
     def check(self, law: Law, *, redraw: bool) -> None:
-        """Refuse a stage whose predecessor is not published, or whose run has ended; called before the table is read."""
+        """Refuse a stage whose predecessor is not published, or whose run has ended; called before
+        the table is read."""
         stage, record, before = self._stage, self.record, self._stage.number - 1
         if law != stage.law:
-            raise InvalidInput(f"Expected the law that the plan names for stage {stage.number}, {stage.law}, got {law}.")
+            raise InvalidInput(
+                f"Expected the law that the plan names for stage {stage.number}, {stage.law}, got"
+                f" {law}."
+            )
         if redraw:
-            raise InvalidInput("Expected a stage without redraw. To draw the same rows again, make a new plan, which is charged.")
+            raise InvalidInput(
+                "Expected a stage without redraw. To draw the same rows again, make a new plan,"
+                " which is charged."
+            )
         if record is not None:
             self._store(record).require("make a new plan")
         # The prior of a stage is learned from the outputs of the stages before it.
         if before and (record is None or self.done(before) is None):
-            raise InvalidInput(f"Expected stage {before} to be released before stage {stage.number}, but it is not. Release it first.")
+            raise InvalidInput(
+                f"Expected stage {before} to be released before stage {stage.number}, but it is"
+                " not. Release it first."
+            )
         if record is not None and record.state != "charged" and self.done(stage.number) is None:
             raise LedgerError(
-                f"Expected a run that may still draw, but run {record.run_id} of this plan is {record.state}: the rows of stage "
-                f"{stage.number} were given up. Make a new plan, which is charged."
+                f"Expected a run that may still draw, but run {record.run_id} of this plan is"
+                f" {record.state}: the rows of stage {stage.number} were given up. Make a new plan,"
+                " which is charged."
             )
 
     def check_same(self, identity: str, pin_of: Callable[[SecretHalves], str]) -> None:
@@ -191,22 +221,26 @@ class StageTurn(StagedRun):
             return
         if record.identity != identity:
             raise InvalidInput(
-                f"Expected the table that run {record.run_id} of this plan was charged for, but its ids or units are others. Every stage "
-                "reads the same whole table. For other rows make a new plan, which is charged."
+                f"Expected the table that run {record.run_id} of this plan was charged for, but its"
+                " ids or units are others. Every stage reads the same whole table. For other rows"
+                " make a new plan, which is charged."
             )
         if record.state != "charged":
             return
         kept, pin = kept_secret(self._ledger, record.run_id), self._store(record).read("pin")
         if kept is None or pin is None:
             raise LedgerError(
-                f"Expected the secret of run {record.run_id} in its folder, but it is gone. Make a new plan, which is charged."
+                f"Expected the secret of run {record.run_id} in its folder, but it is gone. Make a"
+                " new plan, which is charged."
             )
-        # The pin covers the whole table, of which each stage draws a part. A changed label must not be drawn: if a crashed attempt has
-        # drawn the old one with the same word, the two outputs could reveal both.
+        # The pin covers the whole table, of which each stage draws a part. A changed label must not
+        # be drawn: if a crashed attempt has drawn the old one with the same word, the two outputs
+        # could reveal both.
         if pin_of(kept).encode() != pin:
             raise InvalidInput(
-                f"Expected the labels that run {record.run_id} of this plan was charged for, but some have changed. Corrected labels are a "
-                "new release: make a new plan, which is charged."
+                f"Expected the labels that run {record.run_id} of this plan was charged for, but"
+                " some have changed. Corrected labels are a new release: make a new plan, which is"
+                " charged."
             )
 
     def begin(self, run_id: str, prior: str, side: str) -> RunRecord | None:
@@ -224,27 +258,37 @@ class StageTurn(StagedRun):
         Returns
         -------
         RunRecord or None
-            None if the stage may draw. If it was published before: the run's record, with the digest of the stage's output.
+            None if the stage may draw. If it was published before: the run's record, with the
+            digest of the stage's output.
 
         Raises
         ------
         InvalidInput
             The stage has started with another prior or side: rows would be drawn twice.
         LedgerError
-            Another process has started the plan, or the run's folder was restored from an older copy.
+            Another process has started the plan, or the run's folder was restored from an older
+            copy.
         """
         record = self._charged()
-        # Two processes have charged the plan. The first run goes on; this one has drawn nothing, but its epsilon stays spent.
+        # Two processes have charged the plan. The first run goes on; this one has drawn nothing,
+        # but its epsilon stays spent.
         if record.run_id != run_id:
             self._ledger.abandon(run_id, "another process has started this plan at the same time")
             RunStore(self._ledger.run_dir(run_id)).forget_secret()
-            raise LedgerError(f"Expected one process to start a plan, but another one has charged run {record.run_id}. Run this again.")
-        stage = self._stage
-        # If the folder was restored from an older copy, the ledger still knows that this stage may have drawn, with a prior now unknown.
-        if not self.started(stage.number) and any(part.name.startswith(f"{stage.name}/") for part in self._ledger.parts(run_id)):
             raise LedgerError(
-                f"Expected the prior of stage {stage.number} in the folder of run {run_id}, since the ledger has the stage's files, but it "
-                "is gone: the folder was set back. Restore it, or make a new plan, which is charged."
+                "Expected one process to start a plan, but another one has charged run"
+                f" {record.run_id}. Run this again."
+            )
+        stage = self._stage
+        # If the folder was restored from an older copy, the ledger still knows that this stage may
+        # have drawn, with a prior now unknown.
+        if not self.started(stage.number) and any(
+            part.name.startswith(f"{stage.name}/") for part in self._ledger.parts(run_id)
+        ):
+            raise LedgerError(
+                f"Expected the prior of stage {stage.number} in the folder of run {run_id}, since"
+                " the ledger has the stage's files, but it is gone: the folder was set back."
+                " Restore it, or make a new plan, which is charged."
             )
         # Written once, before the stage draws: a second prior would draw its rows again.
         self._keep(record, "prior", prior)
@@ -262,26 +306,44 @@ class StageTurn(StagedRun):
             raise self._another_prior()
 
     def _keep(self, record: RunRecord, what: str, digest_of_it: str) -> None:
-        if self._store(record).keep(f"{self._stage.name}.{what}", digest_of_it.encode()).decode() != digest_of_it:
+        if (
+            self._store(record).keep(f"{self._stage.name}.{what}", digest_of_it.encode()).decode()
+            != digest_of_it
+        ):
             raise self._another_prior()
 
     def _another_prior(self) -> InvalidInput:
         return InvalidInput(
-            f"Expected the prior that stage {self._stage.number} started with, got another one. Rows are drawn once: pass the former one."
+            f"Expected the prior that stage {self._stage.number} started with, got another one."
+            " Rows are drawn once: pass the former one."
         )
 
     def announce(self, run_id: str, files: Sequence[File], drawn: Mapping[str, str]) -> None:
-        """Record the stage's files, and the digest of the drawn rows, in the ledger, after those of earlier stages."""
+        """Record the stage's files, and the digest of the drawn rows, in the ledger, after those of
+        earlier stages."""
         # `intend` replaces all parts of a run, so those of earlier stages are passed again.
-        earlier = [part for part in self._ledger.parts(run_id) if not part.name.startswith(f"{self._stage.name}/")]
-        mine = [Part(0, f"{self._stage.name}/{file.name}", file.rows, file.sha256) for file in files]
+        earlier = [
+            part
+            for part in self._ledger.parts(run_id)
+            if not part.name.startswith(f"{self._stage.name}/")
+        ]
+        mine = [
+            Part(0, f"{self._stage.name}/{file.name}", file.rows, file.sha256) for file in files
+        ]
         self._ledger.intend(run_id, [*earlier, *mine], drawn)
 
     def finish(self, artefact: str) -> None:
-        """Record that the stage is published. After the last one the run settles, and its secret is destroyed."""
+        """Record that the stage is published. After the last one the run settles, and its secret is
+        destroyed."""
         stage = self._stage
-        if self._store(self._charged()).keep(f"{stage.name}.done", artefact.encode()).decode() != artefact:
-            raise LedgerError(f"Expected one process to release stage {stage.number}, but another one has published it. Use what it wrote.")
+        if (
+            self._store(self._charged()).keep(f"{stage.name}.done", artefact.encode()).decode()
+            != artefact
+        ):
+            raise LedgerError(
+                f"Expected one process to release stage {stage.number}, but another one has"
+                " published it. Use what it wrote."
+            )
         if stage.last:
             self.settle()
 

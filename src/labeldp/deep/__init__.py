@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn from noisy labels with PyTorch (extra `torch`): losses, datasets, a training loop, models, augmentation and schedules.
+"""Learn from noisy labels with PyTorch (extra `torch`): losses, datasets, a training loop, models,
+augmentation and schedules.
 
 In your own training loop, three lines change:
 
@@ -7,8 +8,9 @@ In your own training loop, three lines change:
     for x, _, log_likelihood in DataLoader(data, ...):
         loss = labeldp.deep.likelihood_loss(model(x), log_likelihood)
 
-Without a loop of your own, `train(net, inputs, evidence_of(noisy), Recipe(), generator=...)` is a whole training.
-Names are imported when they are first used, and torch with them; `import labeldp` never imports torch.
+Without a loop of your own, `train(net, inputs, evidence_of(noisy), Recipe(), generator=...)` is a
+whole training. Names are imported when they are first used, and torch with them; `import labeldp`
+never imports torch.
 """
 
 from importlib import import_module
@@ -18,9 +20,23 @@ from labeldp.errors import needs_torch
 
 if TYPE_CHECKING:
     from labeldp.deep import augment, logs, models, recipes, schedules
-    from labeldp.deep._consistency import Consistency, consensus, count_loss, denoise, group_votes, neighbour_votes
+    from labeldp.deep._consistency import (
+        Consistency,
+        consensus,
+        count_loss,
+        denoise,
+        group_votes,
+        neighbour_votes,
+    )
     from labeldp.deep._estimator import TorchClassifier
-    from labeldp.deep._inputs import Inputs, Resident, Streamed, WithEvidence, as_inputs, with_evidence
+    from labeldp.deep._inputs import (
+        Inputs,
+        Resident,
+        Streamed,
+        WithEvidence,
+        as_inputs,
+        with_evidence,
+    )
     from labeldp.deep._loop import Epoch, Recipe, predict, train
     from labeldp.deep._losses import (
         Candidates,
@@ -48,10 +64,24 @@ _HOME = {
     "_losses": (
         *("Candidates", "Combined", "Dense", "Form", "Heads", "PackedSets", "Sum"),
         *("column_evidence", "debias_weights", "evidence_of"),
-        *("cross_entropy", "debiased_loss", "generalised_cross_entropy", "likelihood_loss", "mixup_loss", "posterior_loss"),
+        *(
+            "cross_entropy",
+            "debiased_loss",
+            "generalised_cross_entropy",
+            "likelihood_loss",
+            "mixup_loss",
+            "posterior_loss",
+        ),
     ),
     "_inputs": ("Inputs", "Resident", "Streamed", "WithEvidence", "as_inputs", "with_evidence"),
-    "_consistency": ("Consistency", "consensus", "count_loss", "denoise", "group_votes", "neighbour_votes"),
+    "_consistency": (
+        "Consistency",
+        "consensus",
+        "count_loss",
+        "denoise",
+        "group_votes",
+        "neighbour_votes",
+    ),
     "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
     "_teacher": ("FixMatchTeacher",),
@@ -114,7 +144,9 @@ def __getattr__(name: str) -> object:
             return getattr(_imported(module), name)
     from labeldp._validate import suggest
 
-    raise AttributeError(f"module 'labeldp.deep' has no attribute {name!r}.{suggest(name, __all__)}")
+    raise AttributeError(
+        f"module 'labeldp.deep' has no attribute {name!r}.{suggest(name, __all__)}"
+    )
 
 
 def _imported(module: str) -> object:

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rows share: a strongly changed input is taught the class that a net, the row's own noisy label and its neighbours agree on.
+"""What rows share: a strongly changed input is taught the class that a net, the row's own noisy
+label and its neighbours agree on.
 
-At small epsilon a noisy label says little of its own row, but much together with those of similar rows. Three things use that:
+At small epsilon a noisy label says little of its own row, but much together with those of similar
+rows. Three things use that:
 
-    Consistency        settings of a training in which the averaged net's prediction for an input, times the likelihood of the row's noisy
-                       label, is the target for a strongly changed view of the input
+    Consistency        settings of a training in which the averaged net's prediction for an input,
+                       times the likelihood of the row's noisy label, is the target for a strongly
+                       changed view of the input
     Targets            these posteriors, row by row, with the mean of the predictions so far
-    neighbour_votes    the class frequencies among the nearest rows that make their noisy labels likeliest: predictions to begin with
+    neighbour_votes    the class frequencies among the nearest rows that make their noisy labels
+                       likeliest: predictions to begin with
 
 All of it is computed from released labels and public inputs, so it costs no budget.
 """
@@ -29,55 +33,71 @@ from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies
 
 _CELLS = 1 << 25  # numbers worked on at a time: 128 MiB of float32
 _LEAST = 1e-9  # of a probability whose logarithm is taken
-_PRIOR_SHARE = 0.02  # of the class frequencies in first predictions: a vote of 0 would rule a class out
-_FOLLOWED, _FOLLOWED_ROWS = 0.02, 512  # each 512 rows move the classes' mean predictions by 0.02 towards theirs
+# of the class frequencies in first predictions: a vote of 0 would rule a class out
+_PRIOR_SHARE = 0.02
+# each 512 rows move the classes' mean predictions by 0.02 towards theirs
+_FOLLOWED, _FOLLOWED_ROWS = 0.02, 512
 _EM_STEPS = 40
 _HEAVIEST = 10.0  # weight of a class whose targets are rare
-_MEMBER = 1 - 1e-4  # of the largest likelihood, from which a class counts as one that the output speaks for
+# of the largest likelihood, from which a class counts as one that the output speaks for
+_MEMBER = 1 - 1e-4
 _COUNTED_CELLS = 1 << 22  # numbers, at most, from which class frequencies are estimated
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """Targets from what rows share: for nets that learn from images, or from inputs for which you know a change that keeps the class.
+    """Targets from what rows share: for nets that learn from images, or from inputs for which you
+    know a change that keeps the class.
 
-    In each step the net sees a batch of which a share is strongly changed. Beside the recipe's loss it learns, by cross-entropy, each row's
-    target: the prediction of the averaged net for the weakly changed input (`Recipe.augment`), averaged over epochs, scaled to the class
-    frequencies of the noisy labels, times the likelihood of the row's own noisy label, and sharpened.
+    In each step the net sees a batch of which a share is strongly changed. Beside the recipe's loss
+    it learns, by cross-entropy, each row's target: the prediction of the averaged net for the
+    weakly changed input (`Recipe.augment`), averaged over epochs, scaled to the class frequencies
+    of the noisy labels, times the likelihood of the row's own noisy label, and sharpened.
 
     Parameters
     ----------
     strong : function (inputs, generator) -> inputs, or None, default=augment.rand_augment
-        The strong change, applied after `Recipe.augment`. The default is for images of values in 0..1. For other inputs give one that keeps
-        the class; None changes nothing, so that predictions, neighbours and a prior teach the inputs as they are.
+        The strong change, applied after `Recipe.augment`. The default is for images of values in
+        0..1. For other inputs give one that keeps the class; None changes nothing, so that
+        predictions, neighbours and a prior teach the inputs as they are.
     weight : float > 0, default=1.0
         Weight of the cross-entropy against the targets; the recipe's loss has weight 1.
     temperature : float in [0, 1], default=0.5
         Targets are posterior ** (1 / temperature), normalised. 0: the likeliest class alone.
     threshold : float in [0, 1), default=0.0
-        Rows whose largest posterior is not above it have no target, and learn from the recipe's loss alone.
+        Rows whose largest posterior is not above it have no target, and learn from the recipe's
+        loss alone.
     share : float in (0, 1], default=0.75
-        Chance that an input of the batch is strongly changed. Below 1, batch normalisation knows unchanged inputs too.
+        Chance that an input of the batch is strongly changed. Below 1, batch normalisation knows
+        unchanged inputs too.
     memory : float in [0, 1), default=0.7
-        Weight of the past in each row's mean prediction, at each epoch; 0: the present prediction alone.
+        Weight of the past in each row's mean prediction, at each epoch; 0: the present prediction
+        alone.
     align : bool, default=True
-        Whether predictions are scaled to the class frequencies that the noisy labels tell. Without it, classes can take over all rows.
+        Whether predictions are scaled to the class frequencies that the noisy labels tell. Without
+        it, classes can take over all rows.
     own : bool or "mixture", default=True
-        Whether the row's own noisy label counts in its target: by the law's likelihood, or not. "mixture": as DivideMix takes labels of
-        unknown noise, by the chance that the label is right, from a mixture of two normal distributions of the rows' losses.
+        Whether the row's own noisy label counts in its target: by the law's likelihood, or not.
+        "mixture": as DivideMix takes labels of unknown noise, by the chance that the label is
+        right, from a mixture of two normal distributions of the rows' losses.
     warm_up : int >= 0, default=0
-        Epochs on the recipe's loss alone; over as many epochs more the weight rises to its full value. With 0, a net of random weights
-        learns its first guesses, and can collapse onto few classes: give some, unless `neighbours` or a prior are the first predictions.
+        Epochs on the recipe's loss alone; over as many epochs more the weight rises to its full
+        value. With 0, a net of random weights learns its first guesses, and can collapse onto few
+        classes: give some, unless `neighbours` or a prior are the first predictions.
     neighbours : int >= 0, default=0
-        Number of nearest rows whose `neighbour_votes` are the first predictions, by the cosine of the features that the last linear layer
-        reads before training. For nets whose first weights were learned without labels (`labeldp.research.ssl.simclr`). 0 for none.
+        Number of nearest rows whose `neighbour_votes` are the first predictions, by the cosine of
+        the features that the last linear layer reads before training. For nets whose first weights
+        were learned without labels (`labeldp.research.ssl.simclr`). 0 for none.
     revote : int >= 0, default=0
-        Every so many epochs the neighbours vote again, by the averaged net's features, and their votes become a factor of the posterior.
-        0: they vote before training alone. Needs `neighbours`.
+        Every so many epochs the neighbours vote again, by the averaged net's features, and their
+        votes become a factor of the posterior. 0: they vote before training alone. Needs
+        `neighbours`.
     relative : bool, default=False
-        Whether `threshold` is a share of the mean largest posterior, and so rises with what the net knows.
+        Whether `threshold` is a share of the mean largest posterior, and so rises with what the net
+        knows.
     balance : bool, default=False
-        Whether targets are weighted so that the classes have the shares in them that the noisy labels tell.
+        Whether targets are weighted so that the classes have the shares in them that the noisy
+        labels tell.
 
     Raises
     ------
@@ -91,9 +111,10 @@ class Consistency:
 
     Notes
     -----
-    Guarantee: post-processing of released labels; no budget. Cost: one prediction a row and epoch more, and n x K float32 on the device.
-    Sources: Sohn et al., "FixMatch" (2020); Berthelot et al., "AdaMatch" (2022), for the scaling; Laine and Aila, "Temporal ensembling"
-    (2017), for the mean over epochs. The likelihood in the target is this library's.
+    Guarantee: post-processing of released labels; no budget. Cost: one prediction a row and epoch
+    more, and n x K float32 on the device. Sources: Sohn et al., "FixMatch" (2020); Berthelot et
+    al., "AdaMatch" (2022), for the scaling; Laine and Aila, "Temporal ensembling" (2017), for the
+    mean over epochs. The likelihood in the target is this library's.
 
     Examples
     --------
@@ -132,29 +153,35 @@ class Consistency:
         _validate.boolean(balance=self.balance)
         if self.revote and not self.neighbours:
             raise InvalidInput(
-                f"Expected neighbours >= 1 with revote={self.revote}, got 0: none could vote. Set neighbours, or leave it out."
+                f"Expected neighbours >= 1 with revote={self.revote}, got 0: none could vote. Set"
+                " neighbours, or leave it out."
             )
         plain_numbers(self)
 
     @classmethod
     def fixmatch(cls, **changes: Any) -> Self:
-        """FixMatch, as LDP-SSL uses it: the class that the net is sure of (above 0.95) is taught by the strong view.
+        """FixMatch, as LDP-SSL uses it: the class that the net is sure of (above 0.95) is taught by
+        the strong view.
 
-        At a small epsilon it collapses onto a few classes: nothing but the net's own belief chooses. Take `adamatch` or
-        `posterior_selection` there. Give `warm_up`.
+        At a small epsilon it collapses onto a few classes: nothing but the net's own belief
+        chooses. Take `adamatch` or `posterior_selection` there. Give `warm_up`.
 
         Parameters
         ----------
         **changes
             Other settings than the paper's.
         """
-        return cls._changed(changes, threshold=0.95, temperature=0.0, memory=0.0, align=False, own=False)
+        return cls._changed(
+            changes, threshold=0.95, temperature=0.0, memory=0.0, align=False, own=False
+        )
 
     @classmethod
     def adamatch(cls, **changes: Any) -> Self:
-        """AdaMatch: predictions are aligned to the class frequencies, and a row is taught above 0.9 of the mean largest posterior.
+        """AdaMatch: predictions are aligned to the class frequencies, and a row is taught above 0.9
+        of the mean largest posterior.
 
-        The frequencies are those that the noisy labels tell; the row's own noisy label counts by its likelihood. Give `warm_up`.
+        The frequencies are those that the noisy labels tell; the row's own noisy label counts by
+        its likelihood. Give `warm_up`.
 
         Parameters
         ----------
@@ -165,23 +192,29 @@ class Consistency:
 
     @classmethod
     def posterior_selection(cls, **changes: Any) -> Self:
-        """SSR's structure with the law's likelihood: neighbours vote each epoch, rows with a sure posterior are relabelled by it.
+        """SSR's structure with the law's likelihood: neighbours vote each epoch, rows with a sure
+        posterior are relabelled by it.
 
-        The posterior is votes x mean prediction x likelihood of the row's own noisy label; classes are balanced to the frequencies that
-        the noisy labels tell. The other rows learn from their noisy labels alone. Add mixup with `Recipe(alpha=...)`.
+        The posterior is votes x mean prediction x likelihood of the row's own noisy label; classes
+        are balanced to the frequencies that the noisy labels tell. The other rows learn from their
+        noisy labels alone. Add mixup with `Recipe(alpha=...)`.
 
         Parameters
         ----------
         **changes
             Other settings.
         """
-        return cls._changed(changes, neighbours=100, revote=1, threshold=0.5, relative=True, balance=True)
+        return cls._changed(
+            changes, neighbours=100, revote=1, threshold=0.5, relative=True, balance=True
+        )
 
     @classmethod
     def dividemix(cls, **changes: Any) -> Self:
-        """DivideMix with AugDescent: a mixture of two distributions of the rows' losses says whose noisy label is right.
+        """DivideMix with AugDescent: a mixture of two distributions of the rows' losses says whose
+        noisy label is right.
 
-        Weak views give the targets, strong views are learned. One net and its average stand for the paper's two nets; give `warm_up`.
+        Weak views give the targets, strong views are learned. One net and its average stand for the
+        paper's two nets; give `warm_up`.
 
         Parameters
         ----------
@@ -200,27 +233,40 @@ class Consistency:
         """The weight of the targets after so many epochs, which may be a fraction."""
         if epochs < self.warm_up:
             return 0.0
-        return self.weight * (1.0 if not self.warm_up else min(1.0, (epochs - self.warm_up) / self.warm_up))
+        return self.weight * (
+            1.0 if not self.warm_up else min(1.0, (epochs - self.warm_up) / self.warm_up)
+        )
 
     def votes_in(self, epoch: int) -> bool:
         """Whether neighbours vote anew before this epoch, counted from 1."""
         return self.revote > 0 and epoch > max(1, self.warm_up) and epoch % self.revote == 0
 
     def views(self, weak: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch that the net learns from: some inputs strongly changed, the others as they are."""
+        """The batch that the net learns from: some inputs strongly changed, the others as they
+        are."""
         if self.strong is None:
             return weak
-        chosen = (torch.rand(len(weak), generator=generator, device=generator.device) < self.share).to(weak.device)
+        chosen = (
+            torch.rand(len(weak), generator=generator, device=generator.device) < self.share
+        ).to(weak.device)
         changed = self.strong(weak, generator)
         # Checked here, since torch would repeat a single row for all.
         if not isinstance(changed, Tensor) or changed.shape != weak.shape:
-            found = f"shape {tuple(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
-            raise InvalidInput(f"Expected strong to return inputs of shape {tuple(weak.shape)}, got {found}. Change each row by itself.")
+            found = (
+                f"shape {tuple(changed.shape)}"
+                if isinstance(changed, Tensor)
+                else type(changed).__name__
+            )
+            raise InvalidInput(
+                f"Expected strong to return inputs of shape {tuple(weak.shape)}, got {found}."
+                " Change each row by itself."
+            )
         return torch.where(chosen.view(-1, *[1] * (weak.ndim - 1)), changed, weak)
 
 
 def plain_numbers(settings: object) -> None:
-    """Replace NumPy's numbers among the fields of settings by Python's: files of a training hold these alone."""
+    """Replace NumPy's numbers among the fields of settings by Python's: files of a training hold
+    these alone."""
     for name, value in list(vars(settings).items()):
         if isinstance(value, np.generic):
             object.__setattr__(settings, name, value.item())
@@ -239,23 +285,29 @@ class Targets:
         Predictions to begin with; a row of zeros has none.
     """
 
-    def __init__(self, settings: Consistency, evidence: Form, n_classes: int, first: Any = None) -> None:
+    def __init__(
+        self, settings: Consistency, evidence: Form, n_classes: int, first: Any = None
+    ) -> None:
         self._settings, self._evidence = settings, evidence
         device = evidence.tensors[0].device
         self.frequencies = _frequencies(evidence, n_classes, first).to(device)
         self._mean = self.frequencies.repeat(len(evidence), 1)
-        self._predicted = torch.zeros(len(evidence), dtype=torch.bool, device=device)  # rows whose mean is of predictions
-        # followed batch by batch: class frequencies of the mean predictions, class shares of the targets, the mean largest posterior
+        # rows whose mean is of predictions
+        self._predicted = torch.zeros(len(evidence), dtype=torch.bool, device=device)
+        # followed batch by batch: class frequencies of the mean predictions, class shares of the
+        # targets, the mean largest posterior
         self._present, self._chosen = self.frequencies.clone(), self.frequencies.clone()
         self._sureness: Tensor | None = None
         self._votes: Tensor | None = None
-        self._right = torch.full((len(evidence),), 0.5, device=device)  # chance that a row's noisy label is right
+        # chance that a row's noisy label is right
+        self._right = torch.full((len(evidence),), 0.5, device=device)
         self._taught = torch.zeros(n_classes, device=device)  # targets of each class in this epoch
         if first is not None:
             self._begin(_first_weights(first, self._mean))
 
     def _begin(self, factor: Tensor) -> None:
-        """Multiply the predictions before training by what else is known, as multiples of the class frequencies."""
+        """Multiply the predictions before training by what else is known, as multiples of the class
+        frequencies."""
         self._mean = self._mean * factor
         self._mean /= self._mean.sum(dim=1, keepdim=True)
         self._predicted[:] = True
@@ -272,9 +324,14 @@ class Targets:
 
     @torch.no_grad()
     def vote(self, features: Tensor, *, before: bool = False) -> None:
-        """Let the neighbours vote by these features (n, d): before training for the first predictions, later for a factor of targets."""
-        votes = neighbour_votes(features, self._evidence, self._mean.shape[1], self._settings.neighbours)
-        factor = torch.lerp(votes, self.frequencies.expand_as(votes), _PRIOR_SHARE) / self.frequencies
+        """Let the neighbours vote by these features (n, d): before training for the first
+        predictions, later for a factor of targets."""
+        votes = neighbour_votes(
+            features, self._evidence, self._mean.shape[1], self._settings.neighbours
+        )
+        factor = (
+            torch.lerp(votes, self.frequencies.expand_as(votes), _PRIOR_SHARE) / self.frequencies
+        )
         if before:
             self._begin(factor)
         else:
@@ -282,7 +339,8 @@ class Targets:
 
     @torch.no_grad()
     def learn(self, rows: Tensor, proba: Tensor) -> None:
-        """Take in the averaged net's predictions (m, K) for some rows; a row's first one replaces the class frequencies."""
+        """Take in the averaged net's predictions (m, K) for some rows; a row's first one replaces
+        the class frequencies."""
         past = torch.where(self._predicted[rows], self._settings.memory, 0.0)[:, None]
         self._mean[rows] = mean = torch.lerp(proba, self._mean[rows], past)
         self._predicted[rows] = True
@@ -306,7 +364,11 @@ class Targets:
         largest = posterior.amax(dim=1, keepdim=True)
         limit: Tensor | float = settings.threshold
         if settings.relative:
-            self._sureness = largest.mean() if self._sureness is None else self._follow(self._sureness, largest.mean(), len(rows))
+            self._sureness = (
+                largest.mean()
+                if self._sureness is None
+                else self._follow(self._sureness, largest.mean(), len(rows))
+            )
             limit = settings.threshold * self._sureness
         sure = largest > limit
         if settings.temperature == 0:
@@ -316,7 +378,9 @@ class Targets:
         found = sharp * sure
         if settings.balance:
             self._follow(self._chosen, found.mean(0), len(rows))
-            weight = (self.frequencies * self._chosen.sum() / self._chosen.clamp_min(_LEAST)).clamp_max(_HEAVIEST)
+            weight = (
+                self.frequencies * self._chosen.sum() / self._chosen.clamp_min(_LEAST)
+            ).clamp_max(_HEAVIEST)
             found = found * (found @ weight)[:, None]
         self._taught += found.sum(0)
         return found
@@ -327,17 +391,26 @@ class Targets:
 
     @torch.no_grad()
     def begin_epoch(self) -> None:
-        """Count targets anew; with own="mixture", find how likely each noisy label is right from the losses of all rows."""
+        """Count targets anew; with own="mixture", find how likely each noisy label is right from
+        the losses of all rows."""
         self._taught.zero_()
         if self._settings.own != "mixture":
             return
         losses = []
-        for rows in torch.arange(len(self._mean), device=self._mean.device).split(max(1, _CELLS // self._mean.shape[1])):
-            losses.append(-(self._mean[rows] * _members(self._evidence[rows], self._mean.shape[1])).sum(1).clamp_min(_LEAST).log())
+        for rows in torch.arange(len(self._mean), device=self._mean.device).split(
+            max(1, _CELLS // self._mean.shape[1])
+        ):
+            losses.append(
+                -(self._mean[rows] * _members(self._evidence[rows], self._mean.shape[1]))
+                .sum(1)
+                .clamp_min(_LEAST)
+                .log()
+            )
         self._right = _lower_of_two(torch.cat(losses))
 
     def tell(self) -> None:
-        """Warn of classes that occur by the noisy labels, and that no target of the last epoch was of."""
+        """Warn of classes that occur by the noisy labels, and that no target of the last epoch was
+        of."""
         missing = (self._taught == 0) & (self.frequencies > 0.1 / len(self.frequencies))
         _tell_of_missing(missing, "In the last epoch no row was sure enough to be taught")
 
@@ -349,11 +422,16 @@ class Targets:
 
 def _weights(given: Any, evidence: Form, n_classes: int) -> Tensor:
     """First predictions as weights (n, K), checked."""
-    weights = given.cpu() if isinstance(given, Tensor) else torch.as_tensor(_validate.floats(first=given))
-    if weights.shape != (len(evidence), n_classes) or not bool(((weights >= 0) & weights.isfinite()).all()):
+    weights = (
+        given.cpu() if isinstance(given, Tensor) else torch.as_tensor(_validate.floats(first=given))
+    )
+    if weights.shape != (len(evidence), n_classes) or not bool(
+        ((weights >= 0) & weights.isfinite()).all()
+    ):
         raise InvalidInput(
-            f"Expected first predictions as finite weights >= 0 of shape {(len(evidence), n_classes)}, got shape {tuple(weights.shape)}, "
-            "or others. Give a probability of each class for each row."
+            "Expected first predictions as finite weights >= 0 of shape"
+            f" {(len(evidence), n_classes)}, got shape {tuple(weights.shape)}, or others. Give a"
+            " probability of each class for each row."
         )
     return weights
 
@@ -367,7 +445,8 @@ def _first_weights(given: Any, frequencies: Tensor) -> Tensor:
 
 
 def _lower_of_two(values: Tensor) -> Tensor:
-    """The chance of each value (n,) to be of the lower of two normal distributions, fitted by EM."""
+    """The chance of each value (n,) to be of the lower of two normal distributions, fitted by
+    EM."""
     x = (values - values.min()) / (values.max() - values.min()).clamp_min(_LEAST)
     mean, variance, share = x.new_tensor([0.0, 1.0]), x.new_full((2,), 0.1), x.new_full((2,), 0.5)
     for _ in range(_EM_STEPS):
@@ -380,17 +459,21 @@ def _lower_of_two(values: Tensor) -> Tensor:
 
 
 def _frequencies(evidence: Form, n_classes: int, first: Any = None) -> Tensor:
-    """The class frequencies (K,) that make the noisy labels likeliest, beside first predictions; of many rows, some are looked at."""
+    """The class frequencies (K,) that make the noisy labels likeliest, beside first predictions; of
+    many rows, some are looked at."""
     some = slice(None, None, max(1, len(evidence) * n_classes // _COUNTED_CELLS))
     likelihood = np.asarray(_likelihood(evidence[some], n_classes).double().cpu())
     if first is None:
         return torch.from_numpy(likeliest_frequencies(likelihood)).float()
     # What rows were asked may have been chosen by these predictions.
-    return torch.from_numpy(frequencies_beside(likelihood, np.asarray(_weights(first, evidence, n_classes)[some]))).float()
+    return torch.from_numpy(
+        frequencies_beside(likelihood, np.asarray(_weights(first, evidence, n_classes)[some]))
+    ).float()
 
 
 def _likelihood(evidence: Form, n_classes: int) -> Tensor:
-    """Likelihoods (m, K) of each class, as multiples of the row's largest, so that none of them overflows."""
+    """Likelihoods (m, K) of each class, as multiples of the row's largest, so that none of them
+    overflows."""
     table = evidence.expand(n_classes)
     return (table - table.amax(dim=1, keepdim=True)).exp()
 
@@ -420,19 +503,19 @@ def neighbour_votes(features: Any, evidence: Any, n_classes: int, count: int = 2
     n_classes : int
         K.
     count : int, default=200
-        Number of neighbours, by the cosine of their features, cut to n - 1. As a rule of thumb their noisy labels together should tell some
-        20 nats.
+        Number of neighbours, by the cosine of their features, cut to n - 1. As a rule of thumb
+        their noisy labels together should tell some 20 nats.
 
     Returns
     -------
-    (n, K) float32 tensor on the features' device: for each row the class frequencies that make the noisy labels of its neighbours
-    likeliest. The row's own noisy label has no part in them.
+    (n, K) float32 tensor on the features' device: for each row the class frequencies that make the
+    noisy labels of its neighbours likeliest. The row's own noisy label has no part in them.
 
     Raises
     ------
     InvalidInput
-        Features that are not finite, or not one for each row of evidence, or of fewer than two rows; evidence that is no form, or of other
-        classes.
+        Features that are not finite, or not one for each row of evidence, or of fewer than two
+        rows; evidence that is no form, or of other classes.
 
     See Also
     --------
@@ -440,27 +523,41 @@ def neighbour_votes(features: Any, evidence: Any, n_classes: int, count: int = 2
 
     Notes
     -----
-    Guarantee: post-processing of released labels. Cost: O(n^2 d) for the neighbours, then 40 steps of EM, O(n count K) each, on the
-    features' device. Source: the vote of neighbours in Feng et al., "SSR" (2022), with the law's likelihood instead of labels.
+    Guarantee: post-processing of released labels. Cost: O(n^2 d) for the neighbours, then 40 steps
+    of EM, O(n count K) each, on the features' device. Source: the vote of neighbours in Feng et
+    al., "SSR" (2022), with the law's likelihood instead of labels.
     """
     _require_evidence(evidence, n_classes)
     if not isinstance(features, Tensor):
-        raise InvalidInput(f"Expected features as a tensor, got {type(features).__name__}. torch.from_numpy makes one of an array.")
-    if features.ndim != 2 or len(features) != len(evidence) or len(features) < 2 or not features.is_floating_point():
         raise InvalidInput(
-            f"Expected floats as features (n, d) of the {len(evidence)} rows of evidence, two rows or more, got {features.dtype} of shape "
-            f"{tuple(features.shape)}."
+            f"Expected features as a tensor, got {type(features).__name__}. torch.from_numpy makes"
+            " one of an array."
+        )
+    if (
+        features.ndim != 2
+        or len(features) != len(evidence)
+        or len(features) < 2
+        or not features.is_floating_point()
+    ):
+        raise InvalidInput(
+            f"Expected floats as features (n, d) of the {len(evidence)} rows of evidence, two rows"
+            f" or more, got {features.dtype} of shape {tuple(features.shape)}."
         )
     if not bool((finite := features.isfinite().all(dim=1)).all()):
         row = int((~finite).nonzero()[0, 0])
-        raise InvalidInput(f"Expected finite features, got NaN or infinity (first: row {row}). Look at the input of that row.")
+        raise InvalidInput(
+            f"Expected finite features, got NaN or infinity (first: row {row}). Look at the input"
+            " of that row."
+        )
     evidence = evidence.to(features.device)
     count = min(_validate.integer(count=count, low=1), len(features) - 1)
     start = _frequencies(evidence, n_classes).to(features.device)
     found = []
     for near in _nearest(features, count):
         for some in near.split(max(1, _CELLS // (count * n_classes))):
-            likelihood = _likelihood(evidence[some.flatten()], n_classes).view(len(some), count, n_classes)
+            likelihood = _likelihood(evidence[some.flatten()], n_classes).view(
+                len(some), count, n_classes
+            )
             mix = start.repeat(len(some), 1)
             for _ in range(_EM_STEPS):
                 posterior = mix[:, None] * likelihood
@@ -471,20 +568,25 @@ def neighbour_votes(features: Any, evidence: Any, n_classes: int, count: int = 2
 
 def _nearest(features: Tensor, count: int) -> Iterator[Tensor]:
     """Yield the nearest other rows (m, count) of each row, block by block of rows."""
-    largest = features.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(features.dtype).tiny)  # squares of huge numbers overflow
+    # squares of huge numbers overflow
+    largest = features.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(features.dtype).tiny)
     unit = functional.normalize((features / largest).float(), dim=1)
-    for rows in torch.arange(len(unit), device=unit.device).split(max(1, (_CELLS << 1) // len(unit))):
+    for rows in torch.arange(len(unit), device=unit.device).split(
+        max(1, (_CELLS << 1) // len(unit))
+    ):
         cosines: Any = unit[rows] @ unit.T
         cosines[torch.arange(len(rows), device=unit.device), rows] = -2.0  # not itself
         yield cosines.topk(count, dim=1).indices
 
 
-# Groups of rows -------------------------------------------------------------------------------------------------------------------------
+# Groups of rows
+# --------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def group_votes(groups: Any, evidence: Any, n_classes: int) -> Tensor:
-    """Estimate each row's class probabilities from the noisy labels of its group, such as a cluster of public features.
+    """Estimate each row's class probabilities from the noisy labels of its group, such as a cluster
+    of public features.
 
     Parameters
     ----------
@@ -497,13 +599,14 @@ def group_votes(groups: Any, evidence: Any, n_classes: int) -> Tensor:
 
     Returns
     -------
-    (n, K) float32 tensor on the evidence's device: for each row the class frequencies that make the noisy labels of its group likeliest.
-    The row's own noisy label has a part in them.
+    (n, K) float32 tensor on the evidence's device: for each row the class frequencies that make the
+    noisy labels of its group likeliest. The row's own noisy label has a part in them.
 
     Raises
     ------
     InvalidInput
-        Groups that are not one whole number >= 0 for each row of evidence; evidence that is no form, or of other classes.
+        Groups that are not one whole number >= 0 for each row of evidence; evidence that is no
+        form, or of other classes.
 
     See Also
     --------
@@ -520,12 +623,18 @@ def group_votes(groups: Any, evidence: Any, n_classes: int) -> Tensor:
     mix = _frequencies(evidence, n_classes).to(likelihood).repeat(len(size), 1)
     for _ in range(_EM_STEPS):
         posterior = mix[where] * likelihood
-        mix = torch.zeros_like(mix).index_add_(0, where, posterior / posterior.sum(dim=1, keepdim=True)) / size
+        mix = (
+            torch.zeros_like(mix).index_add_(
+                0, where, posterior / posterior.sum(dim=1, keepdim=True)
+            )
+            / size
+        )
     return mix[where]
 
 
 def denoise(groups: Any, evidence: Any, n_classes: int) -> Candidates:
-    """Keep the labels of rows whose noisy label agrees with the vote of their group: the labels of DenoiseSSL.
+    """Keep the labels of rows whose noisy label agrees with the vote of their group: the labels of
+    DenoiseSSL.
 
     Parameters
     ----------
@@ -538,8 +647,9 @@ def denoise(groups: Any, evidence: Any, n_classes: int) -> Candidates:
 
     Returns
     -------
-    Candidates of n rows, as those of `consensus`: give them to `train` in place of the evidence, with a `Consistency` that teaches the
-    rows without a label; the paper's is `Consistency.fixmatch()`.
+    Candidates of n rows, as those of `consensus`: give them to `train` in place of the evidence,
+    with a `Consistency` that teaches the rows without a label; the paper's is
+    `Consistency.fixmatch()`.
 
     Raises
     ------
@@ -553,13 +663,19 @@ def denoise(groups: Any, evidence: Any, n_classes: int) -> Candidates:
 
     Notes
     -----
-    Guarantee: post-processing of released labels. Cost: as `group_votes`. Source: Tang et al., "Machine Learning with Differentially
-    Private Labels" (2022), Algorithm 7, with the vote of the noisy labels in place of that of the raw ones.
+    Guarantee: post-processing of released labels. Cost: as `group_votes`. Source: Tang et al.,
+    "Machine Learning with Differentially Private Labels" (2022), Algorithm 7, with the vote of the
+    noisy labels in place of that of the raw ones.
 
     Examples
     --------
     >>> import labeldp as ldp
-    >>> noisy = ldp.privatize([0, 0, 0, 1, 1, 1], ldp.RandomizedResponse(2, 4.0), noise=ldp.SeededNoise(1), classes=[0, 1])
+    >>> noisy = ldp.privatize(
+    ...     [0, 0, 0, 1, 1, 1],
+    ...     ldp.RandomizedResponse(2, 4.0),
+    ...     noise=ldp.SeededNoise(1),
+    ...     classes=[0, 1],
+    ... )
     >>> kept = denoise([0, 0, 0, 1, 1, 1], ldp.deep.evidence_of(noisy), 2)
     >>> kept.indices[:, 0].tolist(), int((kept.rest < 0).sum())
     ([0, 0, 0, 1, 1, 1], 6)
@@ -569,9 +685,11 @@ def denoise(groups: Any, evidence: Any, n_classes: int) -> Candidates:
 
 @torch.no_grad()
 def consensus(evidence: Any, predicted: Any, n_classes: int) -> Candidates:
-    """Keep the labels of rows whose noisy label agrees with a prediction; the other rows lose theirs.
+    """Keep the labels of rows whose noisy label agrees with a prediction; the other rows lose
+    theirs.
 
-    With a net's own predictions this is a round of consensus retraining; with the votes of clusters, `denoise`.
+    With a net's own predictions this is a round of consensus retraining; with the votes of
+    clusters, `denoise`.
 
     Parameters
     ----------
@@ -584,13 +702,15 @@ def consensus(evidence: Any, predicted: Any, n_classes: int) -> Candidates:
 
     Returns
     -------
-    Candidates of n rows. Where both agree the predicted class is certain; elsewhere all classes are equally likely, so that
-    `likelihood_loss` has no gradient. `found.rest < 0` says which rows agree.
+    Candidates of n rows. Where both agree the predicted class is certain; elsewhere all classes are
+    equally likely, so that `likelihood_loss` has no gradient. `found.rest < 0` says which rows
+    agree.
 
     Raises
     ------
     InvalidInput
-        Predictions that are not one class code for each row of evidence; evidence that is no form, or of other classes; no row agrees.
+        Predictions that are not one class code for each row of evidence; evidence that is no form,
+        or of other classes; no row agrees.
 
     Warns
     -----
@@ -604,28 +724,40 @@ def consensus(evidence: Any, predicted: Any, n_classes: int) -> Candidates:
 
     Notes
     -----
-    Guarantee: post-processing of released labels. Kept labels are taken for true ones: where predictions are right with chance a, errors
-    are uniform and the law is randomized response, a share of e^eps / (e^eps + (1 - a) / a) of them is true. Source: Tang et al. (2022),
-    Algorithm 7; Das et al. (2025) for consensus retraining.
+    Guarantee: post-processing of released labels. Kept labels are taken for true ones: where
+    predictions are right with chance a, errors are uniform and the law is randomized response, a
+    share of e^eps / (e^eps + (1 - a) / a) of them is true. Source: Tang et al. (2022), Algorithm 7;
+    Das et al. (2025) for consensus retraining.
     """
     _require_evidence(evidence, n_classes)
     codes = _numbers(evidence, n_classes, predicted=predicted)[:, None]
     parts = torch.arange(len(codes), device=codes.device).split(max(1, _CELLS // n_classes))
-    agree = torch.cat([_members(evidence[rows], n_classes).gather(1, codes[rows]) for rows in parts])[:, 0]
+    agree = torch.cat(
+        [_members(evidence[rows], n_classes).gather(1, codes[rows]) for rows in parts]
+    )[:, 0]
     if not bool(agree.any()):
-        raise InvalidInput("Expected predictions that agree with some noisy label, got none that does. Predict by other features.")
+        raise InvalidInput(
+            "Expected predictions that agree with some noisy label, got none that does. Predict by"
+            " other features."
+        )
     kept = torch.bincount(codes[agree, 0], minlength=n_classes)
     _tell_of_missing(kept == 0, "No row's noisy label agrees with the prediction of")
     return labels_of_some(codes[:, 0], agree)
 
 
 def labels_of_some(codes: Tensor, known: Tensor) -> Candidates:
-    """Evidence of rows whose class (n,) is certain where it is known (n,), and may be any elsewhere."""
-    return Candidates(codes[:, None], torch.zeros(len(codes), 1, device=codes.device), torch.where(known, -torch.inf, 0.0))
+    """Evidence of rows whose class (n,) is certain where it is known (n,), and may be any
+    elsewhere."""
+    return Candidates(
+        codes[:, None],
+        torch.zeros(len(codes), 1, device=codes.device),
+        torch.where(known, -torch.inf, 0.0),
+    )
 
 
 def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Tensor:
-    """Minus the log-likelihood of noisy label counts of groups, by the row: learning from label proportions.
+    """Minus the log-likelihood of noisy label counts of groups, by the row: learning from label
+    proportions.
 
     Parameters
     ----------
@@ -634,7 +766,8 @@ def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Ten
     groups : (n,) int64 tensor or array
         Numbers 0..g-1. Groups without a row count nothing.
     counts : (g, K) tensor or array
-        How many rows of each group have each label, with unbiased noise: `Aggregate.values` of a histogram.
+        How many rows of each group have each label, with unbiased noise: `Aggregate.values` of a
+        histogram.
     variance : float > 0
         Of the noise on one count: the square of `Histogram.standard_deviation()`.
 
@@ -645,8 +778,8 @@ def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Ten
     Raises
     ------
     InvalidInput
-        Shapes that do not fit, groups that have no counts, or a variance that is not above 0. On the CPU also if logits or counts are NaN
-        or infinite.
+        Shapes that do not fit, groups that have no counts, or a variance that is not above 0. On
+        the CPU also if logits or counts are NaN or infinite.
 
     See Also
     --------
@@ -654,23 +787,31 @@ def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Ten
 
     Notes
     -----
-    Guarantee: post-processing of the counts. By the normal approximation with independent counts, whose variance is that of the noise
-    plus that of the labels, sum p (1 - p). Begin with a net that has learned the linear model's probabilities, and stop early: a net has
-    weights enough to learn the noise of the counts.
+    Guarantee: post-processing of the counts. By the normal approximation with independent counts,
+    whose variance is that of the noise plus that of the labels, sum p (1 - p). Begin with a net
+    that has learned the linear model's probabilities, and stop early: a net has weights enough to
+    learn the noise of the counts.
     """
     noise = _validate.positive(variance=variance)
     table = torch.as_tensor(counts, dtype=torch.float32, device=logits.device)
     if logits.ndim != 2 or table.ndim != 2 or table.shape[1] != logits.shape[1]:
-        raise InvalidInput(f"Expected logits (n, K) and counts (g, K), got shapes {tuple(logits.shape)} and {tuple(table.shape)}.")
+        raise InvalidInput(
+            f"Expected logits (n, K) and counts (g, K), got shapes {tuple(logits.shape)} and"
+            f" {tuple(table.shape)}."
+        )
     where = _numbers(logits, len(table), groups=groups)
     p = torch.softmax(logits.float(), dim=1)
-    expected, spread = (torch.zeros_like(table).index_add(0, where, each) for each in (p, p * (1 - p)))
+    expected, spread = (
+        torch.zeros_like(table).index_add(0, where, each) for each in (p, p * (1 - p))
+    )
     there = torch.bincount(where, minlength=len(table)) > 0
     total = (noise + spread)[there]
     loss = 0.5 * ((table - expected)[there] ** 2 / total + total.log()).sum() / len(logits)
     if looks(None, logits) and not bool(torch.isfinite(loss.detach())):
         if not bool(torch.isfinite(table).all()):
-            raise InvalidInput("Expected finite counts, got NaN or infinity. Pass Aggregate.values of a histogram.")
+            raise InvalidInput(
+                "Expected finite counts, got NaN or infinity. Pass Aggregate.values of a histogram."
+            )
         raise why_not_finite(logits.detach(), None)
     return loss
 
@@ -686,8 +827,13 @@ def _numbers(rows: Any, limit: int | None = None, **named: Any) -> Tensor:
     whole = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
     whole = whole and found.shape == (len(rows),) and len(found) > 0
     if not whole or int(found.min()) < 0 or (limit is not None and int(found.max()) >= limit):
-        ends, shape = "from 0" if limit is None else f"in 0..{limit - 1}", f" of shape {tuple(found.shape)}" if found.numel() else ""
-        raise InvalidInput(f"Expected {name} as {len(rows)} whole numbers {ends}, one a row, got others{shape}.")
+        ends, shape = (
+            "from 0" if limit is None else f"in 0..{limit - 1}",
+            (f" of shape {tuple(found.shape)}" if found.numel() else ""),
+        )
+        raise InvalidInput(
+            f"Expected {name} as {len(rows)} whole numbers {ends}, one a row, got others{shape}."
+        )
     return found.long().to(rows.device if isinstance(rows, Tensor) else rows.tensors[0].device)
 
 
@@ -698,13 +844,21 @@ def _members(evidence: Form, n_classes: int) -> Tensor:
 
 def _require_evidence(evidence: Any, n_classes: int) -> None:
     if not isinstance(evidence, Form):
-        raise InvalidInput(f"Expected evidence as a form, got {type(evidence).__name__}. Pass evidence_of(noisy).")
+        raise InvalidInput(
+            f"Expected evidence as a form, got {type(evidence).__name__}. Pass evidence_of(noisy)."
+        )
     if not evidence.fits(_validate.integer(n_classes=n_classes, low=2)):
-        raise InvalidInput(f"Expected the number of classes of the evidence, got n_classes={n_classes}.")
+        raise InvalidInput(
+            f"Expected the number of classes of the evidence, got n_classes={n_classes}."
+        )
 
 
 def _tell_of_missing(missing: Tensor, what: str) -> None:
     """Warn of classes, by code, that training learns nothing of here."""
     if bool(missing.any()):
         codes = ", ".join(str(code) for code in missing.nonzero()[:, 0].tolist())
-        warnings.warn(f"{what} class {codes} (by code). Training goes on without.", LostClassWarning, stacklevel=4)
+        warnings.warn(
+            f"{what} class {codes} (by code). Training goes on without.",
+            LostClassWarning,
+            stacklevel=4,
+        )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchClassifier: train any torch net on private labels, with scikit-learn's interface; what it shares with TorchRegressor; and the
-checks before a charge.
+"""TorchClassifier: train any torch net on private labels, with scikit-learn's interface; what it
+shares with TorchRegressor; and the checks before a charge.
 
-The base class (`labeldp.protocol._estimator`) decides when raw labels are read, charged and drawn. This module adds the part for nets:
-inputs and settings are checked, and one training step is tried, before anything is charged; a `Trainer` learns the stages.
+The base class (`labeldp.protocol._estimator`) decides when raw labels are read, charged and drawn.
+This module adds the part for nets: inputs and settings are checked, and one training step is tried,
+before anything is charged; a `Trainer` learns the stages.
 """
 
 import copy
@@ -22,7 +23,15 @@ from torch import Tensor, nn
 from labeldp import _validate
 from labeldp.custody._encode import Name, as_array
 from labeldp.deep._consistency import Consistency
-from labeldp.deep._inputs import Inputs, Resident, inputs_digest, inputs_name, inputs_of, require_own_order, together
+from labeldp.deep._inputs import (
+    Inputs,
+    Resident,
+    inputs_digest,
+    inputs_name,
+    inputs_of,
+    require_own_order,
+    together,
+)
 from labeldp.deep._loop import (
     Epoch,
     Recipe,
@@ -61,11 +70,32 @@ from labeldp.deep.models import Ensemble
 from labeldp.errors import InvalidInput, LabelDPError, LabelDPWarning, UntrainedWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LabelColumns, Law
-from labeldp.protocol._estimator import ClassifierEstimator, StagedEstimator, TopK, judged, not_fitted, undisturbed
-from labeldp.protocol._fit import FitPlan, FitSettings, is_group_prior, open_fit, require_known_rates, settled_classes
+from labeldp.protocol._estimator import (
+    ClassifierEstimator,
+    StagedEstimator,
+    TopK,
+    judged,
+    not_fitted,
+    undisturbed,
+)
+from labeldp.protocol._fit import (
+    FitPlan,
+    FitSettings,
+    is_group_prior,
+    open_fit,
+    require_known_rates,
+    settled_classes,
+)
 from labeldp.protocol._fit import Rows as Positions
 from labeldp.protocol._matching import check_count
-from labeldp.protocol._several import check_rows, columns_told, rates_of, share_right, stacked, untold
+from labeldp.protocol._several import (
+    check_rows,
+    columns_told,
+    rates_of,
+    share_right,
+    stacked,
+    untold,
+)
 from labeldp.protocol.metrics import class_rates
 
 if TYPE_CHECKING:
@@ -77,7 +107,8 @@ Floats = NDArray[np.float64]
 
 
 class NetEstimator(StagedEstimator[TrainedNet]):
-    """The part of an estimator around a torch net: its inputs and settings, the checks before a charge, and a folder that resumes a fit."""
+    """The part of an estimator around a torch net: its inputs and settings, the checks before a
+    charge, and a folder that resumes a fit."""
 
     module: Any
     recipe: Any
@@ -90,7 +121,8 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     _row_type: torch.dtype | None = None
 
     def __repr__(self, *args: Any, **options: Any) -> str:
-        """Show the parameters; a net by its class instead of its layers, and a function by its name instead of its address."""
+        """Show the parameters; a net by its class instead of its layers, and a function by its name
+        instead of its address."""
         shown = copy.copy(self)
         shown.module = _Named(self.module)
         text: str = super(NetEstimator, shown).__repr__(*args, **options)
@@ -101,7 +133,8 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         tags.input_tags.three_d_array = True
         return tags
 
-    # Fitting --------------------------------------------------------------------------------------------------------------------------
+    # Fitting
+    # ----------------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -119,26 +152,35 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         Parameters
         ----------
         X : (n, ...) array or tensor, map-style Dataset, or DataLoader of one; public
-            Bytes (uint8) with three or more axes are images and reach the net scaled to [0, 1]; other numbers are passed unchanged. If a
-            Dataset's items are tuples, the first part is the input. Row i of y belongs to item i of the Dataset, whatever the order of a
-            DataLoader; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by id.
-        y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost nothing
-            Only the first process reads raw labels; the others may pass None. A classifier with `classes=LabelColumns(...)` takes an (n, L)
-            array, or a data frame or mapping with these columns: `epsilon` is the total for all of them, `law` is "auto", the name of each
-            column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts in the account of each column. The
-            losses of the heads add up, each the exact likelihood of its column; where a draw tells of the columns only together, as under a
-            prior, the likelihood of the combinations is taken. `predict` returns (n, L), `predict_proba` a list of L arrays.
+            Bytes (uint8) with three or more axes are images and reach the net scaled to [0, 1];
+            other numbers are passed unchanged. If a Dataset's items are tuples, the first part is
+            the input. Row i of y belongs to item i of the Dataset, whatever the order of a
+            DataLoader; `with_evidence(dataset, noisy, ids=...)` matches items to noisy labels by
+            id.
+        y : (n,) raw labels, which are charged once for all stages, or NoisyLabels, which cost
+        nothing
+            Only the first process reads raw labels; the others may pass None. A classifier with
+            `classes=LabelColumns(...)` takes an (n, L) array, or a data frame or mapping with these
+            columns: `epsilon` is the total for all of them, `law` is "auto", the name of each
+            column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts
+            in the account of each column. The losses of the heads add up, each the exact likelihood
+            of its column; where a draw tells of the columns only together, as under a prior, the
+            likelihood of the combinations is taken. `predict` returns (n, L), `predict_proba` a
+            list of L arrays.
         ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default. With a ledger but without ids, a Dataset is read once before anything is
-            charged, so that a repeat is recognised; with a folder it is read once in any case. With NoisyLabels, each row of X gets the
-            label of its id, and rows without one are left out; by default row i of X gets noisy label i.
+            Public ids of the rows; their positions by default. With a ledger but without ids, a
+            Dataset is read once before anything is charged, so that a repeat is recognised; with a
+            folder it is read once in any case. With NoisyLabels, each row of X gets the label of
+            its id, and rows without one are left out; by default row i of X gets noisy label i.
         unit : (n,) array, optional
-            The person (or other unit of privacy) that each row is about; by default each row is a unit of its own.
+            The person (or other unit of privacy) that each row is about; by default each row is a
+            unit of its own.
         id_of : function of an item, optional
-            Returns the id of a Dataset's item. Each item that is read is checked by it: against `ids`, or those of NoisyLabels, or else its
-            position.
+            Returns the id of a Dataset's item. Each item that is read is checked by it: against
+            `ids`, or those of NoisyLabels, or else its position.
         id_name, unit_name : str, optional
-            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names that columns of a data frame have.
+            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names
+            that columns of a data frame have.
 
         Returns
         -------
@@ -147,9 +189,11 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         Raises
         ------
         InvalidInput
-            Before anything is charged: for any fault of X, y, the net or the settings (a step is tried with a copy of the net), or a folder
-            of another fit. During training: for logits or losses that are not finite, or a Dataset whose order changes; the run keeps the
-            labels that were drawn, and the same fit, or another recipe in another folder, resumes from them.
+            Before anything is charged: for any fault of X, y, the net or the settings (a step is
+            tried with a copy of the net), or a folder of another fit. During training: for logits
+            or losses that are not finite, or a Dataset whose order changes; the run keeps the
+            labels that were drawn, and the same fit, or another recipe in another folder, resumes
+            from them.
         """
         self._require_settings()
         self._require_one_column(y)
@@ -165,17 +209,22 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         self._require_settings()
         return inputs_of(X)
 
-    def _matched(self, X: Any, inputs: Inputs | None, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Inputs, NoisyLabels]:
+    def _matched(
+        self, X: Any, inputs: Inputs | None, noisy: NoisyLabels, ids: ArrayLike | None
+    ) -> tuple[Inputs, NoisyLabels]:
         return together(X, inputs_of(X, watch=False) if inputs is None else inputs, noisy, ids)
 
-    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    def _read(
+        self, settings: FitSettings, y: Any, n_rows: int
+    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
         read: list[NDArray[Any]] = []
 
         def settle() -> tuple[tuple[object, ...], bool]:
             if y is None:
                 raise InvalidInput(
-                    "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or DataLoader are not looked at: pass them as "
-                    "y; of a dataset of with_evidence pass dataset.noisy."
+                    "Expected y: raw labels, or NoisyLabels; got None. Labels in a Dataset or"
+                    " DataLoader are not looked at: pass them as y; of a dataset of with_evidence"
+                    " pass dataset.noisy."
                 )
             if isinstance(settings.classes, LabelColumns):
                 check_rows(y, settings.classes, n_rows)
@@ -188,7 +237,8 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         settled = from_first(settle)  # the other processes get the classes, and read no label
         if self.folder is not None and self.ledger is None and self.noise is None:
             raise InvalidInput(
-                "Expected a ledger with folder=: without one a killed fit could not draw the same labels again. Pass ledger=."
+                "Expected a ledger with folder=: without one a killed fit could not draw the same"
+                " labels again. Pass ledger=."
             )
         return (read[0] if is_first() else np.empty(0)), settled
 
@@ -204,37 +254,56 @@ class NetEstimator(StagedEstimator[TrainedNet]):
     def _once(self, make: Callable[[], Result]) -> Result:
         return from_first(make)
 
-    def _open(self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint) -> SharedRun:
+    def _open(
+        self, plan: FitPlan, labels: NDArray[Any], training: Trainer, state: Checkpoint
+    ) -> SharedRun:
         resumes, runs = state.run_id, []
 
         def charge() -> None:  # in the first process alone: two of them would charge twice
-            runs.append(open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes))
+            runs.append(
+                open_fit(plan, labels, public_digest=training.public_digest, resumes=resumes)
+            )
             state.charged(runs[0].receipt)
 
         from_first(charge)
         return SharedRun(runs[0] if runs else None, len(training.inputs), state)
 
-    def _training(self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint) -> Trainer:
+    def _training(
+        self, inputs: Inputs, source: FitPlan | NoisyLabels, state: Checkpoint
+    ) -> Trainer:
         if isinstance(source, NoisyLabels):
             recipes = recipes_for(self.recipe, self.n_stages, 1, source.classes)
-            return self._trainer(inputs, source.classes, recipes, state, lambda: {"noisy_labels": evidence_digest(None, source)})
+            return self._trainer(
+                inputs,
+                source.classes,
+                recipes,
+                state,
+                lambda: {"noisy_labels": evidence_digest(None, source)},
+            )
         stages = source.stages
         recipes = recipes_for(self.recipe, self.n_stages, stages.n_stages, source.classes)
         if source.grouped is not None and not source.asks_rates:
             world = 1 if self._fabric is None else self._fabric.world_size
             recipes = (_learns_from_prior(recipes[0], world), *recipes[1:])
         require_losses(recipes, source)
-        share, within = stages.fractions[-stages.n_stages], source.rows.within(source.settings.max_rows_per_unit, len(inputs))
+        share, within = (
+            stages.fractions[-stages.n_stages],
+            source.rows.within(source.settings.max_rows_per_unit, len(inputs)),
+        )
         require_held_out(recipes, round(stages.validation_fraction * within))
-        return self._trainer(inputs, source.classes, recipes, state, lambda: facts_of_labels(source), share, within)
+        return self._trainer(
+            inputs, source.classes, recipes, state, lambda: facts_of_labels(source), share, within
+        )
 
     def _template(self, classes: Sequence[object], seed: int, few: Tensor) -> nn.Module:
-        """Make the net with its initial weights, from inputs to logits (m, K), and try it on a few inputs."""
+        """Make the net with its initial weights, from inputs to logits (m, K), and try it on a few
+        inputs."""
         sizes = sizes_of(classes)
         made = template_of(self.module, sum(sizes), seed, few, sizes=sizes)
         if isinstance(made, Ensemble) and (made.sizes or (sum(sizes),)) != sizes:
             raise InvalidInput(
-                f"Expected an Ensemble with sizes={sizes} for these classes, got {made.sizes}. Give it the columns' numbers."
+                f"Expected an Ensemble with sizes={sizes} for these classes, got {made.sizes}. Give"
+                " it the columns' numbers."
             )
         return made
 
@@ -248,38 +317,60 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         share: float = 1.0,
         within: int | None = None,
     ) -> Trainer:
-        """Make the learner of the stages, after a trial step and a check that the folder is this fit's.
+        """Make the learner of the stages, after a trial step and a check that the folder is this
+        fit's.
 
-        `share` of the rows is expected in the first stage; `within` is the number of rows within their units' cap, None for all.
+        `share` of the rows is expected in the first stage; `within` is the number of rows within
+        their units' cap, None for all.
         """
-        seed, few = from_first(lambda: seed_of(self.random_state)), next(iter(inputs.batches([inputs.telling()])))
+        seed, few = (
+            from_first(lambda: seed_of(self.random_state)),
+            next(iter(inputs.batches([inputs.telling()]))),
+        )
         columns = classes if isinstance(classes, LabelColumns) else None
         if columns is not None:
             if is_group_prior(self.prior):
                 raise InvalidInput(
-                    "Expected a prior of weights with a net of several label columns, got one that asks about groups. Drop it."
+                    "Expected a prior of weights with a net of several label columns, got one that"
+                    " asks about groups. Drop it."
                 )
             require_several(recipes, self.top_k_filter)
         if self.class_prior is not None and any(takes_labels(recipe.loss) for recipe in recipes):
             raise InvalidInput(
-                "Expected class_prior=None with a loss on hard labels, which takes noisy labels as if they were true, got rates. Use "
-                "likelihood_loss."
+                "Expected class_prior=None with a loss on hard labels, which takes noisy labels as"
+                " if they were true, got rates. Use likelihood_loss."
             )
         template = self._template(classes, seed, few)
         fabric = self._fabric
         device = torch.device(device_of(self.device) if fabric is None else fabric.device)
         require_one_process(recipes, 1 if fabric is None else fabric.world_size)
-        least = fewest(len(inputs) if within is None else within, min(recipe.rows_of_batch(1) for recipe in recipes), share)
+        least = fewest(
+            len(inputs) if within is None else within,
+            min(recipe.rows_of_batch(1) for recipe in recipes),
+            share,
+        )
         dry_run(template, few, sizes_of(classes), recipes, device, rows=least)
-        digest = functools.cache(lambda: inputs_digest(inputs))  # for a Dataset it costs a pass over all items: only if needed, and once
+        # for a Dataset it costs a pass over all items: only if needed, and once
+        digest = functools.cache(lambda: inputs_digest(inputs))
         if checkpoint.folder is not None:
-            known = from_first(lambda: facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template) | facts())
+            known = from_first(
+                lambda: (
+                    facts_of_training(self, lambda: inputs_name(inputs, digest), recipes, template)
+                    | facts()
+                )
+            )
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
         self._row_shape, self._row_type = tuple(few.shape[1:]), few.dtype
-        settings = StageSettings(recipes, self.warm_start, self.prior_temperature, self.top_k_filter, self.progress)
-        return Trainer(inputs, template, settings, seed, device, fabric, checkpoint, digest, columns=columns)
+        settings = StageSettings(
+            recipes, self.warm_start, self.prior_temperature, self.top_k_filter, self.progress
+        )
+        return Trainer(
+            inputs, template, settings, seed, device, fabric, checkpoint, digest, columns=columns
+        )
 
-    def _keep(self, training: Trainer, noisy: NoisyLabels, model: TrainedNet, held_out: Positions) -> Positions:
+    def _keep(
+        self, training: Trainer, noisy: NoisyLabels, model: TrainedNet, held_out: Positions
+    ) -> Positions:
         self._keep_net(training, model)
         return held_out
 
@@ -302,35 +393,54 @@ class NetEstimator(StagedEstimator[TrainedNet]):
         """The device, if it is a launched Fabric; else None."""
         return self.device if hasattr(self.device, "launch") else None
 
-    # Predicting -----------------------------------------------------------------------------------------------------------------------
+    # Predicting
+    # ----------------------------------------------------------------------------------------------
 
     def _probabilities(self, X: Any, sizes: Sequence[int] = ()) -> Floats:
-        """Predict probabilities of the net's classes or points: (n, K); those of several heads with `sizes` outputs side by side."""
+        """Predict probabilities of the net's classes or points: (n, K); those of several heads with
+        `sizes` outputs side by side."""
         if not hasattr(self, "module_"):
             raise not_fitted(type(self).__name__)
         inputs = inputs_of(X, watch=False)
         try:
-            return softmax(logits_of(self.module_, inputs, np.arange(len(inputs)), self._precision, self._fabric), sizes)
+            return softmax(
+                logits_of(
+                    self.module_, inputs, np.arange(len(inputs)), self._precision, self._fabric
+                ),
+                sizes,
+            )
         except LabelDPError:
             raise
-        except Exception as error:  # if the inputs have another shape or type than in fit, that is the reason, and the message says so
+        # if the inputs have another shape or type than in fit, that is the reason, and the message
+        # says so
+        except Exception as error:
             one = next(inputs.batches([torch.zeros(1, dtype=torch.int64)]))
             found, shape, name = tuple(one.shape[1:]), self._row_shape, type(self).__name__
             known = self._row_type
-            alike = known in (None, one.dtype) or (known is not None and known.is_floating_point and one.is_floating_point())
+            alike = known in (None, one.dtype) or (
+                known is not None and known.is_floating_point and one.is_floating_point()
+            )
             if found == shape and alike:
                 raise
             if found == shape:
                 wanted = str(known).removeprefix("torch.")
                 raise InvalidInput(
-                    f"Expected inputs of type {wanted}, as in fit, got {str(one.dtype).removeprefix('torch.')}, which the net does not "
-                    f"take: {error}. Pass X.astype('{wanted}')."
+                    f"Expected inputs of type {wanted}, as in fit, got"
+                    f" {str(one.dtype).removeprefix('torch.')}, which the net does not take:"
+                    f" {error}. Pass X.astype('{wanted}')."
                 ) from error
             if len(found) == len(shape) == 1:
-                raise InvalidInput(f"X has {found[0]} features, but {name} is expecting {shape[0]} features as input.") from error
+                raise InvalidInput(
+                    f"X has {found[0]} features, but {name} is expecting {shape[0]} features as"
+                    " input."
+                ) from error
             last = len(found) == 3 and (found[2], *found[:2]) == shape
-            advice = _CHANNELS_FIRST if last else "Give X an axis of rows first, also for one row: X[:1]"
-            raise InvalidInput(f"Expected rows of shape {shape}, as in fit, got {found}. {advice}.") from error
+            advice = (
+                _CHANNELS_FIRST if last else "Give X an axis of rows first, also for one row: X[:1]"
+            )
+            raise InvalidInput(
+                f"Expected rows of shape {shape}, as in fit, got {found}. {advice}."
+            ) from error
 
 
 class TorchClassifier(ClassifierEstimator, NetEstimator):
@@ -339,70 +449,91 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     Parameters
     ----------
     module : nn.Module, or function from the number of classes to one
-        Returns logits (m, K). Copied, never changed. No default. With several label columns it has a head for each: K_1 + ... + K_L
-        outputs, the classes of one column after another.
+        Returns logits (m, K). Copied, never changed. No default. With several label columns it has
+        a head for each: K_1 + ... + K_L outputs, the classes of one column after another.
     recipe : Recipe or sequence of n_stages Recipes, default=None
-        Training settings: one Recipe for all stages, or one for each; if there are fewer stages than asked for, the first ones are used.
-        None: `Recipe()`, with five epochs for two classes, whose noise a net memorises sooner. Losses on hard labels get the most likely
-        label of each row, `debiased_loss` its weights, all others log-likelihoods (see `Recipe.loss` for your own losses).
+        Training settings: one Recipe for all stages, or one for each; if there are fewer stages
+        than asked for, the first ones are used. None: `Recipe()`, with five epochs for two classes,
+        whose noise a net memorises sooner. Losses on hard labels get the most likely label of each
+        row, `debiased_loss` its weights, all others log-likelihoods (see `Recipe.loss` for your own
+        losses).
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int >= 1, default=1
-        Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the prior with which the next part is
-        privatized (LP-MST), at the same epsilon; each stage has all epochs of its recipe. On some thousand rows one stage was mostly
-        better. One stage is used if a prior cannot help.
+        Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the
+        prior with which the next part is privatized (LP-MST), at the same epsilon; each stage has
+        all epochs of its recipe. On some thousand rows one stage was mostly better. One stage is
+        used if a prior cannot help.
     stage_sizes : sequence of n_stages floats > 0, default=None
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
         A law's name, or a Law. "auto" draws each row with the most informative law. The papers'
         recipes are parameters by name: `**deep.recipes.lp_2st("cifar10", epsilon=2.0)`.
     prior : (n, K) array of floats >= 0, function of X, or labeldp.learn.ClusterPrior, default=None
-        Public class weights for the first stage; they must not depend on these labels. A ClusterPrior asks for them privately, at a part of
-        epsilon, and the law gets the rest; for a Dataset it needs an embedder. With `Recipe(consistency=...)` they are also the first
-        predictions. With a ClusterPrior, losses on likelihoods and one process, a first recipe without it gets `Consistency(strong=None)`.
+        Public class weights for the first stage; they must not depend on these labels. A
+        ClusterPrior asks for them privately, at a part of epsilon, and the law gets the rest; for a
+        Dataset it needs an embedder. With `Recipe(consistency=...)` they are also the first
+        predictions. With a ClusterPrior, losses on likelihoods and one process, a first recipe
+        without it gets `Consistency(strong=None)`.
     prior_weight : float in [0, 1], default=0.0
-        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
-        scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
+        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the
+        model's prediction + w x the prior, both scaled to sum to 1. 0: the model alone; 1: the
+        prior alone. It costs nothing: both are public, or follow from what was released. It
         identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
-    class_prior : (K,) floats above 0, mapping of classes to them, or labeldp.learn.HistogramPrior, default=None
-        Known rates of the classes: public, or released before, never counted from these labels without noise. After each stage the logits
-        are shifted until the mean probability of each class over the rows of X is its rate, at the cost of a prediction of some of them. It
-        costs no budget. Not with losses on hard labels. Of several label columns a mapping of columns to them; a column that is left out
-        has none. `prior` is what rows are asked by; this is what is learned from the answers. `HistogramPrior(epsilon)` asks the raw labels
-        of one column for the rates, at this part of the fit's epsilon, without a `prior`; it does not count held-out rows.
+    class_prior : (K,) floats above 0, mapping of classes to them, or labeldp.learn.HistogramPrior,
+    default=None
+        Known rates of the classes: public, or released before, never counted from these labels
+        without noise. After each stage the logits are shifted until the mean probability of each
+        class over the rows of X is its rate, at the cost of a prediction of some of them. It costs
+        no budget. Not with losses on hard labels. Of several label columns a mapping of columns to
+        them; a column that is left out has none. `prior` is what rows are asked by; this is what is
+        learned from the answers. `HistogramPrior(epsilon)` asks the raw labels of one column for
+        the rates, at this part of the fit's epsilon, without a `prior`; it does not count held-out
+        rows.
     prior_temperature : float > 0, default=1.0
-        Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
+        Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them,
+        above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
-        In later stages, leave out rows of earlier stages whose output contains none of the k classes that are likeliest by the model so
-        far. "mean", as in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
+        In later stages, leave out rows of earlier stages whose output contains none of the k
+        classes that are likeliest by the model so far. "mean", as in the paper: k is the mean
+        number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     warm_start : bool, default=True
-        Whether later stages start from the previous stage's weights and batch-normalisation statistics; otherwise from the initial ones.
+        Whether later stages start from the previous stage's weights and batch-normalisation
+        statistics; otherwise from the initial ones.
     classes : sequence of K values, or "infer", default=None
-        The public list of classes. Raw labels need one, unless they are integer codes and `law` is a Law, which knows K; NoisyLabels have
-        theirs. "infer" takes the list from the raw labels, which reveals which classes occur: it warns, `privacy_.except_for` says so, and
-        floats, or more than sqrt(n) different values, are refused. `LabelColumns` declares several targets, see `fit`.
+        The public list of classes. Raw labels need one, unless they are integer codes and `law` is
+        a Law, which knows K; NoisyLabels have theirs. "infer" takes the list from the raw labels,
+        which reveals which classes occur: it warns, `privacy_.except_for` says so, and floats, or
+        more than sqrt(n) different values, are refused. `LabelColumns` declares several targets,
+        see `fit`.
     validation_fraction : float in [0, 1), default=0.0
-        Share of the rows held out of training, to measure the model by their noisy labels; with `Recipe(patience=...)` every other one
-        chooses the epoch and the rest measure. `LabelDPClassifier` holds out 0.1 and learns from these rows in a final refit; a net is not
-        trained twice, so it would lose them, and the default is 0. Pass 0.1 for the estimates below.
+        Share of the rows held out of training, to measure the model by their noisy labels; with
+        `Recipe(patience=...)` every other one chooses the epoch and the rest measure.
+        `LabelDPClassifier` holds out 0.1 and learns from these rows in a final refit; a net is not
+        trained twice, so it would lose them, and the default is 0. Pass 0.1 for the estimates
+        below.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
     column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no other.
+        The name of the label column in the ledger; None is "label", where its data set has no
+        other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then gets the stored outputs at no further cost.
+        Durable record of the spend. A fit that is repeated on the same rows then gets the stored
+        outputs at no further cost.
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, RandomState or None, default=None
         Seed of the training only, never of the noise or of the partition into stages.
     device : str, torch.device, or lightning's Fabric, default="auto"
-        "auto": the GPU if there is one. A launched Fabric decides device, precision and distribution; every process then calls `fit` with
-        the same X, and the first one alone reads the raw labels, draws, and writes to the folder: pass y=None in the others.
+        "auto": the GPU if there is one. A launched Fabric decides device, precision and
+        distribution; every process then calls `fit` with the same X, and the first one alone reads
+        the raw labels, draws, and writes to the folder: pass y=None in the others.
     folder : str or Path, default=None
-        Folder for the state of a fit. The same call after a kill resumes from it: finished stages are not trained again, and no label is
-        drawn twice. Raw labels then need a ledger, and `module` should be a function, or have the same initial weights each time.
+        Folder for the state of a fit. The same call after a kill resumes from it: finished stages
+        are not trained again, and no label is drawn twice. Raw labels then need a ledger, and
+        `module` should be a function, or have the same initial weights each time.
     progress : function of an Epoch, default=None
         Called after each epoch of each stage; may raise an error to stop.
 
@@ -411,7 +542,8 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
     classes_ : (K,) array
         With several label columns a list of L, as are the estimates below.
     module_ : nn.Module
-        Trained, in evaluation mode; output k is classes_[k]. With `class_prior` your net is its `net`, and lacks the shift.
+        Trained, in evaluation mode; output k is classes_[k]. With `class_prior` your net is its
+        `net`, and lacks the shift.
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     prior_ : ClusterModel or None
@@ -420,9 +552,10 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         Receipts of all charges: the ClusterPrior's, and the rows'.
     stages_ : tuple of Stage
     estimated_accuracy_ : Estimate or None
-        Estimated true-label accuracy, on held-out noisy rows that chose no epoch. None if there are fewer than 20 such rows (by default
-        there are none), or the law has no unbiased estimator. Where the classes are a `Grid`, the share of rows whose point is predicted
-        exactly, however near the others are.
+        Estimated true-label accuracy, on held-out noisy rows that chose no epoch. None if there are
+        fewer than 20 such rows (by default there are none), or the law has no unbiased estimator.
+        Where the classes are a `Grid`, the share of rows whose point is predicted exactly, however
+        near the others are.
     estimated_log_loss_ : Estimate or None
         Estimated log-loss on the same rows.
     baseline_accuracy_, baseline_log_loss_ : Estimate or None
@@ -438,23 +571,33 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
 
     References
     ----------
-    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential Privacy": RRWithPrior and LP-MST.
+    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential
+    Privacy": RRWithPrior and LP-MST.
 
     Notes
     -----
-    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is randomized once, and all else is post-processing
-    of the outputs. Features are not protected.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is
+    randomized once, and all else is post-processing of the outputs. Features are not protected.
 
-    scikit-learn is optional. If it is installed, this is one of its estimators: it can be cloned, tuned by a search, and put into
-    `LabelDPClassifier`, which then decides about stages and laws. Learning from noisy labels needs torch, numpy and pyarrow alone.
+    scikit-learn is optional. If it is installed, this is one of its estimators: it can be cloned,
+    tuned by a search, and put into `LabelDPClassifier`, which then decides about stages and laws.
+    Learning from noisy labels needs torch, numpy and pyarrow alone.
 
     Examples
     --------
     >>> import labeldp as ldp
     >>> from labeldp.deep.models import Mlp
     >>> y = np.arange(900) % 3
-    >>> X = np.eye(3, dtype=np.float32)[y] + np.random.default_rng(0).normal(0, 0.3, (900, 3)).astype(np.float32)
-    >>> net = TorchClassifier(lambda k: Mlp(3, k, (16,)), recipe=Recipe(epochs=4), epsilon=2.0, classes=[0, 1, 2], random_state=0)
+    >>> X = np.eye(3, dtype=np.float32)[y] + np.random.default_rng(0).normal(
+    ...     0, 0.3, (900, 3)
+    ... ).astype(np.float32)
+    >>> net = TorchClassifier(
+    ...     lambda k: Mlp(3, k, (16,)),
+    ...     recipe=Recipe(epochs=4),
+    ...     epsilon=2.0,
+    ...     classes=[0, 1, 2],
+    ...     random_state=0,
+    ... )
     >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.8)
     True
     """
@@ -516,15 +659,29 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         net = super()._template(classes, seed, few)
         if self.class_prior is None:
             return net
-        # Rates that are asked for are known after the charge (`_start`); until then equal ones stand for them.
-        given = np.full(len(classes), 1 / len(classes)) if is_group_prior(self.class_prior) else self.class_prior
-        rates = rates_of(given, classes) if isinstance(classes, LabelColumns) else [class_rates(given, list(classes))]
+        # Rates that are asked for are known after the charge (`_start`); until then equal ones
+        # stand for them.
+        given = (
+            np.full(len(classes), 1 / len(classes))
+            if is_group_prior(self.class_prior)
+            else self.class_prior
+        )
+        rates = (
+            rates_of(given, classes)
+            if isinstance(classes, LabelColumns)
+            else [class_rates(given, list(classes))]
+        )
         heads = list(zip(sizes_of(classes), rates, strict=True))
         # Each net of several is held to the rates, and so is their mean.
-        return Ensemble([RatedNet(each, heads) for each in net.nets], net.sizes) if isinstance(net, Ensemble) else RatedNet(net, heads)
+        return (
+            Ensemble([RatedNet(each, heads) for each in net.nets], net.sizes)
+            if isinstance(net, Ensemble)
+            else RatedNet(net, heads)
+        )
 
     def fit_likelihood(self, X: Any, log_likelihood: ArrayLike) -> Self:
-        """Learn in one stage from likelihoods, as `LabelDPClassifier` asks for; the classes are 0..K-1. Nothing is charged or stored.
+        """Learn in one stage from likelihoods, as `LabelDPClassifier` asks for; the classes are
+        0..K-1. Nothing is charged or stored.
 
         Parameters
         ----------
@@ -540,37 +697,50 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         loss = plain(recipes[0].loss)
         if takes_labels(loss) or loss is debiased_loss:
             raise InvalidInput(
-                f"Expected a loss of likelihoods, such as likelihood_loss, got {getattr(loss, '__name__', type(loss).__name__)}. Set it in "
-                "the recipe, or call fit with noisy labels."
+                "Expected a loss of likelihoods, such as likelihood_loss, got"
+                f" {getattr(loss, '__name__', type(loss).__name__)}. Set it in the recipe, or call"
+                " fit with noisy labels."
             )
         require_held_out(recipes, 0)
         with self._whole():
-            trainer = self._trainer(inputs, range(table.values.shape[1]), recipes, Checkpoint(None), dict)
-            model = trainer.learn(copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None)
+            trainer = self._trainer(
+                inputs, range(table.values.shape[1]), recipes, Checkpoint(None), dict
+            )
+            model = trainer.learn(
+                copy.deepcopy(trainer.template), None, np.arange(len(inputs)), table, None
+            )
             self._keep_net(trainer, model)
         self._set_classes(range(table.values.shape[1]))
         self._columns = None
-        for name in _OF_LABELS:  # drop an earlier fit's guarantee: nothing is known about the origin of these likelihoods
+        # drop an earlier fit's guarantee: nothing is known about the origin of these likelihoods
+        for name in _OF_LABELS:
             self.__dict__.pop(name, None)
         self._learned, self._raw_rows = None, 0
         return self
 
     def predict_proba(self, X: Any) -> Any:
-        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`; of several columns a list of them.
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of
+        `classes_`; of several columns a list of them.
 
         Parameters
         ----------
         X : as in `fit`
         """
         columns = self._columns
-        return self._probabilities(X) if columns is None else columns.separated(self._probabilities(X, columns.sizes))
+        return (
+            self._probabilities(X)
+            if columns is None
+            else columns.separated(self._probabilities(X, columns.sizes))
+        )
 
-    # Several label columns ------------------------------------------------------------------------------------------------------------
+    # Several label columns
+    # ----------------------------------------------------------------------------------------------
 
     _columns: LabelColumns | None = None  # of the last fit
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Predict the most likely class of each row: (n,) class values; (n, L) for several label columns.
+        """Predict the most likely class of each row: (n,) class values; (n, L) for several label
+        columns.
 
         Parameters
         ----------
@@ -581,13 +751,22 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         pairs = zip(self.classes_, self.predict_proba(X), strict=True)
         return stacked([values[proba.argmax(axis=1)] for values, proba in pairs])
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
-        """Measure the accuracy on true labels; of several label columns the share of rows in which all are right, on public labels.
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        *,
+        ids: ArrayLike | None = None,
+    ) -> float:
+        """Measure the accuracy on true labels; of several label columns the share of rows in which
+        all are right, on public labels.
 
         Parameters
         ----------
         X : as in `fit`
-        y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several columns
+        y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several
+        columns
             Where a column's classes are a `Grid`, a true number counts as its nearest point.
         sample_weight, ids
             As of every classifier.
@@ -595,9 +774,19 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         columns = self._columns
         if columns is None:
             return super().score(X, y, sample_weight, ids=ids)
-        return share_right(self.predict(X), y, columns, None if sample_weight is None else np.asarray(sample_weight, np.float64))
+        return share_right(
+            self.predict(X),
+            y,
+            columns,
+            None if sample_weight is None else np.asarray(sample_weight, np.float64),
+        )
 
-    def _measure(self, noisy: NoisyLabels, held_out: Positions, proba: Callable[[Positions], NDArray[np.floating]]) -> None:
+    def _measure(
+        self,
+        noisy: NoisyLabels,
+        held_out: Positions,
+        proba: Callable[[Positions], NDArray[np.floating]],
+    ) -> None:
         columns = noisy.classes if isinstance(noisy.classes, LabelColumns) else None
         self._columns = columns
         if columns is None:
@@ -606,13 +795,18 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         if lacking := untold(noisy):
             warn(
                 UntrainedWarning(
-                    f"No row was asked about {_validate.quoted(lacking)}, so that these heads have learned nothing. Predict the others."
+                    f"No row was asked about {_validate.quoted(lacking)}, so that these heads have"
+                    " learned nothing. Predict the others."
                 )
             )
         found: dict[str, list[Any]] = {name: [] for name in ("classes_", *_ESTIMATES)}
         heads = columns.separated(proba(held_out)) if len(held_out) else []
         for number, each in enumerate(columns_told(noisy)):
-            self._describe(each, judged(each, held_out, lambda rows, n=number: heads[n][np.searchsorted(held_out, rows)]))  # type: ignore[misc]
+
+            def head(rows: Any, n: int = number) -> Any:
+                return heads[n][np.searchsorted(held_out, rows)]
+
+            self._describe(each, judged(each, held_out, head))
             for name, values in found.items():
                 values.append(getattr(self, name))
         for name, values in found.items():
@@ -636,35 +830,50 @@ class _Named:
         return str(getattr(self.module, "__qualname__", None) or repr(self.module))
 
 
-_ESTIMATES = ("estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_")
+_ESTIMATES = (
+    "estimated_accuracy_",
+    "estimated_log_loss_",
+    "baseline_accuracy_",
+    "baseline_log_loss_",
+)
 _OF_LABELS = ("prior_", "noisy_labels_", "privacy_", "receipts_", "stages_", *_ESTIMATES)
 
 
-# Before the charge --------------------------------------------------------------------------------------------------------------------
+# Before the charge
+# --------------------------------------------------------------------------------------------------
 
 
 def sizes_of(classes: Sequence[object]) -> tuple[int, ...]:
-    """Return the number of classes of each head of a net: one, or one for each of several label columns."""
+    """Return the number of classes of each head of a net: one, or one for each of several label
+    columns."""
     return classes.sizes if isinstance(classes, LabelColumns) else (len(classes),)
 
 
 def require_several(recipes: Sequence[Recipe], top_k_filter: TopK | None) -> None:
     """Refuse, before anything is charged, what a net of several label columns cannot learn by."""
     if top_k_filter is not None:
-        raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
+        raise InvalidInput(
+            "Expected top_k_filter=None with several label columns: it compares the classes of one."
+        )
     for recipe in recipes:
         if recipe.consistency is not None:
-            raise InvalidInput("Expected a recipe without consistency with several label columns: its targets are of one. Leave it out.")
+            raise InvalidInput(
+                "Expected a recipe without consistency with several label columns: its targets are"
+                " of one. Leave it out."
+            )
         if takes_labels(recipe.loss) or plain(recipe.loss) is debiased_loss:
             name = getattr(plain(recipe.loss), "__name__", type(recipe.loss).__name__)
             raise InvalidInput(
-                f"Expected a loss on log-likelihoods with several label columns, got {name}: a row may not tell of each column, and has no "
-                "label there. Use likelihood_loss."
+                f"Expected a loss on log-likelihoods with several label columns, got {name}: a row"
+                " may not tell of each column, and has no label there. Use likelihood_loss."
             )
 
 
-def recipes_for(recipe: Any, n_stages: int, used: int, classes: Sequence[object]) -> tuple[Recipe, ...]:
-    """Return the recipe of each stage: one for all, or the first ones of a sequence with one per stage.
+def recipes_for(
+    recipe: Any, n_stages: int, used: int, classes: Sequence[object]
+) -> tuple[Recipe, ...]:
+    """Return the recipe of each stage: one for all, or the first ones of a sequence with one per
+    stage.
 
     Parameters
     ----------
@@ -682,24 +891,40 @@ def recipes_for(recipe: Any, n_stages: int, used: int, classes: Sequence[object]
     found = tuple(recipe) if isinstance(recipe, Sequence) else (recipe,)
     if len(found) != n_stages or not all(isinstance(each, Recipe) for each in found):
         kinds = ", ".join(type(each).__name__ for each in found)
-        raise InvalidInput(f"Expected a Recipe, or a sequence of one for each of n_stages={n_stages}; got {kinds or 'none'}.")
+        raise InvalidInput(
+            f"Expected a Recipe, or a sequence of one for each of n_stages={n_stages}; got"
+            f" {kinds or 'none'}."
+        )
     return found[:used]
 
 
 def _learns_from_prior(recipe: Recipe, world: int) -> Recipe:
-    """The first stage's recipe with targets that begin with a prior that was paid for, where it has none and can have them.
+    """The first stage's recipe with targets that begin with a prior that was paid for, where it has
+    none and can have them.
 
-    The likelihood of the noisy labels alone would forget what the prior says: it only decides how rows are drawn.
+    The likelihood of the noisy labels alone would forget what the prior says: it only decides how
+    rows are drawn.
     """
-    if recipe.consistency is not None or world > 1 or takes_labels(recipe.loss) or plain(recipe.loss) is debiased_loss:
+    if (
+        recipe.consistency is not None
+        or world > 1
+        or takes_labels(recipe.loss)
+        or plain(recipe.loss) is debiased_loss
+    ):
         return recipe
     return replace(recipe, consistency=Consistency(strong=None))
 
 
 def template_of(
-    module: Any, n_outputs: int, seed: int, few: Tensor, what: str = "one for each of {} classes", sizes: Sequence[int] = ()
+    module: Any,
+    n_outputs: int,
+    seed: int,
+    few: Tensor,
+    what: str = "one for each of {} classes",
+    sizes: Sequence[int] = (),
 ) -> nn.Module:
-    """Make the net with its initial weights; refuse one that does not return that many finite outputs for these inputs.
+    """Make the net with its initial weights; refuse one that does not return that many finite
+    outputs for these inputs.
 
     Parameters
     ----------
@@ -712,18 +937,21 @@ def template_of(
     what : str
         What the outputs are, for messages.
     sizes : sequence of int, optional
-        The number of classes of each head, if outputs are logits; a net that returns probabilities instead is then warned of.
+        The number of classes of each head, if outputs are logits; a net that returns probabilities
+        instead is then warned of.
     """
     if isinstance(module, nn.Module):
         made = copy.deepcopy(module)
     elif callable(module):
-        with seeded(seed, 0, torch.device("cpu")):  # the same weights on every device, and in a fit that resumes
+        # the same weights on every device, and in a fit that resumes
+        with seeded(seed, 0, torch.device("cpu")):
             made = module(n_outputs)
     else:
         made = module
     if not isinstance(made, nn.Module) or not any(True for _ in made.parameters()):
         raise InvalidInput(
-            f"Expected an nn.Module with weights, or a function of the number of outputs that makes one; got {type(made).__name__}."
+            "Expected an nn.Module with weights, or a function of the number of outputs that makes"
+            f" one; got {type(made).__name__}."
         )
     try:
         logits = predict(made, few, precision="float32")
@@ -731,29 +959,37 @@ def template_of(
         raise
     except Exception as error:
         raise InvalidInput(
-            f"Expected a net that takes inputs of shape {tuple(few.shape[1:])} and type {few.dtype}, got {type(error).__name__}: {error}. "
-            f"Nothing was drawn. {_remedy(made, few)}."
+            f"Expected a net that takes inputs of shape {tuple(few.shape[1:])} and type"
+            f" {few.dtype}, got {type(error).__name__}: {error}. Nothing was drawn."
+            f" {_remedy(made, few)}."
         ) from error
     if logits.shape != (len(few), n_outputs):
         raise InvalidInput(
-            f"Expected outputs of shape {(len(few), n_outputs)} for {len(few)} inputs, {what.format(n_outputs)}; got "
-            f"{tuple(logits.shape)}. Give the net {n_outputs} outputs."
+            f"Expected outputs of shape {(len(few), n_outputs)} for {len(few)} inputs,"
+            f" {what.format(n_outputs)}; got {tuple(logits.shape)}. Give the net {n_outputs}"
+            " outputs."
         )
     if not bool(torch.isfinite(logits).all()):
-        raise InvalidInput("Expected finite outputs of the net before training, got NaN or infinity. Check its first weights.")
+        raise InvalidInput(
+            "Expected finite outputs of the net before training, got NaN or infinity. Check its"
+            " first weights."
+        )
     if sizes and is_first() and _gives_probabilities(made, logits.split(list(sizes), dim=1)):
         warn(
             LabelDPWarning(
-                "The net returns probabilities, as one that ends in Softmax or Sigmoid does. Losses and predictions take its outputs as "
-                "logits, so that it learns less and is never sure. Leave the last layer out."
+                "The net returns probabilities, as one that ends in Softmax or Sigmoid does. Losses"
+                " and predictions take its outputs as logits, so that it learns less and is never"
+                " sure. Leave the last layer out."
             )
         )
     return made
 
 
 def _gives_probabilities(net: nn.Module, heads: Sequence[Tensor]) -> bool:
-    """Return whether outputs of a few inputs are probabilities; log-probabilities are logits, of which a softmax gives the same."""
-    if isinstance(net, nn.Sequential) and isinstance(net[-1], nn.Sigmoid):  # its outputs alone could be logits by chance
+    """Return whether outputs of a few inputs are probabilities; log-probabilities are logits, of
+    which a softmax gives the same."""
+    # its outputs alone could be logits by chance
+    if isinstance(net, nn.Sequential) and isinstance(net[-1], nn.Sigmoid):
         return True
     return any(
         head.shape[1] > 1
@@ -765,14 +1001,24 @@ def _gives_probabilities(net: nn.Module, heads: Sequence[Tensor]) -> bool:
 
 
 _SUM_TO_ONE = 1e-4  # how near, in single precision
-_CHANNELS_FIRST = "Move the channels of images to the front: X.transpose(0, 3, 1, 2), of a tensor X.permute(0, 3, 1, 2)"
+_CHANNELS_FIRST = (
+    "Move the channels of images to the front: X.transpose(0, 3, 1, 2), of a tensor X.permute(0, 3,"
+    " 1, 2)"
+)
 
 
 def _remedy(net: nn.Module, few: Tensor) -> str:
-    """Say what makes inputs that a net refuses such as it takes: floats, channels first, or both, as found on these few."""
+    """Say what makes inputs that a net refuses such as it takes: floats, channels first, or both,
+    as found on these few."""
     changes: list[tuple[str, Callable[[Tensor], Tensor]]] = []
     if not few.is_floating_point():
-        changes.append(("Pass whole numbers as X.astype('float32')" + ", or bytes of images as 'uint8'" * (few.ndim > 2), Tensor.float))
+        changes.append(
+            (
+                "Pass whole numbers as X.astype('float32')"
+                + ", or bytes of images as 'uint8'" * (few.ndim > 2),
+                Tensor.float,
+            )
+        )
     if few.ndim == 4 and few.shape[-1] in (1, 3):
         changes.append((_CHANNELS_FIRST, lambda x: x.permute(0, 3, 1, 2)))
     for chosen in (*([each] for each in changes), changes):
@@ -788,11 +1034,13 @@ def _remedy(net: nn.Module, few: Tensor) -> str:
 
 
 def require_losses(recipes: Sequence[Recipe], plan: FitPlan) -> None:
-    """Refuse debiased_loss, before anything is charged, if some rows will have no unbiased estimator."""
+    """Refuse debiased_loss, before anything is charged, if some rows will have no unbiased
+    estimator."""
     if any(plain(recipe.loss) is debiased_loss for recipe in recipes) and not plan.invertible:
         raise InvalidInput(
-            f"Expected one invertible law for all rows with debiased_loss, got {plan.stages.law} in {plan.stages.n_stages} stages. "
-            "Use law='rr' or 'subset', n_stages=1 without a prior, or likelihood_loss."
+            f"Expected one invertible law for all rows with debiased_loss, got {plan.stages.law} in"
+            f" {plan.stages.n_stages} stages. Use law='rr' or 'subset', n_stages=1 without a prior,"
+            " or likelihood_loss."
         )
 
 
@@ -802,30 +1050,54 @@ def likelihood_table(log_likelihood: Any, n_rows: int) -> Dense:
     Raises
     ------
     InvalidInput
-        If the shape is not (n, K), a value is NaN or +inf, or a row has likelihood 0 for every class.
+        If the shape is not (n, K), a value is NaN or +inf, or a row has likelihood 0 for every
+        class.
     """
     table = np.asarray(log_likelihood)
-    if table.ndim != 2 or table.shape[0] != n_rows or table.shape[1] < 2 or table.dtype.kind not in "fiu":
+    if (
+        table.ndim != 2
+        or table.shape[0] != n_rows
+        or table.shape[1] < 2
+        or table.dtype.kind not in "fiu"
+    ):
         raise InvalidInput(
-            f"Expected log_likelihood as numbers of shape ({n_rows}, K), a row for each of X and K >= 2; got shape {table.shape} of "
-            f"{table.dtype}. Pass noisy.log_likelihood()."
+            f"Expected log_likelihood as numbers of shape ({n_rows}, K), a row for each of X and K"
+            f" >= 2; got shape {table.shape} of {table.dtype}. Pass noisy.log_likelihood()."
         )
     if np.isnan(table).any() or (table == np.inf).any():
-        raise InvalidInput("Expected log-likelihoods without NaN or +inf. Pass noisy.log_likelihood(); -inf is a likelihood of zero.")
+        raise InvalidInput(
+            "Expected log-likelihoods without NaN or +inf. Pass noisy.log_likelihood(); -inf is a"
+            " likelihood of zero."
+        )
     empty = np.flatnonzero((table == -np.inf).all(axis=1))
     if len(empty):
         raise InvalidInput(
-            f"Expected a likelihood above 0 for some class of every row, got 0 for all in {len(empty)} rows, row {empty[0]} first."
+            "Expected a likelihood above 0 for some class of every row, got 0 for all in"
+            f" {len(empty)} rows, row {empty[0]} first."
         )
     return Dense(torch.from_numpy(table.astype(np.float32)))
 
 
-_MORE_ROWS = " So few rows may be left to a stage or a batch: give more, n_stages=1, or a net without batch normalisation."
-_CERTAIN = 16  # a part with this expected number of rows has a single row in less than one of a hundred thousand fits
+_MORE_ROWS = (
+    " So few rows may be left to a stage or a batch: give more, n_stages=1, or a net without batch"
+    " normalisation."
+)
+# a part with this expected number of rows has a single row in less than one of a hundred thousand
+# fits
+_CERTAIN = 16
 
 
-def dry_run(module: nn.Module, few: Tensor, sizes: Sequence[int], recipes: Sequence[Recipe], device: torch.device, *, rows: int) -> None:
-    """Try one step of each recipe, on a copy of the net with made-up labels, so that a fault costs no budget.
+def dry_run(
+    module: nn.Module,
+    few: Tensor,
+    sizes: Sequence[int],
+    recipes: Sequence[Recipe],
+    device: torch.device,
+    *,
+    rows: int,
+) -> None:
+    """Try one step of each recipe, on a copy of the net with made-up labels, so that a fault costs
+    no budget.
 
     Parameters
     ----------
@@ -848,30 +1120,54 @@ def dry_run(module: nn.Module, few: Tensor, sizes: Sequence[int], recipes: Seque
 
     Notes
     -----
-    Random states are restored, so a seeded fit has the same result as without the trial. Cost: a step, and a copy of the net.
+    Random states are restored, so a seeded fit has the same result as without the trial. Cost: a
+    step, and a copy of the net.
     """
     if not any(weight.requires_grad for weight in module.parameters()):
-        raise InvalidInput("Expected a net with weights to train, got one whose weights are all frozen. Call requires_grad_() on some.")
+        raise InvalidInput(
+            "Expected a net with weights to train, got one whose weights are all frozen. Call"
+            " requires_grad_() on some."
+        )
     inputs = Resident(few[torch.arange(rows) % len(few)])
-    for recipe in {id(each): each for each in recipes}.values():  # each once, where several stages have the same
+    # each once, where several stages have the same
+    for recipe in {id(each): each for each in recipes}.values():
         _require_loss_of_evidence(recipe.loss)
-        with undisturbed(), seeded(0, 0, device) as generator:  # hides warnings, since the real training gives its own
-            shared = None if recipe.consistency is None else replace(recipe.consistency, warm_up=0)  # so that the step has targets
-            step = replace(recipe, epochs=1, batch_size=max(2, rows), patience=None, consistency=shared)
+        # hides warnings, since the real training gives its own
+        with undisturbed(), seeded(0, 0, device) as generator:
+            # so that the step has targets
+            shared = None if recipe.consistency is None else replace(recipe.consistency, warm_up=0)
+            step = replace(
+                recipe, epochs=1, batch_size=max(2, rows), patience=None, consistency=shared
+            )
             try:
-                train(copy.deepcopy(module), inputs, _target(recipe.loss, rows, sizes), step, generator=generator, device=device)
-            except torch.OutOfMemoryError:  # its own message says what is wrong, and on which device
+                train(
+                    copy.deepcopy(module),
+                    inputs,
+                    _target(recipe.loss, rows, sizes),
+                    step,
+                    generator=generator,
+                    device=device,
+                )
+            # its own message says what is wrong, and on which device
+            except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                found = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
+                found = (
+                    str(error)
+                    if isinstance(error, InvalidInput)
+                    else f"{type(error).__name__}: {error}"
+                )
                 raise InvalidInput(
-                    f"Expected a net and a recipe that can take a step on {rows} input{'s' * (rows > 1)} of shape {tuple(few.shape[1:])}, "
-                    f"got: {found.removesuffix('.')}. Nothing was charged or drawn.{_MORE_ROWS if rows == 1 else ''}"
+                    f"Expected a net and a recipe that can take a step on {rows}"
+                    f" input{'s' * (rows > 1)} of shape {tuple(few.shape[1:])}, got:"
+                    f" {found.removesuffix('.')}. Nothing was charged or"
+                    f" drawn.{_MORE_ROWS if rows == 1 else ''}"
                 ) from error
 
 
 def fewest(n_rows: int, batch_size: int, share: float) -> int:
-    """Return the smallest number of rows that a batch of the fit can have, at most 2: batch normalisation fails on one row only.
+    """Return the smallest number of rows that a batch of the fit can have, at most 2: batch
+    normalisation fails on one row only.
 
     Parameters
     ----------
@@ -897,11 +1193,13 @@ def _target(loss: Any, rows: int, sizes: Sequence[int]) -> Any:
 
 
 def _require_loss_of_evidence(loss: Any) -> None:
-    """Refuse torch's own losses: they take true labels, and would learn the noise as if it were true."""
+    """Refuse torch's own losses: they take true labels, and would learn the noise as if it were
+    true."""
     home = str(getattr(plain(loss), "__module__", ""))
     if home.split(".")[0] == "torch":
         name = getattr(plain(loss), "__name__", type(loss).__name__)
         raise InvalidInput(
-            f"Expected a loss of what was released, got torch's {name}, which takes true labels. Use deep.likelihood_loss, or "
-            "deep.cross_entropy for noisy labels as if they were true."
+            f"Expected a loss of what was released, got torch's {name}, which takes true labels."
+            " Use deep.likelihood_loss, or deep.cross_entropy for noisy labels as if they were"
+            " true."
         )

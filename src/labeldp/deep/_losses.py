@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evidence as tensors, and the losses on it.
 
-    Form               an (n, K) table in a few bytes per row: log-likelihoods, or the weights of the debiased loss
+    Form               an (n, K) table in a few bytes per row: log-likelihoods, or the weights of
+                       the debiased loss
     evidence_of        noisy labels as the smallest form that holds them
     likelihood_loss    and other losses: from logits and a form to a number and its gradient
 
-A loss expands a form a few rows at a time, so that no second n x K table is in memory beside the logits. With p = softmax(logits), every
-loss on a table has the gradient (sum of q) p - q, for a target q that table and model determine:
+A loss expands a form a few rows at a time, so that no second n x K table is in memory beside the
+logits. With p = softmax(logits), every loss on a table has the gradient (sum of q) p - q, for a
+target q that table and model determine:
 
-    likelihood   q = posterior of the row's label, p L / sum(p L)      value -ln sum(p L): exact maximum likelihood
-    posterior    q = posterior under a prior, held constant            value -sum(q ln p): cross-entropy, as in ALIBI
-    debiased     q = unbiased weights, which may be negative           value -sum(q ln p): its expectation is the loss at the true label
+    likelihood   q = posterior of the row's label, p L / sum(p L)
+                 value -ln sum(p L): exact maximum likelihood
+    posterior    q = posterior under a prior, held constant
+                 value -sum(q ln p): cross-entropy, as in ALIBI
+    debiased     q = unbiased weights, which may be negative
+                 value -sum(q ln p): its expectation is the loss at the true label
 
 So one function computes value and gradient together, in float32 even for logits in half precision.
 """
@@ -37,9 +42,12 @@ from labeldp.laws import LabelColumns, RandomizedResponse, RRTopK, RRWithPrior
 from labeldp.laws._columns import laws_of_columns
 from labeldp.laws._exact import pack_sets, set_bytes, unpack_sets
 
-# Forms: tables with few distinct numbers per row ------------------------------------------------------------------------------------
+# Forms: tables with few distinct numbers per row
+# ------------------------------------------------------------------------------------
 
-_WIDE = 256  # bytes per row from which `PackedSets._by_row` is faster, although it tabulates all 256 values of a byte for each row
+# bytes per row from which `PackedSets._by_row` is faster, although it tabulates all 256 values of a
+# byte for each row
+_WIDE = 256
 
 
 class Form(ABC):
@@ -55,14 +63,16 @@ class Form(ABC):
     @property
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """The stored tensors: the constructor's arguments in their order, each with the rows as its first axis."""
+        """The stored tensors: the constructor's arguments in their order, each with the rows as its
+        first axis."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.tensors[0])
 
     def __getitem__(self, rows: Tensor | slice) -> Self:
-        """Return the rows at these positions: a slice, or (m,) int64; in that order, repeats allowed."""
+        """Return the rows at these positions: a slice, or (m,) int64; in that order, repeats
+        allowed."""
         return type(self)(*(stored[rows] for stored in self.tensors))
 
     def to(self, device: torch.device | str) -> Self:
@@ -71,7 +81,8 @@ class Form(ABC):
 
     @abstractmethod
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the table as (n, K) numbers. It may share memory with the form: do not write into it."""
+        """Return the table as (n, K) numbers. It may share memory with the form: do not write into
+        it."""
 
     def plus(self, logits: Tensor) -> Tensor:
         """Return the table plus logits (n, K), in their type: a new tensor."""
@@ -82,7 +93,8 @@ class Form(ABC):
         """Return whether the stored shapes match a table with K columns; values are not read."""
 
     def in_range(self, n_classes: int) -> bool:
-        """Return whether every stored class is in [0, K). This reads values, so it waits for the device."""
+        """Return whether every stored class is in [0, K). This reads values, so it waits for the
+        device."""
         return True
 
     @property
@@ -103,7 +115,12 @@ class Dense(Form):
     values: Tensor
 
     def __post_init__(self) -> None:
-        _require(self.values, "values", "(n, K)", self.values.ndim == 2 and self.values.is_floating_point())
+        _require(
+            self.values,
+            "values",
+            "(n, K)",
+            self.values.ndim == 2 and self.values.is_floating_point(),
+        )
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -123,7 +140,8 @@ class Candidates(Form):
     Parameters
     ----------
     indices : (n, k) integer tensor
-        Classes in [0, K). A class may repeat with the same value: so rows with fewer classes are padded.
+        Classes in [0, K). A class may repeat with the same value: so rows with fewer classes are
+        padded.
     values : (n, k) float tensor
         Values at these classes.
     rest : (n,) float tensor
@@ -135,9 +153,21 @@ class Candidates(Form):
     rest: Tensor
 
     def __post_init__(self) -> None:
-        _require(self.indices, "indices", "(n, k), integers", self.indices.ndim == 2 and not self.indices.is_floating_point())
-        _require(self.values, "values", f"{tuple(self.indices.shape)}", self.values.shape == self.indices.shape)
-        _require(self.rest, "rest", f"({len(self.indices)},)", self.rest.shape == self.indices.shape[:1])
+        _require(
+            self.indices,
+            "indices",
+            "(n, k), integers",
+            self.indices.ndim == 2 and not self.indices.is_floating_point(),
+        )
+        _require(
+            self.values,
+            "values",
+            f"{tuple(self.indices.shape)}",
+            self.values.shape == self.indices.shape,
+        )
+        _require(
+            self.rest, "rest", f"({len(self.indices)},)", self.rest.shape == self.indices.shape[:1]
+        )
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -148,7 +178,8 @@ class Candidates(Form):
         return table.scatter_(1, self.indices.long(), self.values.to(dtype))
 
     def plus(self, logits: Tensor) -> Tensor:
-        at = self.indices.long()  # one new table of the logits' size; adding the expanded table would make two
+        # one new table of the logits' size; adding the expanded table would make two
+        at = self.indices.long()
         shifted = logits.gather(1, at) + self.values.to(logits.dtype)
         return (logits + self.rest.to(logits.dtype)[:, None]).scatter_(1, at, shifted)
 
@@ -161,7 +192,8 @@ class Candidates(Form):
 
 @dataclass(frozen=True, eq=False)
 class PackedSets(Form):
-    """A table whose rows have one value inside a set of classes, another outside, and optionally a third at one class.
+    """A table whose rows have one value inside a set of classes, another outside, and optionally a
+    third at one class.
 
     Parameters
     ----------
@@ -181,9 +213,16 @@ class PackedSets(Form):
     at_label: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _require(self.bits, "bits", "(n, ceil(K/8)), uint8", self.bits.ndim == 2 and self.bits.dtype == torch.uint8)
+        _require(
+            self.bits,
+            "bits",
+            "(n, ceil(K/8)), uint8",
+            self.bits.ndim == 2 and self.bits.dtype == torch.uint8,
+        )
         if (self.label is None) != (self.at_label is None):
-            raise InvalidInput("Expected label and at_label together, got one of them. Give both or neither.")
+            raise InvalidInput(
+                "Expected label and at_label together, got one of them. Give both or neither."
+            )
         for name in ("inside", "outside", "label", "at_label"):
             value = getattr(self, name)
             if value is not None:
@@ -202,17 +241,28 @@ class PackedSets(Form):
         return table
 
     def _by_mask(self, dtype: torch.dtype) -> Tensor:
-        """Expand rows with few classes: look up each byte's eight members, then choose a value for each."""
-        members = _unpacked(self.bits.device).index_select(0, self.bits.reshape(-1).int()).view(torch.bool)
+        """Expand rows with few classes: look up each byte's eight members, then choose a value for
+        each."""
+        members = (
+            _unpacked(self.bits.device)
+            .index_select(0, self.bits.reshape(-1).int())
+            .view(torch.bool)
+        )
         mask = members.view(len(self.bits), 8 * self.bits.shape[1])
         return torch.where(mask, self.inside.to(dtype)[:, None], self.outside.to(dtype)[:, None])
 
     def _by_row(self, dtype: torch.dtype) -> Tensor:
-        """Expand rows with many classes by a look-up of each byte's eight values, several times faster than class by class."""
+        """Expand rows with many classes by a look-up of each byte's eight values, several times
+        faster than class by class."""
         n = len(self.bits)
         every = _unpacked(self.bits.device).view(torch.bool).view(1, 256, 8)
-        values = torch.where(every, self.inside.to(dtype)[:, None, None], self.outside.to(dtype)[:, None, None])
-        place = self.bits.int() + 256 * torch.arange(n, dtype=torch.int32, device=self.bits.device)[:, None]
+        values = torch.where(
+            every, self.inside.to(dtype)[:, None, None], self.outside.to(dtype)[:, None, None]
+        )
+        place = (
+            self.bits.int()
+            + 256 * torch.arange(n, dtype=torch.int32, device=self.bits.device)[:, None]
+        )
         return functional.embedding(place, values.view(256 * n, 8)).view(n, 8 * self.bits.shape[1])
 
     def fits(self, n_classes: int) -> bool:
@@ -224,7 +274,8 @@ class PackedSets(Form):
 
 @dataclass(frozen=True, eq=False)
 class Sum(Form):
-    """The sum of tables, minus its maximum in each row: log-likelihoods of several independent draws of each row.
+    """The sum of tables, minus its maximum in each row: log-likelihoods of several independent
+    draws of each row.
 
     Parameters
     ----------
@@ -236,7 +287,10 @@ class Sum(Form):
 
     def __post_init__(self) -> None:
         if not self.parts or len({len(part) for part in self.parts}) > 1:
-            raise InvalidInput(f"Expected parts of one length, got {[len(part) for part in self.parts]}. Give each the same rows.")
+            raise InvalidInput(
+                f"Expected parts of one length, got {[len(part) for part in self.parts]}. Give each"
+                " the same rows."
+            )
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -251,7 +305,8 @@ class Sum(Form):
         total = self.parts[0].expand(n_classes, dtype)
         for part in self.parts[1:]:
             total = total + part.expand(n_classes, dtype)
-        return total - total.amax(dim=-1, keepdim=True)  # as in `NoisyLabels.log_likelihood`: the loss is then at least 0
+        # as in `NoisyLabels.log_likelihood`: the loss is then at least 0
+        return total - total.amax(dim=-1, keepdim=True)
 
     def fits(self, n_classes: int) -> bool:
         return all(part.fits(n_classes) for part in self.parts)
@@ -266,7 +321,8 @@ class Sum(Form):
 
 @dataclass(frozen=True, eq=False)
 class Heads(Form):
-    """Tables of several label columns, for a net whose outputs are the columns' classes one after another: the losses of the heads add.
+    """Tables of several label columns, for a net whose outputs are the columns' classes one after
+    another: the losses of the heads add.
 
     Parameters
     ----------
@@ -294,7 +350,10 @@ class Heads(Form):
 
     def expand(self, n_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the columns' tables side by side: (n, K_1 + ... + K_L)."""
-        return torch.cat([part.expand(size, dtype) for part, size in zip(self.parts, self.sizes, strict=True)], dim=1)
+        return torch.cat(
+            [part.expand(size, dtype) for part, size in zip(self.parts, self.sizes, strict=True)],
+            dim=1,
+        )
 
     def fits(self, n_classes: int) -> bool:
         return n_classes == sum(self.sizes)
@@ -306,12 +365,15 @@ class Heads(Form):
     def loss(self, kind: "Kind", logits: Tensor, check: bool | None) -> Tensor:
         """Compute the rows' losses, summed over the heads: (n,)."""
         pairs = zip(logits.split(self.sizes, dim=1), self.parts, strict=True)
-        return torch.stack([_loss(kind, head, part, "none", check) for head, part in pairs]).sum(dim=0)
+        return torch.stack([_loss(kind, head, part, "none", check) for head, part in pairs]).sum(
+            dim=0
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Combined(Form):
-    """A table of the combinations of several label columns, for a net with a head a column, which are independent given the input.
+    """A table of the combinations of several label columns, for a net with a head a column, which
+    are independent given the input.
 
     Parameters
     ----------
@@ -321,7 +383,8 @@ class Combined(Form):
 
     Notes
     -----
-    The probability of a combination is the product of the heads', so its logit is the sum of theirs. Cost: O(n K).
+    The probability of a combination is the product of the heads', so its logit is the sum of
+    theirs. Cost: O(n K).
     """
 
     form: Form
@@ -361,17 +424,22 @@ def _all_in_range(classes: Tensor, n_classes: int) -> bool:
 
 @lru_cache(maxsize=16)
 def _unpacked(device: torch.device) -> Tensor:
-    """Return the eight bits of every byte value as the eight bytes of an int64, (256,): one look-up is faster than eight shifts."""
+    """Return the eight bits of every byte value as the eight bytes of an int64, (256,): one look-up
+    is faster than eight shifts."""
     bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
     return bits.to(torch.uint8).view(torch.int64)[:, 0].to(device)
 
 
 def _require(value: Tensor, name: str, shape: str, good: bool) -> None:
     if not good:
-        raise InvalidInput(f"Expected {name} of shape {shape}, got {tuple(value.shape)} of {value.dtype}. See the class's parameters.")
+        raise InvalidInput(
+            f"Expected {name} of shape {shape}, got {tuple(value.shape)} of {value.dtype}. See the"
+            " class's parameters."
+        )
 
 
-# Evidence: noisy labels as a form ----------------------------------------------------------------------------------------------------
+# Evidence: noisy labels as a form
+# --------------------------------------------------------------------------------------------------
 
 Floats = NDArray[np.float32]
 Shape = Literal["auto", "dense", "compact"]
@@ -380,8 +448,11 @@ _RESPONSES = (RandomizedResponse, RRTopK, RRWithPrior)
 _DENSE_BYTES = 1 << 28  # a table up to this size stays dense: indexing its rows is fastest
 
 
-def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
-    """Convert noisy labels to tensors: the log-likelihood of each class for every row, for the losses.
+def evidence_of(
+    noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto"
+) -> Form:
+    """Convert noisy labels to tensors: the log-likelihood of each class for every row, for the
+    losses.
 
     Parameters
     ----------
@@ -389,14 +460,15 @@ def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form:
     device : torch.device or str, default="cpu"
         The model's device, so that no evidence is copied during training.
     form : {"auto", "dense", "compact"}, default="auto"
-        "dense": an (n, K) float32 table. "compact": about K/8 + 24 bytes per row, expanded batch by batch; if a law has more than three
-        distinct likelihoods per row, a dense table. "auto": dense up to 256 MiB.
+        "dense": an (n, K) float32 table. "compact": about K/8 + 24 bytes per row, expanded batch by
+        batch; if a law has more than three distinct likelihoods per row, a dense table. "auto":
+        dense up to 256 MiB.
 
     Returns
     -------
     Form
-        n rows, equal to `noisy.log_likelihood()`. Takes O(n K) time once, in batches; O(n) plus the candidate sets for a compact form with
-        one draw of randomized response per row.
+        n rows, equal to `noisy.log_likelihood()`. Takes O(n K) time once, in batches; O(n) plus the
+        candidate sets for a compact form with one draw of randomized response per row.
 
     See Also
     --------
@@ -407,8 +479,11 @@ def evidence_of(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form:
     return _form(noisy, lambda part: part.log_likelihood(), form).to(device)
 
 
-def column_evidence(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
-    """Convert noisy labels of several columns to evidence for a net with a head each: outputs for all their classes, one after another.
+def column_evidence(
+    noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto"
+) -> Form:
+    """Convert noisy labels of several columns to evidence for a net with a head each: outputs for
+    all their classes, one after another.
 
     Parameters
     ----------
@@ -420,9 +495,10 @@ def column_evidence(noisy: NoisyLabels, *, device: torch.device | str = "cpu", f
     Returns
     -------
     Heads or Combined
-        `Heads`: the exact likelihood of each column, which says nothing where a row was not asked about it; losses add up over the columns.
-        `Combined`, where some draw tells a column only together with the others, as under a prior of combinations: the exact likelihood of
-        the combinations, for heads that are independent given the input, at O(n K) a pass.
+        `Heads`: the exact likelihood of each column, which says nothing where a row was not asked
+        about it; losses add up over the columns. `Combined`, where some draw tells a column only
+        together with the others, as under a prior of combinations: the exact likelihood of the
+        combinations, for heads that are independent given the input, at O(n K) a pass.
 
     See Also
     --------
@@ -431,14 +507,22 @@ def column_evidence(noisy: NoisyLabels, *, device: torch.device | str = "cpu", f
     require_noisy(noisy)
     columns = noisy.classes
     if not isinstance(columns, LabelColumns):
-        raise InvalidInput("Expected noisy labels of several columns, got those of one. Call evidence_of(noisy).")
+        raise InvalidInput(
+            "Expected noisy labels of several columns, got those of one. Call evidence_of(noisy)."
+        )
     if not all(laws_of_columns(block.law, columns.sizes) for block in noisy.blocks):
         return Combined(evidence_of(noisy, device=device, form=form), columns.sizes)
-    return Heads(tuple(evidence_of(noisy.column(name), device=device, form=form) for name in columns.names), columns.sizes)
+    return Heads(
+        tuple(evidence_of(noisy.column(name), device=device, form=form) for name in columns.names),
+        columns.sizes,
+    )
 
 
-def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto") -> Form:
-    """Compute class weights with which the expectation of `debiased_loss` is the loss at the true label.
+def debias_weights(
+    noisy: NoisyLabels, *, device: torch.device | str = "cpu", form: Shape = "auto"
+) -> Form:
+    """Compute class weights with which the expectation of `debiased_loss` is the loss at the true
+    label.
 
     Parameters
     ----------
@@ -450,7 +534,8 @@ def debias_weights(noisy: NoisyLabels, *, device: torch.device | str = "cpu", fo
     Returns
     -------
     Form
-        n rows that sum to 1; sum_y weights[i, y] losses[i, y] is `noisy.debias(losses)[i]`. Takes O(n K) time once.
+        n rows that sum to 1; sum_y weights[i, y] losses[i, y] is `noisy.debias(losses)[i]`. Takes
+        O(n K) time once.
 
     Raises
     ------
@@ -465,7 +550,10 @@ def require_noisy(noisy: NoisyLabels) -> None:
     """Refuse anything but NoisyLabels of at least one row."""
     if not isinstance(noisy, NoisyLabels) or not len(noisy):
         found = "none of a row" if isinstance(noisy, NoisyLabels) else type(noisy).__name__
-        raise InvalidInput(f"Expected NoisyLabels of at least one row, got {found}. Make them with privatize, or NoisyLabels.load(path).")
+        raise InvalidInput(
+            f"Expected NoisyLabels of at least one row, got {found}. Make them with privatize, or"
+            " NoisyLabels.load(path)."
+        )
 
 
 def _form(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats], form: Shape) -> Form:
@@ -492,55 +580,76 @@ def _dense(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
 
 
 def _by_draw(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
-    """Make a sum of one form per draw, for rows whose draws together give more than three values."""
-    # Log-likelihoods of draws add. Weights do not: they are averaged over the draws that have an estimator, so they need a dense table.
+    """Make a sum of one form per draw, for rows whose draws together give more than three
+    values."""
+    # Log-likelihoods of draws add. Weights do not: they are averaged over the draws that have an
+    # estimator, so they need a dense table.
     if len(noisy.blocks) < 2 or table is _weights:
         return _dense(noisy, table)
-    alone = [NoisyLabels(len(noisy), noisy.classes, (block,), noisy.ids, noisy.explicit_ids) for block in noisy.blocks]
+    alone = [
+        NoisyLabels(len(noisy), noisy.classes, (block,), noisy.ids, noisy.explicit_ids)
+        for block in noisy.blocks
+    ]
     return Sum(tuple(_compact(each, table) or _dense(each, table) for each in alone))
 
 
 def _compact(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form | None:
-    """Store each row as a set of classes, two values, and one class with its own value; None if a row has more values."""
+    """Store each row as a set of classes, two values, and one class with its own value; None if a
+    row has more values."""
     if _one_response_each(noisy):
         return _of_responses(noisy, table)
     found = [_levels(table(part)) for part in _batches(noisy)]
     known = [levels for levels in found if levels is not None]
     if len(known) < len(found):
         return None
-    bits, inside, outside, label, at_label = (torch.from_numpy(np.concatenate(column)) for column in zip(*known, strict=True))
-    if torch.equal(inside, outside):  # the sets carry no information: one class and the rest, as in randomized response
+    bits, inside, outside, label, at_label = (
+        torch.from_numpy(np.concatenate(column)) for column in zip(*known, strict=True)
+    )
+    # the sets carry no information: one class and the rest, as in randomized response
+    if torch.equal(inside, outside):
         return Candidates(label[:, None], at_label[:, None], outside)
     return PackedSets(bits, inside, outside, label, at_label)
 
 
 def _one_response_each(noisy: NoisyLabels) -> bool:
-    """Return whether each row has exactly one draw, by randomized response over all classes or a candidate set."""
+    """Return whether each row has exactly one draw, by randomized response over all classes or a
+    candidate set."""
     drawn = np.sort(np.concatenate([block.rows for block in noisy.blocks]))
-    return all(type(block.law) in _RESPONSES for block in noisy.blocks) and np.array_equal(drawn, np.arange(len(noisy)))
+    return all(type(block.law) in _RESPONSES for block in noisy.blocks) and np.array_equal(
+        drawn, np.arange(len(noisy))
+    )
 
 
 def _of_responses(noisy: NoisyLabels, table: Callable[[NoisyLabels], Floats]) -> Form:
     """Make the form of rows with one response each, without a row of K numbers for each of them."""
-    # Rows of one law with equally many candidates have the same three values, so one row of each size is enough to read them off.
+    # Rows of one law with equally many candidates have the same three values, so one row of each
+    # size is enough to read them off.
     n, wide = len(noisy), any(block.side for block in noisy.blocks)
     bits = np.zeros((n, set_bytes(noisy.n_classes) if wide else 0), np.uint8)
     label, (inside, outside, at_label) = np.empty(n, np.int32), np.empty((3, n), np.float32)
     for block in noisy.blocks:
-        # Every row of a block has the same law, so the number of candidates alone determines its three values.
+        # Every row of a block has the same law, so the number of candidates alone determines its
+        # three values.
         size = block.side.get("size", np.zeros(len(block.rows), np.int32))
         _, first, which = np.unique(size, return_index=True, return_inverse=True)
-        values = [_response_values(part, table(part)) for part in _batches(noisy[block.rows[first]])]
-        inside[block.rows], outside[block.rows], at_label[block.rows] = np.concatenate(values, axis=1)[:, which]
+        values = [
+            _response_values(part, table(part)) for part in _batches(noisy[block.rows[first]])
+        ]
+        inside[block.rows], outside[block.rows], at_label[block.rows] = np.concatenate(
+            values, axis=1
+        )[:, which]
         label[block.rows] = block.outputs
         if block.side:
             bits[block.rows] = block.side["candidates"]
     found = [torch.from_numpy(each) for each in (bits, inside, outside, label, at_label)]
-    return PackedSets(*found) if wide else Candidates(found[3][:, None], found[4][:, None], found[2])
+    return (
+        PackedSets(*found) if wide else Candidates(found[3][:, None], found[4][:, None], found[2])
+    )
 
 
 def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
-    """Return each row's values inside its candidates, outside, and at its label: (3, n); a value without such a class repeats another."""
+    """Return each row's values inside its candidates, outside, and at its label: (3, n); a value
+    without such a class repeats another."""
     (block,) = [each for each in noisy.blocks if len(each.rows)]
     every, others = np.arange(len(table)), np.ones(table.shape, bool)
     if block.side:
@@ -549,12 +658,20 @@ def _response_values(noisy: NoisyLabels, table: Floats) -> Floats:
     at_label = table[block.rows, block.outputs]
     others[block.rows, block.outputs] = False
     inside = np.where(others.any(axis=1), table[every, others.argmax(axis=1)], at_label)
-    return np.stack([inside, np.where(beyond.any(axis=1), table[every, beyond.argmax(axis=1)], inside), at_label])
+    return np.stack(
+        [
+            inside,
+            np.where(beyond.any(axis=1), table[every, beyond.argmax(axis=1)], inside),
+            at_label,
+        ]
+    )
 
 
-def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[np.int32], Floats] | None:
-    """Return each row's (bits, inside, outside, label, value at the label), the label being its first largest class; None if a row needs
-    more."""
+def _levels(
+    table: Floats,
+) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[np.int32], Floats] | None:
+    """Return each row's (bits, inside, outside, label, value at the label), the label being its
+    first largest class; None if a row needs more."""
     every = np.arange(len(table))
     label = table.argmax(axis=1)
     at_label, low = table[every, label], table.min(axis=1)
@@ -568,25 +685,35 @@ def _levels(table: Floats) -> tuple[NDArray[np.uint8], Floats, Floats, NDArray[n
 
 
 def _weights(noisy: NoisyLabels) -> Floats:
-    """Average the laws' unbiased weights over the draws of each row that have an unbiased estimator."""
+    """Average the laws' unbiased weights over the draws of each row that have an unbiased
+    estimator."""
     return noisy.class_weights().astype(np.float32)
 
 
-# Losses -----------------------------------------------------------------------------------------------------------------------------
+# Losses
+# --------------------------------------------------------------------------------------------------
 
 Reduction = Literal["mean", "sum", "none"]
 Part = tuple[Tensor, Tensor, Tensor | None]
 Kind = Callable[[Tensor, Form], Part]
 """A loss, as a function of logits (m, K) and a form of m rows.
 
-It returns the value (m,) without its term ln sum exp(logits), the target q (m, K), and the sum of q in each row (None for 1).
+It returns the value (m,) without its term ln sum exp(logits), the target q (m, K), and the sum of q
+in each row (None for 1).
 """
 
-_CELLS_CPU = 1 << 17  # cells processed at a time: a few float32 tables of this size fit into the cache
+# cells processed at a time: a few float32 tables of this size fit into the cache
+_CELLS_CPU = 1 << 17
 _CELLS_DEVICE = 1 << 25
 
 
-def likelihood_loss(logits: Tensor, log_likelihood: Tensor | Form, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
+def likelihood_loss(
+    logits: Tensor,
+    log_likelihood: Tensor | Form,
+    reduction: Reduction = "mean",
+    *,
+    check: bool | None = None,
+) -> Tensor:
     """Compute the negative log-likelihood of the outputs, -ln sum_y softmax(logits)_y L_y.
 
     Its minimum is the exact maximum-likelihood fit to noisy labels, whatever their law.
@@ -595,30 +722,35 @@ def likelihood_loss(logits: Tensor, log_likelihood: Tensor | Form, reduction: Re
     ----------
     logits : (n, K) float tensor, half precision allowed
     log_likelihood : (n, K) float tensor, or a form of n rows
-        ln P[output | y] up to a constant per row; -inf where an output is impossible. A form (`Candidates`, `PackedSets`, ...) needs no
-        n x K memory.
+        ln P[output | y] up to a constant per row; -inf where an output is impossible. A form
+        (`Candidates`, `PackedSets`, ...) needs no n x K memory.
     reduction : {"mean", "sum", "none"}, default="mean"
     check : bool, optional
-        Whether to refuse values that are not finite: n comparisons, for which the CPU waits for a GPU. Default: only on the CPU.
+        Whether to refuse values that are not finite: n comparisons, for which the CPU waits for a
+        GPU. Default: only on the CPU.
 
     Returns
     -------
     Tensor
-        float32 (float64 for float64 logits): a number, or (n,) for "none". At least 0 if each row's largest log-likelihood is 0.
+        float32 (float64 for float64 logits): a number, or (n,) for "none". At least 0 if each row's
+        largest log-likelihood is 0.
 
     Raises
     ------
     InvalidInput
-        If shapes do not match; with `check`, if logits are NaN or infinite, or a row's likelihood is zero for every class.
+        If shapes do not match; with `check`, if logits are NaN or infinite, or a row's likelihood
+        is zero for every class.
 
     Notes
     -----
-    The gradient is softmax - posterior; there is no second derivative. Cost: O(n K) time, and memory of one (n, K) table in the logits'
-    type (float32 for float16). This is the forward correction of Patrini et al. with each row's own law.
+    The gradient is softmax - posterior; there is no second derivative. Cost: O(n K) time, and
+    memory of one (n, K) table in the logits' type (float32 for float16). This is the forward
+    correction of Patrini et al. with each row's own law.
 
     References
     ----------
-    Patrini, Rozza, Menon, Nock and Qu (2017), "Making deep neural networks robust to label noise: a loss correction approach".
+    Patrini, Rozza, Menon, Nock and Qu (2017), "Making deep neural networks robust to label noise: a
+    loss correction approach".
 
     See Also
     --------
@@ -650,7 +782,8 @@ def posterior_loss(
     log_likelihood : (n, K) float tensor, or a form of n rows
     reduction : {"mean", "sum", "none"}, default="mean"
     prior : "model", "uniform", or (K,) or (n, K) tensor of non-negative weights, default="model"
-        "model": softmax(logits), held constant; the gradient is then that of `likelihood_loss`. Weights are of one label column.
+        "model": softmax(logits), held constant; the gradient is then that of `likelihood_loss`.
+        Weights are of one label column.
     check : bool, optional
         As in `likelihood_loss`.
 
@@ -666,22 +799,34 @@ def posterior_loss(
     if isinstance(prior, Tensor):
         evidence = _as_form(log_likelihood, logits)
         if isinstance(evidence, Heads | Combined):
-            raise InvalidInput('Expected prior="model" or "uniform" with several label columns, got weights. Leave prior out.')
+            raise InvalidInput(
+                'Expected prior="model" or "uniform" with several label columns, got weights. Leave'
+                " prior out."
+            )
         log_prior = Dense(_log_prior(prior, logits, check))
         return _loss(_soft_labels, logits, Sum((evidence, log_prior)), reduction, check)
-    kind = {"model": _model_posterior, "uniform": _soft_labels}[_validate.one_of(("model", "uniform"), prior=prior)]
+    kind = {"model": _model_posterior, "uniform": _soft_labels}[
+        _validate.one_of(("model", "uniform"), prior=prior)
+    ]
     return _loss(kind, logits, log_likelihood, reduction, check)
 
 
-def debiased_loss(logits: Tensor, weights: Tensor | Form, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
-    """Compute -sum_y w_y ln softmax(logits)_y, whose expectation over the law is the cross-entropy at the true label.
+def debiased_loss(
+    logits: Tensor,
+    weights: Tensor | Form,
+    reduction: Reduction = "mean",
+    *,
+    check: bool | None = None,
+) -> Tensor:
+    """Compute -sum_y w_y ln softmax(logits)_y, whose expectation over the law is the cross-entropy
+    at the true label.
 
     Parameters
     ----------
     logits : (n, K) float tensor
     weights : (n, K) float tensor, or a form of n rows
-        From `debias_weights`. Rows sum to 1, and some weights are negative, so the loss has no lower bound: stop early, or prefer
-        `likelihood_loss`.
+        From `debias_weights`. Rows sum to 1, and some weights are negative, so the loss has no
+        lower bound: stop early, or prefer `likelihood_loss`.
     reduction : {"mean", "sum", "none"}, default="mean"
     check : bool, optional
         As in `likelihood_loss`.
@@ -693,13 +838,17 @@ def debiased_loss(logits: Tensor, weights: Tensor | Form, reduction: Reduction =
 
     References
     ----------
-    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", equation 7; Natarajan et al. (2013), "Learning with noisy labels".
+    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", equation 7; Natarajan et
+    al. (2013), "Learning with noisy labels".
     """
     return _loss(_weighted, logits, weights, reduction, check)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean", *, check: bool | None = None) -> Tensor:
-    """Compute -ln softmax(logits) at hard noisy labels, as if they were true, as the published baselines do.
+def cross_entropy(
+    logits: Tensor, labels: Tensor, reduction: Reduction = "mean", *, check: bool | None = None
+) -> Tensor:
+    """Compute -ln softmax(logits) at hard noisy labels, as if they were true, as the published
+    baselines do.
 
     Parameters
     ----------
@@ -721,9 +870,15 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: Reduction = "mean",
 
 
 def generalised_cross_entropy(
-    logits: Tensor, labels: Tensor, reduction: Reduction = "mean", *, q: float = 0.7, check: bool | None = None
+    logits: Tensor,
+    labels: Tensor,
+    reduction: Reduction = "mean",
+    *,
+    q: float = 0.7,
+    check: bool | None = None,
 ) -> Tensor:
-    """Compute (1 - p_label^q) / q at hard noisy labels: between cross-entropy (q near 0) and mean absolute error (q = 1).
+    """Compute (1 - p_label^q) / q at hard noisy labels: between cross-entropy (q near 0) and mean
+    absolute error (q = 1).
 
     Parameters
     ----------
@@ -741,7 +896,8 @@ def generalised_cross_entropy(
 
     References
     ----------
-    Zhang and Sabuncu (2018), "Generalized cross entropy loss for training deep neural networks with noisy labels", equation 6.
+    Zhang and Sabuncu (2018), "Generalized cross entropy loss for training deep neural networks with
+    noisy labels", equation 6.
     """
     power = _validate.fraction(q=q, one=True)
     look = _require_labels(logits, labels, check)
@@ -759,9 +915,11 @@ def mixup_loss(
     reduction: Reduction = "mean",
     **options: Any,
 ) -> Tensor:
-    """Compute the loss of mixed inputs, lam loss(logits, a) + (1 - lam) loss(logits, b), for any of the losses here.
+    """Compute the loss of mixed inputs, lam loss(logits, a) + (1 - lam) loss(logits, b), for any of
+    the losses here.
 
-    Evidence is mixed by its losses and not by its likelihoods; on hard labels this is the original mixup.
+    Evidence is mixed by its losses and not by its likelihoods; on hard labels this is the original
+    mixup.
 
     Parameters
     ----------
@@ -783,7 +941,11 @@ def mixup_loss(
     ----------
     Zhang et al. (2018), "mixup: beyond empirical risk minimization".
     """
-    lam = _checked_lam(lam, logits) if isinstance(lam, Tensor) else _validate.fraction(lam=lam, zero=True, one=True)
+    lam = (
+        _checked_lam(lam, logits)
+        if isinstance(lam, Tensor)
+        else _validate.fraction(lam=lam, zero=True, one=True)
+    )
     first = loss(logits, a, reduction="none", **options)
     second = loss(logits, b, reduction="none", **options)
     return _reduce(lam * first + (1 - lam) * second, reduction)
@@ -791,13 +953,20 @@ def mixup_loss(
 
 def _checked_lam(lam: Tensor, logits: Tensor) -> Tensor:
     if lam.ndim and lam.shape != logits.shape[:1]:
-        raise InvalidInput(f"Expected lam of one number or of shape ({len(logits)},), got {tuple(lam.shape)}. Flatten it.")
+        raise InvalidInput(
+            f"Expected lam of one number or of shape ({len(logits)},), got {tuple(lam.shape)}."
+            " Flatten it."
+        )
     if looks(None, lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-        raise InvalidInput("Expected lam from 0 to 1, got others. Draw it from a Beta distribution, as augment.mixup does.")
+        raise InvalidInput(
+            "Expected lam from 0 to 1, got others. Draw it from a Beta distribution, as"
+            " augment.mixup does."
+        )
     return lam
 
 
-# The target of each loss, from logits and table -------------------------------------------------------------------------------------
+# The target of each loss, from logits and table
+# -------------------------------------------------------------------------------------
 
 
 def _likelihood(logits: Tensor, form: Form) -> Part:
@@ -807,7 +976,8 @@ def _likelihood(logits: Tensor, form: Form) -> Part:
 
 
 def _model_posterior(logits: Tensor, form: Form) -> Part:
-    """Compute the posterior under the model as a constant: another value than the likelihood's, with the same gradient."""
+    """Compute the posterior under the model as a constant: another value than the likelihood's,
+    with the same gradient."""
     target = torch.softmax(form.plus(logits), dim=1)
     return -torch.linalg.vecdot(target, logits), target, None
 
@@ -819,33 +989,40 @@ def _soft_labels(logits: Tensor, form: Form) -> Part:
 
 
 def _weighted(logits: Tensor, form: Form) -> Part:
-    """Return the weights themselves; they sum to 1 up to rounding, but a user's own weights may sum to another number."""
+    """Return the weights themselves; they sum to 1 up to rounding, but a user's own weights may sum
+    to another number."""
     table = form.expand(logits.shape[1], logits.dtype)
     return -torch.linalg.vecdot(table, logits), table, table.sum(dim=1)
 
 
 def _softmax(values: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the softmax (m, K) and ln sum exp (m,)."""
-    # The largest entry of the softmax is exp(largest value - ln sum exp), so the exponentials are computed only once.
+    # The largest entry of the softmax is exp(largest value - ln sum exp), so the exponentials are
+    # computed only once.
     p = torch.softmax(values, dim=1)
     return p, values.amax(dim=1) - p.amax(dim=1).log()
 
 
-# Value and gradient in one pass ---------------------------------------------------------------------------------------------------
+# Value and gradient in one pass
+# --------------------------------------------------------------------------------------------------
 
 
 class _Rows(torch.autograd.Function):
-    """Losses (n,) of the rows; the gradient is computed in the forward pass, while the exponentials are in memory."""
+    """Losses (n,) of the rows; the gradient is computed in the forward pass, while the exponentials
+    are in memory."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, form: Form, kind: Kind, needs_gradient: bool) -> Tensor:
         n, k = logits.shape
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         losses = torch.empty(n, dtype=wide, device=logits.device)
-        kept = wide if logits.dtype == torch.float16 else logits.dtype  # in float16 small gradients underflow until they are scaled
+        # in float16 small gradients underflow until they are scaled
+        kept = wide if logits.dtype == torch.float16 else logits.dtype
         gradient = torch.empty_like(logits, dtype=kept) if needs_gradient else None
-        step = max(1, (_CELLS_CPU if logits.device.type == "cpu" else _CELLS_DEVICE) // k)  # no n x K float32 copy of the logits
-        # Forward and backward share the exponentials: a second pass over n x K would cost as much as the first.
+        # no n x K float32 copy of the logits
+        step = max(1, (_CELLS_CPU if logits.device.type == "cpu" else _CELLS_DEVICE) // k)
+        # Forward and backward share the exponentials: a second pass over n x K would cost as much
+        # as the first.
         for start in range(0, n, step):
             rows = slice(start, start + step)
             part = logits[rows].to(wide)
@@ -872,19 +1049,27 @@ class _Rows(torch.autograd.Function):
         return scaled, None, None, None
 
 
-def _loss(kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction, check: bool | None) -> Tensor:
+def _loss(
+    kind: Kind, logits: Tensor, table: Tensor | Form, reduction: Reduction, check: bool | None
+) -> Tensor:
     form = _as_form(table, logits)
     if isinstance(form, Heads | Combined):
         return _reduce(form.loss(kind, logits, check), reduction)
     look = looks(check, logits)
     if look and not form.in_range(logits.shape[1]):
-        raise InvalidInput(f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give one output a class.")
+        raise InvalidInput(
+            f"Expected classes from 0 to {logits.shape[1] - 1}, got others in the evidence. Give"
+            " one output a class."
+        )
     rows: Tensor = _Rows.apply(logits, form, kind, logits.requires_grad and torch.is_grad_enabled())
     return _reduced(rows, reduction, logits, form, look)
 
 
-def _reduced(rows: Tensor, reduction: Reduction, logits: Tensor, form: Form | None, look: bool) -> Tensor:
-    if look and not bool(torch.isfinite(rows.detach()).all()):  # checks n numbers; reads n x K only for the message
+def _reduced(
+    rows: Tensor, reduction: Reduction, logits: Tensor, form: Form | None, look: bool
+) -> Tensor:
+    # checks n numbers; reads n x K only for the message
+    if look and not bool(torch.isfinite(rows.detach()).all()):
         raise why_not_finite(logits.detach(), form)
     return _reduce(rows, reduction)
 
@@ -906,83 +1091,132 @@ def at_least_float32(values: Tensor) -> Tensor:
 def _log_prior(prior: Tensor, logits: Tensor, check: bool | None) -> Tensor:
     if prior.shape not in (logits.shape, logits.shape[1:]):
         raise InvalidInput(
-            f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got {tuple(prior.shape)}. Weigh each class."
+            f"Expected a prior of shape {tuple(logits.shape[1:])} or {tuple(logits.shape)}, got"
+            f" {tuple(prior.shape)}. Weigh each class."
         )
     weights = prior.detach().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    if looks(check, logits) and not bool(((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()):
+    if looks(check, logits) and not bool(
+        ((weights >= 0) & (weights < math.inf)).all() & (weights > 0).any(dim=-1).all()
+    ):
         raise InvalidInput(
-            "Expected a prior of finite weights, none negative and some above 0 in each row, got others. Give probabilities of the classes."
+            "Expected a prior of finite weights, none negative and some above 0 in each row, got"
+            " others. Give probabilities of the classes."
         )
     return weights.log().expand(logits.shape)
 
 
 def _require_logits(logits: Tensor) -> None:
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point() or not len(logits) or logits.shape[1] < 2:
-        found = f"shape {tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise InvalidInput(f"Expected logits as a float tensor (n, K) with n >= 1 and K >= 2, got {found}. Give one output a class.")
+    if (
+        not isinstance(logits, Tensor)
+        or logits.ndim != 2
+        or not logits.is_floating_point()
+        or not len(logits)
+        or logits.shape[1] < 2
+    ):
+        found = (
+            f"shape {tuple(logits.shape)} of {logits.dtype}"
+            if isinstance(logits, Tensor)
+            else type(logits).__name__
+        )
+        raise InvalidInput(
+            f"Expected logits as a float tensor (n, K) with n >= 1 and K >= 2, got {found}. Give"
+            " one output a class."
+        )
 
 
 def _as_form(table: Tensor | Form, logits: Tensor) -> Form:
-    """Convert the table to a form that fits the logits; every fault of shapes is refused, without reading values."""
+    """Convert the table to a form that fits the logits; every fault of shapes is refused, without
+    reading values."""
     _require_logits(logits)
     n, k = logits.shape
     if isinstance(table, Tensor):
         if table.shape != logits.shape:
             raise InvalidInput(
-                f"Expected a table of the logits' shape {(n, k)}, got {tuple(table.shape)}. The model needs one output a class, and the "
-                "batch's rows must be those of its evidence."
+                f"Expected a table of the logits' shape {(n, k)}, got {tuple(table.shape)}. The"
+                " model needs one output a class, and the batch's rows must be those of its"
+                " evidence."
             )
         table = Dense(table)
     if not isinstance(table, Form):
         raise InvalidInput(
-            f"Expected a tensor (n, K) or a form, got {type(table).__name__}. Make one of noisy labels: evidence_of(noisy)[rows]."
+            f"Expected a tensor (n, K) or a form, got {type(table).__name__}. Make one of noisy"
+            " labels: evidence_of(noisy)[rows]."
         )
     if len(table) != n:
-        raise InvalidInput(f"Expected evidence of the batch's {n} rows, got {len(table)}. Index it with the rows of the batch.")
+        raise InvalidInput(
+            f"Expected evidence of the batch's {n} rows, got {len(table)}. Index it with the rows"
+            " of the batch."
+        )
     if not table.fits(k):
-        raise InvalidInput(f"Expected evidence over the model's {k} outputs, got another number of classes. Give the model K outputs.")
+        raise InvalidInput(
+            f"Expected evidence over the model's {k} outputs, got another number of classes. Give"
+            " the model K outputs."
+        )
     if any(t.requires_grad for t in table.tensors):
-        raise InvalidInput("Expected evidence without a gradient, got a tensor that requires one: it would get none. Detach it.")
+        raise InvalidInput(
+            "Expected evidence without a gradient, got a tensor that requires one: it would get"
+            " none. Detach it."
+        )
     return table
 
 
 def looks(check: bool | None, values: Tensor) -> bool:
-    """Return whether values are checked: by default not on a GPU, where each check would wait for the device."""
+    """Return whether values are checked: by default not on a GPU, where each check would wait for
+    the device."""
     return values.device.type == "cpu" if check is None else check
 
 
 def _require_labels(logits: Tensor, labels: Tensor, check: bool | None) -> bool:
     """Refuse labels that do not fit the logits; return whether values are checked."""
     _require_logits(logits)
-    if not isinstance(labels, Tensor) or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
-        found = f"shape {tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise InvalidInput(f"Expected labels as ({len(logits)},) int64 codes, got {found}. Pass torch.from_numpy(noisy.hard_codes()).")
+    if (
+        not isinstance(labels, Tensor)
+        or labels.shape != logits.shape[:1]
+        or labels.dtype != torch.int64
+    ):
+        found = (
+            f"shape {tuple(labels.shape)} of {labels.dtype}"
+            if isinstance(labels, Tensor)
+            else type(labels).__name__
+        )
+        raise InvalidInput(
+            f"Expected labels as ({len(logits)},) int64 codes, got {found}. Pass"
+            " torch.from_numpy(noisy.hard_codes())."
+        )
     look = looks(check, logits)
     if look and not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
-        raise InvalidInput(f"Expected label codes from 0 to {logits.shape[1] - 1}, got others. Give the model one output a class.")
+        raise InvalidInput(
+            f"Expected label codes from 0 to {logits.shape[1] - 1}, got others. Give the model one"
+            " output a class."
+        )
     return look
 
 
 def why_not_finite(logits: Tensor, form: Form | None) -> InvalidInput:
-    """Make the error that says why a loss is not finite: the model, the evidence, or the two together."""
+    """Make the error that says why a loss is not finite: the model, the evidence, or the two
+    together."""
     wide = logits.float()
     if bool((bad := wide.isnan().any(dim=1) | (wide == torch.inf).any(dim=1)).any()):
         return InvalidInput(
-            f"Expected finite logits, got NaN or inf in {_which(bad)}. Training has diverged or the inputs hold NaN: lower the "
-            "learning rate, clip gradients, check the inputs."
+            f"Expected finite logits, got NaN or inf in {_which(bad)}. Training has diverged or the"
+            " inputs hold NaN: lower the learning rate, clip gradients, check the inputs."
         )
     if form is not None:
         table = form.expand(logits.shape[1])
         if bool((bad := (table.isnan() | (table == torch.inf)).any(dim=1)).any()):
-            return InvalidInput(f"Expected evidence of numbers, got NaN or +inf in {_which(bad)}. Make it with evidence_of(noisy).")
+            return InvalidInput(
+                f"Expected evidence of numbers, got NaN or +inf in {_which(bad)}. Make it with"
+                " evidence_of(noisy)."
+            )
         if bool((bad := (table == -torch.inf).all(dim=1)).any()):
             return InvalidInput(
-                f"Expected a likelihood above 0 for some class of every row, got 0 for all in {_which(bad)}. The evidence contradicts "
-                "itself: were draws of different rows combined?"
+                "Expected a likelihood above 0 for some class of every row, got 0 for all in"
+                f" {_which(bad)}. The evidence contradicts itself: were draws of different rows"
+                " combined?"
             )
     return InvalidInput(
-        "Expected some probability on classes that the evidence allows, got an infinite loss: logits are -inf there. Do not mask classes "
-        "out that a label can be of."
+        "Expected some probability on classes that the evidence allows, got an infinite loss:"
+        " logits are -inf there. Do not mask classes out that a label can be of."
     )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nets by name for the command line, stored as a name, plain parameters and a state_dict; and modules from a user's file.
+"""Nets by name for the command line, stored as a name, plain parameters and a state_dict; and
+modules from a user's file.
 
 torch is imported only inside functions, so that names can be listed and checked without it.
 """
@@ -67,10 +68,14 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise MissingExtra("Expected torch for this model, which is not installed. pip install 'labeldp[torch]'") from None
+        raise MissingExtra(
+            "Expected torch for this model, which is not installed. pip install 'labeldp[torch]'"
+        ) from None
 
 
-def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None, width: int) -> dict[str, int]:
+def parameters_for(
+    name: str, n_classes: int, image: tuple[int, int, int] | None, width: int
+) -> dict[str, int]:
     """Return the parameters that make the net for these inputs.
 
     Parameters
@@ -90,21 +95,27 @@ def parameters_for(name: str, n_classes: int, image: tuple[int, int, int] | None
     net = net_named(name)
     images = ", ".join(other for other, each in NETS.items() if each.side)
     if image is None and net.side:
-        raise InvalidInput(f"Expected images for {name}, got rows of {width} numbers. Use --model mlp, or name the images (--image).")
+        raise InvalidInput(
+            f"Expected images for {name}, got rows of {width} numbers. Use --model mlp, or name the"
+            " images (--image)."
+        )
     if image is not None and not net.side:
-        raise InvalidInput(f"Expected rows of numbers for {name}, got images. Use one of {images} (--model).")
+        raise InvalidInput(
+            f"Expected rows of numbers for {name}, got images. Use one of {images} (--model)."
+        )
     if image is None:
         return {"n_features": width, "n_classes": n_classes, **net.settings}
     if min(image[1:]) < net.side:
         raise InvalidInput(
-            f"Expected images of at least {net.side} x {net.side} pixels for {name}, got {image[1]} x {image[2]}. Enlarge them, or use a "
-            "model for smaller ones, such as small-convnet."
+            f"Expected images of at least {net.side} x {net.side} pixels for {name}, got {image[1]}"
+            f" x {image[2]}. Enlarge them, or use a model for smaller ones, such as small-convnet."
         )
     return {"n_classes": n_classes, "in_channels": image[0], **net.settings}
 
 
 def build(name: str, parameters: Mapping[str, Any], sizes: Sequence[int] = ()) -> "nn.Module":
-    """Make the net, or an Ensemble of `n_nets`, with new weights. A model's file names it, which can so build nothing but these nets.
+    """Make the net, or an Ensemble of `n_nets`, with new weights. A model's file names it, which
+    can so build nothing but these nets.
 
     `sizes`: of several label columns the number of classes of each.
     """
@@ -115,15 +126,29 @@ def build(name: str, parameters: Mapping[str, Any], sizes: Sequence[int] = ()) -
     several = parameters.get("n_nets", 1)
     if several != 1:
         one = {key: value for key, value in parameters.items() if key != "n_nets"}
-        return models.Ensemble([build(name, one) for _ in range(_validate.integer(n_nets=several, low=1, high=MOST_NETS))], sizes)
+        return models.Ensemble(
+            [
+                build(name, one)
+                for _ in range(_validate.integer(n_nets=several, low=1, high=MOST_NETS))
+            ],
+            sizes,
+        )
     try:
-        made: nn.Module = maker(**{key: _validate.integer(low=1, **{key: value}) for key, value in parameters.items()})
-    except (TypeError, RuntimeError):  # unknown parameters, or more weights than there is memory for
-        raise InvalidInput(f"Expected the parameters of {name}, got {', '.join(parameters)}. The model's file was changed.") from None
+        made: nn.Module = maker(
+            **{key: _validate.integer(low=1, **{key: value}) for key, value in parameters.items()}
+        )
+    # unknown parameters, or more weights than there is memory for
+    except (TypeError, RuntimeError):
+        raise InvalidInput(
+            f"Expected the parameters of {name}, got {', '.join(parameters)}. The model's file was"
+            " changed."
+        ) from None
     return made
 
 
-def recipe_for(name: str, n_classes: int, epochs: int | None, batch_size: int | None, rate: float | None) -> "Recipe":
+def recipe_for(
+    name: str, n_classes: int, epochs: int | None, batch_size: int | None, rate: float | None
+) -> "Recipe":
     """Make the recipe of the net; images are shifted by up to 2 pixels, which keeps their class."""
     require_torch()
     from functools import partial
@@ -158,12 +183,15 @@ def weights_of(module: "nn.Module") -> bytes:
     import torch
 
     stream = io.BytesIO()
-    torch.save({name: weight.detach().cpu() for name, weight in module.state_dict().items()}, stream)
+    torch.save(
+        {name: weight.detach().cpu() for name, weight in module.state_dict().items()}, stream
+    )
     return stream.getvalue()
 
 
 def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -> "nn.Module":
-    """Rebuild the net with these weights, in evaluation mode. Only tensors are read from the file; no code of it is run.
+    """Rebuild the net with these weights, in evaluation mode. Only tensors are read from the file;
+    no code of it is run.
 
     Parameters
     ----------
@@ -177,7 +205,8 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
     import torch
 
     try:
-        with torch.device("meta"):  # allocates nothing: a changed file may name a net larger than the machine's memory
+        # allocates nothing: a changed file may name a net larger than the machine's memory
+        with torch.device("meta"):
             needed = sum(weight.nbytes for weight in build(name, parameters).state_dict().values())
         if needed > len(raw):
             raise ValueError("larger than the file")
@@ -187,27 +216,33 @@ def restored(name: str, parameters: Mapping[str, Any], raw: bytes, where: str) -
         raise
     except Exception as error:
         raise InvalidInput(
-            f"Expected the weights of {name} in {where}, got something else ({type(error).__name__}). The file is damaged or was changed."
+            f"Expected the weights of {name} in {where}, got something else"
+            f" ({type(error).__name__}). The file is damaged or was changed."
         ) from None
     return module.eval()
 
 
 def with_head(module: "nn.Module", points: Sequence[object], head: str) -> "nn.Module":
-    """Turn a net of two outputs into one of log-probabilities of a range's points (see `LocationHead`), in evaluation mode."""
+    """Turn a net of two outputs into one of log-probabilities of a range's points (see
+    `LocationHead`), in evaluation mode."""
     from labeldp.deep._regressor import with_location
 
     return with_location(module, np.asarray(points, np.float64), head).eval()
 
 
 def head_of(module: "nn.Module", start: int, size: int) -> "nn.Module":
-    """Return a copy of one of `NETS`, or of an Ensemble of them, that has `size` of its outputs alone, from `start` on."""
+    """Return a copy of one of `NETS`, or of an Ensemble of them, that has `size` of its outputs
+    alone, from `start` on."""
     from torch import nn
 
     made: nn.Module = copy.deepcopy(module)
     nets = getattr(made, "nets", None)
     for net in [made] if nets is None else nets:
         last = [each for each in net.modules() if isinstance(each, nn.Linear)][-1]
-        last.weight, last.bias = (nn.Parameter(each.detach()[start : start + size].clone()) for each in (last.weight, last.bias))
+        last.weight, last.bias = (
+            nn.Parameter(each.detach()[start : start + size].clone())
+            for each in (last.weight, last.bias)
+        )
         last.out_features = size
     if nets is not None:
         made.sizes = ()  # type: ignore[assignment]
@@ -215,7 +250,8 @@ def head_of(module: "nn.Module", start: int, size: int) -> "nn.Module":
 
 
 def as_floats(X: Any) -> NDArray[np.float32]:
-    """Convert standardised numbers, sparse or not, to float32; clipped at a million deviations, so that their squares are finite."""
+    """Convert standardised numbers, sparse or not, to float32; clipped at a million deviations, so
+    that their squares are finite."""
     if hasattr(X, "toarray"):
         X = X.copy()
         X.data = as_floats(X.data)
@@ -231,20 +267,25 @@ def probabilities(module: "nn.Module", X: NDArray[Any]) -> NDArray[np.float64]:
     return softmax(logits_of(module, inputs_of(X), np.arange(len(X))))
 
 
-# A module from a file -----------------------------------------------------------------------------------------------------------------
+# A module from a file
+# --------------------------------------------------------------------------------------------------
 
 
-def load_module(raw: bytes, name: str, factory: str | None = None, *, probabilities: bool = False) -> Callable[[Floats], Floats]:
+def load_module(
+    raw: bytes, name: str, factory: str | None = None, *, probabilities: bool = False
+) -> Callable[[Floats], Floats]:
     """Load a torch module as a function from (n, d) numbers to (n, K) probabilities.
 
     Parameters
     ----------
     raw : bytes
-        A program from `torch.export.save`, with a first dimension of any size; or, with `factory`, a state_dict from `torch.save`.
+        A program from `torch.export.save`, with a first dimension of any size; or, with `factory`,
+        a state_dict from `torch.save`.
     name : str
         Name of the file, for messages.
     factory : str, optional
-        "package.module:function"; called without arguments, it returns the `torch.nn.Module` for the state_dict.
+        "package.module:function"; called without arguments, it returns the `torch.nn.Module` for
+        the state_dict.
     probabilities : bool, default=False
         Whether the module returns probabilities; otherwise logits, to which softmax is applied.
 
@@ -253,19 +294,26 @@ def load_module(raw: bytes, name: str, factory: str | None = None, *, probabilit
     MissingExtra
         If torch is not installed.
     InvalidInput
-        If the file cannot be loaded. A state_dict is loaded with `weights_only=True`, which runs no code of the file.
+        If the file cannot be loaded. A state_dict is loaded with `weights_only=True`, which runs no
+        code of the file.
     """
     try:
         import torch
     except ImportError:
-        raise MissingExtra(f"Expected torch for the model {name}, which is not installed. pip install torch.") from None
+        raise MissingExtra(
+            f"Expected torch for the model {name}, which is not installed. pip install torch."
+        ) from None
     module = _exported(raw, name) if factory is None else _from_state(raw, name, factory)
-    dtype = next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), torch.float32)
+    dtype = next(
+        (weight.dtype for weight in module.parameters() if weight.is_floating_point()),
+        torch.float32,
+    )
 
     def weights(matrix: Floats) -> Floats:
         found = []
         with torch.inference_mode():
-            for start in range(0, max(1, len(matrix)), ROWS):  # of no rows, too, the module knows how many classes there are
+            # of no rows, too, the module knows how many classes there are
+            for start in range(0, max(1, len(matrix)), ROWS):
                 rows = torch.from_numpy(matrix[start : start + ROWS].astype(np.float32)).to(dtype)
                 found.append(_answer(module, rows, name, probabilities))
         return np.concatenate(found)
@@ -274,18 +322,23 @@ def load_module(raw: bytes, name: str, factory: str | None = None, *, probabilit
 
 
 def _answer(module: Any, rows: "torch.Tensor", name: str, probabilities: bool) -> Floats:
-    """Compute probabilities of some rows; a user's module may return anything, so its output is checked."""
+    """Compute probabilities of some rows; a user's module may return anything, so its output is
+    checked."""
     import torch
 
     try:
         out = module(rows)
     except Exception as error:
         raise InvalidInput(
-            f"Expected the model {name} to take {rows.shape[1]} features of any number of rows, got {type(error).__name__}. Check the "
-            "features; export a program with a dynamic first dimension."
+            f"Expected the model {name} to take {rows.shape[1]} features of any number of rows, got"
+            f" {type(error).__name__}. Check the features; export a program with a dynamic first"
+            " dimension."
         ) from None
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != len(rows):
-        raise InvalidInput(f"Expected the model {name} to give a matrix with one row for each row, got something else.")
+        raise InvalidInput(
+            f"Expected the model {name} to give a matrix with one row for each row, got something"
+            " else."
+        )
     values = out.double() if probabilities else torch.softmax(out.double(), dim=1)
     return np.asarray(values.cpu().numpy(), np.float64)
 
@@ -298,8 +351,9 @@ def _exported(raw: bytes, name: str) -> Any:
         return torch.export.load(io.BytesIO(raw)).module()
     except Exception as error:
         raise InvalidInput(
-            f"Expected a program of torch.export.save in {name}, got something else ({type(error).__name__}). Export it again with this "
-            f"version of torch, {torch.__version__}."
+            f"Expected a program of torch.export.save in {name}, got something else"
+            f" ({type(error).__name__}). Export it again with this version of torch,"
+            f" {torch.__version__}."
         ) from None
 
 
@@ -309,14 +363,17 @@ def _from_state(raw: bytes, name: str, factory: str) -> Any:
 
     module = _made(factory)
     if not isinstance(module, torch.nn.Module):
-        raise InvalidInput(f"Expected {factory} to give a torch.nn.Module, got {type(module).__name__}.")
+        raise InvalidInput(
+            f"Expected {factory} to give a torch.nn.Module, got {type(module).__name__}."
+        )
     try:
         state = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
         module.load_state_dict(state)
     except Exception as error:
         raise InvalidInput(
-            f"Expected a state_dict of the module that {factory} gives in {name}, got something else ({type(error).__name__}). Save it "
-            "with torch.save(module.state_dict(), path); nothing else is loaded from such files."
+            f"Expected a state_dict of the module that {factory} gives in {name}, got something"
+            f" else ({type(error).__name__}). Save it with torch.save(module.state_dict(), path);"
+            " nothing else is loaded from such files."
         ) from None
     return module.eval()
 
@@ -325,14 +382,21 @@ def _made(factory: str) -> object:
     """Call the function "package.module:function" and return its result."""
     module, colon, name = factory.partition(":")
     if not (module and colon and name):
-        raise InvalidInput(f"Expected package.module:function, got factory={factory!r}. Name the function that makes the module.")
+        raise InvalidInput(
+            f"Expected package.module:function, got factory={factory!r}. Name the function that"
+            " makes the module."
+        )
     try:
         make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError):  # of a relative name
-        raise InvalidInput(f"Expected a function that can be imported, got factory={factory!r}. Install its package here.") from None
+        raise InvalidInput(
+            f"Expected a function that can be imported, got factory={factory!r}. Install its"
+            " package here."
+        ) from None
     try:
         return make()
     except Exception as error:
         raise InvalidInput(
-            f"Expected {factory} to make a module when it is called without arguments, got {type(error).__name__}: {error}"
+            f"Expected {factory} to make a module when it is called without arguments, got"
+            f" {type(error).__name__}: {error}"
         ) from error

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchRegressor: train any torch net on private numbers of a public range, on the exact likelihood of what was released.
+"""TorchRegressor: train any torch net on private numbers of a public range, on the exact likelihood
+of what was released.
 
-A net learns the distribution of each row's number over the range's grid. It gives a logit for each point; or two numbers, the location and
-the scale of a distribution, which `LocationHead` integrates over the points. Everything else (stages, laws, losses, a fit's folder) is that
-of classes, since a grid's points are the classes of its numbers.
+A net learns the distribution of each row's number over the range's grid. It gives a logit for each
+point; or two numbers, the location and the scale of a distribution, which `LocationHead` integrates
+over the points. Everything else (stages, laws, losses, a fit's folder) is that of classes, since a
+grid's points are the classes of its numbers.
 """
 
 import math
@@ -36,14 +38,17 @@ Head = Literal["logistic", "normal", "grid"]
 HEADS: tuple[Head, ...] = ("logistic", "normal", "grid")
 _BEYOND = 2.0  # ranges by which a location may lie outside of the range
 _START = 0.25  # the range's share that is the scale where a net gives 0
-_APART = 0.1  # of logarithms of scales: nearer to its lower end a scale would hardly have a gradient
+# of logarithms of scales: nearer to its lower end a scale would hardly have a gradient
+_APART = 0.1
 _WHAT = "a location and a scale (head='grid' takes a logit for each point)"
 
 
 class LocationHead(nn.Module):
-    """A net of two outputs as one of log-probabilities over a grid: a location and a scale, of a variable clamped and rounded to the grid.
+    """A net of two outputs as one of log-probabilities over a grid: a location and a scale, of a
+    variable clamped and rounded to the grid.
 
-    Outputs of 0 are the middle of the range, and a quarter of it as scale. The scale stays between half a step of the grid and the range.
+    Outputs of 0 are the middle of the range, and a quarter of it as scale. The scale stays between
+    half a step of the grid and the range.
 
     Parameters
     ----------
@@ -57,15 +62,28 @@ class LocationHead(nn.Module):
     middles: Tensor
     steps: Tensor
 
-    def __init__(self, net: nn.Module, points: ArrayLike, family: Literal["logistic", "normal"]) -> None:
+    def __init__(
+        self, net: nn.Module, points: ArrayLike, family: Literal["logistic", "normal"]
+    ) -> None:
         super().__init__()
         self.net, self.family = net, _validate.one_of(HEADS[:2], head=family)
         given = np.asarray(points, np.float64)
-        self.low, self.high, self.least = float(given[0]), float(given[-1]), float(np.diff(given).min()) / 2
+        self.low, self.high, self.least = (
+            float(given[0]),
+            float(given[-1]),
+            float(np.diff(given).min()) / 2,
+        )
         middles = (given[1:] + given[:-1]) / 2
-        # Not persistent: a state_dict is the net's alone. Counted from the middle of the range, so that float32 keeps points apart.
-        self.register_buffer("middles", torch.tensor(middles - (self.low + self.high) / 2, dtype=torch.float32), persistent=False)
-        self.register_buffer("steps", torch.tensor(np.diff(middles), dtype=torch.float32), persistent=False)
+        # Not persistent: a state_dict is the net's alone. Counted from the middle of the range, so
+        # that float32 keeps points apart.
+        self.register_buffer(
+            "middles",
+            torch.tensor(middles - (self.low + self.high) / 2, dtype=torch.float32),
+            persistent=False,
+        )
+        self.register_buffer(
+            "steps", torch.tensor(np.diff(middles), dtype=torch.float32), persistent=False
+        )
 
     def extra_repr(self) -> str:
         """Show family, range and number of points."""
@@ -75,23 +93,30 @@ class LocationHead(nn.Module):
         """Compute ln P[point] for each input: (m, G) float32."""
         found = self.net(inputs).float()
         reach = self.high - self.low
-        location = (_START * reach * found[:, :1]).clamp(-(0.5 + _BEYOND) * reach, (0.5 + _BEYOND) * reach)
+        location = (_START * reach * found[:, :1]).clamp(
+            -(0.5 + _BEYOND) * reach, (0.5 + _BEYOND) * reach
+        )
         low, high, start = math.log(self.least), math.log(reach), math.log(_START * reach)
-        # Half a step of two or three points is not below a quarter of the range: the scale then starts between its ends.
+        # Half a step of two or three points is not below a quarter of the range: the scale then
+        # starts between its ends.
         begin = math.log((start - low) / (high - start)) if start - low > _APART else 0.0
         scale = torch.exp(low + (high - low) * torch.sigmoid(found[:, 1:] + begin))
         z = (self.middles - location) / scale
-        return self._logistic(z, self.steps / scale) if self.family == "logistic" else self._normal(z)
+        return (
+            self._logistic(z, self.steps / scale) if self.family == "logistic" else self._normal(z)
+        )
 
     def _logistic(self, z: Tensor, steps: Tensor) -> Tensor:
-        """Compute the logarithms of the masses between middles `steps` apart; exact in both tails."""
+        """Compute the logarithms of the masses between middles `steps` apart; exact in both
+        tails."""
         below, above = functional.logsigmoid(z), functional.logsigmoid(-z)
         # F(b) - F(a) = F(b) (1 - F(a)) (1 - e^(a - b))
         between = below[:, 1:] + above[:, :-1] + torch.log(-torch.expm1(-steps))
         return torch.cat([below[:, :1], between, above[:, -1:]], dim=1)
 
     def _normal(self, z: Tensor) -> Tensor:
-        """Compute the logarithms of the masses between the middles, each from its tail's side, where the difference keeps its digits."""
+        """Compute the logarithms of the masses between the middles, each from its tail's side,
+        where the difference keeps its digits."""
         left, right = z[:, :-1], z[:, 1:]
         upper = left + right > 0
         low, high = torch.where(upper, -right, left), torch.where(upper, -left, right)
@@ -101,7 +126,8 @@ class LocationHead(nn.Module):
 
 
 def _log_normal(z: Tensor) -> Tensor:
-    """Compute ln P[a standard normal variable is below z]; torch's own has a wrong gradient in float32 below -1000."""
+    """Compute ln P[a standard normal variable is below z]; torch's own has a wrong gradient in
+    float32 below -1000."""
     below, above = z.clamp(max=0), z.clamp(min=0)
     tail = torch.log(torch.special.erfcx(-below / math.sqrt(2)) / 2) - below * below / 2
     return torch.where(z < 0, tail, torch.log1p(-torch.special.erfc(above / math.sqrt(2)) / 2))
@@ -130,27 +156,32 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     module : nn.Module, or function from the number of outputs to one
         Returns (m, 2), or (m, G) with head="grid". Copied, never changed. No default.
     head : {"logistic", "normal", "grid"}, default="logistic"
-        What the net's outputs are. "logistic", "normal": location and scale of the number's distribution, which is integrated over the
-        grid's points. "grid": a logit for each point, for numbers that do not lie around one location, such as ratings.
+        What the net's outputs are. "logistic", "normal": location and scale of the number's
+        distribution, which is integrated over the grid's points. "grid": a logit for each point,
+        for numbers that do not lie around one location, such as ratings.
     recipe : Recipe or sequence of n_stages Recipes, default=None
         Training settings, as for `TorchClassifier`. None: `Recipe()`.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     range : (low, high) or Grid, default=None
-        The public range of the numbers; numbers outside of it are clamped to its ends, which nothing counts. Choose it without looking at
-        them. Raw numbers need one; NoisyLabels have theirs.
+        The public range of the numbers; numbers outside of it are clamped to its ends, which
+        nothing counts. Choose it without looking at them. Raw numbers need one; NoisyLabels have
+        theirs.
     grid : int >= 2, default=64
         Number of evenly spaced points that numbers are rounded to; unused if `range` is a Grid.
     n_stages, stage_sizes, warm_start
-        As for `TorchClassifier`. Later stages are asked about bins around what the model so far expects.
+        As for `TorchClassifier`. Later stages are asked about bins around what the model so far
+        expects.
     law : str or Law, default="auto"
-        A law's name, or a Law with this epsilon over the grid's points. "auto": `SquareWave`, of more than 700 points `Threshold`;
-        and `PriorBins` in later stages.
+        A law's name, or a Law with this epsilon over the grid's points. "auto": `SquareWave`, of
+        more than 700 points `Threshold`; and `PriorBins` in later stages.
     prior : (n, G) array of floats >= 0, or function of X, default=None
-        Public weights of the grid's points for the first stage; they must not depend on these numbers.
+        Public weights of the grid's points for the first stage; they must not depend on these
+        numbers.
     validation_fraction : float in [0, 1), default=0.0
-        Share of the rows held out of training, to measure the model by their noisy labels, which answer about uniformly random thresholds.
-        A net is not trained twice, so it would lose them, and the default is 0. Pass 0.1 for the estimates below.
+        Share of the rows held out of training, to measure the model by their noisy labels, which
+        answer about uniformly random thresholds. A net is not trained twice, so it would lose them,
+        and the default is 0. Pass 0.1 for the estimates below.
     dataset, column, max_rows_per_unit, ledger, noise, random_state, device, folder, progress
         As for `TorchClassifier`.
 
@@ -158,14 +189,15 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     ----------
     grid_ : (G,) float64 array
     module_ : nn.Module
-        Trained, in evaluation mode; returns the logits of the grid's points. With two outputs it is a `LocationHead`, whose `net` is yours.
+        Trained, in evaluation mode; returns the logits of the grid's points. With two outputs it is
+        a `LocationHead`, whose `net` is yours.
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
     stages_ : tuple of Stage
     estimated_rmse_, estimated_r2_ : Estimate or None
-        Estimated root mean squared error and R^2 on the true numbers, on held-out noisy rows that chose no epoch. None if there are fewer
-        than 20 such rows (by default there are none).
+        Estimated root mean squared error and R^2 on the true numbers, on held-out noisy rows that
+        chose no epoch. None if there are fewer than 20 such rows (by default there are none).
     baseline_rmse_ : Estimate or None
         The error of a constant, the mean of the other rows.
     history_ : list of lists of Epoch, one for each stage
@@ -179,16 +211,18 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
 
     References
     ----------
-    Tobin (1958), "Estimation of relationships for limited dependent variables", for clamped numbers.
+    Tobin (1958), "Estimation of relationships for limited dependent variables", for clamped
+    numbers.
 
     Notes
     -----
-    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each number is randomized once, and all else is
-    post-processing of the outputs. Features are not protected.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each number is
+    randomized once, and all else is post-processing of the outputs. Features are not protected.
 
-    Model: with two outputs, a row's number is a logistic or normal variable with a location and a scale of its own, clamped to the range
-    and rounded to the grid; with head="grid" any distribution over the points. Both are fitted by exact maximum likelihood of what was
-    released, -ln sum_v P[v | x] P[released | v]. `predict` gives the mean. Cost beyond the net: O(G) a row.
+    Model: with two outputs, a row's number is a logistic or normal variable with a location and a
+    scale of its own, clamped to the range and rounded to the grid; with head="grid" any
+    distribution over the points. Both are fitted by exact maximum likelihood of what was released,
+    -ln sum_v P[v | x] P[released | v]. `predict` gives the mean. Cost beyond the net: O(G) a row.
 
     Examples
     --------
@@ -197,7 +231,13 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
     >>> from labeldp.deep.models import Mlp
     >>> X = np.random.default_rng(0).normal(size=(2000, 3)).astype(np.float32)
     >>> y = 5 + X @ [1.5, -1.0, 0.5]
-    >>> net = TorchRegressor(lambda k: Mlp(3, k, (32,)), recipe=Recipe(epochs=5), epsilon=4.0, range=(0, 10), random_state=0)
+    >>> net = TorchRegressor(
+    ...     lambda k: Mlp(3, k, (32,)),
+    ...     recipe=Recipe(epochs=5),
+    ...     epsilon=4.0,
+    ...     range=(0, 10),
+    ...     random_state=0,
+    ... )
     >>> bool(net.set_params(noise=ldp.SeededNoise(0)).fit(X, y).score(X, y) > 0.7)
     True
     """
@@ -253,7 +293,9 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         super()._require_settings()
         _validate.one_of(HEADS, head=self.head)
 
-    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    def _read(
+        self, settings: FitSettings, y: Any, n_rows: int
+    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
         self._require_range(y)
         return super()._read(settings, y, n_rows)
 
@@ -264,7 +306,8 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         return with_location(template_of(self.module, 2, seed, few, _WHAT), points, self.head)
 
     def predict_distribution(self, X: Any) -> Floats:
-        """Predict probabilities of the true number's grid point: (n, G) float64, columns in the order of `grid_`.
+        """Predict probabilities of the true number's grid point: (n, G) float64, columns in the
+        order of `grid_`.
 
         Parameters
         ----------

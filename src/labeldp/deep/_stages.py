@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stages of a net's fit, and the folder from which a killed fit resumes.
 
-    Trainer        the learner for `protocol._fit.run_stages`: trains each stage by its recipe, from the previous stage's weights
+    Trainer        the learner for `protocol._fit.run_stages`: trains each stage by its recipe, from
+                   the previous stage's weights
     SharedRun      the first process's run, whose outputs every process gets
     Checkpoint     the state of a fit in its folder
     described      describes recipes and nets as JSON-ready data, to recognise the same fit
 
 A folder holds
 
-    plan.json           public facts that identify the fit, and its seed, from which the random numbers of every step follow
+    plan.json           public facts that identify the fit, and its seed, from which the random
+                        numbers of every step follow
     initial.pt          weights before training
     receipt.json        the charge
-    drawn-STAGE.json    rows, law, and digests of a stage's prior and outputs; the outputs themselves are in the run's own store
-    model-N.pt          weights after stage N, its history, and the digest of the noisy labels that it learned from
+    drawn-STAGE.json    rows, law, and digests of a stage's prior and outputs; the outputs
+                        themselves are in the run's own store
+    model-N.pt          weights after stage N, its history, and the digest of the noisy labels that
+                        it learned from
 
-Files are written by a `RunStore`: each appears whole or not at all, and is on disk when its step is done. No file depends on raw labels,
-unless the user's net does. The contents of a user's function or object are never described: a closure, an attribute, a default or a number
-of a module may be raw labels, or be counted from them. Functions are described by their instructions and objects by their types, without
-any value, length or digest of either. Values are described only for labeldp's own settings, which are public.
+Files are written by a `RunStore`: each appears whole or not at all, and is on disk when its step is
+done. No file depends on raw labels, unless the user's net does. The contents of a user's function
+or object are never described: a closure, an attribute, a default or a number of a module may be raw
+labels, or be counted from them. Functions are described by their instructions and objects by their
+types, without any value, length or digest of either. Values are described only for labeldp's own
+settings, which are public.
 """
 
 import contextlib
@@ -43,7 +49,17 @@ from torch.nn.parameter import is_lazy
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp.deep._inputs import Inputs
-from labeldp.deep._loop import Epoch, Precision, Recipe, from_first, is_first, plain, predict, takes_labels, train
+from labeldp.deep._loop import (
+    Epoch,
+    Precision,
+    Recipe,
+    from_first,
+    is_first,
+    plain,
+    predict,
+    takes_labels,
+    train,
+)
 from labeldp.deep._losses import Form, column_evidence, debias_weights, debiased_loss, evidence_of
 from labeldp.deep.models import Ensemble
 from labeldp.errors import InvalidInput, LabelDPWarning
@@ -64,7 +80,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 State = Mapping[str, Tensor]
 
-_RESTORE = "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
+_RESTORE = (
+    "Restore the file, or use another folder: labels that were drawn are kept beside the ledger."
+)
 _TRAIN_AGAIN = "Delete the file: the stage is trained again, and no label is drawn again."
 _FORMAT = 2  # of plan.json; format 1 described the contents of functions and objects
 
@@ -93,7 +111,8 @@ class RatedNet(nn.Module):
         super().__init__()
         self.net, self.sizes = net, tuple(size for size, _ in heads)
         self.rates = tuple(None if known is None else tuple(known.tolist()) for _, known in heads)
-        self.register_buffer("shift", torch.zeros(sum(self.sizes)))  # stored and copied with the weights
+        # stored and copied with the weights
+        self.register_buffer("shift", torch.zeros(sum(self.sizes)))
 
     def know(self, rates: Floats) -> None:
         """Take (K,) rates of one head in the place of those that it was made with."""
@@ -110,15 +129,25 @@ class RatedNet(nn.Module):
     def hold(self, logits: Tensor) -> None:
         """Shift the logits (n, K) that it gives now to the rates."""
         parts = [
-            np.zeros(size) if known is None else towards(np.array(known), scores.cpu().numpy(), np.ones(len(scores)))
-            for size, known, scores in zip(self.sizes, self.rates, logits.split(self.sizes, dim=1), strict=True)
+            (
+                np.zeros(size)
+                if known is None
+                else towards(np.array(known), scores.cpu().numpy(), np.ones(len(scores)))
+            )
+            for size, known, scores in zip(
+                self.sizes, self.rates, logits.split(self.sizes, dim=1), strict=True
+            )
         ]
         self.shift += torch.from_numpy(np.concatenate(parts)).to(self.shift)
 
 
 def rated(module: nn.Module) -> list[RatedNet]:
     """Return the nets with known rates: the one itself, or those of several."""
-    return [net for net in (module.nets if isinstance(module, Ensemble) else [module]) if isinstance(net, RatedNet)]
+    return [
+        net
+        for net in (module.nets if isinstance(module, Ensemble) else [module])
+        if isinstance(net, RatedNet)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +209,8 @@ class Trainer:
     first : (n, K) float64, optional
         The prior of the first stage's rows, by which its targets begin where its recipe has any.
     columns : LabelColumns, optional
-        Several label columns, for each of which the net has a head: its outputs are their classes, one column after another.
+        Several label columns, for each of which the net has a head: its outputs are their classes,
+        one column after another.
     """
 
     inputs: Inputs
@@ -194,8 +224,15 @@ class Trainer:
     first: Floats | None = None
     columns: LabelColumns | None = None
 
-    def fit(self, rows: Positions, noisy: NoisyLabels, model: TrainedNet | None, held_out: HeldOut | None) -> TrainedNet:
-        """Learn the next stage's model from all rows drawn so far, or load it if an earlier attempt has finished the stage."""
+    def fit(
+        self,
+        rows: Positions,
+        noisy: NoisyLabels,
+        model: TrainedNet | None,
+        held_out: HeldOut | None,
+    ) -> TrainedNet:
+        """Learn the next stage's model from all rows drawn so far, or load it if an earlier attempt
+        has finished the stage."""
         number = 1 if model is None else model.number + 1
         rows, noisy, held_out = evidenced(rows, noisy, held_out)
         if held_out is None:  # some are enough here: of a charge, chance decides how many they are
@@ -205,7 +242,11 @@ class Trainer:
         kept = self.checkpoint.restored(number, module, digest)
         if kept is not None:
             history = () if model is None else model.history
-            return TrainedNet(module.to(self.device).eval(), number, (*history, tuple(Epoch(**epoch) for epoch in kept)))
+            return TrainedNet(
+                module.to(self.device).eval(),
+                number,
+                (*history, tuple(Epoch(**epoch) for epoch in kept)),
+            )
         learned, targets = rows, noisy
         if model is not None:
             if self.settings.warm_start:
@@ -216,26 +257,39 @@ class Trainer:
         scored = None if held_out is None else self._scored(number, *held_out)
         forms = targets_of(targets, self.settings.recipes[number - 1])
         # of a grid's points many may be near no number
-        trained = self.learn(module, model, learned, forms, scored, win_back=not isinstance(noisy.classes, Grid))
+        trained = self.learn(
+            module, model, learned, forms, scored, win_back=not isinstance(noisy.classes, Grid)
+        )
         self._tell_of_lost_classes(trained, rows, noisy)
-        # Stored with the digest of its labels, so that a model of another draw is never loaded for this one.
-        self.checkpoint.trained(number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest)
+        # Stored with the digest of its labels, so that a model of another draw is never loaded for
+        # this one.
+        self.checkpoint.trained(
+            number, trained.module, [asdict(epoch) for epoch in trained.history[-1]], digest
+        )
         return trained
 
     def _scored(self, number: int, rows: Positions, noisy: NoisyLabels) -> tuple[Positions, Form]:
         """Return the held-out rows that score each epoch, with their evidence."""
-        # With patience only every other one: the score is biased on rows that chose the epoch, so the rest must measure the model.
-        some = slice(None) if self.settings.recipes[number - 1].patience is None else slice(0, None, 2)
+        # With patience only every other one: the score is biased on rows that chose the epoch, so
+        # the rest must measure the model.
+        some = (
+            slice(None) if self.settings.recipes[number - 1].patience is None else slice(0, None, 2)
+        )
         return rows[some], likelihoods_of(noisy[some])
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        """Function that permutes positions by the fit's seed, so that a repeat holds out the same rows of noisy labels."""
+        """Function that permutes positions by the fit's seed, so that a repeat holds out the same
+        rows of noisy labels."""
         return np.random.default_rng(self.seed).permutation
 
     def judging(self, model: TrainedNet, held_out: Positions) -> Positions:
         """Return the held-out rows that chose no epoch, and so can measure the model."""
-        return held_out if all(recipe.patience is None for recipe in self.settings.recipes) else held_out[1::2]
+        return (
+            held_out
+            if all(recipe.patience is None for recipe in self.settings.recipes)
+            else held_out[1::2]
+        )
 
     def learn(
         self,
@@ -264,7 +318,11 @@ class Trainer:
                 recipe,
                 generator=generator,
                 device=self.device,
-                held_out=None if held_out is None else (self.inputs.take(torch.from_numpy(held_out[0])), held_out[1]),
+                held_out=(
+                    None
+                    if held_out is None
+                    else (self.inputs.take(torch.from_numpy(held_out[0])), held_out[1])
+                ),
                 progress=told,
                 fabric=self.fabric,
                 first=self._first(model, rows) if recipe.consistency is not None else None,
@@ -278,12 +336,15 @@ class Trainer:
         return TrainedNet(done, number, (*before, tuple(history)))
 
     def _first(self, model: TrainedNet | None, rows: Positions) -> torch.Tensor | None:
-        """Return the predictions by which targets begin: of the stage before, which chose what rows were asked, or of a prior."""
+        """Return the predictions by which targets begin: of the stage before, which chose what rows
+        were asked, or of a prior."""
         if model is not None:
             return torch.from_numpy(self.proba(model, rows))
         return None if self.first is None else torch.from_numpy(self.first[rows])
 
-    def _tell_of_lost_classes(self, trained: TrainedNet, rows: Positions, noisy: NoisyLabels) -> None:
+    def _tell_of_lost_classes(
+        self, trained: TrainedNet, rows: Positions, noisy: NoisyLabels
+    ) -> None:
         """Warn of classes to which the net gives no probability."""
         if not is_first() or isinstance(noisy.classes, Grid):
             return
@@ -299,31 +360,44 @@ class Trainer:
             np.arange(len(rows)),
             noisy.n_classes,
             f"After stage {trained.number} the net",
-            "a step was too large. Clip gradients, lower the rate, or fit again from another random_state; labels that were drawn are not "
-            "drawn again.",
+            "a step was too large. Clip gradients, lower the rate, or fit again from another"
+            " random_state; labels that were drawn are not drawn again.",
         )
 
     def prior_of(self, model: TrainedNet, rows: Positions) -> Floats:
-        """Return the model's probabilities, sharpened or flattened by the temperature, as the next stage's prior: (m, K)."""
+        """Return the model's probabilities, sharpened or flattened by the temperature, as the next
+        stage's prior: (m, K)."""
         found = self.proba(model, rows, self.settings.temperature)
         if self.columns is None:
             return found
-        return self.columns.prior(dict(zip(self.columns.names, self.columns.separated(found), strict=True)))(np.arange(len(rows)))
+        return self.columns.prior(
+            dict(zip(self.columns.names, self.columns.separated(found), strict=True))
+        )(np.arange(len(rows)))
 
     def proba(self, model: TrainedNet, rows: Positions, temperature: float = 1.0) -> Floats:
-        """Predict probabilities of the classes: (m, K); of several columns side by side, (m, K_1 + ... + K_L)."""
+        """Predict probabilities of the classes: (m, K); of several columns side by side, (m, K_1 +
+        ... + K_L)."""
         precision = self.settings.recipes[model.number - 1].precision
         logits = logits_of(model.module, self.inputs, rows, precision, self.fabric) / temperature
         return softmax(logits, () if self.columns is None else self.columns.sizes)
 
 
 def softmax(logits: Tensor, sizes: Sequence[int] = ()) -> Floats:
-    """Compute the probabilities (m, K) float64 of logits; those of several heads with these numbers of outputs apart, side by side."""
+    """Compute the probabilities (m, K) float64 of logits; those of several heads with these numbers
+    of outputs apart, side by side."""
     heads = logits.split(tuple(sizes), dim=1) if sizes else (logits,)
-    return np.asarray(torch.cat([torch.softmax(head, dim=1) for head in heads], dim=1).cpu().numpy(), np.float64)
+    return np.asarray(
+        torch.cat([torch.softmax(head, dim=1) for head in heads], dim=1).cpu().numpy(), np.float64
+    )
 
 
-def logits_of(module: nn.Module, inputs: Inputs, rows: Positions, precision: Precision = "auto", fabric: Any = None) -> Tensor:
+def logits_of(
+    module: nn.Module,
+    inputs: Inputs,
+    rows: Positions,
+    precision: Precision = "auto",
+    fabric: Any = None,
+) -> Tensor:
     """Compute the net's outputs for these rows: (m, outputs) float64.
 
     Raises
@@ -331,18 +405,21 @@ def logits_of(module: nn.Module, inputs: Inputs, rows: Positions, precision: Pre
     InvalidInput
         If a logit is not finite.
     """
-    logits = predict(module, inputs.take(torch.from_numpy(rows)), precision=precision, fabric=fabric).double()
+    logits = predict(
+        module, inputs.take(torch.from_numpy(rows)), precision=precision, fabric=fabric
+    ).double()
     bad = ~torch.isfinite(logits).all(dim=1)
     if bool(bad.any()):
         raise InvalidInput(
-            f"Expected finite logits, got NaN or infinity for {int(bad.sum())} of {len(rows)} rows. Training has diverged: lower the rate, "
-            "or clip gradients."
+            f"Expected finite logits, got NaN or infinity for {int(bad.sum())} of {len(rows)} rows."
+            " Training has diverged: lower the rate, or clip gradients."
         )
     return logits
 
 
 class SharedRun:
-    """The first process's run, whose outputs every process gets; draws are noted in the fit's folder.
+    """The first process's run, whose outputs every process gets; draws are noted in the fit's
+    folder.
 
     Parameters
     ----------
@@ -358,7 +435,8 @@ class SharedRun:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None and self._run is not None:  # a failed run keeps its secret, so that the same fit can resume it
+        # a failed run keeps its secret, so that the same fit can resume it
+        if error is None and self._run is not None:
             self._run.settle()
 
     @property
@@ -370,7 +448,9 @@ class SharedRun:
         """Return the number of each row's part."""
         return from_first(lambda: self._here().partition(fractions))
 
-    def privatize(self, rows: Positions, law: Law, prior: Any = None, stage: str = "release") -> NoisyLabels:
+    def privatize(
+        self, rows: Positions, law: Law, prior: Any = None, stage: str = "release"
+    ) -> NoisyLabels:
         """Draw these rows, each once in the run."""
         noisy = from_first(lambda: self._here().privatize(rows, law, prior, stage))
         self._checkpoint.drawn(stage, noisy)
@@ -382,7 +462,8 @@ class SharedRun:
 
 
 def targets_of(noisy: NoisyLabels, recipe: Recipe) -> Any:
-    """Make the evidence for a recipe's loss: hard labels, debiasing weights, or log-likelihoods (also for the user's own losses)."""
+    """Make the evidence for a recipe's loss: hard labels, debiasing weights, or log-likelihoods
+    (also for the user's own losses)."""
     if takes_labels(recipe.loss):
         return torch.from_numpy(noisy.hard_codes())
     return debias_weights(noisy) if plain(recipe.loss) is debiased_loss else likelihoods_of(noisy)
@@ -394,26 +475,30 @@ def likelihoods_of(noisy: NoisyLabels) -> Form:
 
 
 def require_held_out(recipes: Sequence[Recipe], n_held_out: int) -> None:
-    """Refuse patience, before anything is charged, if there will be too few held-out rows to choose epochs by."""
+    """Refuse patience, before anything is charged, if there will be too few held-out rows to choose
+    epochs by."""
     patience = next((recipe.patience for recipe in recipes if recipe.patience is not None), None)
     if patience is not None and n_held_out < MIN_VALIDATION_ROWS:
         raise InvalidInput(
-            f"Expected at least {MIN_VALIDATION_ROWS} held-out rows with patience={patience}, got {n_held_out}. Raise validation_fraction, "
-            "or leave out patience."
+            f"Expected at least {MIN_VALIDATION_ROWS} held-out rows with patience={patience}, got"
+            f" {n_held_out}. Raise validation_fraction, or leave out patience."
         )
 
 
 @contextlib.contextmanager
 def seeded(seed: int, number: int, device: torch.device) -> Iterator[torch.Generator]:
-    """Yield a generator for one step of a fit; torch's global generator, which dropout uses, is seeded alike and then restored."""
-    # Each step has its own seed, derived from the fit's, so that a fit that resumes after a kill draws the same numbers.
+    """Yield a generator for one step of a fit; torch's global generator, which dropout uses, is
+    seeded alike and then restored."""
+    # Each step has its own seed, derived from the fit's, so that a fit that resumes after a kill
+    # draws the same numbers.
     derived = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derived)
         yield torch.Generator().manual_seed(derived)
 
 
-# The folder of a fit ------------------------------------------------------------------------------------------------------------------
+# The folder of a fit
+# --------------------------------------------------------------------------------------------------
 
 
 class Checkpoint:
@@ -433,8 +518,16 @@ class Checkpoint:
         facts = from_first(lambda: self._read_json("receipt.json", run_id=str))
         return "" if facts is None else str(facts["run_id"])
 
-    def begin(self, facts: Mapping[str, object], seed: int, module: nn.Module, *, weights_given: bool = False) -> int:
-        """Record the fit, or resume the recorded one: load its initial weights into the module, and return its seed.
+    def begin(
+        self,
+        facts: Mapping[str, object],
+        seed: int,
+        module: nn.Module,
+        *,
+        weights_given: bool = False,
+    ) -> int:
+        """Record the fit, or resume the recorded one: load its initial weights into the module, and
+        return its seed.
 
         Parameters
         ----------
@@ -444,7 +537,8 @@ class Checkpoint:
         module : nn.Module
             Before training.
         weights_given : bool, default=False
-            Whether the user gave the initial weights; a warning then says if the stored ones differ.
+            Whether the user gave the initial weights; a warning then says if the stored ones
+            differ.
 
         Raises
         ------
@@ -460,33 +554,46 @@ class Checkpoint:
             _put(module, initial, f"{self.folder / 'initial.pt'}")
         return kept
 
-    def _begun(self, wanted: dict[str, object], seed: int, module: nn.Module, weights_given: bool) -> tuple[int, State | None]:
+    def _begun(
+        self, wanted: dict[str, object], seed: int, module: nn.Module, weights_given: bool
+    ) -> tuple[int, State | None]:
         assert self.folder is not None
         plan = self._read_json("plan.json", facts=dict, seed=int)
         if plan is None:
-            self._store.write("initial.pt", _torch_bytes(_on_cpu(module)))  # before the plan: a plan on disk implies weights on disk
-            self._store.write("plan.json", json.dumps({"format": _FORMAT, "facts": wanted, "seed": seed}, indent=1).encode())
+            # before the plan: a plan on disk implies weights on disk
+            self._store.write("initial.pt", _torch_bytes(_on_cpu(module)))
+            self._store.write(
+                "plan.json",
+                json.dumps({"format": _FORMAT, "facts": wanted, "seed": seed}, indent=1).encode(),
+            )
             return seed, None
         if plan.get("format") != _FORMAT:
             raise InvalidInput(
-                f"Expected a plan.json of format {_FORMAT} in {self.folder}, got another. Before format 2 it told what a net's maker and a "
-                "recipe's functions held, raw labels included: delete the folder if they held any. Nothing was drawn. Take another folder: "
-                "labels that were drawn are kept beside the ledger."
+                f"Expected a plan.json of format {_FORMAT} in {self.folder}, got another. Before"
+                " format 2 it told what a net's maker and a recipe's functions held, raw labels"
+                " included: delete the folder if they held any. Nothing was drawn. Take another"
+                " folder: labels that were drawn are kept beside the ledger."
             )
         found = list(_validate.differences(plan["facts"], wanted))
         if found:
             raise InvalidInput(
-                f"Expected in {self.folder} the state of this fit, got that of one that differs in {_validate.told(found)}. Nothing was "
-                "drawn and nothing was changed. Give what that fit was given, or another folder: labels that were drawn are kept beside "
-                "the ledger."
+                f"Expected in {self.folder} the state of this fit, got that of one that differs in"
+                f" {_validate.told(found)}. Nothing was drawn and nothing was changed. Give what"
+                " that fit was given, or another folder: labels that were drawn are kept beside"
+                " the ledger."
             )
         initial = self._read_torch("initial.pt", _RESTORE)
         if initial is None:
-            raise InvalidInput(f"Expected the first weights in {self.folder / 'initial.pt'}, got no file. {_RESTORE}")
-        if weights_given and _differ(initial, module):  # a script that makes its net has other random weights in each process
+            raise InvalidInput(
+                f"Expected the first weights in {self.folder / 'initial.pt'}, got no file."
+                f" {_RESTORE}"
+            )
+        # a script that makes its net has other random weights in each process
+        if weights_given and _differ(initial, module):
             warnings.warn(
-                f"The net given has other weights than the fit in {self.folder} began with, and that fit goes on with its own. "
-                "Give a function that makes the net if its first weights are random; another folder if it is these that you mean.",
+                f"The net given has other weights than the fit in {self.folder} began with, and"
+                " that fit goes on with its own. Give a function that makes the net if its first"
+                " weights are random; another folder if it is these that you mean.",
                 LabelDPWarning,
                 stacklevel=2,
             )
@@ -494,11 +601,16 @@ class Checkpoint:
 
     def charged(self, receipt: Receipt) -> None:
         """Store the receipt, by which a resumed fit finds its run and is not charged again."""
-        if self.folder is not None and is_first() and self._read_json("receipt.json", run_id=str) is None:
+        if (
+            self.folder is not None
+            and is_first()
+            and self._read_json("receipt.json", run_id=str) is None
+        ):
             self._store.write("receipt.json", json.dumps(receipt.to_dict(), indent=1).encode())
 
     def drawn(self, stage: str, noisy: NoisyLabels) -> None:
-        """Note that a stage's labels were drawn, with digests of its prior's decisions and of the outputs.
+        """Note that a stage's labels were drawn, with digests of its prior's decisions and of the
+        outputs.
 
         Raises
         ------
@@ -507,7 +619,11 @@ class Checkpoint:
         """
         if self.folder is None or not is_first():
             return
-        side = {f"{i}.{name}": values for i, block in enumerate(noisy.blocks) for name, values in block.side.items()}
+        side = {
+            f"{i}.{name}": values
+            for i, block in enumerate(noisy.blocks)
+            for name, values in block.side.items()
+        }
         facts = {
             "rows": len(noisy),
             "laws": [block.law.to_dict() for block in noisy.blocks],
@@ -520,25 +636,37 @@ class Checkpoint:
         if kept is None:
             self._store.write(f"drawn-{stage}.json", json.dumps(facts, indent=1).encode())
 
-    def trained(self, number: int, module: nn.Module, history: list[dict[str, Any]], evidence: str) -> None:
+    def trained(
+        self, number: int, module: nn.Module, history: list[dict[str, Any]], evidence: str
+    ) -> None:
         """Store a stage's model; the stage is then not trained again."""
         if self.folder is not None and is_first():
             state = {"weights": _on_cpu(module), "history": history, "evidence": evidence}
             self._store.write(f"model-{number}.pt", _torch_bytes(state))
 
-    def restored(self, number: int, module: nn.Module, evidence: str) -> list[dict[str, Any]] | None:
-        """Load the stored weights of a stage into a module and return its history; None if the stage is not trained yet.
+    def restored(
+        self, number: int, module: nn.Module, evidence: str
+    ) -> list[dict[str, Any]] | None:
+        """Load the stored weights of a stage into a module and return its history; None if the
+        stage is not trained yet.
 
         Raises
         ------
         InvalidInput
             If that model has learned from other noisy labels, or cannot be read.
         """
-        kept = None if self.folder is None else from_first(lambda: self._read_torch(f"model-{number}.pt", _TRAIN_AGAIN))
+        kept = (
+            None
+            if self.folder is None
+            else from_first(lambda: self._read_torch(f"model-{number}.pt", _TRAIN_AGAIN))
+        )
         if kept is None:
             return None
         if not isinstance(kept, dict) or not kept.keys() >= {"weights", "history", "evidence"}:
-            raise InvalidInput(f"Expected the model of a stage in {self.folder}/model-{number}.pt, got something else. {_TRAIN_AGAIN}")
+            raise InvalidInput(
+                f"Expected the model of a stage in {self.folder}/model-{number}.pt, got something"
+                f" else. {_TRAIN_AGAIN}"
+            )
         if kept["evidence"] != evidence:
             raise self._foreign(f"model-{number}.pt")
         _put(module, kept["weights"], f"{self.folder}/model-{number}.pt")
@@ -546,12 +674,14 @@ class Checkpoint:
 
     def _foreign(self, name: str) -> InvalidInput:
         return InvalidInput(
-            f"Expected {name} in {self.folder} to come from the labels that this fit has drawn, got that of other ones. "
-            "Nothing was changed. Give the folder and the ledger that belong together, or another folder."
+            f"Expected {name} in {self.folder} to come from the labels that this fit has drawn, got"
+            " that of other ones. Nothing was changed. Give the folder and the ledger that belong"
+            " together, or another folder."
         )
 
     def _read_json(self, name: str, **parts: type) -> dict[str, Any] | None:
-        """Read a JSON file that must hold at least these parts, of these types; None if there is no file."""
+        """Read a JSON file that must hold at least these parts, of these types; None if there is no
+        file."""
         data = None if self.folder is None else self._store.read(name)
         if data is None:
             return None
@@ -559,18 +689,30 @@ class Checkpoint:
             found = json.loads(data)
         except ValueError:
             found = None
-        if not isinstance(found, dict) or not all(isinstance(found.get(part), kind) for part, kind in parts.items()):
-            raise InvalidInput(f"Expected the state of a fit in {self._store.folder / name}, got something else. {_RESTORE}")
+        if not isinstance(found, dict) or not all(
+            isinstance(found.get(part), kind) for part, kind in parts.items()
+        ):
+            raise InvalidInput(
+                f"Expected the state of a fit in {self._store.folder / name}, got something else."
+                f" {_RESTORE}"
+            )
         return found
 
     def _read_torch(self, name: str, advice: str) -> Any:
         data = self._store.read(name)
         try:
             # weights_only: a pickle runs code, and somebody else may have written to the folder.
-            return None if data is None else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            return (
+                None
+                if data is None
+                else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            )
         except Exception as error:
             where = self._store.folder / name
-            raise InvalidInput(f"Expected weights in {where}, got what cannot be read ({type(error).__name__}). {advice}") from None
+            raise InvalidInput(
+                f"Expected weights in {where}, got what cannot be read ({type(error).__name__})."
+                f" {advice}"
+            ) from None
 
 
 @contextlib.contextmanager
@@ -598,18 +740,22 @@ def _take(path: Path, held: contextlib.ExitStack) -> None:
         handle = os.open(path, os.O_RDONLY)
     except OSError as error:
         raise InvalidInput(
-            f"Expected folder= where files can be made, got {path} ({type(error).__name__}). Nothing was drawn. Name another."
+            f"Expected folder= where files can be made, got {path} ({type(error).__name__})."
+            " Nothing was drawn. Name another."
         ) from None
     held.callback(os.close, handle)  # closing also releases the lock
-    # Checked on the open handle, not the path, which somebody could replace by another folder in between.
+    # Checked on the open handle, not the path, which somebody could replace by another folder in
+    # between.
     facts = os.fstat(handle)
     if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
         raise InvalidInput(
-            f"Expected folder= that is your own and that nobody else can write to, since a fit goes on from what is in it; got {path}. "
-            "Nothing was drawn. Name another, or take the others' rights away: chmod go-w."
+            "Expected folder= that is your own and that nobody else can write to, since a fit goes"
+            f" on from what is in it; got {path}. Nothing was drawn. Name another, or take the"
+            " others' rights away: chmod go-w."
         )
     _lock(handle, path)
-    for part in path.glob(".*.part"):  # after the lock is held, since another fit may be writing one before
+    # after the lock is held, since another fit may be writing one before
+    for part in path.glob(".*.part"):
         part.unlink()
 
 
@@ -618,7 +764,8 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InvalidInput(
-            f"Expected a folder that no other fit uses now, got {path}. Wait for the other, or use another folder."
+            f"Expected a folder that no other fit uses now, got {path}. Wait for the other, or use"
+            " another folder."
         ) from None
 
 
@@ -627,9 +774,16 @@ def evidence_digest(rows: Positions | None, noisy: NoisyLabels) -> str:
     facts = [(block.law.to_dict(), block.receipt.run_id, block.stage) for block in noisy.blocks]
     arrays: dict[str, Any] = {} if rows is None else {"rows": rows}
     for i, block in enumerate(noisy.blocks):
-        arrays |= {f"{i}/output": block.outputs, f"{i}/at": block.rows} | {f"{i}/{name}": values for name, values in block.side.items()}
+        arrays |= {f"{i}/output": block.outputs, f"{i}/at": block.rows} | {
+            f"{i}/{name}": values for name, values in block.side.items()
+        }
     return digest(
-        {"blocks": facts, "classes": list(map(repr, noisy.classes)), "arrays": array_digest(arrays), "ids": ids_digest(noisy.ids)}
+        {
+            "blocks": facts,
+            "classes": list(map(repr, noisy.classes)),
+            "arrays": array_digest(arrays),
+            "ids": ids_digest(noisy.ids),
+        }
     )
 
 
@@ -638,14 +792,18 @@ def ids_digest(ids: ArrayLike | None) -> str:
     if ids is None:
         return ""
     array = np.asarray(ids)
-    return array_digest({"ids": array.astype(np.str_) if array.dtype.kind in "OMm" else array})  # no bytes of times can be read
+    # no bytes of times can be read
+    return array_digest({"ids": array.astype(np.str_) if array.dtype.kind in "OMm" else array})
 
 
 def _put(module: nn.Module, state: State, where: str) -> None:
     try:
         module.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError):
-        raise InvalidInput(f"Expected weights of this {type(module).__name__} in {where}, got those of another net.") from None
+        raise InvalidInput(
+            f"Expected weights of this {type(module).__name__} in {where}, got those of another"
+            " net."
+        ) from None
 
 
 def _on_cpu(module: nn.Module) -> State:
@@ -654,7 +812,9 @@ def _on_cpu(module: nn.Module) -> State:
 
 def _differ(kept: State, module: nn.Module) -> bool:
     state = _on_cpu(module)
-    return kept.keys() != state.keys() or not all(torch.equal(w, kept[name]) for name, w in state.items())
+    return kept.keys() != state.keys() or not all(
+        torch.equal(w, kept[name]) for name, w in state.items()
+    )
 
 
 def _torch_bytes(thing: object) -> bytes:
@@ -663,10 +823,13 @@ def _torch_bytes(thing: object) -> bytes:
     return buffer.getvalue()
 
 
-# Facts that identify a fit ------------------------------------------------------------------------------------------------------------
+# Facts that identify a fit
+# --------------------------------------------------------------------------------------------------
 
 
-def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Recipe, ...], template: nn.Module) -> dict[str, object]:
+def facts_of_training(
+    model: Any, inputs: Callable[[], str], recipes: tuple[Recipe, ...], template: nn.Module
+) -> dict[str, object]:
     """Collect the facts of inputs, net and training that identify a fit.
 
     Parameters
@@ -688,13 +851,22 @@ def facts_of_training(model: Any, inputs: Callable[[], str], recipes: tuple[Reci
         "prior_temperature": model.prior_temperature,
         "top_k_filter": model.top_k_filter,
         "validation_fraction": model.validation_fraction,
-        "random_state": None if seed is None else int(seed) if isinstance(seed, int | np.integer) else type(seed).__name__,
+        "random_state": (
+            None
+            if seed is None
+            else int(seed)
+            if isinstance(seed, int | np.integer)
+            else type(seed).__name__
+        ),
     }
 
 
 def weights_given(model: Any) -> bool:
-    """Return whether the user gave the initial weights; otherwise they follow from a seed or from a function."""
-    return isinstance(model.module, nn.Module) and not any(is_lazy(weight) for weight in model.module.parameters())
+    """Return whether the user gave the initial weights; otherwise they follow from a seed or from a
+    function."""
+    return isinstance(model.module, nn.Module) and not any(
+        is_lazy(weight) for weight in model.module.parameters()
+    )
 
 
 def facts_of_labels(plan: FitPlan) -> dict[str, object]:
@@ -702,7 +874,8 @@ def facts_of_labels(plan: FitPlan) -> dict[str, object]:
     settings, rows = plan.settings, plan.rows
     return {
         "epsilon": settings.epsilon,
-        # Digests, since these may be long or name people. All of them are public, so a digest reveals no label.
+        # Digests, since these may be long or name people. All of them are public, so a digest
+        # reveals no label.
         "classes": digest({"classes": list(map(repr, plan.classes))}),
         "dataset": settings.dataset,
         "column": settings.column,
@@ -721,25 +894,31 @@ def _alike(recipes: list[object]) -> object:
 
 
 def seed_of(random_state: Any) -> int:
-    """Return the seed of a fit's training: `random_state`, a draw from it, or a number from the system. The noise never depends on it."""
+    """Return the seed of a fit's training: `random_state`, a draw from it, or a number from the
+    system. The noise never depends on it."""
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
         return _validate.integer(random_state=random_state, low=0)
     if hasattr(random_state, "randint"):
         return int(random_state.randint(np.iinfo(np.int32).max))
-    raise InvalidInput(f"Expected random_state as a number >= 0, a RandomState or None, got {type(random_state).__name__}.")
+    raise InvalidInput(
+        "Expected random_state as a number >= 0, a RandomState or None, got"
+        f" {type(random_state).__name__}."
+    )
 
 
-# Descriptions of settings and nets ----------------------------------------------------------------------------------------------------
+# Descriptions of settings and nets
+# --------------------------------------------------------------------------------------------------
 
 
 def described(value: object) -> object:
     """Describe a setting as JSON-ready data that is the same in another process.
 
-    Functions are described by name; the user's also by their code, with its constants and the functions that it names or closes over.
-    Objects are described by class and by the code of their `__call__`. Numbers and texts are described only in labeldp's own values and
-    in `functools.partial` of its functions.
+    Functions are described by name; the user's also by their code, with its constants and the
+    functions that it names or closes over. Objects are described by class and by the code of their
+    `__call__`. Numbers and texts are described only in labeldp's own values and in
+    `functools.partial` of its functions.
 
     Parameters
     ----------
@@ -750,12 +929,20 @@ def described(value: object) -> object:
 
 
 def architecture(module: nn.Module) -> dict[str, object]:
-    """Describe a net before training: its layers, the shapes of its weights, and the code of the user's `forward` methods; no weight."""
+    """Describe a net before training: its layers, the shapes of its weights, and the code of the
+    user's `forward` methods; no weight."""
     kinds = {type(part) for part in module.modules()}
-    own = {_name_of(kind): _described(kind.forward, (), ours=False) for kind in kinds if not _is_of(kind, _KNOWN)}
+    own = {
+        _name_of(kind): _described(kind.forward, (), ours=False)
+        for kind in kinds
+        if not _is_of(kind, _KNOWN)
+    }
     layers = []
-    for name, part in module.named_modules():  # a user's layer may show anything as its settings, also labels
-        layers.append([name, _name_of(type(part)), part.extra_repr() if _is_of(type(part), _KNOWN) else ""])
+    # a user's layer may show anything as its settings, also labels
+    for name, part in module.named_modules():
+        layers.append(
+            [name, _name_of(type(part)), part.extra_repr() if _is_of(type(part), _KNOWN) else ""]
+        )
     return {
         "is": type(module).__qualname__,
         "layers": layers,
@@ -767,8 +954,8 @@ def architecture(module: nn.Module) -> dict[str, object]:
 def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
     """Describe a part of a setting.
 
-    `above` holds the ids of the values around it, so that a cycle ends. Only with `ours`, for a setting of labeldp's, which is public, is
-    the value itself described.
+    `above` holds the ids of the values around it, so that a cycle ends. Only with `ours`, for a
+    setting of labeldp's, which is public, is the value itself described.
     """
     if isinstance(value, np.bool_ | np.integer | np.floating) and ours:
         value = value.item()
@@ -781,7 +968,9 @@ def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
         return _of_partial(value, within)
     if isinstance(value, type):
         return {"class": _name_of(value)}
-    if isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType) or hasattr(value, "cache_parameters"):
+    if isinstance(
+        value, types.FunctionType | types.MethodType | types.BuiltinFunctionType
+    ) or hasattr(value, "cache_parameters"):
         return _of_function(value, within)
     if ours and type(value) is tuple and len(value) <= _MANY:
         return [_described(each, within, ours=True) for each in value]
@@ -789,20 +978,27 @@ def _described(value: object, above: tuple[int, ...], *, ours: bool) -> object:
 
 
 def _of_partial(value: "functools.partial[Any]", within: tuple[int, ...]) -> object:
-    """Describe a partial by its function, and by its arguments if that function is labeldp's own."""
+    """Describe a partial by its function, and by its arguments if that function is labeldp's
+    own."""
     told: dict[str, object] = {"partial": _described(value.func, within, ours=False)}
     if _is_of(value.func, _OURS):
         told["args"] = [_described(each, within, ours=True) for each in value.args]
-        told["keywords"] = {name: _described(each, within, ours=True) for name, each in value.keywords.items()}
+        told["keywords"] = {
+            name: _described(each, within, ours=True) for name, each in value.keywords.items()
+        }
     return told
 
 
 def _of_object(value: object, within: tuple[int, ...]) -> object:
-    """Describe an object by its class and its `__call__`; a settings object of labeldp's by its fields, too."""
+    """Describe an object by its class and its `__call__`; a settings object of labeldp's by its
+    fields, too."""
     kind = type(value)
     told: dict[str, object] = {"is": _name_of(kind)}
     if _is_of(kind, _OURS) and is_dataclass(value):
-        return told | {field.name: _described(getattr(value, field.name), within, ours=True) for field in fields(value)}
+        return told | {
+            field.name: _described(getattr(value, field.name), within, ours=True)
+            for field in fields(value)
+        }
     call = getattr(kind, "__call__", None)  # noqa: B004 (what it is, not whether there is one)
     if isinstance(call, types.FunctionType) and not _is_of(kind, _KNOWN):
         told["call"] = _described(call, within, ours=False)
@@ -810,16 +1006,25 @@ def _of_object(value: object, within: tuple[int, ...]) -> object:
 
 
 def _of_function(value: Any, within: tuple[int, ...]) -> object:
-    """Describe a function or method by its code and the functions that it closes over or names; one of labeldp's or torch's by name."""
-    # Other values in its closure are described by type alone, and other globals not at all: a list in a closure may be the raw labels, and
-    # a digest of it would confirm a guess.
+    """Describe a function or method by its code and the functions that it closes over or names; one
+    of labeldp's or torch's by name."""
+    # Other values in its closure are described by type alone, and other globals not at all: a list
+    # in a closure may be the raw labels, and a digest of it would confirm a guess.
     bound = getattr(value, "__self__", None)
-    told = {} if bound is None or isinstance(bound, types.ModuleType) else {"self": _described(bound, within, ours=False)}
-    function = getattr(value, "__func__", getattr(value, "__wrapped__", value))  # of a method; of a cache
+    told = (
+        {}
+        if bound is None or isinstance(bound, types.ModuleType)
+        else {"self": _described(bound, within, ours=False)}
+    )
+    # of a method; of a cache
+    function = getattr(value, "__func__", getattr(value, "__wrapped__", value))
     code = getattr(function, "__code__", None)
     if code is None or _is_of(function, _KNOWN):
         return {
-            "function": f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}",
+            "function": (
+                f"{getattr(function, '__module__', '')}."
+                f"{getattr(function, '__qualname__', type(function).__qualname__)}"
+            ),
             **told,
         }
     cells = zip(code.co_freevars, map(_content, function.__closure__ or ()), strict=True)
@@ -829,7 +1034,9 @@ def _of_function(value: Any, within: tuple[int, ...]) -> object:
         "code": digest({"code": _of_code(code)}),
         "closure": {name: _described(each, within, ours=False) for name, each in cells},
         "globals": {
-            name: _described(each, within, ours=False) for name, each in named if isinstance(each, types.FunctionType | functools.partial)
+            name: _described(each, within, ours=False)
+            for name, each in named
+            if isinstance(each, types.FunctionType | functools.partial)
         },
         **told,
     }
@@ -837,20 +1044,30 @@ def _of_function(value: Any, within: tuple[int, ...]) -> object:
 
 def _of_code(code: types.CodeType) -> list[object]:
     """Return instructions, names and constants, with those of inner functions."""
-    constants = [_of_code(each) if isinstance(each, types.CodeType) else _constant(each) for each in code.co_consts]
+    constants = [
+        _of_code(each) if isinstance(each, types.CodeType) else _constant(each)
+        for each in code.co_consts
+    ]
     # Without line numbers and file name, which change with every edit elsewhere in the file.
     return [code.co_code.hex(), list(code.co_names), list(code.co_freevars), constants]
 
 
 def _constant(constant: object) -> str:
-    """Return a constant as text; a set with its members sorted, since their order differs between processes."""
+    """Return a constant as text; a set with its members sorted, since their order differs between
+    processes."""
     if isinstance(constant, frozenset):
         return f"frozenset({sorted(map(_constant, constant))})"
-    return f"({', '.join(map(_constant, constant))},)" if isinstance(constant, tuple) else repr(constant)
+    return (
+        f"({', '.join(map(_constant, constant))},)"
+        if isinstance(constant, tuple)
+        else repr(constant)
+    )
 
 
 def _names(code: types.CodeType) -> set[str]:
-    return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, types.CodeType)))
+    return set(code.co_names).union(
+        *(_names(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    )
 
 
 def _content(cell: Any) -> object:

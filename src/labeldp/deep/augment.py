@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Augmentations of whole batches of images, on the images' device.
 
-All random numbers come from a `torch.Generator`. A CPU generator serves every device: a few numbers per image are drawn on the CPU and
-copied over, so that a run gives the same images on every machine.
+All random numbers come from a `torch.Generator`. A CPU generator serves every device: a few numbers
+per image are drawn on the CPU and copied over, so that a run gives the same images on every
+machine.
 """
 
 import math
@@ -41,7 +42,9 @@ def flip(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(chosen.to(images.device)[:, None, None, None], images.flip(3), images)
 
 
-def shift(images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: str = "constant") -> Tensor:
+def shift(
+    images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: str = "constant"
+) -> Tensor:
     """Shift each image by up to this many pixels each way: pad, then crop at random.
 
     Parameters
@@ -62,9 +65,14 @@ def shift(images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: 
     _validate.one_of(("constant", "reflect", "replicate"), mode=mode)
     n, c, h, w = images.shape
     if mode == "reflect" and pad >= min(h, w):
-        raise InvalidInput(f"Expected pixels < {min(h, w)} to mirror images of {h} x {w}, got {pad}. Move less, or use mode='replicate'.")
+        raise InvalidInput(
+            f"Expected pixels < {min(h, w)} to mirror images of {h} x {w}, got {pad}. Move less, or"
+            " use mode='replicate'."
+        )
     # One gather for the whole batch instead of a crop per image.
-    moves = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device).to(images.device)
+    moves = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device).to(
+        images.device
+    )
     padded = functional.pad(images, (pad, pad, pad, pad), mode=mode)
     down = (moves[0][:, None] + torch.arange(h, device=images.device))[:, None, :, None]
     right = (moves[1][:, None] + torch.arange(w, device=images.device))[:, None, None, :]
@@ -73,7 +81,9 @@ def shift(images: Tensor, generator: torch.Generator, *, pixels: int = 4, mode: 
     return _like(images, padded[image, channel, down, right])
 
 
-def cutout(images: Tensor, generator: torch.Generator, *, size: int = 8, shared: bool = False) -> Tensor:
+def cutout(
+    images: Tensor, generator: torch.Generator, *, size: int = 8, shared: bool = False
+) -> Tensor:
     """Set a square of each image to zero; squares may extend beyond the edge.
 
     Parameters
@@ -83,7 +93,8 @@ def cutout(images: Tensor, generator: torch.Generator, *, size: int = 8, shared:
     size : int, default=8
         Side of the square. Its centre is uniform over the pixels.
     shared : bool, default=False
-        One square for the whole batch, as in the code of Ghazi et al. 2021; by default each image has its own.
+        One square for the whole batch, as in the code of Ghazi et al. 2021; by default each image
+        has its own.
 
     Returns
     -------
@@ -91,13 +102,19 @@ def cutout(images: Tensor, generator: torch.Generator, *, size: int = 8, shared:
 
     Notes
     -----
-    Source: DeVries and Taylor, "Improved regularization of convolutional neural networks with cutout" (2017).
+    Source: DeVries and Taylor, "Improved regularization of convolutional neural networks with
+    cutout" (2017).
     """
     _require_images(images)
     side = _validate.integer(size=size, low=0)
     n, _, h, w = images.shape
     draws = 1 if shared else n
-    centre = [torch.randint(0, length, (draws, 1), generator=generator, device=generator.device).to(images.device) for length in (h, w)]
+    centre = [
+        torch.randint(0, length, (draws, 1), generator=generator, device=generator.device).to(
+            images.device
+        )
+        for length in (h, w)
+    ]
     hit = []
     for middle, length in zip(centre, (h, w), strict=True):
         offset = torch.arange(length, device=images.device) - (middle - side // 2)
@@ -125,7 +142,8 @@ class Mixed:
 
 
 def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
-    """Mix each input with a random other one of the batch; the weight, one per batch, is drawn from Beta(alpha, alpha).
+    """Mix each input with a random other one of the batch; the weight, one per batch, is drawn from
+    Beta(alpha, alpha).
 
     Parameters
     ----------
@@ -143,18 +161,27 @@ def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
     Source: Zhang et al., "mixup: beyond empirical risk minimization" (2018).
     """
     if not inputs.is_floating_point():
-        raise InvalidInput(f"Expected floating inputs to mix, got {inputs.dtype}. Scale images to floats first.")
+        raise InvalidInput(
+            f"Expected floating inputs to mix, got {inputs.dtype}. Scale images to floats first."
+        )
     if alpha == 0:
         return Mixed(inputs, torch.arange(len(inputs), device=inputs.device), 1.0)
     strength = _validate.positive(alpha=alpha)
     seed = int(torch.randint(0, 2**62, (1,), generator=generator, device=generator.device))
-    lam = float(np.random.default_rng(seed).beta(strength, strength))  # torch's Beta uses the global generator only
-    partner = torch.randperm(len(inputs), generator=generator, device=generator.device).to(inputs.device)
+    # torch's Beta uses the global generator only
+    lam = float(np.random.default_rng(seed).beta(strength, strength))
+    partner = torch.randperm(len(inputs), generator=generator, device=generator.device).to(
+        inputs.device
+    )
     return Mixed(torch.lerp(inputs[partner], inputs, lam), partner, lam)
 
 
 def resized_crop(
-    images: Tensor, generator: torch.Generator, *, scale: tuple[float, float] = (0.2, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    scale: tuple[float, float] = (0.2, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
     """Crop a random part of each image and resize it to the image's size.
 
@@ -165,7 +192,8 @@ def resized_crop(
     scale : (float, float), default=(0.2, 1.0)
         Range of the crop's share of the area, which is uniform.
     ratio : (float, float), default=(3 / 4, 4 / 3)
-        Range of the crop's aspect ratio relative to the image's, which is log-uniform. A side is at most the image's.
+        Range of the crop's aspect ratio relative to the image's, which is log-uniform. A side is at
+        most the image's.
 
     Returns
     -------
@@ -179,14 +207,25 @@ def resized_crop(
     low, high = (_validate.fraction(scale=each, one=True) for each in scale)
     narrow, wide = (_validate.positive(ratio=each) for each in ratio)
     if not (low <= high and narrow <= wide):
-        raise InvalidInput(f"Expected ascending bounds, got scale={scale!r} and ratio={ratio!r}. Swap them.")
+        raise InvalidInput(
+            f"Expected ascending bounds, got scale={scale!r} and ratio={ratio!r}. Swap them."
+        )
     u = _uniform(images, generator, 4)
     area, shape = low + (high - low) * u[0], narrow * (wide / narrow) ** u[1]
     sides = ((area * shape).sqrt().clamp(max=1), (area / shape).sqrt().clamp(max=1))
     zero = torch.zeros_like(area)
-    rows = [(sides[0], zero, (1 - sides[0]) * (2 * u[2] - 1)), (zero, sides[1], (1 - sides[1]) * (2 * u[3] - 1))]
-    grid = functional.affine_grid(torch.stack([torch.stack(row, 1) for row in rows], 1), list(images.shape), align_corners=False)
-    return _like(images, functional.grid_sample(images, grid, padding_mode="border", align_corners=False))
+    rows = [
+        (sides[0], zero, (1 - sides[0]) * (2 * u[2] - 1)),
+        (zero, sides[1], (1 - sides[1]) * (2 * u[3] - 1)),
+    ]
+    grid = functional.affine_grid(
+        torch.stack([torch.stack(row, 1) for row in rows], 1),
+        list(images.shape),
+        align_corners=False,
+    )
+    return _like(
+        images, functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    )
 
 
 def colour_jitter(
@@ -200,7 +239,8 @@ def colour_jitter(
     chance: float = 0.8,
     grey: float = 0.2,
 ) -> Tensor:
-    """Change the colours of each image at random; images without three channels change only in brightness and contrast.
+    """Change the colours of each image at random; images without three channels change only in
+    brightness and contrast.
 
     Parameters
     ----------
@@ -221,19 +261,26 @@ def colour_jitter(
 
     Notes
     -----
-    Hue and saturation are one linear map of the chroma plane (YIQ), not a way through HSV. Source: Chen et al., "A simple framework for
-    contrastive learning" (2020), Appendix A.
+    Hue and saturation are one linear map of the chroma plane (YIQ), not a way through HSV. Source:
+    Chen et al., "A simple framework for contrastive learning" (2020), Appendix A.
     """
     _require_floats(images)
-    bright, contrary, vivid = (_validate.fraction(strength=each, zero=True) for each in (brightness, contrast, saturation))
+    bright, contrary, vivid = (
+        _validate.fraction(strength=each, zero=True) for each in (brightness, contrast, saturation)
+    )
     turn = _validate.fraction(hue=hue, zero=True)
-    often, without = _validate.fraction(chance=chance, zero=True, one=True), _validate.fraction(grey=grey, zero=True, one=True)
+    often, without = (
+        _validate.fraction(chance=chance, zero=True, one=True),
+        _validate.fraction(grey=grey, zero=True, one=True),
+    )
     _require_unit(images)
-    # Numbers are drawn for every change, whether or not it is applied, so that one setting does not shift the others' draws.
+    # Numbers are drawn for every change, whether or not it is applied, so that one setting does not
+    # shift the others' draws.
     u = _uniform(images, generator, 6)
     on = (u[4] < often).to(images.dtype)
     light, dark, colour, angle = (
-        on * s * (2 * each - 1) for s, each in zip((bright, contrary, vivid, 2 * math.pi * turn), u[:4], strict=True)
+        on * s * (2 * each - 1)
+        for s, each in zip((bright, contrary, vivid, 2 * math.pi * turn), u[:4], strict=True)
     )
     x = images
     if x.shape[1] == 3:
@@ -247,16 +294,32 @@ _YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
 
 
 def _chroma(factor: Tensor, angle: Tensor) -> Tensor:
-    """Make matrices (n, 3, 3) that scale and rotate the chroma of red, green and blue and keep the luma."""
+    """Make matrices (n, 3, 3) that scale and rotate the chroma of red, green and blue and keep the
+    luma."""
     to = torch.tensor(_YIQ, dtype=torch.float64)
-    zero, one, c, s = torch.zeros_like(factor), torch.ones_like(factor), factor * angle.cos(), factor * angle.sin()
-    turn = torch.stack([torch.stack(row, 1) for row in ((one, zero, zero), (zero, c, -s), (zero, s, c))], 1)
+    zero, one, c, s = (
+        torch.zeros_like(factor),
+        torch.ones_like(factor),
+        factor * angle.cos(),
+        factor * angle.sin(),
+    )
+    turn = torch.stack(
+        [torch.stack(row, 1) for row in ((one, zero, zero), (zero, c, -s), (zero, s, c))], 1
+    )
     back, there = (each.to(factor) for each in (torch.linalg.inv(to), to))
     return back @ turn @ there
 
 
-def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, strength: float = 1.0, hole: float = 0.5) -> Tensor:
-    """Change each image strongly: random geometric moves, random changes of its tones, and a grey square.
+def rand_augment(
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    count: int = 2,
+    strength: float = 1.0,
+    hole: float = 0.5,
+) -> Tensor:
+    """Change each image strongly: random geometric moves, random changes of its tones, and a grey
+    square.
 
     Parameters
     ----------
@@ -275,16 +338,22 @@ def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, 
 
     Notes
     -----
-    A move is the identity, a rotation up to 30 degrees, a shear up to 0.35 or a shift up to 30 % along an axis. A change of tones is the
-    identity, brightness, contrast, saturation (for three channels), solarisation, posterisation, sharpness, or contrast stretching to 0..1.
-    All are equally likely, with uniform magnitude. No policy was searched with labels, which would leak them.
+    A move is the identity, a rotation up to 30 degrees, a shear up to 0.35 or a shift up to 30 %
+    along an axis. A change of tones is the identity, brightness, contrast, saturation (for three
+    channels), solarisation, posterisation, sharpness, or contrast stretching to 0..1. All are
+    equally likely, with uniform magnitude. No policy was searched with labels, which would leak
+    them.
 
     References
     ----------
-    Cubuk et al. (2020), "RandAugment", here with another set of operations; the square as in FixMatch (Sohn et al. 2020).
+    Cubuk et al. (2020), "RandAugment", here with another set of operations; the square as in
+    FixMatch (Sohn et al. 2020).
     """
     _require_floats(images)
-    rounds, part = _validate.integer(count=count, low=1), _validate.fraction(strength=strength, one=True)
+    rounds, part = (
+        _validate.integer(count=count, low=1),
+        _validate.fraction(strength=strength, one=True),
+    )
     side = _validate.fraction(hole=hole, zero=True, one=True)
     _require_unit(images)
     if not len(images):
@@ -299,14 +368,18 @@ def rand_augment(images: Tensor, generator: torch.Generator, *, count: int = 2, 
         x = _tones(x, _uniform(images, generator, 2), part)
     u = _uniform(images, generator, 2)
     hit = [
-        ((torch.arange(length, device=x.device) + 0.5 - place[:, None] * length).abs() < side * length / 2)
+        (
+            (torch.arange(length, device=x.device) + 0.5 - place[:, None] * length).abs()
+            < side * length / 2
+        )
         for place, length in zip(u, (h, w), strict=True)
     ]
     return _like(images, x.masked_fill(hit[0][:, None, :, None] & hit[1][:, None, None, :], 0.5))
 
 
 def _move(generator: torch.Generator, n: int, part: float) -> Tensor:
-    """Draw a move of each image, (n, 3, 3) on the CPU: the identity, a rotation, a shear or a shift along one axis, of random size."""
+    """Draw a move of each image, (n, 3, 3) on the CPU: the identity, a rotation, a shear or a shift
+    along one axis, of random size."""
     kind = torch.randint(0, 6, (n,), generator=generator, device=generator.device).cpu()
     size = part * (2 * torch.rand(n, generator=generator, device=generator.device).cpu() - 1)
     angle = torch.where(kind == 1, size * math.pi / 6, 0.0)
@@ -314,13 +387,17 @@ def _move(generator: torch.Generator, n: int, part: float) -> Tensor:
     found[:, 0, 0] = found[:, 1, 1] = angle.cos()
     found[:, 0, 1] = torch.where(kind == 2, 0.35 * size, -angle.sin())
     found[:, 1, 0] = torch.where(kind == 3, 0.35 * size, angle.sin())
-    found[:, 0, 2], found[:, 1, 2] = (torch.where(kind == each, 0.6 * size, 0.0) for each in (4, 5))  # of a side of length 2
+    # of a side of length 2
+    found[:, 0, 2], found[:, 1, 2] = (torch.where(kind == each, 0.6 * size, 0.0) for each in (4, 5))
     return found
 
 
 def _tones(x: Tensor, u: Tensor, part: float) -> Tensor:
     """Make one random change of the tones of each image; u (2, n) gives its kind and its size."""
-    kind, size = (u[0] * 8).long()[:, None, None, None], (0.9 * part * (2 * u[1] - 1))[:, None, None, None]
+    kind, size = (
+        (u[0] * 8).long()[:, None, None, None],
+        (0.9 * part * (2 * u[1] - 1))[:, None, None, None],
+    )
     grey = x.mean(dim=1, keepdim=True)
     if x.shape[1] == 3:
         grey = (x * x.new_tensor(_YIQ[0])[:, None, None]).sum(dim=1, keepdim=True)
@@ -328,7 +405,8 @@ def _tones(x: Tensor, u: Tensor, part: float) -> Tensor:
     middle = grey.mean(dim=(2, 3), keepdim=True)
     low, high = x.amin(dim=(2, 3), keepdim=True), x.amax(dim=(2, 3), keepdim=True)
     levels = 2 ** (8 - (5 * size.abs()).round())
-    # Kinds 1 to 7: brightness, contrast, saturation, solarisation, posterisation, sharpness, stretched contrast. Kind 0 changes nothing.
+    # Kinds 1 to 7: brightness, contrast, saturation, solarisation, posterisation, sharpness,
+    # stretched contrast. Kind 0 changes nothing.
     changes = (
         x * (1 + size),
         middle + (x - middle) * (1 + size),
@@ -368,20 +446,33 @@ class _Chain:
 
 def _require_images(images: Any) -> None:
     if not isinstance(images, Tensor) or images.ndim != 4:
-        found = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise InvalidInput(f"Expected a batch of images (n, channels, height, width), got {found}. Add the axes that are missing.")
+        found = (
+            f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        )
+        raise InvalidInput(
+            f"Expected a batch of images (n, channels, height, width), got {found}. Add the axes"
+            " that are missing."
+        )
 
 
 def _require_floats(images: Any) -> None:
     _require_images(images)
     if not images.is_floating_point():
-        raise InvalidInput(f"Expected floating images, got {images.dtype}. Scale them to 0..1 first.")
+        raise InvalidInput(
+            f"Expected floating images, got {images.dtype}. Scale them to 0..1 first."
+        )
 
 
 def _require_unit(images: Tensor) -> None:
-    """Refuse values outside 0..1; only on the CPU, since a GPU would have to be waited for in each batch."""
-    if images.device.type == "cpu" and not bool(((images >= -_SLACK) & (images <= 1 + _SLACK)).all()):
-        raise InvalidInput("Expected images of 0..1, got other values. Pass bytes (uint8), floats divided by 255, or a change of your own.")
+    """Refuse values outside 0..1; only on the CPU, since a GPU would have to be waited for in each
+    batch."""
+    if images.device.type == "cpu" and not bool(
+        ((images >= -_SLACK) & (images <= 1 + _SLACK)).all()
+    ):
+        raise InvalidInput(
+            "Expected images of 0..1, got other values. Pass bytes (uint8), floats divided by 255,"
+            " or a change of your own."
+        )
 
 
 def _uniform(images: Tensor, generator: torch.Generator, count: int) -> Tensor:

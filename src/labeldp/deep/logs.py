@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log the figures of each epoch, which come from noisy labels alone: functions of an Epoch for `train(..., progress=)`.
+"""Log the figures of each epoch, which come from noisy labels alone: functions of an Epoch for
+`train(..., progress=)`.
 
 In distributed training only the first process writes.
 """
@@ -36,7 +37,10 @@ class CsvLog:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if self.path.is_dir():
-            raise InvalidInput(f"Expected the path of a file to write, got the folder {self.path}. Add a name: {self.path / 'log.csv'}.")
+            raise InvalidInput(
+                f"Expected the path of a file to write, got the folder {self.path}. Add a name:"
+                f" {self.path / 'log.csv'}."
+            )
         self._head()  # now, and not after labels were charged and drawn
 
     def __call__(self, epoch: Epoch) -> None:
@@ -57,12 +61,16 @@ class CsvLog:
             with self.path.open(encoding="utf-8") as file:
                 head = file.readline().strip()
         if head and head != ",".join(_COLUMNS):
-            raise InvalidInput(f"Expected a log of epochs, got {self.path} with other columns. Give the log a path of its own.")
+            raise InvalidInput(
+                f"Expected a log of epochs, got {self.path} with other columns. Give the log a path"
+                " of its own."
+            )
         return head
 
 
 class TensorBoardLog:
-    """Logs epochs for TensorBoard: loss and held-out score as scalars, one step per epoch; a next training continues the steps.
+    """Logs epochs for TensorBoard: loss and held-out score as scalars, one step per epoch; a next
+    training continues the steps.
 
     Parameters
     ----------
@@ -78,12 +86,15 @@ class TensorBoardLog:
         try:
             maker = import_module("torch.utils.tensorboard").SummaryWriter
         except ModuleNotFoundError as error:
-            raise MissingExtra(f"Expected {error.name}, which is not installed. pip install 'labeldp[tensorboard]'") from None
+            raise MissingExtra(
+                f"Expected {error.name}, which is not installed. pip install 'labeldp[tensorboard]'"
+            ) from None
         self._folder, self._writer = str(folder), maker(str(folder)) if is_first() else None
         self._steps = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy a log, as `clone` does, and pickle it without its writer, which has threads: the copy makes its own."""
+        """Copy a log, as `clone` does, and pickle it without its writer, which has threads: the
+        copy makes its own."""
         return type(self), (self._folder,), {"_steps": self._steps}
 
     def __call__(self, epoch: Epoch) -> None:
@@ -135,7 +146,14 @@ class _Bar:
         if is_first():
             console = self.find()
             last = not console.is_terminal or epoch.number >= epoch.epochs
-            console.print(_line(epoch), end="\n" if last else "\r", markup=False, highlight=False, no_wrap=True, overflow="crop")
+            console.print(
+                _line(epoch),
+                end="\n" if last else "\r",
+                markup=False,
+                highlight=False,
+                no_wrap=True,
+                overflow="crop",
+            )
 
 
 def combine(*progress: Callable[[Epoch], object]) -> Progress:
@@ -152,7 +170,9 @@ def combine(*progress: Callable[[Epoch], object]) -> Progress:
     Examples
     --------
     >>> from labeldp.deep import Epoch
-    >>> combine(lambda e: print("epoch", e.number), lambda e: print("loss", e.loss))(Epoch(1, 0.5, None))
+    >>> combine(lambda e: print("epoch", e.number), lambda e: print("loss", e.loss))(
+    ...     Epoch(1, 0.5, None)
+    ... )
     epoch 1
     loss 0.5
     """
@@ -172,6 +192,10 @@ class _Combined:
 
 def _line(epoch: Epoch) -> str:
     done = round(_WIDTH * epoch.number / epoch.epochs) if epoch.epochs else 0
-    bar = f"{'━' * done}{' ' * (_WIDTH - done)}  epoch {epoch.number}/{epoch.epochs}" if epoch.epochs else f"epoch {epoch.number}"
+    bar = (
+        f"{'━' * done}{' ' * (_WIDTH - done)}  epoch {epoch.number}/{epoch.epochs}"
+        if epoch.epochs
+        else f"epoch {epoch.number}"
+    )
     score = "" if epoch.held_out is None else f"  held-out {epoch.held_out:.4f}"
     return f"{bar}  loss {epoch.loss:.4f}{score}"

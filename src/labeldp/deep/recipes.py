@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes of the source papers by name, as parameters of an estimator.
 
-    net = TorchClassifier(models.CifarResNet18, classes=range(10), **recipes.lp_2st("cifar10", epsilon=2.0))
-    trees = LabelDPClassifier(forest, classes=range(10), correction="none", **recipes.stages("lp-2st", epsilon=2.0))
+    net = TorchClassifier(models.CifarResNet18, classes=range(10), **recipes.lp_2st("cifar10",
+    epsilon=2.0)) trees = LabelDPClassifier(forest, classes=range(10), correction="none",
+    **recipes.stages("lp-2st", epsilon=2.0))
 
-`lp_1st`, `lp_2st`, `lp_3st` (Ghazi et al. 2021) and `alibi` (Malek et al. 2021) give the parameters of a `TorchClassifier`, its recipes
-among them; `stages` gives those that have nothing to do with nets, and needs no torch. Each value is the papers', or is named here as one
-that they leave open.
+`lp_1st`, `lp_2st`, `lp_3st` (Ghazi et al. 2021) and `alibi` (Malek et al. 2021) give the parameters
+of a `TorchClassifier`, its recipes among them; `stages` gives those that have nothing to do with
+nets, and needs no torch. Each value is the papers', or is named here as one that they leave open.
 
-They are here to compare with: the benchmarks run these values. The default of both estimators is the likelihood, in one stage.
+They are here to compare with: the benchmarks run these values. The default of both estimators is
+the likelihood, in one stage.
 """
 
 from collections.abc import Mapping
@@ -53,13 +55,15 @@ MULTISTAGE: Mapping[float, Multistage] = MappingProxyType(
         8.0: Multistage((4.0, 4.0), 0.6, 0.5),
     }
 )
-"""By epsilon, from the authors' code (google-research/label-dp, profiles/p100_cifar10.py), which has two stages of CIFAR-10 alone. Between
-two of these epsilons the lower one's values are used, below the first its own; so they are for other data, and the third stage's share."""
+"""By epsilon, from the authors' code (google-research/label-dp, profiles/p100_cifar10.py), which
+has two stages of CIFAR-10 alone. Between two of these epsilons the lower one's values are used,
+below the first its own; so they are for other data, and the third stage's share."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """How Ghazi et al. (2021, appendix B) train each stage on a data set: SGD with Nesterov momentum 0.9 and weight decay 1e-4.
+    """How Ghazi et al. (2021, appendix B) train each stage on a data set: SGD with Nesterov
+    momentum 0.9 and weight decay 1e-4.
 
     Attributes
     ----------
@@ -68,7 +72,8 @@ class Published:
     rate : float
         Reached after a ramp over the first 15 % of the stage.
     decays : bool
-        Whether the rate is then divided by 10 at `schedules.PAPER_DECAYS`; else it falls linearly to 0.
+        Whether the rate is then divided by 10 at `schedules.PAPER_DECAYS`; else it falls linearly
+        to 0.
     images : bool
         Whether inputs are mirrored, shifted by up to 4 pixels and cut out, and mixed up.
     """
@@ -88,23 +93,28 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
         "movielens_1m": Published(200, 128, 0.2, decays=True, images=False),
     }
 )
-"""By the names of `labeldp.datasets`. For MovieLens the paper says "trained similarly" to CIFAR-100, so epochs and rate are those; ids of
-users and films are neither augmented nor mixed up."""
+"""By the names of `labeldp.datasets`. For MovieLens the paper says "trained similarly" to
+CIFAR-100, so epochs and rate are those; ids of users and films are neither augmented nor mixed
+up."""
 
 
 def multistage(epsilon: float) -> Multistage:
-    """Return the values of `MULTISTAGE` at the largest epsilon that is not above this one, or at the least.
+    """Return the values of `MULTISTAGE` at the largest epsilon that is not above this one, or at
+    the least.
 
     Parameters
     ----------
     epsilon : float > 0
     """
     budget = _validate.epsilon(epsilon)
-    return MULTISTAGE[max((known for known in MULTISTAGE if known <= budget), default=min(MULTISTAGE))]
+    return MULTISTAGE[
+        max((known for known in MULTISTAGE if known <= budget), default=min(MULTISTAGE))
+    ]
 
 
 def stages(name: str, *, epsilon: float) -> dict[str, Any]:
-    """Return a recipe's budget, law, stages and filter: parameters of `TorchClassifier` and of `LabelDPClassifier`.
+    """Return a recipe's budget, law, stages and filter: parameters of `TorchClassifier` and of
+    `LabelDPClassifier`.
 
     Parameters
     ----------
@@ -114,7 +124,8 @@ def stages(name: str, *, epsilon: float) -> dict[str, Any]:
     Returns
     -------
     dict
-        epsilon, law, n_stages, stage_sizes, prior_temperature, top_k_filter, and validation_fraction=0, since the papers hold out no row.
+        epsilon, law, n_stages, stage_sizes, prior_temperature, top_k_filter, and
+        validation_fraction=0, since the papers hold out no row.
 
     Notes
     -----
@@ -148,7 +159,8 @@ def mixups(name: str, *, epsilon: float) -> tuple[float, ...]:
 
 
 def correction(name: str) -> str:
-    """Return how a recipe learns, in the words of `LabelDPClassifier`: noisy labels as if they were true ("none"), or "em" for ALIBI.
+    """Return how a recipe learns, in the words of `LabelDPClassifier`: noisy labels as if they were
+    true ("none"), or "em" for ALIBI.
 
     Parameters
     ----------
@@ -157,16 +169,19 @@ def correction(name: str) -> str:
     return "em" if _validate.one_of(NAMES, recipe=name) == ALIBI else "none"
 
 
-# For nets ---------------------------------------------------------------------------------------------------------------------------------
+# For nets
+# --------------------------------------------------------------------------------------------------
 
 
 def lp_1st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
-    """Make LP-1ST, one stage of randomized response with mixup (Ghazi et al. 2021), as parameters of a `TorchClassifier`.
+    """Make LP-1ST, one stage of randomized response with mixup (Ghazi et al. 2021), as parameters
+    of a `TorchClassifier`.
 
     Parameters
     ----------
     data : {"mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "movielens_1m"}
-        The data set, as `labeldp.datasets` names it, whose published training is used; for other data the one that is most alike.
+        The data set, as `labeldp.datasets` names it, whose published training is used; for other
+        data the one that is most alike.
     epsilon : float > 0
     **changes
         Fields of a `Recipe` to set otherwise than published, such as epochs=2.
@@ -180,16 +195,19 @@ def lp_1st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
 
 
 def lp_2st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
-    """Make LP-2ST (Ghazi et al. 2021, algorithm 3 and appendix B) as parameters of a `TorchClassifier`.
+    """Make LP-2ST (Ghazi et al. 2021, algorithm 3 and appendix B) as parameters of a
+    `TorchClassifier`.
 
-    A first part of the rows goes through randomized response, the rest through RRWithPrior with the first model's sharpened predictions as
-    prior. Cross-entropy takes noisy labels as if they were true, with mixup; labels of the first part that the first model finds unlikely
-    are left out of the second training, which starts from the first model's weights.
+    A first part of the rows goes through randomized response, the rest through RRWithPrior with the
+    first model's sharpened predictions as prior. Cross-entropy takes noisy labels as if they were
+    true, with mixup; labels of the first part that the first model finds unlikely are left out of
+    the second training, which starts from the first model's weights.
 
     Parameters
     ----------
     data : {"mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "movielens_1m"}
-        The data set, as `labeldp.datasets` names it, whose published training is used; for other data the one that is most alike.
+        The data set, as `labeldp.datasets` names it, whose published training is used; for other
+        data the one that is most alike.
     epsilon : float > 0
     **changes
         Fields of a `Recipe` to set otherwise than published, such as epochs=2.
@@ -201,30 +219,37 @@ def lp_2st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
 
     Notes
     -----
-    Guarantee: that of the estimator, pure epsilon. Cost: the published epochs in each stage, 200 of all rows on CIFAR-10.
+    Guarantee: that of the estimator, pure epsilon. Cost: the published epochs in each stage, 200 of
+    all rows on CIFAR-10.
 
     References
     ----------
-    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential Privacy", appendix B; and their code.
+    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential
+    Privacy", appendix B; and their code.
 
     Examples
     --------
     >>> found = lp_2st("cifar10", epsilon=2.0)
     >>> found["law"], found["stage_sizes"], found["prior_temperature"], found["top_k_filter"]
     ('rr-with-prior', (0.7, 0.3), 0.5, 'mean')
-    >>> [(recipe.epochs, recipe.batch_size, recipe.rate, recipe.alpha) for recipe in found["recipe"]]
+    >>> [
+    ...     (recipe.epochs, recipe.batch_size, recipe.rate, recipe.alpha)
+    ...     for recipe in found["recipe"]
+    ... ]
     [(200, 512, 0.4, 8.0), (200, 512, 0.4, 8.0)]
     """
     return _paper(LP_2ST, data, epsilon, changes)
 
 
 def lp_3st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
-    """Make LP-3ST as parameters of a `TorchClassifier`: LP-2ST with half of its second part in a third stage.
+    """Make LP-3ST as parameters of a `TorchClassifier`: LP-2ST with half of its second part in a
+    third stage.
 
     Parameters
     ----------
     data : {"mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "movielens_1m"}
-        The data set, as `labeldp.datasets` names it, whose published training is used; for other data the one that is most alike.
+        The data set, as `labeldp.datasets` names it, whose published training is used; for other
+        data the one that is most alike.
     epsilon : float > 0
     **changes
         Fields of a `Recipe` to set otherwise than published, such as epochs=2.
@@ -232,7 +257,8 @@ def lp_3st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        As of `lp_2st`, with three Recipes. The paper publishes neither shares nor mixup of a third stage: see `MULTISTAGE`.
+        As of `lp_2st`, with three Recipes. The paper publishes neither shares nor mixup of a third
+        stage: see `MULTISTAGE`.
     """
     return _paper(LP_3ST, data, epsilon, changes)
 
@@ -240,14 +266,15 @@ def lp_3st(data: str, *, epsilon: float, **changes: Any) -> dict[str, Any]:
 def alibi(data: str | None = None, *, epsilon: float, **changes: Any) -> dict[str, Any]:
     """Make ALIBI (Malek et al. 2021) as parameters of a `TorchClassifier`.
 
-    The law adds Laplace noise to the one-hot label, in our exact arithmetic. The loss is the cross-entropy against each label's posterior,
-    with the net's own probabilities as prior.
+    The law adds Laplace noise to the one-hot label, in our exact arithmetic. The loss is the
+    cross-entropy against each label's posterior, with the net's own probabilities as prior.
 
     Parameters
     ----------
     data : {"mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "movielens_1m"}, optional
-        A data set whose training by Ghazi et al. is used, without mixup: that of `lp_1st`, so that law and loss alone differ. None: the
-        defaults of `Recipe`. The authors' own training is not reproduced.
+        A data set whose training by Ghazi et al. is used, without mixup: that of `lp_1st`, so that
+        law and loss alone differ. None: the defaults of `Recipe`. The authors' own training is not
+        reproduced.
     epsilon : float > 0
     **changes
         Fields of a `Recipe` to set otherwise.
@@ -259,7 +286,8 @@ def alibi(data: str | None = None, *, epsilon: float, **changes: Any) -> dict[st
 
     References
     ----------
-    Malek, Mironov, Prasad, Shilov and Tramer (2021), "Antipodes of Label Differential Privacy: PATE and ALIBI".
+    Malek, Mironov, Prasad, Shilov and Tramer (2021), "Antipodes of Label Differential Privacy: PATE
+    and ALIBI".
     """
     require_torch()
     from labeldp.deep._loop import Recipe
@@ -273,7 +301,8 @@ def alibi(data: str | None = None, *, epsilon: float, **changes: Any) -> dict[st
 
 
 def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters of `stages` with the published training, changed where asked, of each stage."""
+    """Return parameters of `stages` with the published training, changed where asked, of each
+    stage."""
     known = PUBLISHED[_validate.one_of(PUBLISHED, data=data)]
     _require_fields(changes)
     staged, base = stages(name, epsilon=epsilon), _training(known)
@@ -301,7 +330,11 @@ def _training(known: Published) -> "Recipe":
     from labeldp.deep._losses import cross_entropy
 
     # One square for a whole batch, as their code has it.
-    steps = (augment.flip, partial(augment.shift, pixels=4), partial(augment.cutout, size=8, shared=True))
+    steps = (
+        augment.flip,
+        partial(augment.shift, pixels=4),
+        partial(augment.cutout, size=8, shared=True),
+    )
     return Recipe(
         epochs=known.epochs,
         batch_size=known.batch_size,

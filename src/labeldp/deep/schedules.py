@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning-rate schedules: functions from progress (the share of steps done, 0 to 1) to a factor of the peak rate, 0 to 1.
+"""Learning-rate schedules: functions from progress (the share of steps done, 0 to 1) to a factor of
+the peak rate, 0 to 1.
 
-As functions of progress and not of step counts, one schedule serves every length of training. `set_rate` applies one to an optimizer.
-Schedules are values: equal if made from equal settings, and picklable.
+As functions of progress and not of step counts, one schedule serves every length of training.
+`set_rate` applies one to an optimizer. Schedules are values: equal if made from equal settings, and
+picklable.
 """
 
 import math
@@ -20,8 +22,9 @@ from labeldp.errors import InvalidInput
 Schedule = Callable[[float], float]
 
 PAPER_DECAYS = (0.45, 0.75)
-"""Progress at which the published runs of Ghazi et al. 2021 divided the rate by 10. Their text says 30, 60 and 90 %; their code counts
-from the end of the 15 % ramp, so the decays come at 45 and 75 %, and the third one, at 105 %, never."""
+"""Progress at which the published runs of Ghazi et al. 2021 divided the rate by 10. Their text says
+30, 60 and 90 %; their code counts from the end of the 15 % ramp, so the decays come at 45 and 75 %,
+and the third one, at 105 %, never."""
 
 
 def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) -> Schedule:
@@ -37,12 +40,18 @@ def triangular(peak_at: float = 0.3, *, start: float = 0.0, end: float = 0.0) ->
         Factors at both ends.
     """
     top = _validate.fraction(peak_at=peak_at, zero=True)
-    first, last = _validate.fraction(start=start, zero=True, one=True), _validate.fraction(end=end, zero=True, one=True)
+    first, last = (
+        _validate.fraction(start=start, zero=True, one=True),
+        _validate.fraction(end=end, zero=True, one=True),
+    )
     return _RiseAndFall(top, first, last, _line)
 
 
-def piecewise_constant(decays: float | Sequence[float] = PAPER_DECAYS, *, ramp: float = 0.15, gamma: float = 0.1) -> Schedule:
-    """Make a schedule that rises linearly to the peak, and is multiplied by `gamma` at each decay point.
+def piecewise_constant(
+    decays: float | Sequence[float] = PAPER_DECAYS, *, ramp: float = 0.15, gamma: float = 0.1
+) -> Schedule:
+    """Make a schedule that rises linearly to the peak, and is multiplied by `gamma` at each decay
+    point.
 
     It is the one of Ghazi et al. 2021 on CIFAR and MovieLens.
 
@@ -54,7 +63,10 @@ def piecewise_constant(decays: float | Sequence[float] = PAPER_DECAYS, *, ramp: 
         Progress at the end of the rise.
     gamma : float in (0, 1], default=0.1
     """
-    points = [_validate.fraction(decays=point) for point in _validate.floats(decays=decays).reshape(-1).tolist()]
+    points = [
+        _validate.fraction(decays=point)
+        for point in _validate.floats(decays=decays).reshape(-1).tolist()
+    ]
     if points != sorted(set(points)):
         raise InvalidInput(f"Expected ascending decay points, got {tuple(points)}. Sort them.")
     rise, drop = _validate.fraction(ramp=ramp, zero=True), _validate.fraction(gamma=gamma, one=True)
@@ -73,12 +85,16 @@ def cosine(ramp: float = 0.0, *, end: float = 0.0) -> Schedule:
     -----
     Source: Loshchilov and Hutter, "SGDR" (2017), equation 5, without restarts.
     """
-    rise, last = _validate.fraction(ramp=ramp, zero=True), _validate.fraction(end=end, zero=True, one=True)
+    rise, last = (
+        _validate.fraction(ramp=ramp, zero=True),
+        _validate.fraction(end=end, zero=True, one=True),
+    )
     return _Cosine(rise, last)
 
 
 def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float = 1e4) -> Schedule:
-    """Make a schedule along half a cosine from peak / divide to the peak, and along another to peak / (divide x final_divide).
+    """Make a schedule along half a cosine from peak / divide to the peak, and along another to peak
+    / (divide x final_divide).
 
     Parameters
     ----------
@@ -96,12 +112,16 @@ def one_cycle(peak_at: float = 0.3, *, divide: float = 25.0, final_divide: float
     top = _validate.fraction(peak_at=peak_at, zero=True)
     first, last = _validate.positive(divide=divide), _validate.positive(final_divide=final_divide)
     if not (first >= 1 and last >= 1):
-        raise InvalidInput(f"Expected divide >= 1 and final_divide >= 1, got {first:g} and {last:g}. Use 25 and 1e4.")
+        raise InvalidInput(
+            f"Expected divide >= 1 and final_divide >= 1, got {first:g} and {last:g}. Use 25 and"
+            " 1e4."
+        )
     return _RiseAndFall(top, 1 / first, 1 / (first * last), _fall)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, schedule: Schedule, progress: float) -> None:
-    """Set the rate of every group of the optimizer to its peak rate times the schedule's factor; call it before each step.
+    """Set the rate of every group of the optimizer to its peak rate times the schedule's factor;
+    call it before each step.
 
     Parameters
     ----------
@@ -149,7 +169,11 @@ class _Cosine:
 
     def __call__(self, progress: float) -> float:
         t = _clipped(progress)
-        return t / self.rise if t < self.rise else self.last + (1 - self.last) * _fall((t - self.rise) / (1 - self.rise))
+        return (
+            t / self.rise
+            if t < self.rise
+            else self.last + (1 - self.last) * _fall((t - self.rise) / (1 - self.rise))
+        )
 
 
 def _line(t: float) -> float:
@@ -162,37 +186,44 @@ def _fall(t: float) -> float:
 
 
 def _clipped(progress: float) -> float:
-    """Clip progress to 1, since rounding may bring the last step above; refuse negative values and NaN."""
+    """Clip progress to 1, since rounding may bring the last step above; refuse negative values and
+    NaN."""
     if not progress >= 0:
-        raise InvalidInput(f"Expected progress from 0 to 1, got {progress!r}. Pass step / number of steps.")
+        raise InvalidInput(
+            f"Expected progress from 0 to 1, got {progress!r}. Pass step / number of steps."
+        )
     return min(progress, 1.0)
 
 
 def weight_average(model: nn.Module, decay: float = 0.999) -> AveragedModel:
-    """Copy a model so that the copy's weights and batch-norm statistics follow it as an exponential moving average.
+    """Copy a model so that the copy's weights and batch-norm statistics follow it as an exponential
+    moving average.
 
     Parameters
     ----------
     model : nn.Module
     decay : float in [0, 1), default 0.999
-        Weight of the past at each update; at update t it is at most (1 + t) / (10 + t), so that the random initial weights are soon
-        forgotten.
+        Weight of the past at each update; at update t it is at most (1 + t) / (10 + t), so that the
+        random initial weights are soon forgotten.
 
     Returns
     -------
     torch.optim.swa_utils.AveragedModel
-        `module` is the averaged model, in evaluation mode, without gradients; `update_parameters(model)` adds the current weights.
+        `module` is the averaged model, in evaluation mode, without gradients;
+        `update_parameters(model)` adds the current weights.
 
     Notes
     -----
-    Running means and variances are averaged like weights, since the model's own ones belong to other weights; counters are copied. Cost:
-    one copy of the model, and one pass over it per update.
+    Running means and variances are averaged like weights, since the model's own ones belong to
+    other weights; counters are copied. Cost: one copy of the model, and one pass over it per
+    update.
     """
     most = _validate.fraction(decay=decay, zero=True)
 
     def follow(mine: Any, theirs: Any, _: object) -> None:
         if mine[0].is_floating_point():
-            update = int(average.n_averaged)  # the argument is a tensor on the model's device, and reading it would wait for a GPU
+            # the argument is a tensor on the model's device, and reading it would wait for a GPU
+            update = int(average.n_averaged)
             torch._foreach_lerp_(mine, theirs, 1 - min(most, (1 + update) / (10 + update)))
         else:
             torch._foreach_copy_(mine, theirs)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read NumPy files (.npz, .npy) as tables: inputs of any shape; labels, ids and units with one value per row."""
+"""Read NumPy files (.npz, .npy) as tables: inputs of any shape; labels, ids and units with one
+value per row."""
 
 import zipfile
 import zlib
@@ -39,7 +40,8 @@ class ArrayTable:
     key : str
         Name of the inputs' array, whose length is the number of rows.
     beside : (Path, str), optional
-        A second such file, whose arrays replace those of the same name, except the inputs. If it is an .npy file, the str names its array.
+        A second such file, whose arrays replace those of the same name, except the inputs. If it is
+        an .npy file, the str names its array.
     """
 
     text = False
@@ -47,20 +49,27 @@ class ArrayTable:
     def __init__(self, path: Path, key: str, beside: tuple[Path, str] | None = None):
         self.path, self.key = Place.of(path), key
         more = {} if beside is None else _opened(*beside)
-        self._readers = _opened(path, key) | {name: read for name, read in more.items() if name != key}
+        self._readers = _opened(path, key) | {
+            name: read for name, read in more.items() if name != key
+        }
         self._arrays: dict[str, Array] = {}
         self.names = tuple(self._readers)
         if key not in self._readers:
             raise InvalidInput(
-                f"Expected an array {key!r} of inputs in {path.name}, got none.{_validate.suggest(key, self.names)} Its arrays: "
-                f"{', '.join(self.names)}. Name it (--inputs)."
+                f"Expected an array {key!r} of inputs in {path.name}, got"
+                f" none.{_validate.suggest(key, self.names)} Its arrays: {', '.join(self.names)}."
+                " Name it (--inputs)."
             )
         if not self.array(key).ndim:
-            raise InvalidInput(f"Expected an array with an axis of rows as {key!r} in {path.name}, got a single number.")
+            raise InvalidInput(
+                f"Expected an array with an axis of rows as {key!r} in {path.name}, got a single"
+                " number."
+            )
         self.extent = len(self.array(key))
 
     def array(self, name: str) -> Array:
-        """Read one array, whole and once: a zip member has to be unpacked from its beginning to reach any row."""
+        """Read one array, whole and once: a zip member has to be unpacked from its beginning to
+        reach any row."""
         if name not in self._arrays:
             self._arrays[name] = self._readers[name]()
         return self._arrays[name]
@@ -74,8 +83,8 @@ class ArrayTable:
         flat = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
         if flat.shape != (self.extent,):
             raise InvalidInput(
-                f"Expected one value for each of {self.extent} rows in array {name!r}, got shape {found.shape}. Give one of as many rows "
-                f"as {self.key!r}."
+                f"Expected one value for each of {self.extent} rows in array {name!r}, got shape"
+                f" {found.shape}. Give one of as many rows as {self.key!r}."
             )
         return flat
 
@@ -117,7 +126,9 @@ def _arrow(values: Array, name: str) -> pa.Array:
     try:
         return pa.array(values)
     except pa.ArrowException:
-        raise InvalidInput(f"Expected numbers or text in array {name!r}, got type {values.dtype}. Convert it.") from None
+        raise InvalidInput(
+            f"Expected numbers or text in array {name!r}, got type {values.dtype}. Convert it."
+        ) from None
 
 
 def _opened(path: Path, key: str) -> dict[str, Callable[[], Array]]:
@@ -127,7 +138,8 @@ def _opened(path: Path, key: str) -> dict[str, Callable[[], Array]]:
     if path.suffix.lower() == ".npy":
         return {key: partial(_read, path, None)}
     try:
-        # Pickled objects are refused here and in `_read`: unpickling runs code that the file brings.
+        # Pickled objects are refused here and in `_read`: unpickling runs code that the file
+        # brings.
         with np.load(path, allow_pickle=False) as archive:
             names = list(archive.files)
     except (*_DAMAGED, TypeError):  # an array alone is no context manager
@@ -151,13 +163,14 @@ def _read(path: Path, name: str | None) -> Array:
             raise ValueError
     except _DAMAGED:
         raise _not_numpy(path) from None
-    return found.astype(found.dtype.newbyteorder("="), copy=False)  # Arrow and torch refuse the other byte order
+    # Arrow and torch refuse the other byte order
+    return found.astype(found.dtype.newbyteorder("="), copy=False)
 
 
 def _not_numpy(path: Path) -> InvalidInput:
     return InvalidInput(
-        f"Expected arrays of numbers or text as numpy.savez or numpy.save writes them, got something else, or objects, in {path.name}. "
-        "Save plain arrays."
+        "Expected arrays of numbers or text as numpy.savez or numpy.save writes them, got"
+        f" something else, or objects, in {path.name}. Save plain arrays."
     )
 
 
@@ -196,14 +209,21 @@ class ArrayInputs:
         return self.shape if self.channels == "first" else (self.shape[2], *self.shape[:2])  # type: ignore[return-value]
 
     def read(self, batch: Any, start: int | None = None) -> Array:
-        """Read m rows: (m, d), with NaN where a number is missing or infinite; or (m, channels, height, width)."""
+        """Read m rows: (m, d), with NaN where a number is missing or infinite; or (m, channels,
+        height, width)."""
         if not isinstance(batch, ArrayBatch):
-            raise InvalidInput(f"Expected inputs as the array {self.key!r} of an .npz or .npy file, got a table. The model was trained so.")
-        found = batch.array(self.key)
-        if found.shape[1:] != self.shape or _kind(found, self.key, image=bool(self.channels)) != self.dtype:
             raise InvalidInput(
-                f"Expected rows of shape {self.shape} and type {self.dtype} in array {self.key!r}, as in training; got {found.shape[1:]} "
-                f"and {found.dtype}. Convert them."
+                f"Expected inputs as the array {self.key!r} of an .npz or .npy file, got a table."
+                " The model was trained so."
+            )
+        found = batch.array(self.key)
+        if (
+            found.shape[1:] != self.shape
+            or _kind(found, self.key, image=bool(self.channels)) != self.dtype
+        ):
+            raise InvalidInput(
+                f"Expected rows of shape {self.shape} and type {self.dtype} in array {self.key!r},"
+                f" as in training; got {found.shape[1:]} and {found.dtype}. Convert them."
             )
         values = found.astype(self.dtype, copy=False)
         if not self.channels:
@@ -211,34 +231,48 @@ class ArrayInputs:
             return np.where(np.isfinite(values), values, np.float32(np.nan))
         if self.channels == "none":
             return values[:, None]
-        return values if self.channels == "first" else np.ascontiguousarray(values.transpose(0, 3, 1, 2))
+        return (
+            values
+            if self.channels == "first"
+            else np.ascontiguousarray(values.transpose(0, 3, 1, 2))
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Describe the inputs as JSON-ready data."""
-        return {"kind": "array", "key": self.key, "shape": list(self.shape), "dtype": self.dtype, "channels": self.channels}
+        return {
+            "kind": "array",
+            "key": self.key,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "channels": self.channels,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ArrayInputs":
         """Rebuild the inputs from the dict that `to_dict` wrote."""
-        return cls(str(data["key"]), tuple(map(int, data["shape"])), str(data["dtype"]), data["channels"])
+        return cls(
+            str(data["key"]), tuple(map(int, data["shape"])), str(data["dtype"]), data["channels"]
+        )
 
 
 def learn_array(table: ArrayTable) -> ArrayInputs:
-    """Decide by the array's shape whether it is a matrix (n, d), or images (n, h, w), (n, c, h, w) or (n, h, w, c) with 1 to 4 channels."""
+    """Decide by the array's shape whether it is a matrix (n, d), or images (n, h, w), (n, c, h, w)
+    or (n, h, w, c) with 1 to 4 channels."""
     found = table.array(table.key)
     if not len(found):
         raise InvalidInput(f"Expected rows, got none in {table.path.name}.")
     shape, channels = found.shape[1:], _channels(found.shape[1:])
     if channels is None:
         raise InvalidInput(
-            f"Expected inputs of shape (n, d), or images (n, h, w), (n, c, h, w) or (n, h, w, c) of 1 to 4 channels, got {found.shape} "
-            f"as {table.key!r}. Reshape them."
+            "Expected inputs of shape (n, d), or images (n, h, w), (n, c, h, w) or (n, h, w, c) of"
+            f" 1 to 4 channels, got {found.shape} as {table.key!r}. Reshape them."
         )
     return ArrayInputs(table.key, shape, _kind(found, table.key, image=bool(channels)), channels)
 
 
 def _channels(shape: tuple[int, ...]) -> Channels | None:
-    """Return the axis of the channels for rows of this shape; None if it is neither a matrix nor images, or could be images both ways."""
+    """Return the axis of the channels for rows of this shape; None if it is neither a matrix nor
+    images, or could be images both ways."""
     if len(shape) == 3:
         first, last = shape[0] in _CHANNELS, shape[2] in _CHANNELS
         return None if first == last else "first" if first else "last"
@@ -251,4 +285,7 @@ def _kind(values: Array, key: str, *, image: bool) -> str:
     if values.dtype.kind == "f" or (not image and values.dtype.kind in "iub"):
         return "float32"
     wanted = "bytes from 0 to 255 (uint8), or floats" if image else "numbers"
-    raise InvalidInput(f"Expected {wanted} in array {key!r}, got {values.dtype}. Convert it, for example with astype('uint8').")
+    raise InvalidInput(
+        f"Expected {wanted} in array {key!r}, got {values.dtype}. Convert it, for example with"
+        " astype('uint8')."
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read columns of a table as inputs: numbers, times and categories, as Arrow columns. The model itself holds the encoder."""
+"""Read columns of a table as inputs: numbers, times and categories, as Arrow columns. The model
+itself holds the encoder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +20,8 @@ NUMBER, TIME, CATEGORY = "number", "time", "category"
 
 @dataclass(frozen=True)
 class Column:
-    """A column and how it is read: as "number", as "time" (seconds; of dates, since 1970) or as "category"."""
+    """A column and how it is read: as "number", as "time" (seconds; of dates, since 1970) or as
+    "category"."""
 
     name: str
     kind: str
@@ -59,8 +61,11 @@ class ColumnInputs:
         """None: the rows are not images."""
 
     def read(self, batch: Rows, start: int | None = None) -> pa.Table:
-        """Read the columns: numbers and times as float64, null if missing or infinite; categories as text, "" if missing."""
-        return pa.table({each.name: _values(batch.column(each.name), each) for each in self.columns})
+        """Read the columns: numbers and times as float64, null if missing or infinite; categories
+        as text, "" if missing."""
+        return pa.table(
+            {each.name: _values(batch.column(each.name), each) for each in self.columns}
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Describe the inputs as JSON-ready data."""
@@ -76,15 +81,25 @@ class ColumnInputs:
 def learn_columns(source: Readable, names: Sequence[str]) -> ColumnInputs:
     """Decide how each column is read.
 
-    In a typed table Arrow's types decide: numbers and booleans are numbers; dates, times and durations are times; dictionaries are
-    categories. In a text table, and of text in a typed one, the values decide, in one pass: a column of a text table is numbers if all
-    values present are; text in any table is times if all are dates or timestamps in ISO 8601, else categories.
+    In a typed table Arrow's types decide: numbers and booleans are numbers; dates, times and
+    durations are times; dictionaries are categories. In a text table, and of text in a typed one,
+    the values decide, in one pass: a column of a text table is numbers if all values present are;
+    text in any table is times if all are dates or timestamps in ISO 8601, else categories.
     """
-    kinds = dict.fromkeys(names, NUMBER) if source.text else {name: _kind(source.type_of(name)) for name in names}
-    kinds |= _written_kinds(source, [name for name in names if source.text or is_text(source.type_of(name))])
+    kinds = (
+        dict.fromkeys(names, NUMBER)
+        if source.text
+        else {name: _kind(source.type_of(name)) for name in names}
+    )
+    kinds |= _written_kinds(
+        source, [name for name in names if source.text or is_text(source.type_of(name))]
+    )
     found = tuple(Column(name, kind) for name, kind in kinds.items() if kind is not None)
     if not found:
-        raise InvalidInput("Expected at least one column to learn from, got none of numbers or categories besides label, ids and unit.")
+        raise InvalidInput(
+            "Expected at least one column to learn from, got none of numbers or categories besides"
+            " label, ids and unit."
+        )
     return ColumnInputs(found, tuple(sorted(name for name, kind in kinds.items() if kind is None)))
 
 
@@ -95,12 +110,14 @@ def matrix_of(batch: Rows, names: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _written_kinds(source: Readable, names: Sequence[str]) -> dict[str, str | None]:
-    # Text of digits in a typed table is no number there; dates are often text for want of another type.
+    # Text of digits in a typed table is no number there; dates are often text for want of another
+    # type.
     kinds: dict[str, str | None] = dict.fromkeys(names, NUMBER if source.text else TIME)
     empty = set(names)
     for batch in source.batches(list(names)) if names else ():
         for name, kind in kinds.items():
-            # One value that does not fit rules a kind out for the whole column, so later batches never go back to it.
+            # One value that does not fit rules a kind out for the whole column, so later batches
+            # never go back to it.
             while kind != CATEGORY and not _fits(batch.column(name), kind):
                 kind = TIME if kind == NUMBER else CATEGORY
             kinds[name] = kind
@@ -115,7 +132,12 @@ def _kind(kind: pa.DataType) -> str | None:
     types = pa.types
     if _is_category(kind):
         return CATEGORY
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
+    if (
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+    ):
         return NUMBER
     return TIME if is_time(kind) else None
 
@@ -134,7 +156,8 @@ def _fits(text: pa.Array, kind: str | None) -> bool:
 
 def _values(column: pa.Array, of: Column) -> pa.Array:
     if of.kind == CATEGORY:
-        # A dictionary stores each text once. Missing values become the text "", since NumPy reads a dictionary's null as its first value.
+        # A dictionary stores each text once. Missing values become the text "", since NumPy reads a
+        # dictionary's null as its first value.
         return text_of(column).fill_null("").dictionary_encode()
     found = _seconds(column, of.name) if of.kind == TIME else _numbers(column, of.name)
     return pc.if_else(pc.is_finite(found), found, pa.scalar(None, pa.float64()))
@@ -165,4 +188,7 @@ def _seconds(column: pa.Array, name: str) -> pa.Array:
 
 
 def _other_kind(name: str, kind: str) -> InvalidInput:
-    return InvalidInput(f"Expected {kind} in column {name!r}, got something else. The model was trained with {kind} there.")
+    return InvalidInput(
+        f"Expected {kind} in column {name!r}, got something else. The model was trained with {kind}"
+        " there."
+    )

@@ -1,7 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws: label-DP mechanisms as frozen values. They are pure functions of arrays and uniform words, without randomness of their own."""
+"""Laws: label-DP mechanisms as frozen values. They are pure functions of arrays and uniform words,
+without randomness of their own."""
 
-from labeldp.laws._base import LAWS, Cell, Law, Side, Table, exact_epsilon, law_from_dict, law_named, parse_law, register_law, spellings
+from labeldp.laws._base import (
+    LAWS,
+    Cell,
+    Law,
+    Side,
+    Table,
+    exact_epsilon,
+    law_from_dict,
+    law_named,
+    parse_law,
+    register_law,
+    spellings,
+)
 from labeldp.laws._channel import Channel
 from labeldp.laws._cluster import ClusterRR
 from labeldp.laws._columns import ColumnCounts, Independent, LabelColumns, OneColumn

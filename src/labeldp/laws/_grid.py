@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of numbers: a public range with evenly spaced points, to the nearest of which a private number is rounded."""
+"""Classes of numbers: a public range with evenly spaced points, to the nearest of which a private
+number is rounded."""
 
 import contextlib
 import math
@@ -29,27 +30,32 @@ class Grid(tuple[float, ...]):
     Parameters
     ----------
     low, high : float
-        The public range, low < high: 1e-100 or wider, with ends within -1e100 and 1e100. Choose it without looking at the labels.
+        The public range, low < high: 1e-100 or wider, with ends within -1e100 and 1e100. Choose it
+        without looking at the labels.
     points : int, optional
-        K, the number of evenly spaced points, `low` and `high` among them: 2 to 10,000. 64 by default.
+        K, the number of evenly spaced points, `low` and `high` among them: 2 to 10,000. 64 by
+        default.
     resolution : float, optional
-        The distance of two points, instead of `points`; the range must be a whole number of times as long, as decimal numbers.
+        The distance of two points, instead of `points`; the range must be a whole number of times
+        as long, as decimal numbers.
 
     Raises
     ------
     InvalidInput
-        The range is reversed, empty, infinite, or too large or narrow for squares of its numbers to be floats; the points are
-        too few, too many or not all different floats; or both `points` and `resolution` are given.
+        The range is reversed, empty, infinite, or too large or narrow for squares of its numbers to
+        be floats; the points are too few, too many or not all different floats; or both `points`
+        and `resolution` are given.
 
     Notes
     -----
-    A grid is the tuple of its K points, and is taken wherever classes are: code c stands for grid[c]. Besides, a number between two points
-    is encoded as the nearest one, of two equally near as the lower one. A number outside the range is clamped: it becomes `low` or `high`,
-    and no message, log or file says how many were, since such a count would reveal labels. NaN, infinity and missing values are refused
-    before anything is charged.
+    A grid is the tuple of its K points, and is taken wherever classes are: code c stands for
+    grid[c]. Besides, a number between two points is encoded as the nearest one, of two equally near
+    as the lower one. A number outside the range is clamped: it becomes `low` or `high`, and no
+    message, log or file says how many were, since such a count would reveal labels. NaN, infinity
+    and missing values are refused before anything is charged.
 
-    The points are ints if all are whole numbers, else floats: low + i (high - low) / (K - 1), computed exactly and rounded once. So all
-    machines encode alike.
+    The points are ints if all are whole numbers, else floats: low + i (high - low) / (K - 1),
+    computed exactly and rounded once. So all machines encode alike.
 
     Examples
     --------
@@ -57,24 +63,37 @@ class Grid(tuple[float, ...]):
     >>> grid = ldp.Grid(0, 100, points=5)
     >>> grid, list(grid)
     (Grid(0, 100, points=5), [0, 25, 50, 75, 100])
-    >>> ldp.privatize([12.5, 13, 250], ldp.RandomizedResponse(5, 700.0), classes=grid, noise=ldp.SeededNoise(0)).hard()
+    >>> ldp.privatize(
+    ...     [12.5, 13, 250],
+    ...     ldp.RandomizedResponse(5, 700.0),
+    ...     classes=grid,
+    ...     noise=ldp.SeededNoise(0),
+    ... ).hard()
     array([  0,  25, 100])
     """
 
     __slots__ = ()
 
-    def __new__(cls, low: float, high: float, points: int | None = None, *, resolution: float | None = None) -> Self:
+    def __new__(
+        cls, low: float, high: float, points: int | None = None, *, resolution: float | None = None
+    ) -> Self:
         start, end = _bound(low=low), _bound(high=high)
         if not start < end:
-            raise InvalidInput(f"Expected a range with low < high, got low={low!r} and high={high!r}. Give the lower end first.")
+            raise InvalidInput(
+                f"Expected a range with low < high, got low={low!r} and high={high!r}. Give the"
+                " lower end first."
+            )
         if max(-start, end) > _LARGE or (end - start) * Fraction(_LARGE) < 1:
             raise InvalidInput(
-                f"Expected a range of {1 / _LARGE:g} or more with ends of at most {_LARGE:g}, got ({float(start):g}, {float(end):g}): "
-                "squares of its numbers are no floats. Give the numbers in another unit."
+                f"Expected a range of {1 / _LARGE:g} or more with ends of at most {_LARGE:g}, got"
+                f" ({float(start):g}, {float(end):g}): squares of its numbers are no floats. Give"
+                " the numbers in another unit."
             )
         if points is not None and resolution is not None:
             raise InvalidInput("Expected points= or resolution=, got both. Leave one out.")
-        return super().__new__(cls, _points(start, end, _number_of_points(start, end, points, resolution)))
+        return super().__new__(
+            cls, _points(start, end, _number_of_points(start, end, points, resolution))
+        )
 
     def __getnewargs__(self) -> tuple[float, float, int]:
         return self.low, self.high, self.points
@@ -111,7 +130,8 @@ class Grid(tuple[float, ...]):
 
         Notes
         -----
-        The lower one of two equally near points, exactly; the first or last point for numbers outside the range. O(n log K).
+        The lower one of two equally near points, exactly; the first or last point for numbers
+        outside the range. O(n log K).
         """
         given = np.asarray(values).astype(np.float64, copy=False)
         found = np.searchsorted(_cuts(self), given).astype(np.int32)
@@ -123,7 +143,8 @@ class Grid(tuple[float, ...]):
 
 
 def as_numbers(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Convert an array of labels to floats, with NaN for what is no number; refuse types that are none.
+    """Convert an array of labels to floats, with NaN for what is no number; refuse types that are
+    none.
 
     Raises
     ------
@@ -136,8 +157,18 @@ def as_numbers(values: NDArray[np.generic]) -> NDArray[np.float64]:
             return np.asarray(values.astype(np.float64))
     if kind == "O":
         return np.fromiter((_number(value) for value in values.tolist()), np.float64, len(values))
-    named = {"U": "text", "S": "bytes", "b": "booleans", "c": "complex numbers", "M": "times", "m": "times"}.get(kind, str(values.dtype))
-    raise InvalidInput(f"Expected numbers, as the classes are a grid, got {named}. Convert them to numbers, or declare their classes.")
+    named = {
+        "U": "text",
+        "S": "bytes",
+        "b": "booleans",
+        "c": "complex numbers",
+        "M": "times",
+        "m": "times",
+    }.get(kind, str(values.dtype))
+    raise InvalidInput(
+        f"Expected numbers, as the classes are a grid, got {named}. Convert them to numbers, or"
+        " declare their classes."
+    )
 
 
 def as_classes(values: Sequence[object]) -> tuple[object, ...]:
@@ -146,7 +177,8 @@ def as_classes(values: Sequence[object]) -> tuple[object, ...]:
 
 
 def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:
-    """Read classes back from the JSON data that has them as "classes" and, if they are a `Grid`, its range as "grid"."""
+    """Read classes back from the JSON data that has them as "classes" and, if they are a `Grid`,
+    its range as "grid"."""
     listed = tuple(facts["classes"])
     if "grid" not in facts:
         return listed
@@ -155,31 +187,39 @@ def classes_of(facts: Mapping[str, Any]) -> tuple[object, ...]:
     except TypeError:
         grid = None
     if grid != listed:
-        raise InvalidInput("Expected the classes to be the points of the grid that is named beside them, got others. Restore the file.")
+        raise InvalidInput(
+            "Expected the classes to be the points of the grid that is named beside them, got"
+            " others. Restore the file."
+        )
     return grid
 
 
 def grid_facts(classes: Sequence[object]) -> dict[str, object]:
-    """Return what `classes_of` reads besides the list of classes: the range under "grid" if they are a `Grid`, else nothing."""
+    """Return what `classes_of` reads besides the list of classes: the range under "grid" if they
+    are a `Grid`, else nothing."""
     return {"grid": classes.to_dict()} if isinstance(classes, Grid) else {}
 
 
 def on_steps(classes: Sequence[object], steps: Sequence[float]) -> tuple[float, ...]:
-    """Convert numbers in steps of evenly spaced classes, from the first one, to numbers in the unit of the classes.
+    """Convert numbers in steps of evenly spaced classes, from the first one, to numbers in the unit
+    of the classes.
 
-    Computed exactly, as decimals, and rounded once. InvalidInput if the classes are no evenly spaced increasing numbers, or if two of the
-    results are one float.
+    Computed exactly, as decimals, and rounded once. InvalidInput if the classes are no evenly
+    spaced increasing numbers, or if two of the results are one float.
     """
     found = _evenly_spaced(classes)
     if found is None:
         raise InvalidInput(
-            "Expected evenly spaced numbers as classes, for a law that releases numbers, got others. Declare a range: "
-            "classes=labeldp.Grid(low, high, points), --range LOW:HIGH."
+            "Expected evenly spaced numbers as classes, for a law that releases numbers, got"
+            " others. Declare a range: classes=labeldp.Grid(low, high, points), --range LOW:HIGH."
         )
     low, step = found
     numbers = tuple(float(low + step * Fraction(each)) for each in steps)
     if not all(a < b for a, b in pairwise(numbers)):
-        raise InvalidInput("Expected a range in which the released numbers are different floats, got a narrower one. Widen it.")
+        raise InvalidInput(
+            "Expected a range in which the released numbers are different floats, got a narrower"
+            " one. Widen it."
+        )
     return numbers
 
 
@@ -188,7 +228,10 @@ def _evenly_spaced(classes: Sequence[object]) -> tuple[Fraction, Fraction] | Non
     if isinstance(classes, Grid):
         low = _validate.exact(classes.low)
         return low, (_validate.exact(classes.high) - low) / (len(classes) - 1)
-    if any(isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGE for value in classes):
+    if any(
+        isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGE
+        for value in classes
+    ):
         return None
     exact = [_validate.exact(value) for value in classes if isinstance(value, int | float)]
     gaps = {b - a for a, b in pairwise(exact)}
@@ -202,19 +245,25 @@ def _bound(**named: object) -> Fraction:
         with contextlib.suppress(OverflowError, ValueError):
             found = float(value)
     if not math.isfinite(found):
-        raise InvalidInput(f"Expected {name} as a finite number, got {name}={_validate.shown(value)}. Give the ends of a public range.")
+        raise InvalidInput(
+            f"Expected {name} as a finite number, got {name}={_validate.shown(value)}. Give the"
+            " ends of a public range."
+        )
     return _validate.exact(found)
 
 
 def _number_of_points(low: Fraction, high: Fraction, points: object, resolution: object) -> int:
     if resolution is None:
         fix = "Each point is a class, and costs memory in every row of a likelihood."
-        return _validate.integer(points=POINTS if points is None else points, low=2, high=MOST_POINTS, fix=fix)
+        return _validate.integer(
+            points=POINTS if points is None else points, low=2, high=MOST_POINTS, fix=fix
+        )
     steps = (high - low) / _validate.exact(_validate.positive(resolution=resolution))
     if steps.denominator != 1 or not 1 <= steps < MOST_POINTS:
         raise InvalidInput(
-            f"Expected a resolution that divides the range into 1 to {MOST_POINTS - 1} equal steps, got resolution={resolution!r} for a "
-            f"range of {float(high - low)!r}. Change it or an end of the range, or give points=."
+            f"Expected a resolution that divides the range into 1 to {MOST_POINTS - 1} equal steps,"
+            f" got resolution={resolution!r} for a range of {float(high - low)!r}. Change it or an"
+            " end of the range, or give points=."
         )
     return steps.numerator + 1
 
@@ -225,13 +274,17 @@ def _points(low: Fraction, high: Fraction, count: int) -> list[int] | list[float
         return [point.numerator for point in exact]
     found = [float(point) for point in exact]
     if not all(a < b for a, b in pairwise(found)):
-        raise InvalidInput(f"Expected a range in which {count} points are different floats, got a narrower one. Widen it, or subtract low.")
+        raise InvalidInput(
+            f"Expected a range in which {count} points are different floats, got a narrower one."
+            " Widen it, or subtract low."
+        )
     return found
 
 
 @lru_cache(maxsize=64)
 def _cuts(grid: Grid) -> NDArray[np.float64]:
-    """Compute the largest float that is nearest to each point but the last, or as near to the next: (K - 1,)."""
+    """Compute the largest float that is nearest to each point but the last, or as near to the next:
+    (K - 1,)."""
     middles = ((Fraction(a) + Fraction(b)) / 2 for a, b in pairwise(grid))
     return np.array([_validate.float_down(middle, binary=True) for middle in middles])
 

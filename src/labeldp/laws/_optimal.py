@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimal mechanisms for numbers under a public prior, in floating point: bins for RROnBins, and the linear program of UnbiasedRandomizer.
+"""Optimal mechanisms for numbers under a public prior, in floating point: bins for RROnBins, and
+the linear program of UnbiasedRandomizer.
 
 Nothing here gives a guarantee: the laws round what is found to whole words, and certify that.
 """
@@ -18,14 +19,16 @@ Loss = Literal["squared", "absolute", "poisson"]
 LOSSES = ("squared", "absolute", "poisson")
 _TIE = 1e-12  # relative difference of two objectives that counts as none: then there are fewer bins
 
-# Bins -------------------------------------------------------------------------------------------------------------------------------------
+# Bins
+# --------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
 def optimal_bins(
     points: tuple[float, ...], weights: tuple[float, ...], ratio: float, loss: Loss
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Find the bins of points, and a number for each, under which randomized response over the bins has the least expected loss.
+    """Find the bins of points, and a number for each, under which randomized response over the bins
+    has the least expected loss.
 
     Parameters
     ----------
@@ -46,13 +49,16 @@ def optimal_bins(
 
     Notes
     -----
-    With d bins the loss is the sum over bins of min_v sum_y w_y ratio^[y in bin] l(v, y), divided by ratio + d - 1. For each d the bins
-    with the least sum are found by dynamic programming over their ends; no mechanism of that ratio has a smaller expected loss.
-    Cost: O(K^2) a number of bins, which ends when no more bins can be better; O(K^3) besides for the absolute loss. Memory: O(K^2).
+    With d bins the loss is the sum over bins of min_v sum_y w_y ratio^[y in bin] l(v, y), divided
+    by ratio + d - 1. For each d the bins with the least sum are found by dynamic programming over
+    their ends; no mechanism of that ratio has a smaller expected loss. Cost: O(K^2) a number of
+    bins, which ends when no more bins can be better; O(K^3) besides for the absolute loss. Memory:
+    O(K^2).
 
     References
     ----------
-    Ghazi, Kamath, Kumar, Leeman, Manurangsi, Varadarajan and Zhang 2023, "Regression with label differential privacy" (ICLR), Algorithm 2.
+    Ghazi, Kamath, Kumar, Leeman, Manurangsi, Varadarajan and Zhang 2023, "Regression with label
+    differential privacy" (ICLR), Algorithm 2.
     """
     y, w = np.asarray(points, np.float64), np.asarray(weights, np.float64)
     cost, value = _COSTS[loss](y, w / w.sum(), ratio)
@@ -61,7 +67,8 @@ def optimal_bins(
     total = cost[0].copy()  # total[i]: least sum over the bins of points 0..i
     ends: list[NDArray[np.intp]] = [np.zeros(k, np.intp)]
     best, chosen = np.inf, 0
-    for d in range(2, k + 1):  # one bin, a constant, would be as good only under a prior that knows the number
+    # one bin, a constant, would be as good only under a prior that knows the number
+    for d in range(2, k + 1):
         following = np.full((k, k), np.inf)
         following[1:] = total[:-1, None] + (cost + below)[1:]  # a last bin that begins at this row
         ends.append(following.argmin(axis=0))
@@ -90,11 +97,15 @@ def _sums(w: Floats, values: Floats, ratio: float) -> Floats:
 def _squared(y: Floats, w: Floats, ratio: float) -> tuple[Floats, Any]:
     centre = float(w @ y)  # squares of small numbers lose fewer digits
     zeroth, first, second = (_sums(w, (y - centre) ** power, ratio) for power in range(3))
-    return np.maximum(second - first**2 / zeroth, 0.0), lambda a, b: centre + first[a, b] / zeroth[a, b]
+    return (
+        np.maximum(second - first**2 / zeroth, 0.0),
+        lambda a, b: centre + first[a, b] / zeroth[a, b],
+    )
 
 
 def _poisson(y: Floats, w: Floats, ratio: float) -> tuple[Floats, Any]:
-    # The deviance y ln(y / v) - y + v, which differs from the loss by a number that no mechanism changes.
+    # The deviance y ln(y / v) - y + v, which differs from the loss by a number that no mechanism
+    # changes.
     zeroth, first = _sums(w, np.ones(len(y)), ratio), _sums(w, y, ratio)
     own = _sums(w, np.where(y > 0, y * np.log(np.maximum(y, 1e-300)), 0.0), ratio)
     mean = first / zeroth
@@ -112,7 +123,8 @@ def _absolute(y: Floats, w: Floats, ratio: float) -> tuple[Floats, Any]:
 
 _COSTS = {"squared": _squared, "absolute": _absolute, "poisson": _poisson}
 
-# Unbiased outputs -------------------------------------------------------------------------------------------------------------------------
+# Unbiased outputs
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -135,15 +147,19 @@ class Staircase:
 
 
 _FIRST = 97  # outputs that are tried first, beside the points
-_REFINED = 3  # times that outputs are tried nearer to those that were used, each time at half the distance
+# times that outputs are tried nearer to those that were used, each time at half the distance
+_REFINED = 3
 _GAP = 1e-3  # the variance may be above the least one by this share
 _MOST_ROUNDS = 600
 _SMOOTHED = 0.9  # weight of earlier dual variables in those that columns are first sought for
 _ARTIFICIAL = 1e3  # cost of violating a constraint
 
 
-def unbiased_staircase(points: Floats, weights: Floats, ratio: float, outputs: Floats | None = None) -> Staircase:
-    """Find the mechanism of least mean squared error among those whose output has the expectation y given y.
+def unbiased_staircase(
+    points: Floats, weights: Floats, ratio: float, outputs: Floats | None = None
+) -> Staircase:
+    """Find the mechanism of least mean squared error among those whose output has the expectation y
+    given y.
 
     Parameters
     ----------
@@ -153,28 +169,31 @@ def unbiased_staircase(points: Floats, weights: Floats, ratio: float, outputs: F
     ratio : float above 1
         e^epsilon, the largest ratio of an output's probabilities.
     outputs : (m,) floats, optional
-        The outputs to choose from. None: a grid about three times as wide as the points' range at large epsilon, and as much wider as is
-        needed at a small one, refined around what is used; the mean squared error is then within about 0.1 % of the least one on it.
+        The outputs to choose from. None: a grid about three times as wide as the points' range at
+        large epsilon, and as much wider as is needed at a small one, refined around what is used;
+        the mean squared error is then within about 0.1 % of the least one on it.
 
     Notes
     -----
-    The linear program over M[y, v] with M[y, v] <= ratio M[y', v], rows that sum to 1, and sum_v M[y, v] v = y. The columns that the ratio
-    allows are sums of columns with two values, one `ratio` times the other, so the unknowns are the masses of such columns: 2 K equations.
-    Columns are added as they are needed: for given dual variables, the best set of points for an output v is where v's price is negative,
-    so that all sets are searched at O(K) for each v. A vertex has at most 2 K columns.
-    Cost: some ten to two hundred linear programs (HiGHS) of 2 K rows.
+    The linear program over M[y, v] with M[y, v] <= ratio M[y', v], rows that sum to 1, and sum_v
+    M[y, v] v = y. The columns that the ratio allows are sums of columns with two values, one
+    `ratio` times the other, so the unknowns are the masses of such columns: 2 K equations. Columns
+    are added as they are needed: for given dual variables, the best set of points for an output v
+    is where v's price is negative, so that all sets are searched at O(K) for each v. A vertex has
+    at most 2 K columns. Cost: some ten to two hundred linear programs (HiGHS) of 2 K rows.
 
     References
     ----------
-    Badanidiyuru, Ghazi, Kamath, Kumar, Leeman, Manurangsi, Varadarajan and Zhang 2023, "Optimal unbiased randomizers for regression with
-    label differential privacy" (NeurIPS).
+    Badanidiyuru, Ghazi, Kamath, Kumar, Leeman, Manurangsi, Varadarajan and Zhang 2023, "Optimal
+    unbiased randomizers for regression with label differential privacy" (NeurIPS).
     """
     return _Program(points, weights, ratio).solved(outputs)
 
 
 class _Program:
-    """The linear program in units in which it is well scaled at every ratio: points in [-1, 1], t = (ratio - 1) / (ratio + 1), outputs
-    u / t, and columns with the entries 1 + t s, s = 1 or -1. Rows are the first point's, and differences of neighbours divided by t."""
+    """The linear program in units in which it is well scaled at every ratio: points in [-1, 1], t =
+    (ratio - 1) / (ratio + 1), outputs u / t, and columns with the entries 1 + t s, s = 1 or -1.
+    Rows are the first point's, and differences of neighbours divided by t."""
 
     def __init__(self, points: Floats, weights: Floats, ratio: float) -> None:
         self.k, self.t, self.ratio = len(points), (ratio - 1) / (ratio + 1), ratio
@@ -186,7 +205,9 @@ class _Program:
         # Unbiased, though not the best: a random threshold and two outputs for each.
         self.signs = np.concatenate([above, -above])
         self.outputs = np.concatenate([step, -step]) * (self.k - 1) / 2
-        self.tried = np.unique(np.concatenate([np.linspace(-3.0, 3.0, _FIRST), self.t * self.y, self.outputs]))
+        self.tried = np.unique(
+            np.concatenate([np.linspace(-3.0, 3.0, _FIRST), self.t * self.y, self.outputs])
+        )
 
     def solved(self, outputs: Floats | None) -> Staircase:
         refinements = _REFINED
@@ -205,10 +226,14 @@ class _Program:
             used = self.outputs[mass > 0]
             self.tried = np.unique(np.concatenate([self.tried, used - step, used + step]))
             self.signs, self.outputs = self.signs[mass > 0], used
-        raise InvalidInput("Expected a linear program that HiGHS solves, got one that it does not. Take fewer points.")
+        raise InvalidInput(
+            "Expected a linear program that HiGHS solves, got one that it does not. Take fewer"
+            " points."
+        )
 
     def _master(self) -> tuple[Floats, Floats, float]:
-        """Solve for the masses of the present columns: (masses, dual variables, violation of the constraints)."""
+        """Solve for the masses of the present columns: (masses, dual variables, violation of the
+        constraints)."""
         from scipy.optimize import linprog
 
         steps, first = np.diff(self.signs, axis=1).T, 1 + self.t * self.signs[:, 0]
@@ -218,20 +243,33 @@ class _Program:
         slack = np.eye(2 * self.k)
         tight = {"dual_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
         cost = np.concatenate([self.cost, np.full(4 * self.k, _ARTIFICIAL)])
-        found = linprog(cost, A_eq=np.hstack([rows, slack, -slack]), b_eq=self.right, method="highs-ds", options=tight)
+        found = linprog(
+            cost,
+            A_eq=np.hstack([rows, slack, -slack]),
+            b_eq=self.right,
+            method="highs-ds",
+            options=tight,
+        )
         if found.status != 0:
-            raise InvalidInput(f"Expected a linear program that HiGHS solves, got: {found.message} Take fewer points or another epsilon.")
+            raise InvalidInput(
+                f"Expected a linear program that HiGHS solves, got: {found.message} Take fewer"
+                " points or another epsilon."
+            )
         dual = np.asarray(found.eqlin.marginals, np.float64)
         self.reduced = self.cost - dual @ rows
         mass = np.where(found.x[:m] > 1e-13, found.x[:m], 0.0)
         return mass, dual, float(found.x[m:].sum())
 
     def _priced(self, dual: Floats, mass: Floats) -> bool:
-        """Add the columns that lower the cost, at most one for each output that is tried; False if none lowers it enough to matter."""
+        """Add the columns that lower the cost, at most one for each output that is tried; False if
+        none lowers it enough to matter."""
         gap = max(float(self.cost @ mass) - self.t**2 * float(self.p @ self.y**2), 1e-12)
         least = -_GAP * gap / max(float(mass.sum()), 1.0)
-        # The dual variables of a vertex jump from round to round. Columns for their running mean are nearer to those of the end.
-        self.smooth = dual if self.smooth is None else _SMOOTHED * self.smooth + (1 - _SMOOTHED) * dual
+        # The dual variables of a vertex jump from round to round. Columns for their running mean
+        # are nearer to those of the end.
+        self.smooth = (
+            dual if self.smooth is None else _SMOOTHED * self.smooth + (1 - _SMOOTHED) * dual
+        )
         for guess in (self.smooth, dual):
             signs = np.where(self._prices(guess)[0] > 0, -1.0, 1.0)
             of_points, of_outputs = self._prices(dual)
@@ -240,7 +278,8 @@ class _Program:
                 break
         else:
             return False
-        if len(self.outputs) > 12 * self.k:  # columns that are far from being used are found again if they are needed
+        # columns that are far from being used are found again if they are needed
+        if len(self.outputs) > 12 * self.k:
             kept = (self.reduced <= np.quantile(self.reduced, 0.7)) | (mass > 0)
             self.signs, self.outputs = self.signs[kept], self.outputs[kept]
         self.signs = np.concatenate([self.signs, signs[new]])
@@ -248,18 +287,28 @@ class _Program:
         return True
 
     def _prices(self, dual: Floats) -> tuple[Floats, Floats]:
-        """Compute how the reduced cost of a column with each output u that is tried depends on its signs: (m, K) and (m,).
+        """Compute how the reduced cost of a column with each output u that is tried depends on its
+        signs: (m, K) and (m,).
 
         It is the second plus the sum over points of the first times the sign.
         """
         sums, means = dual[: self.k], dual[self.k :]
-        of_sums, of_means = (np.append(part[:1] * self.t, part[1:]) - np.append(part[1:], 0.0) for part in (sums, means))
+        of_sums, of_means = (
+            np.append(part[:1] * self.t, part[1:]) - np.append(part[1:], 0.0)
+            for part in (sums, means)
+        )
         u = self.tried
-        return self.t * u[:, None] ** 2 * self.p - of_sums - u[:, None] * of_means, u**2 - sums[0] - u * means[0]
+        return (
+            self.t * u[:, None] ** 2 * self.p - of_sums - u[:, None] * of_means,
+            u**2 - sums[0] - u * means[0],
+        )
 
     def _staircase(self, mass: Floats, violated: float) -> Staircase:
         if violated > 1e-6:
-            raise InvalidInput("Expected outputs from which an unbiased mechanism can be made, got others. Let them reach farther.")
+            raise InvalidInput(
+                "Expected outputs from which an unbiased mechanism can be made, got others. Let"
+                " them reach farther."
+            )
         order = np.flatnonzero(mass > 0)
         order = order[np.argsort(self.outputs[order], kind="stable")]
         values = self.outputs[order] / self.t * self.half + self.centre

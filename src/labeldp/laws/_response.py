@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws that release a label: RandomizedResponse, RRTopK and RRWithPrior, all randomized response on a candidate set.
+"""Laws that release a label: RandomizedResponse, RRTopK and RRWithPrior, all randomized response on
+a candidate set.
 
-One uniform word r decides for each row. With k candidates and E = e^epsilon rounded down, let b = ceil(2^64 / (E + k - 1)) and
-a = 2^64 - (k - 1) b. If r < a, a label that is a candidate is kept; otherwise number floor((r - a) / b) of the other k - 1 candidates is
-released. For a label outside the candidates, candidate j with floor(j 2^64 / k) <= r < floor((j + 1) 2^64 / k) is released. Every
+One uniform word r decides for each row. With k candidates and E = e^epsilon rounded down, let b =
+ceil(2^64 / (E + k - 1)) and a = 2^64 - (k - 1) b. If r < a, a label that is a candidate is kept;
+otherwise number floor((r - a) / b) of the other k - 1 candidates is released. For a label outside
+the candidates, candidate j with floor(j 2^64 / k) <= r < floor((j + 1) 2^64 / k) is released. Every
 probability is a whole number over 2^64, and a / b <= E.
 
 References
 ----------
-Warner 1965, "Randomized response"; Ghazi, Golowich, Kumar, Manurangsi and Zhang 2021, "Deep learning with label differential privacy"
-(NeurIPS), Algorithms 1 and 2.
+Warner 1965, "Randomized response"; Ghazi, Golowich, Kumar, Manurangsi and Zhang 2021, "Deep
+learning with label differential privacy" (NeurIPS), Algorithms 1 and 2.
 """
 
 from abc import abstractmethod
@@ -58,20 +60,32 @@ _NAN = float("nan")
 def response_profile(epsilon: float, n_classes: int, k: int) -> tuple[Cell, ...]:
     """List the cells of randomized response on k candidates of n_classes classes."""
     a, b = response_words(epsilon, k)
-    # If 2^64 is no multiple of k, some outputs of a label outside have one word more. The profile lists them apart, so that it is exact.
+    # If 2^64 is no multiple of k, some outputs of a label outside have one word more. The profile
+    # lists them apart, so that it is exact.
     wide = WORD % k
     found = [("candidate", "kept", a, 1), ("candidate", "other", b, k - 1)]
     if k < n_classes:
-        found += [("outside", "wide", WORD // k + 1, wide), ("outside", "narrow", WORD // k, k - wide)]
-    return tuple(Cell(label, "candidate", relation, Fraction(p, WORD), count) for label, relation, p, count in found if count)
+        found += [
+            ("outside", "wide", WORD // k + 1, wide),
+            ("outside", "narrow", WORD // k, k - wide),
+        ]
+    return tuple(
+        Cell(label, "candidate", relation, Fraction(p, WORD), count)
+        for label, relation, p, count in found
+        if count
+    )
 
 
 def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) -> Table:
-    """Compute the table of randomized response on the candidates, which `inside`, (K,) bool, marks."""
+    """Compute the table of randomized response on the candidates, which `inside`, (K,) bool,
+    marks."""
     outputs = np.flatnonzero(inside).astype(np.int32)
     k = len(outputs)
     if n_classes * k > MAX_CELLS:
-        raise InvalidInput(f"Expected a matrix of at most {MAX_CELLS} cells, got {n_classes} x {k}. Use profile or log_likelihood instead.")
+        raise InvalidInput(
+            f"Expected a matrix of at most {MAX_CELLS} cells, got {n_classes} x {k}. Use profile or"
+            " log_likelihood instead."
+        )
     a, b = response_words(epsilon, k)
     values = tuple(Fraction(p, WORD) for p in (a, b, WORD // k, WORD // k + 1))
     edges = [j * WORD // k for j in range(k + 1)]
@@ -81,24 +95,36 @@ def response_table(epsilon: float, n_classes: int, inside: NDArray[np.bool_]) ->
     return Table(outputs, values, index)
 
 
-def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_], size: NDArray[np.integer]) -> Floats:
-    """Compute the mutual information in nats of randomized response on each row's candidates: (n,). Cost: O(n K).
+def response_information(
+    epsilon: float, prior: Floats, inside: NDArray[np.bool_], size: NDArray[np.integer]
+) -> Floats:
+    """Compute the mutual information in nats of randomized response on each row's candidates: (n,).
+    Cost: O(n K).
 
     prior : (n, K), rows sum to 1; inside : (n, K) bool; size : (n,), number of candidates.
     """
-    # Differences of probabilities come from the integers: for a small epsilon the doubles of a, b and 1 / k agree in most digits.
+    # Differences of probabilities come from the integers: for a small epsilon the doubles of a, b
+    # and 1 / k agree in most digits.
     a, b, lift, drop = np.empty((4, len(prior), 1))  # kept, other, kept - other, 1 / k - other
     for k in map(int, np.unique(size)):
         kept, other = response_words(epsilon, k)
         a[size == k, 0], b[size == k, 0] = kept / WORD, other / WORD
-        lift[size == k, 0], drop[size == k, 0] = (kept - other) / WORD, (WORD - k * other) / (k * WORD)
+        lift[size == k, 0], drop[size == k, 0] = (
+            (kept - other) / WORD,
+            (WORD - k * other) / (k * WORD),
+        )
     within = np.where(inside, prior, 0.0)
     mass = within.sum(axis=1, keepdims=True)
     c = 1.0 / size[:, None]
-    beside, outside = np.maximum(mass - within, 0.0), np.maximum(1.0 - mass, 0.0)  # sums may round to just below 0
+    # sums may round to just below 0
+    beside, outside = np.maximum(mass - within, 0.0), np.maximum(1.0 - mass, 0.0)
     out = within * a + beside * b + outside * c
     rise = lift - drop  # a - 1 / k
-    gaps = (beside * lift + outside * rise, -within * lift - outside * drop, beside * drop - within * rise)
+    gaps = (
+        beside * lift + outside * rise,
+        -within * lift - outside * drop,
+        beside * drop - within * rise,
+    )
     cases = ((within, a, gaps[0]), (beside, b, gaps[1]), (outside, c, gaps[2]))
     terms = sum(w * p * log_quotient(p, out, gap) for w, p, gap in cases)
     return np.asarray(np.maximum(0.0, np.where(inside, terms, 0.0).sum(axis=1)))
@@ -106,14 +132,16 @@ def response_information(epsilon: float, prior: Floats, inside: NDArray[np.bool_
 
 @dataclass(frozen=True)
 class RandomizedResponse(WithoutSide):
-    """Keep the label with probability e^eps / (e^eps + K - 1), else release one of the other classes, all equally likely.
+    """Keep the label with probability e^eps / (e^eps + K - 1), else release one of the other
+    classes, all equally likely.
 
     Parameters
     ----------
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label. Above epsilon = 40 the 64-bit sampler is more private than claimed.
+        Guarantee: pure epsilon-label-DP, local, for each row's label. Above epsilon = 40 the 64-bit
+        sampler is more private than claimed.
 
     See Also
     --------
@@ -126,7 +154,8 @@ class RandomizedResponse(WithoutSide):
 
     References
     ----------
-    Warner 1965, "Randomized response"; Ghazi et al. 2021, "Deep learning with label differential privacy", equation 1.
+    Warner 1965, "Randomized response"; Ghazi et al. 2021, "Deep learning with label differential
+    privacy", equation 1.
 
     Examples
     --------
@@ -178,14 +207,17 @@ class _OnCandidates(Law):
         return by_chunks(prior, self.n_classes, self._side_layout(), self._decide)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
-        return respond(labels, words.take(0), side["candidates"], side["size"], self.epsilon, self.n_classes)
+        return respond(
+            labels, words.take(0), side["candidates"], side["size"], self.epsilon, self.n_classes
+        )
 
     def log_likelihood(self, outputs: Array, side: Side) -> Floats:
         inside, size = unpack_sets(side["candidates"], self.n_classes), side["size"]
         candidate, outside = np.empty((2, len(outputs), 1))
         for k in np.flatnonzero(np.bincount(size)):
             a, b = response_words(self.epsilon, int(k))
-            # The probabilities of a label outside differ by one word in 2^64 / k, which doubles cannot represent up to k = 2048.
+            # The probabilities of a label outside differ by one word in 2^64 / k, which doubles
+            # cannot represent up to k = 2048.
             candidate[size == k], outside[size == k] = log_ratio(b, a), log_ratio(WORD // int(k), a)
         result = np.where(inside, candidate, outside)
         np.put_along_axis(result, np.asarray(outputs, dtype=np.int64)[:, None], 0.0, axis=1)
@@ -205,13 +237,23 @@ class _OnCandidates(Law):
 
     def layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         packed = (np.dtype(np.uint8), (set_bytes(self.n_classes),))
-        return {"output": (np.dtype(np.int32), ()), "candidates": packed, "size": (np.dtype(np.int32), ())}
+        return {
+            "output": (np.dtype(np.int32), ()),
+            "candidates": packed,
+            "size": (np.dtype(np.int32), ()),
+        }
 
     def table(self, side_row: Side) -> Table:
-        return response_table(self.epsilon, self.n_classes, unpack_sets(side_row["candidates"][None], self.n_classes)[0])
+        return response_table(
+            self.epsilon,
+            self.n_classes,
+            unpack_sets(side_row["candidates"][None], self.n_classes)[0],
+        )
 
     def _information(self, prior: Floats, side: Side) -> Floats:
-        return response_information(self.epsilon, prior, unpack_sets(side["candidates"], self.n_classes), side["size"])
+        return response_information(
+            self.epsilon, prior, unpack_sets(side["candidates"], self.n_classes), side["size"]
+        )
 
     def _side_layout(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         return {name: value for name, value in self.layout().items() if name != "output"}
@@ -219,21 +261,23 @@ class _OnCandidates(Law):
 
 @dataclass(frozen=True)
 class RRTopK(_OnCandidates):
-    """Release a label by randomized response on the k heaviest classes of the row's prior; for a label outside them, a uniform one.
+    """Release a label by randomized response on the k heaviest classes of the row's prior; for a
+    label outside them, a uniform one.
 
     Parameters
     ----------
     n_classes : int
         K, at least 2.
     epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label. With k = 1 the output is a constant.
+        Guarantee: pure epsilon-label-DP, local, for each row's label. With k = 1 the output is a
+        constant.
     k : int
         Number of candidates, 1 to K. Of classes of equal prior the first ones are candidates.
 
     Notes
     -----
-    Output: a label, (n,) int32. Side: candidates (n, ceil(K/8)) uint8 packed, size (n,) int32. Cost: one word a row; O(K) a row for the
-    candidates.
+    Output: a label, (n,) int32. Side: candidates (n, ceil(K/8)) uint8 packed, size (n,) int32.
+    Cost: one word a row; O(K) a row for the candidates.
 
     References
     ----------
@@ -247,7 +291,9 @@ class RRTopK(_OnCandidates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        k = _validate.integer(k=self.k, low=1, high=self.n_classes, fix="Pass the number of candidate classes.")
+        k = _validate.integer(
+            k=self.k, low=1, high=self.n_classes, fix="Pass the number of candidate classes."
+        )
         object.__setattr__(self, "k", k)
         response_words(self.epsilon, k)
 
@@ -260,7 +306,8 @@ class RRTopK(_OnCandidates):
 
 @dataclass(frozen=True)
 class RRWithPrior(_OnCandidates):
-    """Release a label as RRTopK does, with the k of each row that maximises P[output = label] under the prior.
+    """Release a label as RRTopK does, with the k of each row that maximises P[output = label] under
+    the prior.
 
     Parameters
     ----------
@@ -269,14 +316,15 @@ class RRWithPrior(_OnCandidates):
     epsilon : float
         Guarantee: pure epsilon-label-DP, local, for each row's label.
     class_weight : tuple of K numbers, optional
-        The value of keeping a label of each class, by which the prior is multiplied before the choice. Finite and above 0. None
-        (default): all equal.
+        The value of keeping a label of each class, by which the prior is multiplied before the
+        choice. Finite and above 0. None (default): all equal.
 
     Notes
     -----
-    k maximises e^eps / (e^eps + k - 1) x (sum of the k largest priors): no eps-DP law has a larger P[output = label] (Theorem 3).
-    Classes of equal prior become candidates together, and only if that is strictly better. Output and side as RRTopK. Cost: one word a row,
-    and a few O(K) passes for the candidates.
+    k maximises e^eps / (e^eps + k - 1) x (sum of the k largest priors): no eps-DP law has a larger
+    P[output = label] (Theorem 3). Classes of equal prior become candidates together, and only if
+    that is strictly better. Output and side as RRTopK. Cost: one word a row, and a few O(K) passes
+    for the candidates.
 
     References
     ----------
@@ -291,9 +339,14 @@ class RRWithPrior(_OnCandidates):
         super().__post_init__()
         response_words(self.epsilon, self.n_classes)
         if self.class_weight is not None:
-            weight = tuple(_validate.positive(class_weight=w, fix="Pass K finite weights above 0.") for w in self.class_weight)
+            weight = tuple(
+                _validate.positive(class_weight=w, fix="Pass K finite weights above 0.")
+                for w in self.class_weight
+            )
             if len(weight) != self.n_classes:
-                raise InvalidInput(f"Expected {self.n_classes} class weights, one a class; got {len(weight)}.")
+                raise InvalidInput(
+                    f"Expected {self.n_classes} class weights, one a class; got {len(weight)}."
+                )
             object.__setattr__(self, "class_weight", weight)
 
     def _decide(self, prior: Array) -> dict[str, Array]:
@@ -302,7 +355,8 @@ class RRWithPrior(_OnCandidates):
         return {"candidates": candidates, "size": size}
 
 
-# The sampler: one word a row -------------------------------------------------------------------------------------------------------------
+# The sampler: one word a row
+# --------------------------------------------------------------------------------------------------
 
 
 Ints = NDArray[np.int32]
@@ -314,45 +368,66 @@ _DOUBLE = 1 << 30  # up to this one, double precision does, and numbers of cells
 
 @lru_cache(maxsize=1 << 17)
 def response_words(epsilon: float, k: int) -> tuple[int, int]:
-    """Compute the number of words of 2^64 that keep a candidate, and that of each other candidate: (a, b).
+    """Compute the number of words of 2^64 that keep a candidate, and that of each other candidate:
+    (a, b).
 
-    InvalidInput if k b > 2^64 (epsilon < k^2 / 2^64): the ratio of a label outside the k candidates to one inside would exceed e^epsilon.
-    And if k b = 2^64: then all labels give the same outputs.
+    InvalidInput if k b > 2^64 (epsilon < k^2 / 2^64): the ratio of a label outside the k candidates
+    to one inside would exceed e^epsilon. And if k b = 2^64: then all labels give the same outputs.
     """
-    # b is rounded up, so a is rounded down: both bring a / b nearer to 1, and rounding never costs privacy.
+    # b is rounded up, so a is rounded down: both bring a / b nearer to 1, and rounding never costs
+    # privacy.
     b = whole_above(WORD / (exp_floor(epsilon) + k - 1))
     if k > 1 and k * b >= WORD:
         least = f"about {k * k / WORD:.1g} or more"
-        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour with {k} candidates ({least}), got {epsilon!r}.")
+        raise InvalidInput(
+            f"Expected an epsilon that 64-bit words can honour with {k} candidates ({least}), got"
+            f" {epsilon!r}."
+        )
     return WORD - (k - 1) * b, b
 
 
 @lru_cache(maxsize=4096)
 def inside_words(epsilon: float, n_classes: int, size: int) -> int:
-    """Compute the number of words of 2^64 that release a set of `size` classes with the label; InvalidInput if epsilon is too small."""
+    """Compute the number of words of 2^64 that release a set of `size` classes with the label;
+    InvalidInput if epsilon is too small."""
     e = exp_floor(epsilon)
-    # Rounded down, which makes sets with the label less likely, so nearer to uniform. At a tiny epsilon rounding makes them as likely as
-    # the others, so that outputs tell nothing, or less likely, even by more than e^epsilon: both are refused.
+    # Rounded down, which makes sets with the label less likely, so nearer to uniform. At a tiny
+    # epsilon rounding makes them as likely as the others, so that outputs tell nothing, or less
+    # likely, even by more than e^epsilon: both are refused.
     m = whole_below(WORD * e * size / (e * size + n_classes - size))
     if m * (n_classes - size) <= (WORD - m) * size:
         least = n_classes / (size * WORD)
-        raise InvalidInput(f"Expected an epsilon that 64-bit words can honour here (about {least:.1g} or more), got {epsilon!r}.")
+        raise InvalidInput(
+            f"Expected an epsilon that 64-bit words can honour here (about {least:.1g} or more),"
+            f" got {epsilon!r}."
+        )
     return m
 
 
-def respond(labels: NDArray[np.integer], r: U64, candidates: Bits, size: Ints, epsilon: float, n_classes: int) -> Ints:
+def respond(
+    labels: NDArray[np.integer],
+    r: U64,
+    candidates: Bits,
+    size: Ints,
+    epsilon: float,
+    n_classes: int,
+) -> Ints:
     """Draw randomized response of each row on its packed candidate set."""
     if not (size.min(initial=1) >= 1 and np.array_equal(set_sizes(candidates), size)):
         raise InvalidInput(
-            "Expected as many candidates as the side says, at least one in every row; the side was changed. Prepare it again."
+            "Expected as many candidates as the side says, at least one in every row; the side was"
+            " changed. Prepare it again."
         )
     last, step = _tables(epsilon, size, n_classes)
-    # No branch and no look-up depends on a label: both outcomes, for a label inside and outside the candidates, are computed for every row,
-    # and `where` chooses. So neither the time nor the use of caches reveals a label.
+    # No branch and no look-up depends on a label: both outcomes, for a label inside and outside the
+    # candidates, are computed for every row, and `where` chooses. So neither the time nor the use
+    # of caches reveals a label.
     inside = sets_contain(candidates, labels, n_classes)
     y = labels.astype(np.int32, copy=False)
     keep = r <= last[size]
-    other = np.where(keep, np.uint64(0), (r - last[size] - np.uint64(1)) // step[size]).astype(np.int32)
+    other = np.where(keep, np.uint64(0), (r - last[size] - np.uint64(1)) // step[size]).astype(
+        np.int32
+    )
     outer = equal_cell(r, size.astype(np.uint64))
     below, above, cell = select_members(candidates, other, other + 1, outer)
     flipped = np.where(below < y, below, above)
@@ -360,7 +435,8 @@ def respond(labels: NDArray[np.integer], r: U64, candidates: Bits, size: Ints, e
 
 
 def _tables(epsilon: float, size: Ints, n_classes: int) -> tuple[U64, U64]:
-    """Compute a - 1 (the last word that keeps) and b by number of candidates, for the sizes that occur."""
+    """Compute a - 1 (the last word that keeps) and b by number of candidates, for the sizes that
+    occur."""
     last, step = np.zeros(n_classes + 1, dtype=np.uint64), np.ones(n_classes + 1, dtype=np.uint64)
     for k in np.flatnonzero(np.bincount(size)):
         a, b = response_words(epsilon, int(k))
@@ -369,11 +445,13 @@ def _tables(epsilon: float, size: Ints, n_classes: int) -> tuple[U64, U64]:
 
 
 def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classes: int) -> Ints:
-    """Draw randomized response on all classes: the same outputs as those of `respond`, but faster."""
-    # Counted from the top, r' = 2^64 - 1 - r lies in cell q = floor(r' / b), and number K - 2 - q of the other classes is released;
-    # q > K - 2 keeps the label. A 64-bit division is slow, so q is computed in floating point from the upper half of the word, with
-    # certified lower and upper bounds; the few rows where the bounds disagree are divided in integers. Which rows these are depends on the
-    # words alone.
+    """Draw randomized response on all classes: the same outputs as those of `respond`, but
+    faster."""
+    # Counted from the top, r' = 2^64 - 1 - r lies in cell q = floor(r' / b), and number K - 2 - q
+    # of the other classes is released; q > K - 2 keeps the label. A 64-bit division is slow, so q
+    # is computed in floating point from the upper half of the word, with certified lower and upper
+    # bounds; the few rows where the bounds disagree are divided in integers. Which rows these are
+    # depends on the words alone.
     a, b = response_words(epsilon, n_classes)
     out = np.empty(len(r), dtype=np.int32)
     total = WORD / b  # e^epsilon + K - 1, the number of cells
@@ -392,7 +470,9 @@ def respond_to_all(labels: NDArray[np.integer], r: U64, epsilon: float, n_classe
 def _by_division(labels: NDArray[np.integer], r: U64, a: int, b: int) -> Ints:
     """Draw by the definition, with one integer division a row."""
     keep = r <= np.uint64(a - 1)
-    other = np.where(keep, np.uint64(0), (r - np.uint64(a - 1) - np.uint64(1)) // np.uint64(b)).astype(np.int32)
+    other = np.where(
+        keep, np.uint64(0), (r - np.uint64(a - 1) - np.uint64(1)) // np.uint64(b)
+    ).astype(np.int32)
     y = labels.astype(np.int32, copy=False)
     return np.where(keep, y, other + (other >= y))
 
@@ -402,11 +482,16 @@ class _Finder:
 
     def __init__(self, b: int, n_classes: int, dtype: type[np.float32] | type[np.float64]) -> None:
         scale = 2.0**32 / b  # cells per unit of the upper half
-        # x = (v + 2^31) scale, where v is the upper half of r' minus 2^31. The lower half adds less than `scale`. The conversion, the
-        # product, both constants and the sums are each off by at most half an ulp of the largest x: together below 4 ulp; 8 are used.
+        # x = (v + 2^31) scale, where v is the upper half of r' minus 2^31. The lower half adds less
+        # than `scale`. The conversion, the product, both constants and the sums are each off by at
+        # most half an ulp of the largest x: together below 4 ulp; 8 are used.
         slack = 8 * float(np.finfo(dtype).eps) * (WORD / b + 1)
         self.b, self.k = np.uint64(b), n_classes
-        self.scale, self.low, self.gap = dtype(scale), dtype(2.0**31 * scale - slack), dtype(scale + 2 * slack)
+        self.scale, self.low, self.gap = (
+            dtype(scale),
+            dtype(2.0**31 * scale - slack),
+            dtype(scale + 2 * slack),
+        )
         self.x = np.empty(_ROWS, dtype=dtype)
         self.cell, self.other = np.empty(_ROWS, dtype=np.int32), np.empty(_ROWS, dtype=np.int32)
         self.doubt = np.empty(_ROWS, dtype=np.bool_)
@@ -419,19 +504,22 @@ class _Finder:
         y = labels.astype(np.int32, copy=False)
         np.add(y, q, out=other)
         np.subtract(other, np.int32(self.k - 1), out=other)
-        np.right_shift(other, np.int32(31), out=other)  # -1 where the other class, K - 2 - q, is y or above, else 0
+        # -1 where the other class, K - 2 - q, is y or above, else 0
+        np.right_shift(other, np.int32(31), out=other)
         np.subtract(np.int32(self.k - 2), q, out=q)
         np.subtract(q, other, out=out)
         np.right_shift(q, np.int32(31), out=q)  # -1 where the label is kept, else 0
         np.bitwise_xor(out, y, out=other)
         np.bitwise_and(other, q, out=other)
-        np.bitwise_xor(out, other, out=out)  # out = y if the label is kept, without a branch that time would reveal
+        # out = y if the label is kept, without a branch that time would reveal
+        np.bitwise_xor(out, other, out=out)
 
     def _find(self, r: U64, q: Ints, scratch: Ints) -> None:
         """Compute the cell of each word, counted from the top, into q."""
         x, doubt = self.x[: len(r)], self.doubt[: len(r)]
         upper = r.view(np.int32)[1::2] if np.little_endian else r.view(np.int32)[::2]
-        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)  # v: the upper half of r' = ~r, minus 2^31 to fit a signed number
+        # v: the upper half of r' = ~r, minus 2^31 to fit a signed number
+        np.bitwise_xor(upper, np.int32(0x7FFFFFFF), out=q)
         np.copyto(x, q, casting="unsafe")
         np.multiply(x, self.scale, out=x)
         np.add(x, self.low, out=x)
@@ -444,26 +532,33 @@ class _Finder:
             q[rows] = (~r[rows] // self.b).astype(np.int32)
 
 
-# The candidates of RRWithPrior -----------------------------------------------------------------------------------------------------------
+# The candidates of RRWithPrior
+# --------------------------------------------------------------------------------------------------
 #
 # The candidates are the set S that maximises f(S) = sum_S p / (E + |S| - 1), E = e^epsilon.
 #
-# It is found by Dinkelbach's iteration for fractional programs (1967): from a lower bound lambda of the optimum, lambda <- f(p > lambda).
-# lambda only grows and the set only shrinks. After a few steps lambda is the optimum, and a class is in S if and only if p > lambda:
-# classes of equal prior enter together, and only if that is strictly better. f of any set is a lower bound, so the iteration first runs on
-# the maxima of at most 16 disjoint groups of classes (up to 32 classes: on all classes). One pass over the row then drops all but the
-# candidates and a few more classes, and only these are quantised. Nothing is sorted.
+# It is found by Dinkelbach's iteration for fractional programs (1967): from a lower bound lambda of
+# the optimum, lambda <- f(p > lambda). lambda only grows and the set only shrinks. After a few
+# steps lambda is the optimum, and a class is in S if and only if p > lambda: classes of equal prior
+# enter together, and only if that is strictly better. f of any set is a lower bound, so the
+# iteration first runs on the maxima of at most 16 disjoint groups of classes (up to 32 classes: on
+# all classes). One pass over the row then drops all but the candidates and a few more classes, and
+# only these are quantised. Nothing is sorted.
 #
-# Every number is an IEEE double: p are whole numbers (see `labeldp.laws._exact`), so that their sums are exact in any order, and each step
-# has one division and one comparison p > lambda. So the result depends on the row alone, and is the same on every machine.
+# Every number is an IEEE double: p are whole numbers (see `labeldp.laws._exact`), so that their
+# sums are exact in any order, and each step has one division and one comparison p > lambda. So the
+# result depends on the row alone, and is the same on every machine.
 
 
 Sizes = NDArray[np.int32]
 _BELOW_TOP = TOP - 0.5  # the largest bound, so that the heaviest class is always a candidate
 
 
-def best_candidates(prior: Array, epsilon: float, weight: Floats | None = None) -> tuple[Bits, Sizes]:
-    """Choose the candidates of each row of a prior (n, K), n >= 1: packed sets (n, ceil(K/8)), and their sizes (n,).
+def best_candidates(
+    prior: Array, epsilon: float, weight: Floats | None = None
+) -> tuple[Bits, Sizes]:
+    """Choose the candidates of each row of a prior (n, K), n >= 1: packed sets (n, ceil(K/8)), and
+    their sizes (n,).
 
     InvalidInput as in `checked_prior`.
     """
@@ -483,13 +578,15 @@ def best_candidates(prior: Array, epsilon: float, weight: Floats | None = None) 
 
 
 def _unscaled(bound: Floats, scale: Floats, dtype: np.dtype) -> Array:
-    """Convert a bound to the scale of the prior, lowered by one whole number and a few ulps, so that rounding drops no candidate."""
+    """Convert a bound to the scale of the prior, lowered by one whole number and a few ulps, so
+    that rounding drops no candidate."""
     slack = 1.0 - 8.0 * float(np.finfo(dtype).eps)
     return np.where(bound > 1.0, (bound - 1.0) / scale * slack, -1.0).astype(dtype)
 
 
 def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
-    """Iterate on at most 32 classes, stored as columns (K, n); return bound and size of each row."""
+    """Iterate on at most 32 classes, stored as columns (K, n); return bound and size of each
+    row."""
     n = weights.shape[1]
     bound, final, rows = np.empty(n), np.empty(n, dtype=np.int32), np.arange(n)
     current, part = np.full(n, min(TOP / (gain + 1.0), _BELOW_TOP)), np.empty_like(weights)
@@ -510,8 +607,11 @@ def _on_columns(weights: Floats, gain: float) -> tuple[Floats, Sizes]:
         current = following
 
 
-def _on_survivors(ragged: Floats, size: NDArray[np.int64], bound: Floats, gain: float) -> tuple[Floats, Sizes]:
-    """Iterate on the remaining classes of each row, stored one row after another; return bound and size of each row."""
+def _on_survivors(
+    ragged: Floats, size: NDArray[np.int64], bound: Floats, gain: float
+) -> tuple[Floats, Sizes]:
+    """Iterate on the remaining classes of each row, stored one row after another; return bound and
+    size of each row."""
     bound, final = bound.copy(), size.astype(np.int32)
     rows, current = np.arange(len(size)), bound
     while True:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The joint cost of ClusterRR and the private histogram behind its prior, and the division of a budget between the two.
+"""The joint cost of ClusterRR and the private histogram behind its prior, and the division of a
+budget between the two.
 
-The mechanism has two parts on the same labels: a noisy label distribution of every cluster (Laplace noise of scale sigma on the counts),
-then ClusterRR with that distribution as prior. A replaced label lowers one count by 1 and raises another by 1, so the counts' sensitivity
-is 2, and the first part costs 2 / sigma, not the 1 / sigma of Theorem 1 of Esfandiari et al. (2021). The parts add.
+The mechanism has two parts on the same labels: a noisy label distribution of every cluster (Laplace
+noise of scale sigma on the counts), then ClusterRR with that distribution as prior. A replaced
+label lowers one count by 1 and raises another by 1, so the counts' sensitivity is 2, and the first
+part costs 2 / sigma, not the 1 / sigma of Theorem 1 of Esfandiari et al. (2021). The parts add.
 
 References
 ----------
@@ -25,18 +27,23 @@ from labeldp.errors import InvalidInput
 from labeldp.laws._cluster import ClusterRR, checked_floor
 from labeldp.laws._exact import exp_floor, log_ceil
 
-_SHARES = (0.0, *(float(s) for s in np.round(np.geomspace(0.005, 0.9, 24), 4)))  # shares of the budget for the histogram, to try
-_FLOORS = tuple(float(f) for f in np.round(np.geomspace(0.004, 1.0, 32), 4))  # floors to try, in units of 1 / K
+# shares of the budget for the histogram, to try
+_SHARES = (0.0, *(float(s) for s in np.round(np.geomspace(0.005, 0.9, 24), 4)))
+# floors to try, in units of 1 / K
+_FLOORS = tuple(float(f) for f in np.round(np.geomspace(0.004, 1.0, 32), 4))
 
 
-def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.object_] | NDArray[np.float64]:
-    """Convert noisy label frequencies to distributions with no class below the floor, clipped and renormalised as in Algorithm 1.
+def smoothed(
+    frequencies: ArrayLike, floor: float | Fraction
+) -> NDArray[np.object_] | NDArray[np.float64]:
+    """Convert noisy label frequencies to distributions with no class below the floor, clipped and
+    renormalised as in Algorithm 1.
 
     Parameters
     ----------
     frequencies : (n, K) or (K,) numbers
-        Noisy counts divided by the cluster's size, which may be negative or above 1. Fractions give exact results. For a cluster without
-        rows pass the uniform distribution.
+        Noisy counts divided by the cluster's size, which may be negative or above 1. Fractions give
+        exact results. For a cluster without rows pass the uniform distribution.
     floor : float or Fraction
         tau, 0 <= tau <= 1 / K.
 
@@ -48,15 +55,29 @@ def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.obje
     values = np.asarray(frequencies)
     values = values if values.dtype == object else values.astype(np.float64)
     if values.ndim not in (1, 2) or values.shape[-1] < 2:
-        raise InvalidInput(f"Expected frequencies of shape (n, K) or (K,), K >= 2; got shape {values.shape}.")
+        raise InvalidInput(
+            f"Expected frequencies of shape (n, K) or (K,), K >= 2; got shape {values.shape}."
+        )
     if not all(-math.inf < v < math.inf for v in values.flat):
-        raise InvalidInput("Expected finite frequencies, got NaN or infinity. Give clusters without rows the uniform distribution.")
-    if not 0 <= floor <= (Fraction(1, values.shape[-1]) if isinstance(floor, Fraction) else 1.0 / values.shape[-1]):
-        raise InvalidInput(f"Expected 0 <= floor <= 1/{values.shape[-1]}, got floor={floor!r}: the floors of all classes must fit.")
+        raise InvalidInput(
+            "Expected finite frequencies, got NaN or infinity. Give clusters without rows the"
+            " uniform distribution."
+        )
+    if (
+        not 0
+        <= floor
+        <= (
+            Fraction(1, values.shape[-1]) if isinstance(floor, Fraction) else 1.0 / values.shape[-1]
+        )
+    ):
+        raise InvalidInput(
+            f"Expected 0 <= floor <= 1/{values.shape[-1]}, got floor={floor!r}: the floors of all"
+            " classes must fit."
+        )
     least = np.asarray(floor, dtype=values.dtype)
     clipped = np.minimum(np.maximum(values, least), 1)
-    # Mass that clipping added is taken from the classes above the floor, in proportion; mass that it removed is given back in proportion to
-    # the room below 1.
+    # Mass that clipping added is taken from the classes above the floor, in proportion; mass that
+    # it removed is given back in proportion to the room below 1.
     missing = 1 - clipped.sum(axis=-1, keepdims=True)
     room = np.where(missing < 0, clipped - least, 1 - clipped)
     total = room.sum(axis=-1, keepdims=True)
@@ -64,7 +85,8 @@ def smoothed(frequencies: ArrayLike, floor: float | Fraction) -> NDArray[np.obje
 
 
 def resampling_epsilon(floor: float, resample: float) -> float:
-    """Compute the epsilon of the released labels: ln(1 + (1 - lambda) / (lambda tau)), rounded up. 0 at lambda = 1, infinite at tau = 0.
+    """Compute the epsilon of the released labels: ln(1 + (1 - lambda) / (lambda tau)), rounded up.
+    0 at lambda = 1, infinite at tau = 0.
 
     Parameters
     ----------
@@ -85,7 +107,8 @@ def _resample(resample: float) -> Fraction:
 
 
 def histogram_epsilon(sigma: float) -> float:
-    """Compute the epsilon of Laplace noise of scale sigma on the counts of disjoint clusters: 2 / sigma, rounded up. Infinite at 0.
+    """Compute the epsilon of Laplace noise of scale sigma on the counts of disjoint clusters: 2 /
+    sigma, rounded up. Infinite at 0.
 
     Parameters
     ----------
@@ -93,7 +116,9 @@ def histogram_epsilon(sigma: float) -> float:
         Scale of the noise on each count, >= 0. Infinity stands for no histogram, at no cost.
     """
     if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not sigma >= 0:
-        raise InvalidInput(f"Expected sigma >= 0, got sigma={sigma!r}. Pass the scale of the noise on a count.")
+        raise InvalidInput(
+            f"Expected sigma >= 0, got sigma={sigma!r}. Pass the scale of the noise on a count."
+        )
     if sigma in (0, math.inf):
         return math.inf if sigma == 0 else 0.0
     return float_up(2 / exact(sigma))
@@ -108,11 +133,13 @@ class ClusterBudget:
     n_classes : int
         K, at least 2.
     histogram_epsilon : float
-        Epsilon of the private histogram, at least 0 (infinity without noise); 0 if the floor is 1 / K, at which the histogram is not used.
+        Epsilon of the private histogram, at least 0 (infinity without noise); 0 if the floor is 1 /
+        K, at which the histogram is not used.
     floor : float
         tau, 2^-32 <= tau <= 1 / K; or 0 if label_epsilon is 0.
     label_epsilon : float
-        Epsilon of ClusterRR, finite; 0 if lambda is 1, at which all outputs are draws from the distributions.
+        Epsilon of ClusterRR, finite; 0 if lambda is 1, at which all outputs are draws from the
+        distributions.
 
     Notes
     -----
@@ -127,12 +154,21 @@ class ClusterBudget:
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_classes", _classes(self.n_classes))
         tells = self.label_epsilon != 0
-        object.__setattr__(self, "floor", checked_floor(self.floor, self.n_classes) if tells or self.floor != 0 else 0.0)
-        object.__setattr__(self, "label_epsilon", _validate.positive(label_epsilon=self.label_epsilon) if tells else 0.0)
+        object.__setattr__(
+            self,
+            "floor",
+            checked_floor(self.floor, self.n_classes) if tells or self.floor != 0 else 0.0,
+        )
+        object.__setattr__(
+            self,
+            "label_epsilon",
+            _validate.positive(label_epsilon=self.label_epsilon) if tells else 0.0,
+        )
         given = self.histogram_epsilon
         if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
             raise InvalidInput(
-                f"Expected histogram_epsilon >= 0, got {given!r}. 0 is no histogram; 2 / sigma is that of noise of scale sigma."
+                f"Expected histogram_epsilon >= 0, got {given!r}. 0 is no histogram; 2 / sigma is"
+                " that of noise of scale sigma."
             )
         object.__setattr__(self, "histogram_epsilon", float(given))
 
@@ -153,7 +189,12 @@ class ClusterBudget:
         """
         k = _classes(n_classes)
         tau = 0.0 if floor == 0 and resample == 1 else checked_floor(floor, k)
-        return cls(k, 0.0 if tau == 1.0 / k else histogram_epsilon(sigma), tau, resampling_epsilon(tau, resample))
+        return cls(
+            k,
+            0.0 if tau == 1.0 / k else histogram_epsilon(sigma),
+            tau,
+            resampling_epsilon(tau, resample),
+        )
 
     @property
     def epsilon(self) -> float:
@@ -163,7 +204,8 @@ class ClusterBudget:
 
     @property
     def published_epsilon(self) -> float:
-        """The epsilon that Theorem 1 of Esfandiari et al. (2021) claims for the same mechanism, with half of the first part's true cost."""
+        """The epsilon that Theorem 1 of Esfandiari et al. (2021) claims for the same mechanism,
+        with half of the first part's true cost."""
         return self.histogram_epsilon / 2 + self.label_epsilon
 
     @property
@@ -173,7 +215,8 @@ class ClusterBudget:
 
     @property
     def resample(self) -> float:
-        """The lambda of a row whose least class has the floor. A row with a higher minimum resamples less often at the same epsilon."""
+        """The lambda of a row whose least class has the floor. A row with a higher minimum
+        resamples less often at the same epsilon."""
         gain = exp_floor(self.label_epsilon) - 1 if self.label_epsilon else Fraction(0)
         return float(1 / (1 + exact(self.floor) * gain))
 
@@ -182,8 +225,9 @@ class ClusterBudget:
         """The law of the second part; InvalidInput at lambda = 1, which needs none."""
         if self.label_epsilon == 0:
             raise InvalidInput(
-                "Expected lambda < 1 (label_epsilon > 0) for a law of the labels, got lambda = 1, at which outputs are draws from the "
-                "clusters' distributions alone. Release these, and draw from them as you like."
+                "Expected lambda < 1 (label_epsilon > 0) for a law of the labels, got lambda = 1,"
+                " at which outputs are draws from the clusters' distributions alone. Release these,"
+                " and draw from them as you like."
             )
         return ClusterRR(self.n_classes, self.label_epsilon, self.floor)
 
@@ -191,9 +235,10 @@ class ClusterBudget:
         """Return this budget if it costs at most epsilon; else raise InvalidInput."""
         if not self.epsilon <= _validate.epsilon(epsilon):
             raise InvalidInput(
-                f"Expected parameters that cost at most epsilon={epsilon!r}, got {self.epsilon!r}: {self.histogram_epsilon!r} for the "
-                f"distributions (2 / sigma: a replaced label changes two counts) and {self.label_epsilon!r} for the labels. "
-                "Raise sigma or lambda, or let split_budget choose."
+                f"Expected parameters that cost at most epsilon={epsilon!r}, got {self.epsilon!r}:"
+                f" {self.histogram_epsilon!r} for the distributions (2 / sigma: a replaced label"
+                f" changes two counts) and {self.label_epsilon!r} for the labels. Raise sigma or"
+                " lambda, or let split_budget choose."
             )
         return self
 
@@ -203,7 +248,8 @@ def _classes(n_classes: object) -> int:
 
 
 def corollary_1(n_classes: int, epsilon: float) -> ClusterBudget:
-    """Make the budget of UniformRR (Corollary 1): tau = 1 / K, lambda = K / (K - 1 + e^epsilon). It is randomized response at epsilon.
+    """Make the budget of UniformRR (Corollary 1): tau = 1 / K, lambda = K / (K - 1 + e^epsilon). It
+    is randomized response at epsilon.
 
     The histogram costs nothing, since at tau = 1 / K no output depends on it.
     """
@@ -212,7 +258,8 @@ def corollary_1(n_classes: int, epsilon: float) -> ClusterBudget:
 
 
 def corollary_2(n_classes: int, epsilon: float, phi: float) -> ClusterBudget:
-    """Make the budget of Corollary 2: sigma = 1 / epsilon, tau = phi, lambda = 1 / (1 + (e^epsilon - 1) phi). It costs 3 epsilon.
+    """Make the budget of Corollary 2: sigma = 1 / epsilon, tau = phi, lambda = 1 / (1 + (e^epsilon
+    - 1) phi). It costs 3 epsilon.
 
     Parameters
     ----------
@@ -220,12 +267,14 @@ def corollary_2(n_classes: int, epsilon: float, phi: float) -> ClusterBudget:
     epsilon : float
         The paper's parameter, a third of the true cost.
     phi : float
-        At most 1 / K. In the paper it is the heterogeneity of the clusters, the mean over rows of sum_y |P(y | row) - P(y | cluster)|,
-        which is not public (estimating it from labels costs more) and may exceed 1 / K.
+        At most 1 / K. In the paper it is the heterogeneity of the clusters, the mean over rows of
+        sum_y |P(y | row) - P(y | cluster)|, which is not public (estimating it from labels costs
+        more) and may exceed 1 / K.
 
     Notes
     -----
-    The paper states O(epsilon). It is 2 epsilon by its Theorem 1, and 3 epsilon with the histogram's true sensitivity of 2.
+    The paper states O(epsilon). It is 2 epsilon by its Theorem 1, and 3 epsilon with the
+    histogram's true sensitivity of 2.
     """
     k, budget = _classes(n_classes), _validate.epsilon(epsilon)
     floor = checked_floor(phi, k)
@@ -240,9 +289,11 @@ class ClusterSplit:
     ----------
     budget : ClusterBudget
     agreement : float
-        Expected share of outputs that equal the label: 1 minus the noise rate for training on hard labels.
+        Expected share of outputs that equal the label: 1 minus the noise rate for training on hard
+        labels.
     information : float
-        Expected information about a row's label in the cluster's distribution and the output together, in nats.
+        Expected information about a row's label in the cluster's distribution and the output
+        together, in nats.
     """
 
     budget: ClusterBudget
@@ -269,21 +320,24 @@ def split_budget(
     n_classes : int
         K, at least 2.
     purity : float
-        A guess, made without the labels, of the share of a cluster's most frequent label: at least 1 / K, 0.75 by default. The other
-        labels are assumed to be equally frequent. A wrong guess costs accuracy, never privacy.
+        A guess, made without the labels, of the share of a cluster's most frequent label: at least
+        1 / K, 0.75 by default. The other labels are assumed to be equally frequent. A wrong guess
+        costs accuracy, never privacy.
     criterion : {"information", "agreement"}
-        "information" (default) suits learners that use likelihoods, "agreement" those that use hard labels.
+        "information" (default) suits learners that use likelihoods, "agreement" those that use hard
+        labels.
 
     Returns
     -------
     ClusterSplit
-        The best of 25 shares of the budget x 32 floors, by a closed-form prediction with Laplace noise in expectation, renormalised at its
-        mean. Cost: O(number of different sizes).
+        The best of 25 shares of the budget x 32 floors, by a closed-form prediction with Laplace
+        noise in expectation, renormalised at its mean. Cost: O(number of different sizes).
 
     Notes
     -----
-    If the clusters' distributions were known, outputs at tau = 1 / K would be most informative. A lower floor pays because the release then
-    contains the distributions, and because outputs equal labels more often.
+    If the clusters' distributions were known, outputs at tau = 1 / K would be most informative. A
+    lower floor pays because the release then contains the distributions, and because outputs equal
+    labels more often.
 
     Examples
     --------
@@ -295,23 +349,39 @@ def split_budget(
     name = _validate.one_of(("information", "agreement"), criterion=criterion)
     share = _validate.fraction(purity=purity, one=True)
     if share < 1.0 / k:
-        raise InvalidInput(f"Expected purity >= 1/{k}, the share of the most frequent label, got purity={purity!r}.")
+        raise InvalidInput(
+            f"Expected purity >= 1/{k}, the share of the most frequent label, got"
+            f" purity={purity!r}."
+        )
     counts = np.asarray(sizes)
-    if counts.ndim != 1 or counts.dtype.kind not in "iu" or not (counts >= 0).all() or not counts.any():
-        raise InvalidInput("Expected the sizes of the clusters as whole numbers >= 0, at least one above 0. Pass np.bincount(cluster).")
+    if (
+        counts.ndim != 1
+        or counts.dtype.kind not in "iu"
+        or not (counts >= 0).all()
+        or not counts.any()
+    ):
+        raise InvalidInput(
+            "Expected the sizes of the clusters as whole numbers >= 0, at least one above 0. Pass"
+            " np.bincount(cluster)."
+        )
     distinct, times = np.unique(counts[counts > 0], return_counts=True)
     weight = distinct * times / float((distinct * times).sum())
     uniform = corollary_1(k, total).law  # raises for an epsilon so small that no floor is possible
     options = [ClusterBudget(k, 0.0, 1.0 / k, uniform.epsilon)]
     options += [_option(total, k, part, floor) for part in _SHARES[1:] for floor in _FLOORS[:-1]]
-    made = [ClusterSplit(option, *_predict(option, distinct, weight, share)) for option in options if _honoured(option)]
+    made = [
+        ClusterSplit(option, *_predict(option, distinct, weight, share))
+        for option in options
+        if _honoured(option)
+    ]
     return max(made, key=lambda split: float(getattr(split, name)))
 
 
 def _option(total: float, n_classes: int, share: float, floor: float) -> ClusterBudget:
     first = float_down(exact(total) * exact(share))
     rest = float_down(exact(total) - exact(first))
-    # Each is rounded to a float, and the two may add up to more as decimals. A ledger, which adds decimals without tolerance, would refuse.
+    # Each is rounded to a float, and the two may add up to more as decimals. A ledger, which adds
+    # decimals without tolerance, would refuse.
     if exact(first) + exact(rest) > exact(total):
         rest = math.nextafter(rest, 0.0)
     return ClusterBudget(n_classes, first, floor / n_classes, rest)
@@ -325,7 +395,9 @@ def _honoured(option: ClusterBudget) -> bool:
         return False
 
 
-def _predict(option: ClusterBudget, sizes: NDArray[np.integer], weight: NDArray[np.float64], purity: float) -> tuple[float, float]:
+def _predict(
+    option: ClusterBudget, sizes: NDArray[np.integer], weight: NDArray[np.float64], purity: float
+) -> tuple[float, float]:
     """Predict (agreement, information) in expectation over clusters of these sizes."""
     k, tau, rate = option.n_classes, option.floor, option.resample
     shares = np.array([purity, (1.0 - purity) / (k - 1)])
@@ -333,12 +405,14 @@ def _predict(option: ClusterBudget, sizes: NDArray[np.integer], weight: NDArray[
     if option.histogram_epsilon:
         scale = (option.sigma / sizes)[:, None]
         gap = shares - tau
-        above = np.maximum(gap, 0.0) + 0.5 * scale * np.exp(-np.abs(gap) / scale)  # E max(share + noise - tau, 0)
+        # E max(share + noise - tau, 0)
+        above = np.maximum(gap, 0.0) + 0.5 * scale * np.exp(-np.abs(gap) / scale)
         q = tau + (1.0 - k * tau) * above / (above @ count)[:, None]
     else:
         q = np.full((len(sizes), 2), 1.0 / k)
     keep = (1.0 - rate) + rate * q
     agreement = (keep * shares * count).sum(axis=1)
-    told = keep * np.log(keep) + rate * (1.0 - q) * np.log(rate * q)  # E ln of the posterior of one label, given q and the output
+    # E ln of the posterior of one label, given q and the output
+    told = keep * np.log(keep) + rate * (1.0 - q) * np.log(rate * q)
     information = math.log(k) + (told * shares * count).sum(axis=1)
     return float(agreement @ weight), float(information @ weight)

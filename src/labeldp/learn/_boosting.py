@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient boosting on the exact likelihood: one fit of LightGBM's, XGBoost's or scikit-learn's classifier.
+"""Gradient boosting on the exact likelihood: one fit of LightGBM's, XGBoost's or scikit-learn's
+classifier.
 
-LightGBM and XGBoost take the objective of noisy labels; scikit-learn's histogram boosting, which takes none, is a sum of its regressors.
-Numbers are learned by such sums of every library's regressor.
+LightGBM and XGBoost take the objective of noisy labels; scikit-learn's histogram boosting, which
+takes none, is a sum of its regressors. Numbers are learned by such sums of every library's
+regressor.
 """
 
 import sys
@@ -23,30 +25,50 @@ from labeldp.learn._data import Floats
 from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import class_rates, likeliest_frequencies, towards
 
-# Where a label says next to nothing; without noise the libraries' own settings hold, and between them the square of what it says decides.
+# Where a label says next to nothing; without noise the libraries' own settings hold, and between
+# them the square of what it says decides.
 GAIN = 1.0  # least gain of a split, as twice the log-likelihood
 RIDGE = 5.0  # information that a leaf must hold for half of its step to be believed
-ENOUGH, MOST = 240.0, 40.0  # information of all rows on the scores, below which the ridge grows; and how large it becomes
-_LITTLE = 120.0  # information below which halves of the rows say how far to trust the trees; above, this would cost more than it gains
+# information of all rows on the scores, below which the ridge grows; and how large it becomes
+ENOUGH, MOST = 240.0, 40.0
+# information below which halves of the rows say how far to trust the trees; above, this would cost
+# more than it gains
+_LITTLE = 120.0
 _LEAST_ROWS = 500  # that can be halved
 _FACTORS = np.exp(np.linspace(-1.5, 1.5, 25))
 _SPREAD = 0.5  # standard deviation of the factor's logarithm beforehand
-_WHOLE = 2 / 3  # of this logarithm, for all rows: trees of half of them are shrunk more, and are noisier
+# of this logarithm, for all rows: trees of half of them are shrunk more, and are noisier
+_WHOLE = 2 / 3
 LEAVES, DEPTH = 8, 3  # of a tree: of many splits that could be made, noise chooses
-COLUMNS = 0.5  # share of the columns that a tree sees, so that trees do not all follow the same noise
+# share of the columns that a tree sees, so that trees do not all follow the same noise
+COLUMNS = 0.5
 _SEEN = 4  # columns that it sees at least: half of a few may be without those that matter together
 PATIENCE = 10  # rounds against which held-out rows speak, where the user names no number
-_EVERY = 2  # rounds after which held-out rows are asked, by XGBoost: to ask takes almost as long as its own round of small trees
+# rounds after which held-out rows are asked, by XGBoost: to ask takes almost as long as its own
+# round of small trees
+_EVERY = 2
 _DOUBT = 1.0  # standard errors
-_ENOUGH_ROWS = 1 << 12  # to compute a model's mean probabilities by, up to twice as many; their scores take as long as trees
-_CELLS = 1 << 16  # of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
+# to compute a model's mean probabilities by, up to twice as many; their scores take as long as
+# trees
+_ENOUGH_ROWS = 1 << 12
+# of the table of rows and classes at a time, so that temporary arrays stay in the processor's cache
+_CELLS = 1 << 16
 _LEAST = 1e-12  # curvature of a row that says nothing: no leaf divides by zero
 _SMALLEST = 1e-300  # probability of an output that the model rules out
-_LEAST_IN_A_LEAF = ("min_child_samples", "min_data_in_leaf", "min_data_per_leaf", "min_data", "min_samples_leaf")  # rows, of LightGBM
-_CERTAIN = 80.0  # logit beyond which nothing changes: its probability's inverse still fits into 32 bits
+# rows, of LightGBM
+_LEAST_IN_A_LEAF = (
+    "min_child_samples",
+    "min_data_in_leaf",
+    "min_data_per_leaf",
+    "min_data",
+    "min_samples_leaf",
+)
+# logit beyond which nothing changes: its probability's inverse still fits into 32 bits
+_CERTAIN = 80.0
 
-# What the libraries name differently: the classes, and what is set here unless the user has: its default, as the library's parameters say
-# and in effect, and its value under much noise. scikit-learn has no least gain of a split, but smaller trees.
+# What the libraries name differently: the classes, and what is set here unless the user has: its
+# default, as the library's parameters say and in effect, and its value under much noise.
+# scikit-learn has no least gain of a split, but smaller trees.
 _LIBRARIES: dict[str, tuple[str, dict[str, tuple[float | None, float, float]]]] = {
     "lightgbm": (
         "LGBM",
@@ -68,7 +90,11 @@ _LIBRARIES: dict[str, tuple[str, dict[str, tuple[float | None, float, float]]]] 
     ),
     "sklearn.ensemble": (
         "HistGradientBoosting",
-        {"l2_regularization": (0.0, 0.0, RIDGE), "max_leaf_nodes": (31, 31, LEAVES - 2), "max_features": (1.0, 1.0, COLUMNS)},
+        {
+            "l2_regularization": (0.0, 0.0, RIDGE),
+            "max_leaf_nodes": (31, 31, LEAVES - 2),
+            "max_features": (1.0, 1.0, COLUMNS),
+        },
     ),
 }
 # Other names under which users may have set the same, or have a say in it.
@@ -84,80 +110,138 @@ _ALSO: dict[str, tuple[str, ...]] = {
 }
 LEAST_GAINS = ("min_split_gain", "gamma")
 # Rounds without a gain after which a training ends: the name that is set here comes first.
-EARLY_STOPPING = ("early_stopping_round", "early_stopping_rounds", "early_stopping", "n_iter_no_change")
-_PATIENCE = {"lightgbm": EARLY_STOPPING, "xgboost": ("early_stopping_rounds",), "sklearn.ensemble": ()}
+EARLY_STOPPING = (
+    "early_stopping_round",
+    "early_stopping_rounds",
+    "early_stopping",
+    "n_iter_no_change",
+)
+_PATIENCE = {
+    "lightgbm": EARLY_STOPPING,
+    "xgboost": ("early_stopping_rounds",),
+    "sklearn.ensemble": (),
+}
 _OBJECTIVES = (None, "binary", "multiclass", "binary:logistic", "multi:softprob", "multi:softmax")
-_SQUARES = (None, "squared_error", "reg:squarederror", "regression", "regression_l2", "l2", "mse", "mean_squared_error")
+_SQUARES = (
+    None,
+    "squared_error",
+    "reg:squarederror",
+    "regression",
+    "regression_l2",
+    "l2",
+    "mse",
+    "mean_squared_error",
+)
 _ROUNDS = {"lightgbm": "n_estimators", "xgboost": "n_estimators", "sklearn.ensemble": "max_iter"}
 _USUAL = 100  # rounds that XGBoost's None stands for
-# All names under which the libraries take the objective and the kind of trees; those of the number of rounds that would override the one
-# above; and settings with which pieces are not the same as one boosting of squares.
+# All names under which the libraries take the objective and the kind of trees; those of the number
+# of rounds that would override the one above; and settings with which pieces are not the same as
+# one boosting of squares.
 _OBJECTIVE_NAMES = ("objective", "objective_type", "app", "application", "loss")
 _KINDS_OF_TREES = ("boosting_type", "boosting", "boost", "booster")
-_OTHER_ROUNDS = {"num_iteration", "num_iterations", "n_iter", "num_tree", "num_trees", "num_round", "num_rounds", "nrounds", "max_iter"}
+_OTHER_ROUNDS = {
+    "num_iteration",
+    "num_iterations",
+    "n_iter",
+    "num_tree",
+    "num_trees",
+    "num_round",
+    "num_rounds",
+    "nrounds",
+    "max_iter",
+}
 _OTHER_ROUNDS |= {"num_boost_round"}
 _UNEVEN = ("eval_metric", "callbacks", "reg_sqrt")
 
 
 def _maker(estimator: object, kind: str = "Classifier") -> str | None:
     """Name the library whose boosting classifier (or "Regressor") this is, or None."""
-    modules = ((library, sys.modules.get(library)) for library in _LIBRARIES)  # who has an instance has imported it
-    made = ((library, getattr(module, _LIBRARIES[library][0] + kind)) for library, module in modules if module)
+    # who has an instance has imported it
+    modules = ((library, sys.modules.get(library)) for library in _LIBRARIES)
+    made = (
+        (library, getattr(module, _LIBRARIES[library][0] + kind))
+        for library, module in modules
+        if module
+    )
     return next((library for library, each in made if isinstance(estimator, each)), None)
 
 
 def library_of(estimator: Any) -> str | None:
-    """Name the library of a classifier that can be boosted on likelihoods; None for all others, and where its settings forbid it."""
+    """Name the library of a classifier that can be boosted on likelihoods; None for all others, and
+    where its settings forbid it."""
     library = _maker(estimator)
     # the `fit` of a class of the user's own would not be called
-    if library is None or (library == "sklearn.ensemble" and type(estimator) is not HistGradientBoostingClassifier):
+    if library is None or (
+        library == "sklearn.ensemble" and type(estimator) is not HistGradientBoostingClassifier
+    ):
         return None
     params = estimator.get_params()
-    # weights of classes count the labels that `fit` gets, which say nothing here; forests and DART take no objective, or no early stop
-    unweighted = not params.get("class_weight") and not params.get("is_unbalance") and params.get("scale_pos_weight") in (None, 1)
-    trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (None, "gbtree")
+    # weights of classes count the labels that `fit` gets, which say nothing here; forests and DART
+    # take no objective, or no early stop
+    unweighted = (
+        not params.get("class_weight")
+        and not params.get("is_unbalance")
+        and params.get("scale_pos_weight") in (None, 1)
+    )
+    trees = params.get("boosting_type", "gbdt") in ("gbdt", "goss") and params.get("booster") in (
+        None,
+        "gbtree",
+    )
     measured = params.get("scoring") in (None, "loss")
-    return library if params.get("objective") in _OBJECTIVES and unweighted and trees and measured else None
+    return (
+        library
+        if params.get("objective") in _OBJECTIVES and unweighted and trees and measured
+        else None
+    )
 
 
 def library_of_squares(estimator: Any) -> str | None:
-    """Name the library of a regressor that can be boosted by `newton`; None for all others, and where its settings forbid it."""
+    """Name the library of a regressor that can be boosted by `newton`; None for all others, and
+    where its settings forbid it."""
     library = _maker(estimator, "Regressor")
     # a class of the user's own, or one of random forests, takes other steps
-    if library is None or type(estimator) is not getattr(sys.modules[library], _LIBRARIES[library][0] + "Regressor"):
+    if library is None or type(estimator) is not getattr(
+        sys.modules[library], _LIBRARIES[library][0] + "Regressor"
+    ):
         return None
     params = estimator.get_params()
     squares = all(params.get(name) in _SQUARES for name in _OBJECTIVE_NAMES)
     trees = all(params.get(name) in (None, "gbdt", "goss", "gbtree") for name in _KINDS_OF_TREES)
     rounds = not (_OTHER_ROUNDS - {_ROUNDS[library]}) & params.keys()
-    even = not any(params.get(name) for name in _UNEVEN) and not isinstance(estimator.random_state, np.random.Generator)
+    even = not any(params.get(name) for name in _UNEVEN) and not isinstance(
+        estimator.random_state, np.random.Generator
+    )
     return library if squares and trees and rounds and even else None
 
 
 class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     """Gradient boosting whose loss is the likelihood of what was released.
 
-    Minimises the sum over rows of -log sum_y p(y | x) P[released | y], with p the softmax of the trees' scores. Trees start from the
-    class frequencies that the released labels speak for.
+    Minimises the sum over rows of -log sum_y p(y | x) P[released | y], with p the softmax of the
+    trees' scores. Trees start from the class frequencies that the released labels speak for.
 
     Parameters
     ----------
-    estimator : lightgbm.LGBMClassifier, xgboost.XGBClassifier or sklearn.ensemble.HistGradientBoostingClassifier
-        Cloned, and fitted once. Settings that hold noise off are made where they have the library's defaults; see Notes.
+    estimator : lightgbm.LGBMClassifier, xgboost.XGBClassifier or
+    sklearn.ensemble.HistGradientBoostingClassifier
+        Cloned, and fitted once. Settings that hold noise off are made where they have the library's
+        defaults; see Notes.
     categorical : sequence of int, default=None
-        Columns of category codes, for LightGBM, whose classifier takes them in `fit`. The others take them as settings, and all of them
-        find pandas categories.
+        Columns of category codes, for LightGBM, whose classifier takes them in `fit`. The others
+        take them as settings, and all of them find pandas categories.
     class_prior : (K,) floats above 0, sum 1, default=None
-        Known frequencies of the classes: trees start from them, and the mean probabilities are shifted to them. None: they are estimated,
-        and the mean probabilities lie within a standard error of them.
+        Known frequencies of the classes: trees start from them, and the mean probabilities are
+        shifted to them. None: they are estimated, and the mean probabilities lie within a standard
+        error of them.
 
     Attributes
     ----------
     classes_ : (K,) array
         The codes 0..K-1.
     estimator_ : fitted clone, HistogramScores, or None
-        Its raw scores, times the factor and with the start added, are the logits; None if LightGBM finds no column that can be split.
-        Of scikit-learn's classifier these are sums of its regressors.
+        Its raw scores, times the factor and with the start added, are the logits; None if LightGBM
+        finds no column that can be split. Of scikit-learn's classifier these are sums of its
+        regressors.
     start_ : (K,) float64
         Logits of the class frequencies.
     factor_ : float
@@ -167,42 +251,57 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
     Notes
     -----
-    With q the posterior of a row's class, p(y | x) P[released | y] / sum, the gradient is p - q. Newton's step also needs a curvature.
-    That of expectation-maximisation, p (1 - p), belongs to labels without noise: at small epsilon it is many times too large, and
-    boosting hardly moves. (p - q)^2 has the right mean, but a leaf whose few rows missed a rare output gets a curvature near 0 and a
-    step without bounds. So the curvature is the *expected* information of the noisy label on a class's score: with own = P[class in
-    the output | it is the label] and other = P[class in the output | it is not],
+    With q the posterior of a row's class, p(y | x) P[released | y] / sum, the gradient is p - q.
+    Newton's step also needs a curvature. That of expectation-maximisation, p (1 - p), belongs to
+    labels without noise: at small epsilon it is many times too large, and boosting hardly moves. (p
+    - q)^2 has the right mean, but a leaf whose few rows missed a rare output gets a curvature near
+    0 and a step without bounds. So the curvature is the *expected* information of the noisy label
+    on a class's score: with own = P[class in the output | it is the label] and other = P[class in
+    the output | it is not],
 
         P = other + (own - other) p,    information = (p (1 - p) (own - other))^2 / (P (1 - P)).
 
-    It is what the law tells about this class against all others, by the information inequality at most what the output tells, and
-    p (1 - p) where there is no noise. In these units gains of splits are likelihood ratios, and leaves hold information, at every
-    epsilon. With rho the share of a label's information that the law leaves at the start, the least gain of a split, the ridge of a
-    leaf, the leaves of a tree and the columns that it sees go from the library's defaults (rho = 1) to GAIN, RIDGE, LEAVES or DEPTH,
-    and COLUMNS (rho = 0) with rho^2.
+    It is what the law tells about this class against all others, by the information inequality at
+    most what the output tells, and p (1 - p) where there is no noise. In these units gains of
+    splits are likelihood ratios, and leaves hold information, at every epsilon. With rho the share
+    of a label's information that the law leaves at the start, the least gain of a split, the ridge
+    of a leaf, the leaves of a tree and the columns that it sees go from the library's defaults (rho
+    = 1) to GAIN, RIDGE, LEAVES or DEPTH, and COLUMNS (rho = 0) with rho^2.
 
-    Where a class is rare, even many rows hold little information in all, and trees follow noise, which raises rare probabilities above
-    their mean, since it cannot lower them below 0. So at the end the logits are shifted until the mean probability of each class over the
-    rows is within one standard error of its frequency. And the ridge grows from RIDGE as the information I of all rows on all K - 1 free
-    scores falls below ENOUGH, as ENOUGH / I, up to MOST; with several classes only scikit-learn's, which has no least gain beside it.
-    That is right for weak features, but too much for strong ones, which few rows can show. So with two classes and I below _LITTLE trees
-    are fitted to each half of the rows, too, and the noisy labels of the other half say by which factor to multiply the trees' scores: the
-    posterior mean of its logarithm, normal around 0 beforehand, and _WHOLE of it, since trees of all rows need less of it.
+    Where a class is rare, even many rows hold little information in all, and trees follow noise,
+    which raises rare probabilities above their mean, since it cannot lower them below 0. So at the
+    end the logits are shifted until the mean probability of each class over the rows is within one
+    standard error of its frequency. And the ridge grows from RIDGE as the information I of all rows
+    on all K - 1 free scores falls below ENOUGH, as ENOUGH / I, up to MOST; with several classes
+    only scikit-learn's, which has no least gain beside it. That is right for weak features, but too
+    much for strong ones, which few rows can show. So with two classes and I below _LITTLE trees are
+    fitted to each half of the rows, too, and the noisy labels of the other half say by which factor
+    to multiply the trees' scores: the posterior mean of its logarithm, normal around 0 beforehand,
+    and _WHOLE of it, since trees of all rows need less of it.
 
-    scikit-learn's classifier takes neither an objective nor a start, but its regressor of squares does the same: fitted to -gradient /
-    curvature with the curvature as weight, its leaves take the same Newton steps. One regressor a score adds some rounds at a time, each
-    time half as many as there are, since near the end the gradient changes slowly; then gradient and curvature are computed again. A
-    regressor starts from its rows' mean, so the steps are shifted until that mean is a leaf's step.
+    scikit-learn's classifier takes neither an objective nor a start, but its regressor of squares
+    does the same: fitted to -gradient / curvature with the curvature as weight, its leaves take the
+    same Newton steps. One regressor a score adds some rounds at a time, each time half as many as
+    there are, since near the end the gradient changes slowly; then gradient and curvature are
+    computed again. A regressor starts from its rows' mean, so the steps are shifted until that mean
+    is a leaf's step.
 
-    Cost: one fit of the library (two, where halves of the rows are asked), with O(n K) more a round; of scikit-learn's, some 13 short fits
-    a score. Memory: the table of likelihoods (float32), gradients and curvatures.
+    Cost: one fit of the library (two, where halves of the rows are asked), with O(n K) more a
+    round; of scikit-learn's, some 13 short fits a score. Memory: the table of likelihoods
+    (float32), gradients and curvatures.
 
     References
     ----------
-    Friedman, Hastie and Tibshirani (2000), "Additive logistic regression"; Patrini et al. (2017) for the loss.
+    Friedman, Hastie and Tibshirani (2000), "Additive logistic regression"; Patrini et al. (2017)
+    for the loss.
     """
 
-    def __init__(self, estimator: Any, categorical: Sequence[int] | None = None, class_prior: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        estimator: Any,
+        categorical: Sequence[int] | None = None,
+        class_prior: Sequence[float] | None = None,
+    ) -> None:
         self.estimator = estimator
         self.categorical = categorical
         self.class_prior = class_prior
@@ -216,7 +315,9 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         y : (n,) int
         """
         codes = np.asarray(y, np.int64)
-        return self.fit_likelihood(X, np.where(np.arange(codes.max() + 1) == codes[:, None], 0.0, -np.inf))
+        return self.fit_likelihood(
+            X, np.where(np.arange(codes.max() + 1) == codes[:, None], 0.0, -np.inf)
+        )
 
     def fit_likelihood(
         self,
@@ -240,8 +341,8 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         library = library_of(self.estimator)
         if library is None:
             raise InvalidInput(
-                "Expected LGBMClassifier or XGBClassifier with its own objective, or HistGradientBoostingClassifier, got "
-                f"{type(self.estimator).__name__}."
+                "Expected LGBMClassifier or XGBClassifier with its own objective, or"
+                f" HistGradientBoostingClassifier, got {type(self.estimator).__name__}."
             )
         rounds_of(self.estimator, library)  # XGBoost would fit none, and fail when it predicts
         table = _likelihoods(log_likelihood)
@@ -254,7 +355,8 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         self.start_: Floats = np.log(shares)
         known = _Rows(X, table, sample_weight)
         if n < k and library != "sklearn.ensemble":
-            # both libraries find the number of classes in the labels, so each must occur: further rows say nothing
+            # both libraries find the number of classes in the labels, so each must occur: further
+            # rows say nothing
             rows, ones = np.arange(k), np.ones(n) if sample_weight is None else sample_weight
             known = replace(known.at(rows % n), weights=np.where(rows < n, ones[rows % n], 0.0))
         loss = known.loss()
@@ -263,20 +365,35 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         information = float(held.sum() * (k - 1) / k)  # K classes have K - 1 free scores
         # a ridge beside a least gain is too much for many classes, whose trees nothing corrects
         counted = information if k == 2 or library == "sklearn.ensemble" else np.inf
-        settings = self._settings(library, np.shape(X)[1], share, early=held_out is not None, information=counted)
+        settings = self._settings(
+            library, np.shape(X)[1], share, early=held_out is not None, information=counted
+        )
         if self.categorical is not None and library != "lightgbm":
             raise InvalidInput(
-                f"Expected categorical=None with {type(self.estimator).__name__}, which has a setting for them, got columns."
+                f"Expected categorical=None with {type(self.estimator).__name__}, which has a"
+                " setting for them, got columns."
             )
-        fit = _FITS[library] if self.categorical is None else partial(_FITS[library], categorical=list(self.categorical))
+        fit = (
+            _FITS[library]
+            if self.categorical is None
+            else partial(_FITS[library], categorical=list(self.categorical))
+        )
 
         def trees(X: Any, loss: _Loss) -> Any:
-            judges = None if held_out is None else (held_out[0], _HeldOut(_likelihoods(held_out[1]), *held_out[2:]))
+            judges = (
+                None
+                if held_out is None
+                else (held_out[0], _HeldOut(_likelihoods(held_out[1]), *held_out[2:]))
+            )
             return fit(clone(self.estimator).set_params(**settings), X, loss, judges, self._scores)
 
         self.estimator_ = trees(known.X, loss)
         # standard error of a frequency
-        error = frequencies * (1 - frequencies) / np.sqrt(held) if self.class_prior is None else np.zeros(k)
+        error = (
+            frequencies * (1 - frequencies) / np.sqrt(held)
+            if self.class_prior is None
+            else np.zeros(k)
+        )
         bounds = frequencies - error, frequencies + error
         little = k == 2 and information < _LITTLE and n >= _LEAST_ROWS
         self.factor_ = self._factor(known, trees, bounds) if little else 1.0
@@ -290,12 +407,18 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         self.n_iter_ = self._rounds(library, held_out is not None)
         return self
 
-    def _factor(self, known: "_Rows", trees: Callable[[Any, "_Loss"], Any], bounds: tuple[Floats, Floats]) -> float:
-        """Compute the factor of the trees' scores that rows speak for which the trees have not seen."""
-        half = np.random.RandomState(0).permutation(known.n) % 2  # rows that belong together are often neighbours
+    def _factor(
+        self, known: "_Rows", trees: Callable[[Any, "_Loss"], Any], bounds: tuple[Floats, Floats]
+    ) -> float:
+        """Compute the factor of the trees' scores that rows speak for which the trees have not
+        seen."""
+        # rows that belong together are often neighbours
+        half = np.random.RandomState(0).permutation(known.n) % 2
         evidence = -(np.log(_FACTORS) ** 2) / (2 * _SPREAD**2)
         for side in (0, 1):
-            learned, others = (known.at(np.flatnonzero((half == side) == mine)) for mine in (True, False))
+            learned, others = (
+                known.at(np.flatnonzero((half == side) == mine)) for mine in (True, False)
+            )
             raw = self._raw(trees(learned.X, learned.loss()), others.X)
             for place, factor in enumerate(_FACTORS):
                 p = probabilities_of(self._scores(others.n) + factor * raw)
@@ -309,9 +432,21 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
     def _rounds(self, library: str, early: bool) -> int:
         if self.estimator_ is None or isinstance(self.estimator_, HistogramScores):
             return 0 if self.estimator_ is None else self.estimator_.rounds
-        best = getattr(self.estimator_, "best_iteration_" if library == "lightgbm" else "best_iteration", None) if early else None
+        best = (
+            getattr(
+                self.estimator_,
+                "best_iteration_" if library == "lightgbm" else "best_iteration",
+                None,
+            )
+            if early
+            else None
+        )
         # XGBoost counts from 0
-        return int(self.estimator_.n_estimators or 100) if best is None else int(best) + (library == "xgboost")
+        return (
+            int(self.estimator_.n_estimators or 100)
+            if best is None
+            else int(best) + (library == "xgboost")
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimator_")
@@ -322,13 +457,22 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
         tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
         return tags
 
-    def _settings(self, library: str, columns: int, told: float, early: bool, information: float = np.inf) -> dict[str, Any]:
+    def _settings(
+        self, library: str, columns: int, told: float, early: bool, information: float = np.inf
+    ) -> dict[str, Any]:
         """Give what the noise asks for, where the user has not set it."""
         names, params = _PATIENCE[library], self.estimator.get_params()
-        settings = noisy_settings(self.estimator, library, columns, told, information) | _silence(params, library)
-        patience = next((params[name] for name in names if type(params.get(name)) is int and params[name] > 0), None)
+        settings = noisy_settings(self.estimator, library, columns, told, information) | _silence(
+            params, library
+        )
+        patience = next(
+            (params[name] for name in names if type(params.get(name)) is int and params[name] > 0),
+            None,
+        )
         if names and (early or patience):
-            settings |= dict.fromkeys(names & params.keys(), None) | {names[0]: (patience or PATIENCE) if early else None}
+            settings |= dict.fromkeys(names & params.keys(), None) | {
+                names[0]: (patience or PATIENCE) if early else None
+            }
         return settings
 
     def _scores(self, n: int) -> Floats:
@@ -336,7 +480,9 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the true label: (n, K) float64, rows sum to 1."""
-        return probabilities_of(self._scores(X.shape[0]) + self.factor_ * self._raw(self.estimator_, X))
+        return probabilities_of(
+            self._scores(X.shape[0]) + self.factor_ * self._raw(self.estimator_, X)
+        )
 
     def _raw(self, fitted: Any, X: Any) -> Floats:
         """Compute the sum of the trees: (n,) of two classes, else (n, K)."""
@@ -355,11 +501,18 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
 
 
 def _silence(params: dict[str, Any], library: str) -> dict[str, Any]:
-    # LightGBM would warn in each round that a tree has no more to gain, which here is how boosting ends
-    return {"verbosity": -1} if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys() else {}
+    # LightGBM would warn in each round that a tree has no more to gain, which here is how boosting
+    # ends
+    return (
+        {"verbosity": -1}
+        if library == "lightgbm" and not {"verbose", "verbosity"} & params.keys()
+        else {}
+    )
 
 
-def noisy_settings(estimator: Any, library: str, columns: int, told: float, information: float = np.inf) -> dict[str, Any]:
+def noisy_settings(
+    estimator: Any, library: str, columns: int, told: float, information: float = np.inf
+) -> dict[str, Any]:
     """Give the settings that hold noise off, where the user has not set them.
 
     Parameters
@@ -377,7 +530,9 @@ def noisy_settings(estimator: Any, library: str, columns: int, told: float, info
     params, held_back = estimator.get_params(), min(max(1.0, ENOUGH / information), MOST / RIDGE)
     settings: dict[str, Any] = {}
     for name, (default, own, noisy) in _LIBRARIES[library][1].items():
-        if params.get(name) == default and all(params.get(other) is None for other in _ALSO.get(name, ())):
+        if params.get(name) == default and all(
+            params.get(other) is None for other in _ALSO.get(name, ())
+        ):
             noisy *= held_back if name in ("l2_regularization", "reg_lambda") else 1
             noisy = max(noisy, min(1.0, _SEEN / columns)) if name == "colsample_bytree" else noisy
             found = noisy + (own - noisy) * told**2
@@ -388,7 +543,10 @@ def noisy_settings(estimator: Any, library: str, columns: int, told: float, info
 def _likelihoods(log_likelihood: ArrayLike) -> NDArray[np.float32]:
     table = np.asarray(log_likelihood, np.float64)
     if table.ndim != 2 or table.shape[1] < 2 or not len(table) or np.isnan(table).any():
-        raise InvalidInput(f"Expected log_likelihood of shape (n, K) with n >= 1 and K >= 2, without NaN, got shape {table.shape}.")
+        raise InvalidInput(
+            "Expected log_likelihood of shape (n, K) with n >= 1 and K >= 2, without NaN, got"
+            f" shape {table.shape}."
+        )
     return np.asarray(np.exp(table - table.max(axis=1, keepdims=True)).T, np.float32, order="C")
 
 
@@ -415,7 +573,8 @@ def information(p: Floats, own: Floats, other: Floats) -> Floats:
 
 
 def _into(p: Floats, weights: Floats | None, least: Floats, most: Floats) -> Floats:
-    """Compute the shift of the logits, (K,), that brings each class's mean probability, of (n, K), into these bounds."""
+    """Compute the shift of the logits, (K,), that brings each class's mean probability, of (n, K),
+    into these bounds."""
     weights = np.ones(len(p)) if weights is None or not weights.any() else weights
     mean = weights @ p / weights.sum()
     wanted = np.clip(mean, least, most)
@@ -439,7 +598,11 @@ class _Rows:
 
     def at(self, rows: NDArray[np.int64]) -> "_Rows":
         """The rows at these positions."""
-        return _Rows(take(self.X, rows), self.likelihoods[:, rows], None if self.weights is None else self.weights[rows])
+        return _Rows(
+            take(self.X, rows),
+            self.likelihoods[:, rows],
+            None if self.weights is None else self.weights[rows],
+        )
 
     def loss(self) -> "_Loss":
         """Their loss."""
@@ -447,24 +610,32 @@ class _Rows:
 
 
 class _Loss:
-    """The loss of rows with these likelihoods, (K, n), and weights, (n,), as both libraries call an objective: `loss(labels, scores)`.
+    """The loss of rows with these likelihoods, (K, n), and weights, (n,), as both libraries call an
+    objective: `loss(labels, scores)`.
 
-    Arrays have classes first: reductions over a few classes at the end of each row would take most of the time.
+    Arrays have classes first: reductions over a few classes at the end of each row would take most
+    of the time.
     """
 
     def __init__(self, likelihoods: NDArray[np.float32], weights: Floats | None = None) -> None:
         self.likelihoods, self.weights = likelihoods, weights
-        # A row's law is taken to be symmetric: classes in the output are those with the largest likelihood, and any other set of as many
-        # could have come. Then P[class in the output | it is the label] is their share of the row's likelihoods. Exact for randomized
-        # response and subset selection; other laws get a curvature, not a gradient, that is somewhat off.
+        # A row's law is taken to be symmetric: classes in the output are those with the largest
+        # likelihood, and any other set of as many could have come. Then P[class in the output | it
+        # is the label] is their share of the row's likelihoods. Exact for randomized response and
+        # subset selection; other laws get a curvature, not a gradient, that is somewhat off.
         inside = (likelihoods == 1).sum(axis=0)
         own = inside / likelihoods.sum(axis=0, dtype=np.float64)
-        self.own, self.other = own.astype(np.float32), ((inside - own) / (len(likelihoods) - 1)).astype(np.float32)
+        self.own, self.other = (
+            own.astype(np.float32),
+            ((inside - own) / (len(likelihoods) - 1)).astype(np.float32),
+        )
         if (self.own == self.own[0]).all() and (self.other == self.other[0]).all():
-            self.own, self.other = self.own[:1], self.other[:1]  # one law for all rows: fewer arrays in each round, and none to sort
+            # one law for all rows: fewer arrays in each round, and none to sort
+            self.own, self.other = self.own[:1], self.other[:1]
 
     def _law(self, rows: slice) -> tuple[Any, Any]:
-        """P[class in the output | it is the label] and P[class in the output | it is not]: of these rows, or (1,) for all alike."""
+        """P[class in the output | it is the label] and P[class in the output | it is not]: of these
+        rows, or (1,) for all alike."""
         return (self.own, self.other) if len(self.own) == 1 else (self.own[rows], self.other[rows])
 
     @property
@@ -479,10 +650,16 @@ class _Loss:
 
     def forget(self) -> None:
         """Drop the rows, which a fitted model would carry along."""
-        self.likelihoods, self.own, self.other, self.weights = self.likelihoods[:, :0], self.own[:0], self.other[:0], None
+        self.likelihoods, self.own, self.other, self.weights = (
+            self.likelihoods[:, :0],
+            self.own[:0],
+            self.other[:0],
+            None,
+        )
 
     def told(self, frequencies: Floats) -> tuple[float, Floats]:
-        """Compute which share of a label's information the noise leaves, and the information of all rows on each score, (K,).
+        """Compute which share of a label's information the noise leaves, and the information of all
+        rows on each score, (K,).
 
         Every row is taken to have these class frequencies.
         """
@@ -494,14 +671,19 @@ class _Loss:
         held = information(frequencies[:, None], laws[:, 0], laws[:, 1]) @ counts
         return float(held.sum() / (frequencies * (1 - frequencies)).sum() / total), held
 
-    def __call__(self, y_true: object, y_pred: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def __call__(
+        self, y_true: object, y_pred: Floats
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Compute gradient and curvature of each score, in the scores' shape."""
         gradient, curvature = (np.empty(y_pred.shape, np.float32, order="F") for _ in range(2))
         steps = self._of_two if y_pred.ndim == 1 else self._of_several
         for rows in self._pieces():
             found, bent = steps(y_pred[rows], rows)
             if self.weights is not None:
-                found, bent = found * self.weights[rows], np.maximum(bent * self.weights[rows], _LEAST)
+                found, bent = (
+                    found * self.weights[rows],
+                    np.maximum(bent * self.weights[rows], _LEAST),
+                )
             gradient[rows], curvature[rows] = found.T, bent.T
         return gradient, curvature
 
@@ -511,8 +693,11 @@ class _Loss:
         q /= np.maximum(q.sum(axis=0), _SMALLEST)
         return p - q, information(p, *self._law(rows))
 
-    def _of_two(self, scores: Floats, rows: slice) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Do the same for the second of two classes, without differences of almost equal numbers, so that 32 bits are enough."""
+    def _of_two(
+        self, scores: Floats, rows: slice
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Do the same for the second of two classes, without differences of almost equal numbers,
+        so that 32 bits are enough."""
         (first, second), (none, p) = self.likelihoods[:, rows], _of_second(scores)
         own, other = self._law(rows)
         both = none * p
@@ -536,10 +721,12 @@ class _Loss:
 
 
 class _HeldOut(_Loss):
-    """Rows that end the training, as an evaluation metric that falls for as long as trees may be added.
+    """Rows that end the training, as an evaluation metric that falls for as long as trees may be
+    added.
 
-    Few noisy rows say little, and their best round is mostly chance: it would end the training of a model that still learns. So the last
-    round is taken that is not worse than the best one by more than `_DOUBT` standard errors of the rows' differences.
+    Few noisy rows say little, and their best round is mostly chance: it would end the training of a
+    model that still learns. So the last round is taken that is not worse than the best one by more
+    than `_DOUBT` standard errors of the rows' differences.
     """
 
     def __init__(self, likelihoods: NDArray[np.float32], weights: Floats | None = None) -> None:
@@ -556,11 +743,16 @@ class _HeldOut(_Loss):
         if mean < 0:
             self.best = found
         # in small arrays each call counts: this is asked in each round
-        return 1.0 if mean > 0 and mean > _DOUBT * worse.std() / np.sqrt(self.n) else -float(self.round)
+        return (
+            1.0
+            if mean > 0 and mean > _DOUBT * worse.std() / np.sqrt(self.n)
+            else -float(self.round)
+        )
 
 
 def _shares(scores: Floats) -> Floats:
-    """Compute probabilities (K, n) from a library's scores, (n, K), or (n,) of the second of two classes."""
+    """Compute probabilities (K, n) from a library's scores, (n, K), or (n,) of the second of two
+    classes."""
     given = np.asarray(scores, np.float64)
     logits = given.T if given.ndim == 2 else np.stack([np.zeros_like(given), given])
     p: Floats = np.exp(logits - logits.max(axis=0))
@@ -569,7 +761,8 @@ def _shares(scores: Floats) -> Floats:
 
 
 def _of_second(scores: Floats) -> NDArray[np.float32]:
-    """Compute probabilities (2, n) float32 of two classes, exact to the last digits however small, from scores of the second, (n,)."""
+    """Compute probabilities (2, n) float32 of two classes, exact to the last digits however small,
+    from scores of the second, (n,)."""
     odds = np.exp(np.clip(scores, -_CERTAIN, _CERTAIN, dtype=np.float32, casting="same_kind"))
     p = np.empty((2, len(odds)), np.float32)
     np.divide(1, 1 + odds, out=p[0])
@@ -578,7 +771,8 @@ def _of_second(scores: Floats) -> NDArray[np.float32]:
 
 
 def starting_scores(start: Floats, n: int) -> Floats:
-    """Give n rows of the starting logits (K,) as the libraries want them: (n,) differences of two classes, else (n, K)."""
+    """Give n rows of the starting logits (K,) as the libraries want them: (n,) differences of two
+    classes, else (n, K)."""
     return np.full(n, start[1] - start[0]) if len(start) == 2 else np.tile(start, (n, 1))
 
 
@@ -615,14 +809,23 @@ def _fit_lightgbm(
 
 
 def _can_split(model: Any, X: Any, told: dict[str, Any]) -> bool:
-    """Whether LightGBM finds a column to split. Where it finds none, it stops at an objective of one's own, and prints so unasked."""
-    params = {name: value for name, value in model.get_params().items() if value is not None and name not in ("random_state", "verbose")}
+    """Whether LightGBM finds a column to split. Where it finds none, it stops at an objective of
+    one's own, and prints so unasked."""
+    params = {
+        name: value
+        for name, value in model.get_params().items()
+        if value is not None and name not in ("random_state", "verbose")
+    }
     least = 2 * max(int(params.get(name, 0)) for name in _LEAST_IN_A_LEAF)
     if any(_halves(values) >= least for values in _columns_of_numbers(X)):
         return True
     from lightgbm import Dataset
 
-    params = {name: value for name, value in params.items() if not callable(value) and name not in _OBJECTIVE_NAMES}
+    params = {
+        name: value
+        for name, value in params.items()
+        if not callable(value) and name not in _OBJECTIVE_NAMES
+    }
     made = Dataset(X, params=params | {"verbosity": -1}, **told).construct()
     return any(made.feature_num_bin(column) for column in range(made.num_feature()))
 
@@ -631,47 +834,78 @@ def _columns_of_numbers(X: Any) -> Iterator[Floats]:
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "fiub":
         yield from X.T
     elif hasattr(X, "iloc"):
-        yield from (X.iloc[:, place].to_numpy() for place, kind in enumerate(X.dtypes) if getattr(kind, "kind", "") in "fiub")
+        yield from (
+            X.iloc[:, place].to_numpy()
+            for place, kind in enumerate(X.dtypes)
+            if getattr(kind, "kind", "") in "fiub"
+        )
 
 
 def _halves(values: Floats) -> int:
-    """Count the rows on the smaller side of the median, above or below whichever makes that side larger."""
+    """Count the rows on the smaller side of the median, above or below whichever makes that side
+    larger."""
     known = values[~np.isnan(values)]
     if not len(known):
         return 0
     middle = np.partition(known, len(known) // 2)[len(known) // 2]
-    return max(min(each, len(known) - each) for each in (int((known < middle).sum()), int((known > middle).sum())))
+    return max(
+        min(each, len(known) - each)
+        for each in (int((known < middle).sum()), int((known > middle).sum()))
+    )
 
 
-def _fit_xgboost(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> Any:
+def _fit_xgboost(
+    model: Any,
+    X: Any,
+    loss: _Loss,
+    held: tuple[Any, _HeldOut] | None,
+    start: Callable[[int], Floats],
+) -> Any:
     kept = model.get_params()
     if held is not None:
-        model.set_params(callbacks=[*(kept["callbacks"] or ()), _xgboost_ending(model, *held, start)], early_stopping_rounds=None)
-    # Else XGBoost would measure a loss of its own, or the user's, in each round, on labels that say nothing.
+        model.set_params(
+            callbacks=[*(kept["callbacks"] or ()), _xgboost_ending(model, *held, start)],
+            early_stopping_rounds=None,
+        )
+    # Else XGBoost would measure a loss of its own, or the user's, in each round, on labels that say
+    # nothing.
     model.set_params(disable_default_eval_metric=True, eval_metric=None)
     model.set_params(objective=loss).fit(X, loss.labels, base_margin=start(loss.n), verbose=False)
     loss.forget()
     del model.kwargs["disable_default_eval_metric"]
-    model.set_params(**{name: kept[name] for name in ("objective", "callbacks", "early_stopping_rounds")})
-    model.eval_metric = kept["eval_metric"]  # `set_params` would hand it to the trees, which take no list
+    model.set_params(
+        **{name: kept[name] for name in ("objective", "callbacks", "early_stopping_rounds")}
+    )
+    # `set_params` would hand it to the trees, which take no list
+    model.eval_metric = kept["eval_metric"]
     return model
 
 
 def _xgboost_ending(model: Any, X: Any, rows: _HeldOut, start: Callable[[int], Floats]) -> Any:
-    """Make the callback that ends a training: XGBoost's own way from an `eval_set` to a function takes longer than a round's trees."""
+    """Make the callback that ends a training: XGBoost's own way from an `eval_set` to a function
+    takes longer than a round's trees."""
     from xgboost import DMatrix
     from xgboost.callback import TrainingCallback
 
     patience = model.early_stopping_rounds
-    given = {name: getattr(model, name) for name in ("missing", "feature_types", "enable_categorical")}
-    matrix = DMatrix(X, base_margin=start(rows.n), nthread=model.n_jobs, **given)  # remembers its scores, so that each tree is asked once
+    given = {
+        name: getattr(model, name) for name in ("missing", "feature_types", "enable_categorical")
+    }
+    # remembers its scores, so that each tree is asked once
+    matrix = DMatrix(X, base_margin=start(rows.n), nthread=model.n_jobs, **given)
 
     class Ending(TrainingCallback):
         best = 0
 
         def after_iteration(self, model: Any, epoch: int, evals_log: object) -> bool:
             asked = epoch % _EVERY == _EVERY - 1
-            if asked and rows.standing(None, model.predict(matrix, output_margin=True, validate_features=False)) < 0:
+            if (
+                asked
+                and rows.standing(
+                    None, model.predict(matrix, output_margin=True, validate_features=False)
+                )
+                < 0
+            ):
                 self.best = epoch
             return bool(epoch - self.best >= patience)
 
@@ -682,7 +916,8 @@ def _xgboost_ending(model: Any, X: Any, rows: _HeldOut, start: Callable[[int], F
     return Ending()
 
 
-# scikit-learn --------------------------------------------------------------------------------------------------------------------------
+# scikit-learn
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -704,7 +939,9 @@ class HistogramScores:
 
     def predict(self, X: Any) -> Floats:
         """Predict raw scores: (n,) of two classes, else (n, K)."""
-        return sum((scores_of(piece, X) for piece in self.pieces[1:]), start=scores_of(self.pieces[0], X))
+        return sum(
+            (scores_of(piece, X) for piece in self.pieces[1:]), start=scores_of(self.pieces[0], X)
+        )
 
 
 def scores_of(regressors: Sequence[HistGradientBoostingRegressor], X: Any) -> Floats:
@@ -715,7 +952,8 @@ def scores_of(regressors: Sequence[HistGradientBoostingRegressor], X: Any) -> Fl
 
 @dataclass
 class _Ending:
-    """Held-out rows that end the training of scores: the pieces that they speak for, with their number of rounds."""
+    """Held-out rows that end the training of scores: the pieces that they speak for, with their
+    number of rounds."""
 
     X: Any
     rows: _HeldOut
@@ -723,7 +961,13 @@ class _Ending:
     pieces: int = 0
     rounds: int = 0
 
-    def go_on(self, piece: Sequence[HistGradientBoostingRegressor], pieces: int, rounds: int, patience: int) -> bool:
+    def go_on(
+        self,
+        piece: Sequence[HistGradientBoostingRegressor],
+        pieces: int,
+        rounds: int,
+        patience: int,
+    ) -> bool:
         """Whether more trees may be added after this piece."""
         self.scores = self.scores + scores_of(piece, self.X)
         if self.rows.standing(None, self.scores) < 0:
@@ -731,22 +975,51 @@ class _Ending:
         return rounds - self.rounds < patience
 
 
-def _fit_sklearn(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | None, start: Callable[[int], Floats]) -> HistogramScores:
+def _fit_sklearn(
+    model: Any,
+    X: Any,
+    loss: _Loss,
+    held: tuple[Any, _HeldOut] | None,
+    start: Callable[[int], Floats],
+) -> HistogramScores:
     params = model.get_params()
     if params["monotonic_cst"] is not None and len(loss.likelihoods) > 2:
-        raise InvalidInput("Expected monotonic_cst=None with more than two classes, got constraints. Their scores have no one direction.")
-    ending = None if held is None or params["early_stopping"] is False else _Ending(*held, start(held[1].n))
-    kept = {name: params[name] for name in HistGradientBoostingRegressor().get_params() if name in params and name != "loss"}
-    regressor = HistGradientBoostingRegressor(**kept | {"early_stopping": False, "warm_start": False})
-    X, scores, generator = rounded_to_bins(X, params["max_bins"]), start(loss.n), check_random_state(params["random_state"])
+        raise InvalidInput(
+            "Expected monotonic_cst=None with more than two classes, got constraints. Their scores"
+            " have no one direction."
+        )
+    ending = (
+        None
+        if held is None or params["early_stopping"] is False
+        else _Ending(*held, start(held[1].n))
+    )
+    kept = {
+        name: params[name]
+        for name in HistGradientBoostingRegressor().get_params()
+        if name in params and name != "loss"
+    }
+    regressor = HistGradientBoostingRegressor(
+        **kept | {"early_stopping": False, "warm_start": False}
+    )
+    X, scores, generator = (
+        rounded_to_bins(X, params["max_bins"]),
+        start(loss.n),
+        check_random_state(params["random_state"]),
+    )
     pieces: list[tuple[HistGradientBoostingRegressor, ...]] = []
     done = 0
     for size in pieces_of(params["max_iter"]):
         regressor.set_params(max_iter=size)
         slopes, bends = (part.reshape(loss.n, -1).T for part in loss(None, scores))
-        pieces.append(tuple(newton(regressor, X, *each, generator) for each in zip(slopes, bends, strict=True)))
+        pieces.append(
+            tuple(
+                newton(regressor, X, *each, generator) for each in zip(slopes, bends, strict=True)
+            )
+        )
         done += size
-        if ending and not ending.go_on(pieces[-1], len(pieces), done, params["n_iter_no_change"] or PATIENCE):
+        if ending and not ending.go_on(
+            pieces[-1], len(pieces), done, params["n_iter_no_change"] or PATIENCE
+        ):
             break
         if done < params["max_iter"]:
             scores = scores + scores_of(pieces[-1], X)
@@ -754,7 +1027,8 @@ def _fit_sklearn(model: Any, X: Any, loss: _Loss, held: tuple[Any, _HeldOut] | N
 
 
 def pieces_of(rounds: int, growth: float = 0.5, first: int = 1) -> Iterator[int]:
-    """Split rounds into pieces, each after the first so much longer than all before it: near the end the gradient changes slowly."""
+    """Split rounds into pieces, each after the first so much longer than all before it: near the
+    end the gradient changes slowly."""
     done = 0
     while done < rounds:
         size = min(max(1 if done else first, int(growth * done)), rounds - done)
@@ -771,14 +1045,17 @@ def rounds_of(regressor: Any, library: str) -> int:
 
 
 def settled(regressor: Any, library: str, settings: dict[str, Any], rounds: int) -> Any:
-    """Clone a regressor of this library for `newton`: with these settings and rounds, and no ending of its own."""
+    """Clone a regressor of this library for `newton`: with these settings and rounds, and no ending
+    of its own."""
     params = regressor.get_params()
     own: dict[str, dict[str, Any]] = {
         "lightgbm": {name: None for name in EARLY_STOPPING if params.get(name)},
         "xgboost": {"early_stopping_rounds": None, "base_score": 0.0},
         "sklearn.ensemble": {"early_stopping": False, "warm_start": False},
     }
-    return clone(regressor).set_params(**settings | own[library] | _silence(params, library) | {_ROUNDS[library]: rounds})
+    return clone(regressor).set_params(
+        **settings | own[library] | _silence(params, library) | {_ROUNDS[library]: rounds}
+    )
 
 
 def newton(
@@ -805,13 +1082,17 @@ def newton(
     steps = -gradient / weights
     told: dict[str, Any] = {}
     if isinstance(regressor, HistGradientBoostingRegressor):
-        # It starts from the mean step, without shrinkage or ridge; where labels say little, such steps grow without bounds.
+        # It starts from the mean step, without shrinkage or ridge; where labels say little, such
+        # steps grow without bounds.
         whole, ridge = -float(gradient.sum(dtype=np.float64)), regressor.l2_regularization
         steps += regressor.learning_rate * whole / (weights.sum() + ridge) - whole / weights.sum()
     elif _maker(regressor, "Regressor") == "lightgbm":
-        told = {"init_score": np.zeros(len(steps))} | columns_told(categorical)  # else it starts from the mean step, too
+        # else it starts from the mean step, too
+        told = {"init_score": np.zeros(len(steps))} | columns_told(categorical)
     seed = int(generator.randint(np.iinfo(np.int32).max))
-    return clone(regressor).set_params(random_state=seed).fit(X, steps, sample_weight=weights, **told)
+    return (
+        clone(regressor).set_params(random_state=seed).fit(X, steps, sample_weight=weights, **told)
+    )
 
 
 def columns_told(categorical: Sequence[int] | None) -> dict[str, Any]:
@@ -820,11 +1101,13 @@ def columns_told(categorical: Sequence[int] | None) -> dict[str, Any]:
 
 
 def rounded_to_bins(X: Any, most: int) -> Any:
-    """Round each column of numbers with more than `most` values to the nearest of so many of its quantiles.
+    """Round each column of numbers with more than `most` values to the nearest of so many of its
+    quantiles.
 
-    Histogram boosting puts values into bins anyway, and weighted rows into weighted bins, which scikit-learn (1.8 and later) computes at
-    several times the cost of the trees; of values that fit into the bins it computes nothing. Trees split halfway between two values, so
-    a model of rounded numbers predicts the unrounded ones alike.
+    Histogram boosting puts values into bins anyway, and weighted rows into weighted bins, which
+    scikit-learn (1.8 and later) computes at several times the cost of the trees; of values that fit
+    into the bins it computes nothing. Trees split halfway between two values, so a model of rounded
+    numbers predicts the unrounded ones alike.
 
     Parameters
     ----------
@@ -838,7 +1121,10 @@ def rounded_to_bins(X: Any, most: int) -> Any:
         for place, kind in enumerate(X.dtypes):
             if (
                 getattr(kind, "kind", "") in "fiu"
-                and (found := _rounded(X.iloc[:, place].to_numpy(np.float64, na_value=np.nan), most)) is not None
+                and (
+                    found := _rounded(X.iloc[:, place].to_numpy(np.float64, na_value=np.nan), most)
+                )
+                is not None
             ):
                 made.isetitem(place, found)
         return made
@@ -860,4 +1146,8 @@ def _rounded(values: Floats, most: int) -> Floats | None:
     return np.where(np.isnan(values), np.nan, found)
 
 
-_FITS: dict[str, Callable[..., Any]] = {"lightgbm": _fit_lightgbm, "xgboost": _fit_xgboost, "sklearn.ensemble": _fit_sklearn}
+_FITS: dict[str, Callable[..., Any]] = {
+    "lightgbm": _fit_lightgbm,
+    "xgboost": _fit_xgboost,
+    "sklearn.ensemble": _fit_sklearn,
+}

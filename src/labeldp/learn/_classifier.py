@@ -67,10 +67,24 @@ from labeldp.protocol._estimator import (
     require_own_labels,
     undisturbed,
 )
-from labeldp.protocol._fit import HELD_OUT, MIN_VALIDATION_ROWS, MOST_CELLS, FitPlan, FitSettings, HeldOut, Rows, plan_fit
+from labeldp.protocol._fit import (
+    HELD_OUT,
+    MIN_VALIDATION_ROWS,
+    MOST_CELLS,
+    FitPlan,
+    FitSettings,
+    HeldOut,
+    Rows,
+    plan_fit,
+)
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
 from labeldp.protocol._several import check_rows, is_several, rates_of
-from labeldp.protocol.metrics import checked_weights, class_rates, warn_of_constant, warn_of_lost_classes
+from labeldp.protocol.metrics import (
+    checked_weights,
+    class_rates,
+    warn_of_constant,
+    warn_of_lost_classes,
+)
 
 FEW_ROWS = 2000
 _COUNTED = 1e9  # mean weight of rows, beyond which sums of squares lose what tells rows apart
@@ -84,17 +98,22 @@ def default_trees(n_rows: int, correction: str, **settings: Any) -> HistGradient
     n_rows : int
         Rows to learn from.
     correction : str
-        "auto" or "likelihood": the exact likelihood sets the shape of the trees, and noisy held-out rows their number.
+        "auto" or "likelihood": the exact likelihood sets the shape of the trees, and noisy held-out
+        rows their number.
     settings
         Of HistGradientBoostingClassifier.
     """
-    # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if they were true. Few noisy rows allow only a
-    # few small trees with large leaves.
+    # Elsewhere early stopping would hold out rows of its own and measure by noisy labels as if they
+    # were true. Few noisy rows allow only a few small trees with large leaves.
     if n_rows < FEW_ROWS:
-        return HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings)
+        return HistGradientBoostingClassifier(
+            max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings
+        )
     if correction in ("auto", "likelihood"):
         return HistGradientBoostingClassifier(**settings)
-    return HistGradientBoostingClassifier(max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, **settings)
+    return HistGradientBoostingClassifier(
+        max_leaf_nodes=15, l2_regularization=1.0, early_stopping=False, **settings
+    )
 
 
 Fitted = TypeVar("Fitted", Model, LocationModel)
@@ -109,7 +128,8 @@ class LearnerOf(Protocol[Fitted]):
 
 
 class TabularEstimator(StagedEstimator[Fitted]):
-    """The part of an estimator around one of scikit-learn's: its tags and the checks of X, and what a fit does with both."""
+    """The part of an estimator around one of scikit-learn's: its tags and the checks of X, and what
+    a fit does with both."""
 
     estimator: Any
     options: LearnOptions | None
@@ -146,14 +166,17 @@ class TabularEstimator(StagedEstimator[Fitted]):
         X, ids, unit, id_name, unit_name
             As of every estimator: see `labeldp.privatize` for ids and units.
         y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
-            With `classes=LabelColumns(...)`, which LabelDPClassifier takes, raw labels of several targets: an (n, L) array, or a data frame
-            or mapping with these columns. They are drawn together: `epsilon` is the total for all of them, `law` is "auto", the name of
-            each column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts in the account of each column. A
-            copy of this estimator is trained on each column; `predict` returns (n, L), `predict_proba` a list of L arrays. Later stages are
-            drawn by the product of the columns' predicted probabilities.
+            With `classes=LabelColumns(...)`, which LabelDPClassifier takes, raw labels of several
+            targets: an (n, L) array, or a data frame or mapping with these columns. They are drawn
+            together: `epsilon` is the total for all of them, `law` is "auto", the name of each
+            column's law, or one of `LabelColumns.law`, and the ledger has one charge, which counts
+            in the account of each column. A copy of this estimator is trained on each column;
+            `predict` returns (n, L), `predict_proba` a list of L arrays. Later stages are drawn by
+            the product of the columns' predicted probabilities.
         sample_weight : (n,) array >= 0, optional
-            Public weights of the rows, for learning alone: a row of weight 2 counts as two. Their mean is from 1e-9 to 1e9. They must not
-            depend on these labels. Which labels are drawn, at what cost, and the estimates from held-out rows do not change.
+            Public weights of the rows, for learning alone: a row of weight 2 counts as two. Their
+            mean is from 1e-9 to 1e9. They must not depend on these labels. Which labels are drawn,
+            at what cost, and the estimates from held-out rows do not change.
         **others
             None: arguments of other libraries, such as eval_set, are refused by name.
 
@@ -164,7 +187,8 @@ class TabularEstimator(StagedEstimator[Fitted]):
         Raises
         ------
         InvalidInput
-            For any fault of X, y, the estimator or the settings, before anything is charged; with several targets also for a filter.
+            For any fault of X, y, the estimator or the settings, before anything is charged; with
+            several targets also for a filter.
         """
         _require_own_arguments(others)
         try:
@@ -174,7 +198,9 @@ class TabularEstimator(StagedEstimator[Fitted]):
         finally:
             self.__dict__.pop("_weights", None)
 
-    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+    def _matched(
+        self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None
+    ) -> tuple[Any, NoisyLabels]:
         if self._weights is not None and ids is not None:
             self._weights = self._weights[matched_by_id(ids, len(self._weights), noisy)[0]]
         return together(X if inputs is None else inputs, noisy, ids)
@@ -185,28 +211,49 @@ class TabularEstimator(StagedEstimator[Fitted]):
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         super()._fit_raw(inputs, inputs, y, rows)  # a prior gets the checked X, too
 
-    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    def _read(
+        self, settings: FitSettings, y: Any, n_rows: int
+    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
         return read_labels(settings, y, n_rows)
 
-    def _prepared(self, inputs: Any, base: Any) -> tuple[Any, Any, ColumnTransformer | None, np.random.RandomState]:
-        """Return the inputs as numbers, this estimator, seeded, the encoder (None unless it is the default) and the generator."""
+    def _prepared(
+        self, inputs: Any, base: Any
+    ) -> tuple[Any, Any, ColumnTransformer | None, np.random.RandomState]:
+        """Return the inputs as numbers, this estimator, seeded, the encoder (None unless it is the
+        default) and the generator."""
         random_state = check_random_state(self.random_state)
         encoder = encoder_of(inputs) if self.estimator is None else None
-        # The encoder sees public columns alone, so it may be fitted once to all parts, held-out rows included.
+        # The encoder sees public columns alone, so it may be fitted once to all parts, held-out
+        # rows included.
         encoded = inputs if encoder is None else encoder.fit_transform(inputs)
         if encoder is not None:
             base.set_params(categorical_features=list(range(len(encoder.transformers[0][2]))))
         # An unseeded classifier leaves the estimator's own random_state alone.
-        return encoded, seeded(base, random_state if self.random_state is not None else None), encoder, random_state
+        return (
+            encoded,
+            seeded(base, random_state if self.random_state is not None else None),
+            encoder,
+            random_state,
+        )
 
-    def _keep(self, training: "_Training[Fitted]", noisy: NoisyLabels, model: Fitted, held_out: Rows) -> Rows:
+    def _keep(
+        self, training: "_Training[Fitted]", noisy: NoisyLabels, model: Fitted, held_out: Rows
+    ) -> Rows:
         if len(held_out) and training.refit:
             usable = np.flatnonzero(noisy.evidenced)
             rows, kept = training.weighed(usable, noisy[usable])
-            model = training.learner.refit(take(training.inputs, rows), kept, model, **training.given(rows))
+            model = training.learner.refit(
+                take(training.inputs, rows), kept, model, **training.given(rows)
+            )
         warn_of_constant(lambda rows: training.proba(model, rows), len(noisy), noisy.classes)
-        if training.encoder is not None:  # users predict from their own columns, but the model was fitted to encoded ones
-            model = replace(model, estimator=Pipeline([("encoder", training.encoder), ("classifier", model.estimator)]))
+        # users predict from their own columns, but the model was fitted to encoded ones
+        if training.encoder is not None:
+            model = replace(
+                model,
+                estimator=Pipeline(
+                    [("encoder", training.encoder), ("classifier", model.estimator)]
+                ),
+            )
         self.__dict__.pop("estimators_", None)  # of an earlier fit to several targets
         self._model, self.estimator_ = model, model.estimator
         return np.empty(0, np.int64) if training.refit else held_out
@@ -220,21 +267,26 @@ class TabularEstimator(StagedEstimator[Fitted]):
         return checked
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is set when it starts."""
+        """Return whether a fit has ended: `n_features_in_`, by which scikit-learn would decide, is
+        set when it starts."""
         return "_model" in vars(self)
 
 
 def _counts_of_rows(sample_weight: ArrayLike, n: int) -> Floats:
-    """Check weights by which each row counts as so many: (n,) float64, of a mean with which estimators can compute."""
+    """Check weights by which each row counts as so many: (n,) float64, of a mean with which
+    estimators can compute."""
     weights = checked_weights(sample_weight, n)
-    least = min(n // 2, MIN_VALIDATION_ROWS)  # so that some are left to learn from, whichever rows are held out
+    # so that some are left to learn from, whichever rows are held out
+    least = min(n // 2, MIN_VALIDATION_ROWS)
     if (told := np.count_nonzero(weights)) < least:
-        raise InvalidInput(f"Expected sample_weight above 0 for at least {least} rows, got {told} such rows.")
+        raise InvalidInput(
+            f"Expected sample_weight above 0 for at least {least} rows, got {told} such rows."
+        )
     mean = float(weights.mean())
     if not 1 / _COUNTED <= mean <= _COUNTED:
         raise InvalidInput(
-            f"Expected sample_weight of a mean from {1 / _COUNTED:g} to {_COUNTED:g}, since a row of weight 2 counts as two; got {mean:g}. "
-            "Divide the weights by their mean."
+            f"Expected sample_weight of a mean from {1 / _COUNTED:g} to {_COUNTED:g}, since a row"
+            f" of weight 2 counts as two; got {mean:g}. Divide the weights by their mean."
         )
     return weights
 
@@ -242,12 +294,16 @@ def _counts_of_rows(sample_weight: ArrayLike, n: int) -> Floats:
 def _require_own_arguments(others: Mapping[str, object]) -> None:
     """Refuse arguments of `fit` that other libraries have."""
     for name in others:
-        why = "Of unknown arguments none is passed on to the estimator; its settings are parameters of its own."
+        why = (
+            "Of unknown arguments none is passed on to the estimator; its settings are parameters"
+            " of its own."
+        )
         if name.startswith("eval") or name in (*EARLY_STOPPING, "callbacks"):
             why = (
-                "Labels of rows that end a training would be read without noise. Early stopping takes noisy labels of held-out rows by "
-                "itself (validation_fraction). How many rounds it waits is a setting of boosting classifiers: early_stopping_round of "
-                "LightGBM, early_stopping_rounds of XGBoost, n_iter_no_change of scikit-learn."
+                "Labels of rows that end a training would be read without noise. Early stopping"
+                " takes noisy labels of held-out rows by itself (validation_fraction). How many"
+                " rounds it waits is a setting of boosting classifiers: early_stopping_round of"
+                " LightGBM, early_stopping_rounds of XGBoost, n_iter_no_change of scikit-learn."
             )
         raise WrongType(f"Expected X, y, sample_weight, ids or unit, got {name}=. {why}")
 
@@ -258,64 +314,81 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     Parameters
     ----------
     estimator : classifier or pipeline, default=None
-        None: histogram gradient boosting, which takes columns of text, categories and dates, and gaps. The estimator is cloned and
-        trained on class codes 0..K-1.
+        None: histogram gradient boosting, which takes columns of text, categories and dates, and
+        gaps. The estimator is cloned and trained on class codes 0..K-1.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     n_stages : int >= 1, default=1
-        Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the prior with which the next part is
-        privatized (LP-MST), at the same epsilon and more time. This pays if the first part alone makes a good model; on held-out noisy
-        labels it mostly did not, so the default is 1. One stage is used where a prior cannot help: two classes with law="auto", or a law
-        that ignores priors.
+        Number of stages. With 2 or more the rows are drawn in parts, and each stage's model is the
+        prior with which the next part is privatized (LP-MST), at the same epsilon and more time.
+        This pays if the first part alone makes a good model; on held-out noisy labels it mostly did
+        not, so the default is 1. One stage is used where a prior cannot help: two classes with
+        law="auto", or a law that ignores priors.
     stage_sizes : sequence of n_stages floats > 0, default=None
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
-        A law's name, or a Law with this epsilon (with a ClusterPrior, the epsilon that it leaves). "auto" draws each row with the most
-        informative law.
-        The paper's LP-1ST and LP-2ST are `correction="none"` with `**deep.recipes.stages("lp-2st", epsilon=...)`: law "rr-with-prior",
-        `top_k_filter="mean"`, no held-out rows, and the published share and temperature.
+        A law's name, or a Law with this epsilon (with a ClusterPrior, the epsilon that it leaves).
+        "auto" draws each row with the most informative law. The paper's LP-1ST and LP-2ST are
+        `correction="none"` with `**deep.recipes.stages("lp-2st", epsilon=...)`: law
+        "rr-with-prior", `top_k_filter="mean"`, no held-out rows, and the published share and
+        temperature.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"
-        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with `fit_likelihood`; the classifiers of
-        LightGBM and XGBoost and HistGradientBoostingClassifier, in one fit; LogisticRegression, which is replaced by the equivalent
-        SoftmaxRegression with a penalty chosen on held-out noisy rows). "em": expectation-maximisation with sample weights (any estimator).
-        "debias": invert the law on the predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if possible,
-        else "em"; "em" also without an estimator on fewer than 2,000 rows, and with a ClusterPrior, from whose histograms it starts.
+        Correction for the noise. "likelihood": maximise the exact likelihood (an estimator with
+        `fit_likelihood`; the classifiers of LightGBM and XGBoost and
+        HistGradientBoostingClassifier, in one fit; LogisticRegression, which is replaced by the
+        equivalent SoftmaxRegression with a penalty chosen on held-out noisy rows). "em":
+        expectation-maximisation with sample weights (any estimator). "debias": invert the law on
+        the predictions. "none": train on noisy labels as if they were true. "auto": "likelihood" if
+        possible, else "em"; "em" also without an estimator on fewer than 2,000 rows, and with a
+        ClusterPrior, from whose histograms it starts.
     prior : (n, K) array of floats >= 0, mapping, function of X, or ClusterPrior, default=None
-        Public class weights for the first stage; they must not depend on these labels. A `ClusterPrior` asks for them privately, at a part
-        of epsilon, and the law gets the rest. Of several targets weights of the combinations, or a mapping of columns to (n, K_l) weights;
+        Public class weights for the first stage; they must not depend on these labels. A
+        `ClusterPrior` asks for them privately, at a part of epsilon, and the law gets the rest. Of
+        several targets weights of the combinations, or a mapping of columns to (n, K_l) weights;
         what is asked privately are counts of the combinations.
     prior_weight : float in [0, 1], default=0.0
-        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the model's prediction + w x the prior, both
-        scaled to sum to 1. 0: the model alone; 1: the prior alone. It costs nothing: both are public, or follow from what was released. It
+        How much of `prior` is mixed into later stages: row by row they draw with (1 - w) x the
+        model's prediction + w x the prior, both scaled to sum to 1. 0: the model alone; 1: the
+        prior alone. It costs nothing: both are public, or follow from what was released. It
         identifies the fit, so that a fit with another weight is no repeat. No effect in one stage.
     class_prior : (K,) floats above 0, mapping of classes to them, or HistogramPrior, default=None
-        Known rates of the classes: public, or released before, never counted from these labels without noise. Models are held to them
-        where they are else held to rates that the noisy labels speak for: the mean probability of each class is its rate (likelihood), or
-        what unseen rows do not believe of the model falls back on the rates (em). It changes neither the draw nor its cost. Not with
-        correction="none" or "debias". `prior` is what rows are asked by; this is what is learned from the answers. Of several targets a
-        mapping of columns to them; a column that is left out has none. `HistogramPrior(epsilon)` asks the raw labels of one column for the
-        rates, at this part of the fit's epsilon, without a `prior`; it does not count held-out rows.
+        Known rates of the classes: public, or released before, never counted from these labels
+        without noise. Models are held to them where they are else held to rates that the noisy
+        labels speak for: the mean probability of each class is its rate (likelihood), or what
+        unseen rows do not believe of the model falls back on the rates (em). It changes neither the
+        draw nor its cost. Not with correction="none" or "debias". `prior` is what rows are asked
+        by; this is what is learned from the answers. Of several targets a mapping of columns to
+        them; a column that is left out has none. `HistogramPrior(epsilon)` asks the raw labels of
+        one column for the rates, at this part of the fit's epsilon, without a `prior`; it does not
+        count held-out rows.
     prior_temperature : float > 0, default=1.0
-        Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them, above 1 flattens them.
+        Temperature of a model's probabilities as the next stage's prior: below 1 sharpens them,
+        above 1 flattens them.
     top_k_filter : int >= 1, "mean" or None, default=None
-        In later stages, leave out rows of earlier stages whose output contains none of the k classes that are likeliest by the model so
-        far. "mean", as in the paper: k is the mean number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
+        In later stages, leave out rows of earlier stages whose output contains none of the k
+        classes that are likeliest by the model so far. "mean", as in the paper: k is the mean
+        number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
     classes : sequence of K values, LabelColumns, or "infer", default=None
-        The public list of classes; `LabelColumns` declares several targets, see `fit`. Raw labels need one, unless they are integer codes
-        and `law` is a Law, which knows K; NoisyLabels have theirs, and of several targets `LabelColumns` of some of them learns these
-        alone. "infer" takes the list from the raw labels, which reveals which classes occur: it warns, `privacy_.except_for` says so, and
-        floats, or more than sqrt(n) different values, are refused.
+        The public list of classes; `LabelColumns` declares several targets, see `fit`. Raw labels
+        need one, unless they are integer codes and `law` is a Law, which knows K; NoisyLabels have
+        theirs, and of several targets `LabelColumns` of some of them learns these alone. "infer"
+        takes the list from the raw labels, which reveals which classes occur: it warns,
+        `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are
+        refused.
     validation_fraction : float in [0, 1), default=0.1
-        Share of the rows held out to choose and measure the model by their noisy labels; a ClusterPrior does not count them. The final
-        refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
+        Share of the rows held out to choose and measure the model by their noisy labels; a
+        ClusterPrior does not count them. The final refit learns from them, too (see `options`). No
+        row is held out if they would be fewer than 20.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
     column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no other.
+        The name of the label column in the ledger; None is "label", where its data set has no
+        other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then returns the stored outputs at no further cost.
+        Durable record of the spend. A fit that is repeated on the same rows then returns the stored
+        outputs at no further cost.
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, RandomState or None, default=None
@@ -328,7 +401,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     classes_ : (K,) array
     estimator_ : fitted estimator (of class codes)
     estimators_ : list of L fitted LabelDPClassifier
-        With several targets only; then `classes_` and the estimates below are lists of L, too, and there is no `estimator_`.
+        With several targets only; then `classes_` and the estimates below are lists of L, too, and
+        there is no `estimator_`.
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
@@ -337,36 +411,43 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     prior_ : ClusterModel or None
         The clusters and their noisy histograms, with a ClusterPrior.
     estimated_accuracy_ : Estimate or None
-        Estimated true-label accuracy, on held-out noisy rows that chose nothing, before the final refit. None if there are fewer than 20
-        such rows, or the law has no unbiased estimator. Where the classes are a `Grid`, the share of rows whose point is predicted exactly,
-        however near the others are.
+        Estimated true-label accuracy, on held-out noisy rows that chose nothing, before the final
+        refit. None if there are fewer than 20 such rows, or the law has no unbiased estimator.
+        Where the classes are a `Grid`, the share of rows whose point is predicted exactly, however
+        near the others are.
     estimated_log_loss_ : Estimate or None
         Estimated log-loss on the same rows.
     baseline_accuracy_, baseline_log_loss_ : Estimate or None
-        The same metrics of a constant prediction, the class frequencies. Compare with them if a class is rare.
+        The same metrics of a constant prediction, the class frequencies. Compare with them if a
+        class is rare.
     n_features_in_, feature_names_in_
 
     See Also
     --------
-    labeldp.deep.TorchClassifier : the same for a torch net.
-    labeldp.learn.NoiseCluster, labeldp.learn.ProportionClassifier : for budgets at which a single row's label says nothing.
+    labeldp.deep.TorchClassifier : the same for a torch net. labeldp.learn.NoiseCluster,
+    labeldp.learn.ProportionClassifier : for budgets at which a single row's label says nothing.
 
     References
     ----------
-    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential Privacy": RRWithPrior and LP-MST.
+    Ghazi, Golowich, Kumar, Manurangsi and Zhang (2021), "Deep Learning with Label Differential
+    Privacy": RRWithPrior and LP-MST.
 
     Notes
     -----
-    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is randomized once; all else (stages, choice of
-    model, `estimated_accuracy_`) is post-processing of the outputs. Features are not protected. Cost of one stage: with em up to 12 fits
-    of the estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or one (boosting).
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each label is
+    randomized once; all else (stages, choice of model, `estimated_accuracy_`) is post-processing of
+    the outputs. Features are not protected. Cost of one stage: with em up to 12 fits of the
+    estimator, two thirds of them on weighted copies of rows; with an exact likelihood two fits, or
+    one (boosting).
 
     Examples
     --------
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(600, centers=3, random_state=0, cluster_std=0.5)
-    >>> model = ldp.LabelDPClassifier(epsilon=2.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    >>> model = ldp.LabelDPClassifier(
+    ...     epsilon=2.0, classes=[0, 1, 2], noise=ldp.SeededNoise(0), random_state=0
+    ... ).fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
     """
@@ -418,7 +499,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         self.random_state = random_state
         self.options = options
 
-    # Fitting ----------------------------------------------------------------------------------------------------------------------
+    # Fitting
+    # ----------------------------------------------------------------------------------------------
 
     def _inputs(self, X: Any, y: Any) -> Any:
         require_classifier(self._base())
@@ -426,29 +508,44 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         self._require_settings()
         _validate.one_of(CORRECTIONS, correction=self.correction)
         if y is None:
-            raise InvalidInput("This LabelDPClassifier requires y to be passed, but the target y is None.")
+            raise InvalidInput(
+                "This LabelDPClassifier requires y to be passed, but the target y is None."
+            )
         return self._checked(X, reset=True)
 
-    def _start(self, training: "_Training[Model]", plan: FitPlan) -> tuple["_Training[Model]", Model | None]:
+    def _start(
+        self, training: "_Training[Model]", plan: FitPlan
+    ) -> tuple["_Training[Model]", Model | None]:
         if plan.rates is not None and training.held_to is not None:
             training = replace(training, learner=training.held_to(plan.rates))
         return training, None if plan.known is None else Model(plan.known, len(plan.classes))
 
-    def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training[Model]":
+    def _training(
+        self, inputs: Any, source: FitPlan | NoisyLabels, state: None
+    ) -> "_Training[Model]":
         options = self.options or DEFAULTS
-        raw = isinstance(source, FitPlan)  # noisy labels bring no answer about clusters to start from
+        # noisy labels bring no answer about clusters to start from
+        raw = isinstance(source, FitPlan)
         correction = self._correction(inputs.shape[0], raw=raw)
-        encoded, estimator, encoder, random_state = self._prepared(inputs, self._base(inputs.shape[0], correction))
+        encoded, estimator, encoder, random_state = self._prepared(
+            inputs, self._base(inputs.shape[0], correction)
+        )
         if self._weights is not None:
             require_weights(estimator, correction)
 
-        # Rates that are asked for are known after the charge (`_start`); until then equal ones stand for them.
+        # Rates that are asked for are known after the charge (`_start`); until then equal ones
+        # stand for them.
         asked = isinstance(source, FitPlan) and source.asks_rates
         given = np.full(len(source.classes), 1 / len(source.classes)) if asked else self.class_prior
         rates = None if given is None else class_rates(given, list(source.classes))
-        settings: dict[str, Any] = {"linear": not isinstance(self.prior, ClusterPrior), "top_k_filter": self.top_k_filter}
+        settings: dict[str, Any] = {
+            "linear": not isinstance(self.prior, ClusterPrior),
+            "top_k_filter": self.top_k_filter,
+        }
 
-        def learner_of(copy: Any, generator: np.random.RandomState, known: Floats | None = rates) -> Learner:
+        def learner_of(
+            copy: Any, generator: np.random.RandomState, known: Floats | None = rates
+        ) -> Learner:
             return make_learner(copy, correction, options, generator, class_prior=known, **settings)
 
         learner = learner_of(estimator, random_state)
@@ -458,7 +555,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             rows = int(inputs.shape[0] * source.stages.fractions[-source.stages.n_stages])
 
             def fit(copy: Any, few: Any, noisy: NoisyLabels) -> Model:
-                # A generator of its own, so that the real training draws the same numbers however many tries the dry run makes.
+                # A generator of its own, so that the real training draws the same numbers however
+                # many tries the dry run makes.
                 return learner_of(copy, check_random_state(0)).fit(few, noisy, None, None)
 
             dry_run(estimator, encoded, len(source.classes), rows, fit)
@@ -476,20 +574,37 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
     def _require_estimate(self, plan: FitPlan) -> None:
         if self.correction == "debias" and not plan.invertible:
-            prior = "no prior" if plan.prior is None and (plan.grouped is None or plan.asks_rates) else "a prior"
+            prior = (
+                "no prior"
+                if plan.prior is None and (plan.grouped is None or plan.asks_rates)
+                else "a prior"
+            )
             raise InvalidInput(
-                f"Expected one invertible law for all rows with correction='debias', got {plan.stages.law}, "
-                f"n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or 'subset', n_stages=1 without a prior, or correction='em'. "
-                "What ClusterRR has released is inverted row by row, by noisy.debias(losses) or the loss of a net."
+                "Expected one invertible law for all rows with correction='debias', got"
+                f" {plan.stages.law}, n_stages={plan.stages.n_stages} and {prior}. Use law='rr' or"
+                " 'subset', n_stages=1 without a prior, or correction='em'. What ClusterRR has"
+                " released is inverted row by row, by noisy.debias(losses) or the loss of a net."
             )
 
-    # Several targets --------------------------------------------------------------------------------------------------------------
+    # Several targets
+    # ----------------------------------------------------------------------------------------------
 
-    def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
+    def _fit(
+        self,
+        X: Any,
+        inputs: Any,
+        y: Any,
+        ids: Any,
+        unit: Any,
+        names: tuple[Name | None, Name | None],
+    ) -> Self:
         if not is_several(self.classes, y):
             return super()._fit(X, inputs, y, ids, unit, names)
         if self.top_k_filter is not None:
-            raise InvalidInput("Expected top_k_filter=None with several label columns: it compares the classes of one.")
+            raise InvalidInput(
+                "Expected top_k_filter=None with several label columns: it compares the classes of"
+                " one."
+            )
         if isinstance(y, NoisyLabels):
             wanted = some_of(self.classes, y.classes)
             check_noisy(y, self.classes if wanted is None else None, unit)
@@ -502,40 +617,93 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         noisy, stages = found.noisy, found.stages
         counted = self._counted(noisy, bool(stages))
         model = SeveralModels.fit(
-            inputs, noisy, lambda number: self._of_one_column(rates[number]), found.belief, self._weights, counted, wanted
+            inputs,
+            noisy,
+            lambda number: self._of_one_column(rates[number]),
+            found.belief,
+            self._weights,
+            counted,
+            wanted,
         )
         self.__dict__.pop("estimator_", None)  # of an earlier fit to one target
         self._model, self.estimators_ = model, list(model.parts)  # type: ignore[assignment]
-        for name in ("classes_", "estimated_accuracy_", "estimated_log_loss_", "baseline_accuracy_", "baseline_log_loss_"):
+        for name in (
+            "classes_",
+            "estimated_accuracy_",
+            "estimated_log_loss_",
+            "baseline_accuracy_",
+            "baseline_log_loss_",
+        ):
             setattr(self, name, [getattr(part, name) for part in model.parts])
-        self.noisy_labels_, self.privacy_, self.stages_, self.prior_ = noisy, noisy.privacy, stages, found.known
+        self.noisy_labels_, self.privacy_, self.stages_, self.prior_ = (
+            noisy,
+            noisy.privacy,
+            stages,
+            found.known,
+        )
         self.receipts_, self._learned, self._raw_rows = (*noisy.behind, *noisy.receipts), noisy, 0
         return self
 
     def _counted(self, noisy: NoisyLabels, held_out: bool) -> Rows | None:
-        """Choose the rows of which columns are told by counts alone, to measure by: those that stages held out, or others; None for all."""
+        """Choose the rows of which columns are told by counts alone, to measure by: those that
+        stages held out, or others; None for all."""
         columns = columns_in(noisy)
         if self.correction in ("none", "debias") or len(noisy) * len(columns) > MOST_CELLS:
             return None
         if held_out or not any(isinstance(block.law, SubsetSelection) for block in noisy.blocks):
-            return np.concatenate([np.empty(0, np.int64), *(block.rows for block in noisy.blocks if block.stage == HELD_OUT)])
-        chosen = hold_out(noisy, self.validation_fraction, check_random_state(self.random_state).permutation)
-        return None if not len(chosen) and self.validation_fraction * len(noisy) >= MIN_VALIDATION_ROWS else chosen
+            return np.concatenate(
+                [
+                    np.empty(0, np.int64),
+                    *(block.rows for block in noisy.blocks if block.stage == HELD_OUT),
+                ]
+            )
+        chosen = hold_out(
+            noisy, self.validation_fraction, check_random_state(self.random_state).permutation
+        )
+        return (
+            None
+            if not len(chosen) and self.validation_fraction * len(noisy) >= MIN_VALIDATION_ROWS
+            else chosen
+        )
 
     def _of_one_column(self, rates: Floats | None, **changes: Any) -> Self:
-        """Make the classifier of one column's noisy labels, from this one's parameters and the known rates of the column's classes."""
-        own = {"classes": None, "law": "auto", "ledger": None, "noise": None, "prior": None, "prior_weight": 0.0, "n_stages": 1}
-        return type(self)(**(self.get_params(deep=False) | own | {"stage_sizes": None, "class_prior": rates} | changes))
+        """Make the classifier of one column's noisy labels, from this one's parameters and the
+        known rates of the column's classes."""
+        own = {
+            "classes": None,
+            "law": "auto",
+            "ledger": None,
+            "noise": None,
+            "prior": None,
+            "prior_weight": 0.0,
+            "n_stages": 1,
+        }
+        return type(self)(
+            **(
+                self.get_params(deep=False)
+                | own
+                | {"stage_sizes": None, "class_prior": rates}
+                | changes
+            )
+        )
 
-    def _draw_several(self, inputs: Any, Y: Any, rows: RowIds, rates: Sequence[Floats | None]) -> Drawn:
-        """Check everything that can be checked, then charge and draw the raw labels of several targets."""
+    def _draw_several(
+        self, inputs: Any, Y: Any, rows: RowIds, rates: Sequence[Floats | None]
+    ) -> Drawn:
+        """Check everything that can be checked, then charge and draw the raw labels of several
+        targets."""
         columns, settings = self.classes, self._settings()
         require_own_labels(settings, self)
         for name in columns.names:
             rows.require_public(name)
         check_rows(Y, columns, row_count(inputs))
-        plain = settings.n_stages == 1 and settings.stage_sizes is None and settings.prior is None  # each part holds out rows of its own
-        plan = None if plain else plan_fit(settings, rows, columns, inputs, row_count(inputs), inferred=False)
+        # each part holds out rows of its own
+        plain = settings.n_stages == 1 and settings.stage_sizes is None and settings.prior is None
+        plan = (
+            None
+            if plain
+            else plan_fit(settings, rows, columns, inputs, row_count(inputs), inferred=False)
+        )
         if plan is not None:
             self._require_estimate(plan)
         least = 1.0 if plan is None else plan.stages.fractions[-plan.stages.n_stages]
@@ -544,7 +712,13 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         if self._weights is not None:
             require_weights(estimator, correction)
         for each in rates:  # refuses what cannot be learned by
-            make_learner(estimator, correction, self.options or DEFAULTS, check_random_state(0), class_prior=each)
+            make_learner(
+                estimator,
+                correction,
+                self.options or DEFAULTS,
+                check_random_state(0),
+                class_prior=each,
+            )
         for size in sorted(set(columns.sizes)):
             dry_run(estimator, encoded, size, int(inputs.shape[0] * least))
         digest = partial(features_digest, inputs)
@@ -561,13 +735,15 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
             None if self.correction in ("none", "debias") else np.empty(0, np.int64),
         )
 
-    # Predicting -------------------------------------------------------------------------------------------------------------------
+    # Predicting
+    # ----------------------------------------------------------------------------------------------
 
     def _correction(self, n_rows: int, *, raw: bool) -> str:
         """Return the correction, "em" where "auto" is not decided by the estimator alone."""
         if self.correction != "auto":
             return self.correction
-        # EM can start from the clusters' histograms, and it alone can tell how far to trust trees of few noisy rows.
+        # EM can start from the clusters' histograms, and it alone can tell how far to trust trees
+        # of few noisy rows.
         known = isinstance(self.prior, ClusterPrior) and raw and not takes_raw_labels(self._base())
         return "em" if known or (self.estimator is None and n_rows < FEW_ROWS) else "auto"
 
@@ -576,7 +752,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         return default_trees(n_rows, correction) if self.estimator is None else self.estimator
 
     def predict_proba(self, X: Any) -> Any:
-        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`; of several targets a list of them.
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of
+        `classes_`; of several targets a list of them.
 
         Parameters
         ----------
@@ -602,16 +779,25 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         with explained(fitted=True):
             return model.predict(checked)
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
-        """Measure the accuracy on true labels; of several targets the share of rows in which all are right, on public labels.
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        *,
+        ids: ArrayLike | None = None,
+    ) -> float:
+        """Measure the accuracy on true labels; of several targets the share of rows in which all
+        are right, on public labels.
 
         Parameters
         ----------
         X : (n, n_features) array, sparse matrix or data frame
-        y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several targets
-            With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
-            learned from them. Rows without evidence are left out. Where the classes are a `Grid`, a true number counts as its nearest
-            point.
+        y : NoisyLabels of n rows, or (n,) public true labels; (n, L) public true labels of several
+        targets
+            With NoisyLabels the accuracy on the true labels is estimated without bias; a
+            SeenRowsWarning says so where the model has learned from them. Rows without evidence are
+            left out. Where the classes are a `Grid`, a true number counts as its nearest point.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows.
         ids : (n,) or (n, columns) array, optional
@@ -626,7 +812,11 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
         model: Any = self._model
         if not isinstance(model, SeveralModels):
             return super().score(X, y, sample_weight, ids=ids)
-        return model.score(self._checked(X, reset=False), y, None if sample_weight is None else np.asarray(sample_weight, np.float64))
+        return model.score(
+            self._checked(X, reset=False),
+            y,
+            None if sample_weight is None else np.asarray(sample_weight, np.float64),
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -636,7 +826,8 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
 
 @dataclass(frozen=True, eq=False)
 class _Training(Generic[Fitted]):
-    """A `Learner` on the encoded inputs of a fit; rows are positions. It implements `labeldp.protocol._estimator.Training`."""
+    """A `Learner` on the encoded inputs of a fit; rows are positions. It implements
+    `labeldp.protocol._estimator.Training`."""
 
     inputs: Any
     learner: "LearnerOf[Fitted]"
@@ -646,12 +837,19 @@ class _Training(Generic[Fitted]):
     public_digest: Callable[[], str]
     permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     weights: Floats | None = None
-    held_to: "Callable[[Floats], LearnerOf[Fitted]] | None" = None  # makes the learner that holds models to rates
+    # makes the learner that holds models to rates
+    held_to: "Callable[[Floats], LearnerOf[Fitted]] | None" = None
 
-    def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
+    def fit(
+        self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None
+    ) -> Fitted:
         rows, noisy, kept = evidenced(rows, noisy, held_out)
         rows, noisy = self.weighed(rows, noisy)
-        scored = None if kept is None else Scored(take(self.inputs, kept[0]), kept[1], weights_of(self.weights, kept[0]))
+        scored = (
+            None
+            if kept is None
+            else Scored(take(self.inputs, kept[0]), kept[1], weights_of(self.weights, kept[0]))
+        )
         found = self.learner.fit(take(self.inputs, rows), noisy, model, scored, **self.given(rows))
         self._tell_of_lost_classes(found, rows, noisy)
         return found
@@ -659,16 +857,27 @@ class _Training(Generic[Fitted]):
     def _tell_of_lost_classes(self, found: Fitted, rows: Rows, noisy: NoisyLabels) -> None:
         if isinstance(noisy.classes, Grid):
             return
-        why = "this estimator, correction or rate of classes leaves it out. Try another one; labels that were drawn are not drawn again."
-        warn_of_lost_classes(lambda at: [(noisy[at], self.proba(found, rows[at]))], np.arange(len(rows)), noisy.n_classes, "The model", why)
+        why = (
+            "this estimator, correction or rate of classes leaves it out. Try another one; labels"
+            " that were drawn are not drawn again."
+        )
+        warn_of_lost_classes(
+            lambda at: [(noisy[at], self.proba(found, rows[at]))],
+            np.arange(len(rows)),
+            noisy.n_classes,
+            "The model",
+            why,
+        )
 
     def weighed(self, rows: Rows, noisy: NoisyLabels) -> tuple[Rows, NoisyLabels]:
-        """Leave out rows of weight 0, so that no part of the others that a learner makes is without weight; none if all of them are."""
+        """Leave out rows of weight 0, so that no part of the others that a learner makes is without
+        weight; none if all of them are."""
         some = np.arange(len(rows)) if self.weights is None else np.flatnonzero(self.weights[rows])
         return (rows[some], noisy[some]) if 0 < len(some) < len(rows) else (rows, noisy)
 
     def given(self, rows: Rows) -> dict[str, Any]:
-        """Return the weights of these rows as the learner's argument; nothing where all rows count alike."""
+        """Return the weights of these rows as the learner's argument; nothing where all rows count
+        alike."""
         return {} if self.weights is None else {"sample_weight": self.weights[rows]}
 
     def prior_of(self, model: Fitted, rows: Rows) -> Floats:
@@ -678,19 +887,25 @@ class _Training(Generic[Fitted]):
         return model.predict_proba(take(self.inputs, rows))
 
     def judging(self, model: Fitted, held_out: Rows) -> Rows:
-        return held_out[1::2] if model.chose else held_out  # the other half has chosen the number of rounds
+        # the other half has chosen the number of rounds
+        return held_out[1::2] if model.chose else held_out
 
 
-# The dry run ------------------------------------------------------------------------------------------------------------------------------
+# The dry run
+# --------------------------------------------------------------------------------------------------
 
-_FEW, _ROUNDS, _CATEGORIES = 60, 2, 300  # rows, rounds of training and categories per column that suffice to find a fault
+# rows, rounds of training and categories per column that suffice to find a fault
+_FEW, _ROUNDS, _CATEGORIES = 60, 2, 300
 _LENGTHS = ("__max_iter", "__n_estimators", "__iterations", "__n_iter", "__num_boost_round")
 _OF_THE_REAL_FIT = ("__folder", "__progress")
 _Fit = Callable[[Estimator, Any, NoisyLabels], Any]
 
 
-def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit | None = None) -> None:
-    """Fit a copy to some rows of X with made-up labels, and predict all of X: first with few rows and rounds, then with as many as the fit.
+def dry_run(
+    estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit | None = None
+) -> None:
+    """Fit a copy to some rows of X with made-up labels, and predict all of X: first with few rows
+    and rounds, then with as many as the fit.
 
     Parameters
     ----------
@@ -706,38 +921,47 @@ def dry_run(estimator: Estimator, X: Any, n_classes: int, rows: int, fit: _Fit |
     Raises
     ------
     InvalidInput
-        If both tries fail. A failure on few rows alone is ignored, since an estimator may need more.
+        If both tries fail. A failure on few rows alone is ignored, since an estimator may need
+        more.
 
     Notes
     -----
-    No label is read. Cost: a fit of a few rounds on a few rows and a prediction of X; a whole fit only if that fails. Global random states
-    are restored.
+    No label is read. Cost: a fit of a few rounds on a few rows and a prediction of X; a whole fit
+    only if that fails. Global random states are restored.
     """
     n = X.shape[0]
     # Enough rows for some of each made-up class, but never more than the smallest part will have.
     few = min(max(2, rows), max(_FEW, 4 * n_classes))
     tries = [_some_rows(X, few), *([_of_each_category(X)] if text_columns(X) else [])]
-    # A category that the first rows lack, or a first missing value late in X, must fail here and not after the labels are paid for.
+    # A category that the first rows lack, or a first missing value late in X, must fail here and
+    # not after the labels are paid for.
     failures = (_failure(_short(estimator), X, some, n_classes, fit) for some in tries)
     found = next((failure for failure in failures if failure is not None), None)
-    if found is not None and few < rows:  # perhaps the rows were just too few: try again with as many as the fit will have
+    # perhaps the rows were just too few: try again with as many as the fit will have
+    if found is not None and few < rows:
         found = _failure(_stateless(clone(estimator)), X, _some_rows(X, rows), n_classes, fit)
     if found is not None:
         what = str(found).strip().split("\n")[0].removesuffix(".") or type(found).__name__
         raise (WrongType if isinstance(found, TypeError) else InvalidInput)(
-            f"Expected an estimator that can be fitted to some rows of X and predict all {n}, got {type(found).__name__}: {what}. "
-            f"Nothing was charged or drawn.{advice(what)}"
+            f"Expected an estimator that can be fitted to some rows of X and predict all {n}, got"
+            f" {type(found).__name__}: {what}. Nothing was charged or drawn.{advice(what)}"
         ) from found
 
 
-def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: int, fit: _Fit | None) -> Exception | None:
+def _failure(
+    estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: int, fit: _Fit | None
+) -> Exception | None:
     codes = np.arange(len(rows)) % n_classes
     try:
         with undisturbed(), heard_by(None):
             if fit is None:
                 model = Model(fit_codes(estimator, X, rows, codes), n_classes)
             else:
-                model = fit(estimator, take(X, rows), NoisyLabels.from_labels(codes, RandomizedResponse(n_classes, 1.0)))
+                model = fit(
+                    estimator,
+                    take(X, rows),
+                    NoisyLabels.from_labels(codes, RandomizedResponse(n_classes, 1.0)),
+                )
             model.predict_proba(X)
     except MemoryError:  # a limit of the machine, not a fault of the estimator
         raise
@@ -747,7 +971,8 @@ def _failure(estimator: Estimator, X: Any, rows: NDArray[np.int64], n_classes: i
 
 
 def _some_rows(X: Any, count: int) -> NDArray[np.int64]:
-    """Choose this many rows, spread evenly, and for each column the first row with a missing value."""
+    """Choose this many rows, spread evenly, and for each column the first row with a missing
+    value."""
     n = X.shape[0]
     return np.union1d(np.linspace(0, n - 1, min(count, n)).astype(np.int64), _first_missing(X))
 
@@ -763,20 +988,29 @@ def _first_missing(X: Any) -> NDArray[np.int64]:
 
 
 def _of_each_category(X: Any) -> NDArray[np.int64]:
-    """Choose the first row of each value in columns of text and categories, up to _CATEGORIES per column."""
+    """Choose the first row of each value in columns of text and categories, up to _CATEGORIES per
+    column."""
     found = [np.arange(min(2, X.shape[0]))]
     for j in text_columns(X):
         values = np.asarray(X.iloc[:, j] if hasattr(X, "iloc") else X[:, j], object)
-        found.append(np.sort(np.unique([str(value) for value in values], return_index=True)[1])[:_CATEGORIES])
+        found.append(
+            np.sort(np.unique([str(value) for value in values], return_index=True)[1])[:_CATEGORIES]
+        )
     return np.unique(np.concatenate(found))
 
 
 def _short(estimator: Estimator) -> Estimator:
     """Clone an estimator and cut its number of rounds, if it has one, to a few."""
     copy = _stateless(clone(estimator))
-    numbers = {name: value for name, value in copy.get_params().items() if f"__{name}".endswith(_LENGTHS)}
+    numbers = {
+        name: value for name, value in copy.get_params().items() if f"__{name}".endswith(_LENGTHS)
+    }
     # XGBoost's None is a hundred trees.
-    long = [name for name, value in numbers.items() if (value is None and name.endswith("n_estimators")) or _many(value)]
+    long = [
+        name
+        for name, value in numbers.items()
+        if (value is None and name.endswith("n_estimators")) or _many(value)
+    ]
     return copy.set_params(**dict.fromkeys(long, _ROUNDS))
 
 
@@ -788,4 +1022,8 @@ def _stateless(estimator: Estimator) -> Estimator:
     """Drop the training's folder and progress callback."""
     # Both are for the real training alone: a dry run must neither resume nor overwrite its state.
     kept = [name for name in estimator.get_params() if f"__{name}".endswith(_OF_THE_REAL_FIT)]
-    return estimator.set_params(**dict.fromkeys(kept)) if kept and getattr(estimator, "takes_raw_labels", False) else estimator
+    return (
+        estimator.set_params(**dict.fromkeys(kept))
+        if kept and getattr(estimator, "takes_raw_labels", False)
+        else estimator
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NoiseCluster and ProportionClassifier: release one aggregate per cluster of public features, and no label of a single row."""
+"""NoiseCluster and ProportionClassifier: release one aggregate per cluster of public features, and
+no label of a single row."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -17,9 +18,30 @@ from labeldp.custody._encode import RowIds
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._classifier import dry_run
-from labeldp.learn._clusters import Clusters, clusters_for, dense, learned_from_counts, learner_of_counts, plan_clusters
-from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels
-from labeldp.learn._data import Estimator, Floats, check_features, explained, read_labels, takes_images, threads_for
+from labeldp.learn._clusters import (
+    Clusters,
+    clusters_for,
+    dense,
+    learned_from_counts,
+    learner_of_counts,
+    plan_clusters,
+)
+from labeldp.learn._corrections import (
+    Model,
+    fit_codes,
+    fit_last,
+    require_classifier,
+    require_plain_labels,
+)
+from labeldp.learn._data import (
+    Estimator,
+    Floats,
+    check_features,
+    explained,
+    read_labels,
+    takes_images,
+    threads_for,
+)
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import ClassifierEstimator
@@ -29,7 +51,8 @@ from labeldp.protocol.metrics import warn_of_constant
 
 
 class CuratorEstimator(ClassifierEstimator):
-    """An estimator whose raw labels a trusted curator looks at together, so that it takes no labels that are noisy already."""
+    """An estimator whose raw labels a trusted curator looks at together, so that it takes no labels
+    that are noisy already."""
 
     estimator: Any
     _not_noisy: ClassVar[str]
@@ -41,12 +64,19 @@ class CuratorEstimator(ClassifierEstimator):
     def _inputs(self, X: Any, y: Any) -> Any:
         self._require_estimator()
         if y is None:
-            raise InvalidInput(f"This {type(self).__name__} requires y to be passed, but the target y is None.")
+            raise InvalidInput(
+                f"This {type(self).__name__} requires y to be passed, but the target y is None."
+            )
         if isinstance(y, NoisyLabels):
-            raise InvalidInput(f"Expected raw labels, got NoisyLabels, {self._not_noisy}. Learn from them with LabelDPClassifier.")
+            raise InvalidInput(
+                f"Expected raw labels, got NoisyLabels, {self._not_noisy}. Learn from them with"
+                " LabelDPClassifier."
+            )
         return self._checked(X, reset=True)
 
-    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
+    def _matched(
+        self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None
+    ) -> tuple[Any, NoisyLabels]:
         return together(X, noisy, ids)
 
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
@@ -54,7 +84,11 @@ class CuratorEstimator(ClassifierEstimator):
 
     def _fit(self, X: Any, inputs: Any, *others: Any) -> Self:
         super()._fit(X, inputs, *others)
-        warn_of_constant(lambda rows: self.predict_proba(take(X, rows)), row_count(X), self._grid or self.classes_.tolist())
+        warn_of_constant(
+            lambda rows: self.predict_proba(take(X, rows)),
+            row_count(X),
+            self._grid or self.classes_.tolist(),
+        )
         return self
 
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
@@ -68,7 +102,8 @@ class CuratorEstimator(ClassifierEstimator):
 
 
 class ClusterEstimator(CuratorEstimator):
-    """Base of estimators that cluster the rows and ask one question about the clusters; a subclass gives the question and the learning.
+    """Base of estimators that cluster the rows and ask one question about the clusters; a subclass
+    gives the question and the learning.
 
     Parameters
     ----------
@@ -115,10 +150,15 @@ class ClusterEstimator(CuratorEstimator):
         inner = None if self.estimator is None else get_tags(self.estimator).input_tags
         tags.input_tags.sparse = inner is None or inner.sparse
         tags.input_tags.three_d_array = inner is None or takes_images(self.estimator)
-        tags.input_tags.allow_nan = self.embedder is not None and not isinstance(self.embedder, str) and (inner is None or inner.allow_nan)
+        tags.input_tags.allow_nan = (
+            self.embedder is not None
+            and not isinstance(self.embedder, str)
+            and (inner is None or inner.allow_nan)
+        )
         return tags
 
-    # What a subclass implements ---------------------------------------------------------------------------------------------------
+    # What a subclass implements
+    # ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _query(self, n_classes: int, n_clusters: int) -> Query:
@@ -133,13 +173,18 @@ class ClusterEstimator(CuratorEstimator):
         if self.estimator is not None:
             dry_run(self.estimator, X, n_classes, X.shape[0])
 
-    # Fitting ----------------------------------------------------------------------------------------------------------------------
+    # Fitting
+    # ----------------------------------------------------------------------------------------------
 
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         asked_for = self._settings()
         labels, (classes, inferred) = read_labels(asked_for, y, inputs.shape[0])
         count = self._count(rows, inputs.shape[0], len(classes))
-        clustering = {"embedder": self.embedder, "algorithm": self.algorithm, "random_state": self.random_state}
+        clustering = {
+            "embedder": self.embedder,
+            "algorithm": self.algorithm,
+            "random_state": self.random_state,
+        }
         plan = plan_clusters(inputs, self._query(len(classes), count), 0.0, **clustering)
         # Before `ask_groups`, which charges.
         self._dry_run(inputs, len(classes))
@@ -147,7 +192,8 @@ class ClusterEstimator(CuratorEstimator):
         self._set_classes(classes)
         self.aggregate_, self.privacy_ = asked.answer, asked.answer.privacy
         self.receipts_, self._learned = (asked.answer.receipt,), None
-        # A repeat gets the stored centres, since clusters found again may differ by rounding from those that were asked about.
+        # A repeat gets the stored centres, since clusters found again may differ by rounding from
+        # those that were asked about.
         found = plan.as_asked(asked).found
         assert isinstance(found, Clusters)
         self.clusters_ = found
@@ -166,19 +212,24 @@ class ClusterEstimator(CuratorEstimator):
 
 
 class NoiseCluster(ClusterEstimator):
-    """Cluster public features, release each cluster's most frequent label by one private vote, and predict it.
+    """Cluster public features, release each cluster's most frequent label by one private vote, and
+    predict it.
 
     Parameters
     ----------
     estimator : classifier or pipeline, default=None
-        None: a row gets the label of its nearest centre. Else it is cloned and trained on the training rows with their clusters' labels,
-        at no cost: it smooths over borders between clusters, and over wrong votes.
+        None: a row gets the label of its nearest centre. Else it is cloned and trained on the
+        training rows with their clusters' labels, at no cost: it smooths over borders between
+        clusters, and over wrong votes.
     epsilon : float > 0, default=0.1
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all votes together.
+        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all
+        votes together.
     n_clusters : int in 1..n, default=None
-        None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average, so that most votes are right.
+        None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average, so that
+        most votes are right.
     embedder : "pca", "standard", transformer, or function of X, default=None
-        Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`. Good features matter most here.
+        Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`. Good features
+        matter most here.
     mechanism : {"auto", "permute-and-flip", "exponential", "gaussian"}, default="auto"
         Mechanism of the votes; "auto" is pure unless delta is above 0.
     delta : float in [0, 1), default=0.0
@@ -186,16 +237,19 @@ class NoiseCluster(ClusterEstimator):
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
         Finds the clusters; "auto" works in mini-batches above 200,000 rows.
     classes : sequence of K values, or "infer", default=None
-        The public list of classes; raw labels need one. "infer" reads it off them, which tells everybody which classes occur: it warns,
-        `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
+        The public list of classes; raw labels need one. "infer" reads it off them, which tells
+        everybody which classes occur: it warns, `privacy_.except_for` says so, and floats, or more
+        than sqrt(n) different values, are refused.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
     column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no other.
+        The name of the label column in the ledger; None is "label", where its data set has no
+        other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are counted, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then gets the stored votes at no further cost.
+        Durable record of the spend. A fit that is repeated on the same rows then gets the stored
+        votes at no further cost.
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, default=0
@@ -210,8 +264,9 @@ class NoiseCluster(ClusterEstimator):
     cluster_classes_ : (n_clusters,) array
         The class value that each cluster's vote released.
     failure_ : (n_clusters,) float64
-        Probability that noise overruled a cluster's most frequent label if it leads by half of the cluster's rows, from the public sizes
-        alone. 1 - 1/K for an empty cluster. `failure(lead)` takes another lead.
+        Probability that noise overruled a cluster's most frequent label if it leads by half of the
+        cluster's rows, from the public sizes alone. 1 - 1/K for an empty cluster. `failure(lead)`
+        takes another lead.
     estimator_ : fitted estimator (of class codes), or None
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
@@ -220,26 +275,29 @@ class NoiseCluster(ClusterEstimator):
 
     See Also
     --------
-    ProportionClassifier : learns from counts per cluster, which also tell rows of a mixed cluster apart.
+    ProportionClassifier : learns from counts per cluster, which also tell rows of a mixed cluster
+    apart.
     ClusterPrior : counts per cluster as the prior with which each row is drawn.
 
     References
     ----------
-    Tang et al. (2022), "Machine Learning with Differentially Private Labels", Algorithm 2; McKenna and Sheldon (2020),
-    "Permute-and-Flip", for the votes.
+    Tang et al. (2022), "Machine Learning with Differentially Private Labels", Algorithm 2; McKenna
+    and Sheldon (2020), "Permute-and-Flip", for the votes.
 
     Notes
     -----
-    Guarantee: everything that the fit returns or stores is epsilon-label-DP (central model: a trusted curator counts raw labels). A row is
-    in one cluster, so by parallel composition all votes cost as much as one. Cost: k-means, one pass over the labels, and the estimator's
-    own fit.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP (central model: a
+    trusted curator counts raw labels). A row is in one cluster, so by parallel composition all
+    votes cost as much as one. Cost: k-means, one pass over the labels, and the estimator's own fit.
 
     Examples
     --------
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=0.5)
-    >>> model = NoiseCluster(epsilon=0.02, n_clusters=3, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
+    >>> model = NoiseCluster(
+    ...     epsilon=0.02, n_clusters=3, classes=[0, 1, 2], noise=ldp.SeededNoise(0)
+    ... ).fit(X, y)
     >>> bool(model.score(X, y) > 0.95)
     True
     """
@@ -253,16 +311,21 @@ class NoiseCluster(ClusterEstimator):
         self.failure_ = self.failure()
         self.estimator_ = None
         if self.estimator is not None:
-            self._model = Model(fit_codes(self.estimator, X, np.arange(len(groups)), answer.codes()[groups]), len(answer.classes))
+            self._model = Model(
+                fit_codes(self.estimator, X, np.arange(len(groups)), answer.codes()[groups]),
+                len(answer.classes),
+            )
             self.estimator_ = self._model.estimator
 
     def failure(self, lead: float = 0.5) -> Floats:
-        """Compute the probability that noise overruled each cluster's most frequent label, for an assumed lead: (n_clusters,) float64.
+        """Compute the probability that noise overruled each cluster's most frequent label, for an
+        assumed lead: (n_clusters,) float64.
 
         Parameters
         ----------
         lead : float in (0, 1], default=0.5
-            Assumed lead of the most frequent label over each other one, as a share of the cluster's rows. The true leads are private.
+            Assumed lead of the most frequent label over each other one, as a share of the cluster's
+            rows. The true leads are private.
         """
         check_is_fitted(self, "aggregate_")
         share = _validate.fraction(lead=lead, one=True)
@@ -270,11 +333,18 @@ class NoiseCluster(ClusterEstimator):
         sizes, place = np.unique(self.aggregate_.n_rows, return_inverse=True)
         query = self.aggregate_.query
         assert isinstance(query, Vote)
-        gaps = np.repeat(np.floor(share * sizes).astype(np.int64)[:, None], query.n_classes - 1, axis=1)
-        found = np.where(sizes > 0, query.failure(gaps, self.aggregate_.receipt.max_rows_per_unit), 1 - 1 / query.n_classes)
+        gaps = np.repeat(
+            np.floor(share * sizes).astype(np.int64)[:, None], query.n_classes - 1, axis=1
+        )
+        found = np.where(
+            sizes > 0,
+            query.failure(gaps, self.aggregate_.receipt.max_rows_per_unit),
+            1 - 1 / query.n_classes,
+        )
         return np.asarray(found[place.reshape(-1)])
 
-    # Predicting -------------------------------------------------------------------------------------------------------------------
+    # Predicting
+    # ----------------------------------------------------------------------------------------------
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict probabilities of the classes: (n, K) float64, columns in the order of `classes_`.
@@ -285,7 +355,8 @@ class NoiseCluster(ClusterEstimator):
 
         Returns
         -------
-        The estimator's probabilities; without one, 1 - `failure_` for the class of the row's cluster, and equal shares for the others.
+        The estimator's probabilities; without one, 1 - `failure_` for the class of the row's
+        cluster, and equal shares for the others.
         """
         check_is_fitted(self, "aggregate_")
         checked = self._checked(X, reset=False)
@@ -293,26 +364,30 @@ class NoiseCluster(ClusterEstimator):
             return self._model.predict_proba(checked)
         groups = self.clusters_.assign(checked)
         k = len(self.classes_)
-        doubt = np.minimum(self.failure_, 1 - 1 / k - 2.0**-20)[groups]  # the vote stays the likeliest class
+        # the vote stays the likeliest class
+        doubt = np.minimum(self.failure_, 1 - 1 / k - 2.0**-20)[groups]
         table = np.repeat((doubt / (k - 1))[:, None], k, axis=1)
         table[np.arange(len(groups)), self.aggregate_.codes()[groups]] = 1 - doubt
         return table
 
 
 class ProportionClassifier(ClusterEstimator):
-    """Cluster public features, release noisy label counts per cluster, and learn single rows' labels from these counts.
+    """Cluster public features, release noisy label counts per cluster, and learn single rows'
+    labels from these counts.
 
-    This is learning from label proportions: the probabilities of a cluster's rows sum to its expected counts, and a model is fitted to the
-    likelihood of the noisy counts. A vote names only the leading class of a mixed cluster; counts also teach what tells its rows apart.
+    This is learning from label proportions: the probabilities of a cluster's rows sum to its
+    expected counts, and a model is fitted to the likelihood of the noisy counts. A vote names only
+    the leading class of a mixed cluster; counts also teach what tells its rows apart.
 
     Parameters
     ----------
     estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, default=None
-        Any estimator whose last step has a method `fit_counts(X, groups, counts, variance=, counted=)`, as
-        `labeldp.learn.SoftmaxRegression` has, is allowed, too. It is cloned. None: logistic regression on the embedding, whose columns keep
-        their scale.
+        Any estimator whose last step has a method `fit_counts(X, groups, counts, variance=,
+        counted=)`, as `labeldp.learn.SoftmaxRegression` has, is allowed, too. It is cloned. None:
+        logistic regression on the embedding, whose columns keep their scale.
     epsilon : float > 0, default=0.1
-        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all counts together.
+        Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`): all
+        counts together.
     n_clusters : int in 1..n, default=None
         None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average.
     embedder : "pca", "standard", transformer, or function of X, default=None
@@ -324,17 +399,19 @@ class ProportionClassifier(ClusterEstimator):
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
         Finds the clusters; "auto" works in mini-batches above 200,000 rows.
     classes : sequence of K values, or "infer", default=None
-        The public list of classes; raw labels need one. "infer" reads it off them, which tells everybody which classes occur: it warns,
-        `privacy_.except_for` says so, and floats, or more than sqrt(n) different values, are refused.
+        The public list of classes; raw labels need one. "infer" reads it off them, which tells
+        everybody which classes occur: it warns, `privacy_.except_for` says so, and floats, or more
+        than sqrt(n) different values, are refused.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
     column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no other.
+        The name of the label column in the ledger; None is "label", where its data set has no
+        other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are counted, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then gets the stored counts at no further cost, for another
-        estimator, too.
+        Durable record of the spend. A fit that is repeated on the same rows then gets the stored
+        counts at no further cost, for another estimator, too.
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, default=0
@@ -359,27 +436,36 @@ class ProportionClassifier(ClusterEstimator):
 
     References
     ----------
-    Quadrianto et al. (2009), "Estimating Labels from Label Proportions"; Yu et al. (2014), "On Learning from Label Proportions";
-    Javanmard et al. (2024), label differential privacy in curated bags.
+    Quadrianto et al. (2009), "Estimating Labels from Label Proportions"; Yu et al. (2014), "On
+    Learning from Label Proportions"; Javanmard et al. (2024), label differential privacy in curated
+    bags.
 
     Notes
     -----
-    Guarantee: everything that the fit returns or stores is epsilon-label-DP (central model: a trusted curator counts raw labels). Another
-    label of a row changes two counts by one each, and all counts cost as much as these two. Cost: k-means, one pass over the labels, and
-    some tens of iterations of O(n K d). The published methods correct the counts for noise; here the noise is part of the likelihood.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP (central model: a
+    trusted curator counts raw labels). Another label of a row changes two counts by one each, and
+    all counts cost as much as these two. Cost: k-means, one pass over the labels, and some tens of
+    iterations of O(n K d). The published methods correct the counts for noise; here the noise is
+    part of the likelihood.
 
     Examples
     --------
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(3000, centers=3, random_state=0, cluster_std=1.0)
-    >>> model = ProportionClassifier(epsilon=0.1, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(X, y)
+    >>> model = ProportionClassifier(epsilon=0.1, classes=[0, 1, 2], noise=ldp.SeededNoise(0)).fit(
+    ...     X, y
+    ... )
     >>> bool(model.score(X, y) > 0.85)
     True
     """
 
     def _query(self, n_classes: int, n_clusters: int) -> Histogram:
-        mechanism = ("gaussian" if self.delta else "laplace") if self.mechanism == "auto" else self.mechanism
+        mechanism = (
+            ("gaussian" if self.delta else "laplace")
+            if self.mechanism == "auto"
+            else self.mechanism
+        )
         return Histogram(n_classes, self.epsilon, n_clusters, mechanism, self.delta)
 
     def _require_estimator(self) -> None:
@@ -394,13 +480,20 @@ class ProportionClassifier(ClusterEstimator):
             counts = np.repeat(counted[:, None] / n_classes, n_classes, axis=1)
             told = {"variance": 1.0, "counted": counted}
             learner = learner_of_counts(estimator)
-            return Model(fit_last(learner, few, lambda last, F, _: last.fit_counts(F, groups, counts, **told)), n_classes)
+            return Model(
+                fit_last(
+                    learner, few, lambda last, F, _: last.fit_counts(F, groups, counts, **told)
+                ),
+                n_classes,
+            )
 
         if self.estimator is not None:
             dry_run(self.estimator, X, n_classes, X.shape[0], fit)
 
     def _learn(self, X: Any, groups: NDArray[np.int64]) -> None:
-        self._model = learned_from_counts(self.estimator, self._embedded(X), groups, self.aggregate_)
+        self._model = learned_from_counts(
+            self.estimator, self._embedded(X), groups, self.aggregate_
+        )
         self.estimator_ = self._model.estimator
 
     def _embedded(self, X: Any) -> Any:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cluster rows by public features: k-means on an embedding; other rows go to the nearest centre. No label is read."""
+"""Cluster rows by public features: k-means on an embedding; other rows go to the nearest centre. No
+label is read."""
 
 import math
 import warnings
@@ -37,20 +38,24 @@ EMBEDDERS = ("pca", "standard")
 MOST_CLUSTERS = 2000  # of the rule; more are slow to find
 _MANY_ROWS = 200_000  # above, k-means works in mini-batches
 _COMPONENTS = 50
-_FEW_CLUSTERS = 50  # up to here k-means starts several times: cheap, and a bad start would merge whole clusters
+# up to here k-means starts several times: cheap, and a bad start would merge whole clusters
+_FEW_CLUSTERS = 50
 _ROWS_AT_ONCE = 1 << 16
 _MANY_SETTINGS = 64  # a longer list counts as data, not as a setting
 _PENALTY = 0.1  # C of the default learner of counts, for columns of variance 1
-_NEEDS_LABELS = ("positional argument: 'y'", "requires y to be passed", "y cannot be None")  # messages of scikit-learn's own fits
+# messages of scikit-learn's own fits
+_NEEDS_LABELS = ("positional argument: 'y'", "requires y to be passed", "y cannot be None")
 
 Order = NDArray[np.intp]
 
 
 def clusters_for(n_rows: int, n_classes: int, epsilon: float) -> int:
-    """Choose the number of clusters from public facts alone: as many as the budget can measure the labels of.
+    """Choose the number of clusters from public facts alone: as many as the budget can measure the
+    labels of.
 
-    Noise of epsilon leaves the most frequent label of a pure cluster of s rows in the lead if epsilon s is well above 2 ln K, so
-    s = 3 (3 + ln K) / epsilon: 16 / epsilon for ten classes. Smaller clusters are purer, but the noise exceeds their counts.
+    Noise of epsilon leaves the most frequent label of a pure cluster of s rows in the lead if
+    epsilon s is well above 2 ln K, so s = 3 (3 + ln K) / epsilon: 16 / epsilon for ten classes.
+    Smaller clusters are purer, but the noise exceeds their counts.
 
     Parameters
     ----------
@@ -77,8 +82,8 @@ class Clusters:
 
     @property
     def kept(self) -> dict[str, Floats]:
-        """The centres, to store with the answer: found again, they could differ by rounding, and the answer would be about other
-        clusters."""
+        """The centres, to store with the answer: found again, they could differ by rounding, and
+        the answer would be about other clusters."""
         return {"centres": self.centres}
 
     def restored(self, kept: Mapping[str, NDArray[Any]]) -> Self:
@@ -91,7 +96,8 @@ class Clusters:
         return len(self.centres)
 
     def model_of(self, answer: Aggregate, groups: Codes) -> tuple["ClusterModel", Floats]:
-        """Make a model that predicts any row's label by the histogram of its cluster; and the prior (n, K) of rows in these clusters."""
+        """Make a model that predicts any row's label by the histogram of its cluster; and the prior
+        (n, K) of rows in these clusters."""
         return ClusterModel(self, answer), answer.prior(groups)
 
     def assign(self, X: Any) -> Codes:
@@ -104,17 +110,23 @@ class Clusters:
         features = embedded(self.embedder, X)
         if features.shape[1] != self.centres.shape[1]:
             raise InvalidInput(
-                f"Expected embeddings of width {self.centres.shape[1]}, as the clusters were found on, got {features.shape[1]}."
+                f"Expected embeddings of width {self.centres.shape[1]}, as the clusters were found"
+                f" on, got {features.shape[1]}."
             )
-        # In parts, since all distances at once would take n x n_clusters numbers; in the features' precision, to avoid a copy of them.
-        parts = [features[start : start + _ROWS_AT_ONCE] for start in range(0, features.shape[0], _ROWS_AT_ONCE)]
+        # In parts, since all distances at once would take n x n_clusters numbers; in the features'
+        # precision, to avoid a copy of them.
+        parts = [
+            features[start : start + _ROWS_AT_ONCE]
+            for start in range(0, features.shape[0], _ROWS_AT_ONCE)
+        ]
         found = [pairwise_distances_argmin(part, self.centres.astype(part.dtype)) for part in parts]
         return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearClusters(Clusters):
-    """Clusters whose histograms teach a logistic regression, which tells the rows of a cluster apart.
+    """Clusters whose histograms teach a logistic regression, which tells the rows of a cluster
+    apart.
 
     Attributes
     ----------
@@ -125,15 +137,22 @@ class LinearClusters(Clusters):
     X: Any
 
     def model_of(self, answer: Aggregate, groups: Codes) -> tuple["ClusterModel", Floats]:
-        """Learn a model of the true label of any row from the histograms; and give the prior (n, K) of rows in these clusters."""
-        clusters = Clusters(self.embedder, self.centres)  # which an estimator keeps, without the rows
-        model = ClusterModel(clusters, answer, learned_from_counts(None, dense(self.embedder, self.X), groups, answer))
+        """Learn a model of the true label of any row from the histograms; and give the prior (n, K)
+        of rows in these clusters."""
+        # which an estimator keeps, without the rows
+        clusters = Clusters(self.embedder, self.centres)
+        model = ClusterModel(
+            clusters,
+            answer,
+            learned_from_counts(None, dense(self.embedder, self.X), groups, answer),
+        )
         return model, model.predict_proba(self.X)
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterModel:
-    """Predicts the label of a row by the noisy histogram of its cluster, or by a regression learned from the histograms.
+    """Predicts the label of a row by the noisy histogram of its cluster, or by a regression learned
+    from the histograms.
 
     Attributes
     ----------
@@ -141,7 +160,8 @@ class ClusterModel:
     answer : Aggregate
         The answer to a Histogram.
     linear : Model or None
-        What a logistic regression on the embedding has learned from the histograms; None: the histogram itself is the prediction.
+        What a logistic regression on the embedding has learned from the histograms; None: the
+        histogram itself is the prediction.
     """
 
     clusters: Clusters
@@ -154,7 +174,8 @@ class ClusterModel:
         return np.arange(len(self.answer.classes))
 
     def predict_proba(self, X: Any) -> Floats:
-        """Predict by the regression; without one, by the histogram of each row's nearest cluster: (n, K).
+        """Predict by the regression; without one, by the histogram of each row's nearest cluster:
+        (n, K).
 
         Parameters
         ----------
@@ -165,7 +186,9 @@ class ClusterModel:
         return self.answer.prior(self.clusters.assign(X))
 
 
-def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: str = "auto", random_state: int = 0) -> Clusters:
+def find_clusters(
+    X: Any, n_clusters: int, *, embedder: Any = None, algorithm: str = "auto", random_state: int = 0
+) -> Clusters:
     """Embed the rows and find clusters among them.
 
     Parameters
@@ -174,13 +197,15 @@ def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: s
     n_clusters : int
         At most the number of rows.
     embedder : None, "pca", "standard", transformer, or function of X, default=None
-        None: the features as they are, images as rows of pixels. "pca": 50 principal components. "standard": every column standardised,
-        then 50 principal components. A scikit-learn transformer is cloned and fitted; pass a trained net as a function. The embedder must
-        not have been chosen or trained with these labels.
+        None: the features as they are, images as rows of pixels. "pca": 50 principal components.
+        "standard": every column standardised, then 50 principal components. A scikit-learn
+        transformer is cloned and fitted; pass a trained net as a function. The embedder must not
+        have been chosen or trained with these labels.
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
         "auto": k-means, in mini-batches above 200,000 rows.
     random_state : int, default=0
-        One seed finds the same clusters again on one machine with the same number of threads; elsewhere rounding can move rows at borders.
+        One seed finds the same clusters again on one machine with the same number of threads;
+        elsewhere rounding can move rows at borders.
 
     Returns
     -------
@@ -191,12 +216,19 @@ def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: s
     Cost: an iteration of k-means is n x n_clusters x width multiplications.
     """
     method = _validate.one_of(ALGORITHMS, algorithm=algorithm)
-    seed = _validate.integer(random_state=random_state, low=0, fix="Clusters must come out the same for a repeat to be recognised.")
+    seed = _validate.integer(
+        random_state=random_state,
+        low=0,
+        fix="Clusters must come out the same for a repeat to be recognised.",
+    )
     fitted = _fitted(embedder, X)
     features = embedded(fitted, X)
     count = _validate.integer(n_clusters=n_clusters, low=1)
     if count > features.shape[0]:
-        raise InvalidInput(f"Expected at most as many clusters as rows, {features.shape[0]}, got n_clusters={count}. Lower it.")
+        raise InvalidInput(
+            f"Expected at most as many clusters as rows, {features.shape[0]}, got"
+            f" n_clusters={count}. Lower it."
+        )
     if method == "faiss":
         return Clusters(fitted, _faiss(features, count, seed))
     many = method == "mini-batch" or (method == "auto" and features.shape[0] > _MANY_ROWS)
@@ -204,7 +236,8 @@ def find_clusters(X: Any, n_clusters: int, *, embedder: Any = None, algorithm: s
     shared = {"n_clusters": count, "n_init": starts, "random_state": seed}
     finder = MiniBatchKMeans(batch_size=10_240, **shared) if many else KMeans(**shared)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters: some are empty, which is allowed
+        # fewer distinct rows than clusters: some are empty, which is allowed
+        warnings.simplefilter("ignore", ConvergenceWarning)
         finder.fit(features)
     return Clusters(fitted, np.asarray(finder.cluster_centers_, np.float64))
 
@@ -217,7 +250,13 @@ def embedded(embedder: Any, X: Any) -> Any:
     embedder : fitted transformer, function, or None
     X : (n, ...) features
     """
-    found = embedder.transform(X) if hasattr(embedder, "transform") else X if embedder is None else embedder(X)
+    found = (
+        embedder.transform(X)
+        if hasattr(embedder, "transform")
+        else X
+        if embedder is None
+        else embedder(X)
+    )
     if hasattr(found, "tocsr"):
         sparse = found.tocsr()
         _require_finite(sparse.data)
@@ -226,19 +265,25 @@ def embedded(embedder: Any, X: Any) -> Any:
         found = found.detach().cpu().numpy()
     if not hasattr(found, "__array__") and not isinstance(found, (list, tuple)):
         raise InvalidInput(
-            f"Expected an array, tensor, sparse matrix or data frame to cluster, got {type(found).__name__}. Give embedder=."
+            "Expected an array, tensor, sparse matrix or data frame to cluster, got"
+            f" {type(found).__name__}. Give embedder=."
         )
     _validate.unmasked(X=found)
     try:
         array = np.asarray(found)
-        # float32 stays float32: images as float64 would take twice the memory for nothing, since k-means works in either.
+        # float32 stays float32: images as float64 would take twice the memory for nothing, since
+        # k-means works in either.
         array = array if array.dtype == np.float32 else array.astype(np.float64)
     except ValueError:
         raise InvalidInput(
-            "Expected numbers to cluster, got columns of other kinds. Give an embedder=, for example a ColumnTransformer that encodes them."
+            "Expected numbers to cluster, got columns of other kinds. Give an embedder=, for"
+            " example a ColumnTransformer that encodes them."
         ) from None
     if array.ndim < 2 or array.shape[0] != row_count(X) or not array.size:
-        raise InvalidInput(f"Expected an embedding of shape ({row_count(X)}, width), a row for each of X; got shape {array.shape}.")
+        raise InvalidInput(
+            f"Expected an embedding of shape ({row_count(X)}, width), a row for each of X; got"
+            f" shape {array.shape}."
+        )
     _require_finite(array)
     return array.reshape(len(array), -1)
 
@@ -252,27 +297,36 @@ def dense(embedder: Any, X: Any) -> NDArray[np.floating[Any]]:
 def _require_finite(values: NDArray[np.floating[Any]]) -> None:
     if not np.isfinite(values).all():
         raise InvalidInput(
-            "Expected finite features to cluster, got NaN or infinity. Give an embedder= that fills the gaps, for example "
-            "make_pipeline(SimpleImputer(), StandardScaler())."
+            "Expected finite features to cluster, got NaN or infinity. Give an embedder= that fills"
+            " the gaps, for example make_pipeline(SimpleImputer(), StandardScaler())."
         )
 
 
 def _fitted(embedder: Any, X: Any) -> Any:
-    """Fit the embedder to these rows if it is a transformer or the name of one; return functions as they are."""
+    """Fit the embedder to these rows if it is a transformer or the name of one; return functions as
+    they are."""
     if isinstance(embedder, type):
-        raise InvalidInput(f"Expected an embedder that was made, got the class {embedder.__name__} itself. Pass {embedder.__name__}(...).")
+        raise InvalidInput(
+            f"Expected an embedder that was made, got the class {embedder.__name__} itself. Pass"
+            f" {embedder.__name__}(...)."
+        )
     if isinstance(embedder, str):
-        name = _validate.one_of(EMBEDDERS, embedder=embedder, fix="Or give a transformer, or a function of X.")
+        name = _validate.one_of(
+            EMBEDDERS, embedder=embedder, fix="Or give a transformer, or a function of X."
+        )
         plain = _plain(X)
         pca = PCA(min(_COMPONENTS, *plain.shape), random_state=0)
         scale = StandardScaler(with_mean=not hasattr(plain, "tocsr"))
-        return _Flat((make_pipeline(scale, pca) if name == "standard" else make_pipeline(pca)).fit(plain))
+        return _Flat(
+            (make_pipeline(scale, pca) if name == "standard" else make_pipeline(pca)).fit(plain)
+        )
     if hasattr(embedder, "fit") and hasattr(embedder, "transform"):
         return _fitted_alone(embedder, X)
     if embedder is None or callable(embedder):
         return embedder
     raise InvalidInput(
-        f"Expected an embedder that is a transformer, a function of X, or one of {', '.join(EMBEDDERS)}; got {_validate.shown(embedder)}."
+        "Expected an embedder that is a transformer, a function of X, or one of"
+        f" {', '.join(EMBEDDERS)}; got {_validate.shown(embedder)}."
     )
 
 
@@ -284,8 +338,9 @@ def _fitted_alone(embedder: Any, X: Any) -> Any:
         if not any(said in str(error) for said in _NEEDS_LABELS):
             raise
         raise InvalidInput(
-            f"Expected an embedder that is fitted to features alone, since none sees labels; got {type(embedder).__name__}, which needs "
-            "them. Use one without supervision, such as PCA, or a function that was trained on other, public labels."
+            "Expected an embedder that is fitted to features alone, since none sees labels; got"
+            f" {type(embedder).__name__}, which needs them. Use one without supervision, such as"
+            " PCA, or a function that was trained on other, public labels."
         ) from None
 
 
@@ -310,17 +365,33 @@ def _faiss(features: Any, n_clusters: int, seed: int) -> Floats:
     try:
         import faiss
     except ImportError:
-        raise MissingExtra("Expected faiss for algorithm='faiss', got none. pip install faiss-cpu, or leave it out.") from None
+        raise MissingExtra(
+            "Expected faiss for algorithm='faiss', got none. pip install faiss-cpu, or leave it"
+            " out."
+        ) from None
     if hasattr(features, "tocsr"):
-        raise InvalidInput("Expected dense features with algorithm='faiss', got a sparse matrix. Give embedder=TruncatedSVD(...).")
+        raise InvalidInput(
+            "Expected dense features with algorithm='faiss', got a sparse matrix. Give"
+            " embedder=TruncatedSVD(...)."
+        )
     rows = np.ascontiguousarray(features, np.float32)
-    # Without these limits faiss would train on a sample of 256 points per centroid, and warn of clusters below 39 points.
-    finder = faiss.Kmeans(rows.shape[1], n_clusters, niter=25, seed=seed, max_points_per_centroid=1 << 30, min_points_per_centroid=1)
+    # Without these limits faiss would train on a sample of 256 points per centroid, and warn of
+    # clusters below 39 points.
+    finder = faiss.Kmeans(
+        rows.shape[1],
+        n_clusters,
+        niter=25,
+        seed=seed,
+        max_points_per_centroid=1 << 30,
+        min_points_per_centroid=1,
+    )
     finder.train(rows)
     return np.asarray(finder.centroids, np.float64)
 
 
-def plan_clusters(X: Any, query: Query, left: float, *, embedder: Any, algorithm: str, random_state: int) -> GroupPlan:
+def plan_clusters(
+    X: Any, query: Query, left: float, *, embedder: Any, algorithm: str, random_state: int
+) -> GroupPlan:
     """Find as many clusters as the question has groups, and plan to ask it about them.
 
     Parameters
@@ -337,16 +408,23 @@ def plan_clusters(X: Any, query: Query, left: float, *, embedder: Any, algorithm
     return GroupPlan(clusters.assign(X), query, left, None, clusters, request)
 
 
-# Learning from the counts of clusters ----------------------------------------------------------------------------------------------------
+# Learning from the counts of clusters
+# --------------------------------------------------------------------------------------------------
 
 
 def _default_for(X: NDArray[np.floating[Any]]) -> Pipeline:
-    """Make a logistic regression with the penalty that suits columns of variance 1, rescaled to the mean variance of these."""
+    """Make a logistic regression with the penalty that suits columns of variance 1, rescaled to the
+    mean variance of these."""
     spread = float(X.var(axis=0, dtype=np.float64).mean())
-    return make_pipeline(StandardScaler(with_std=False), LogisticRegression(C=_PENALTY / spread if spread > 0 else _PENALTY))
+    return make_pipeline(
+        StandardScaler(with_std=False),
+        LogisticRegression(C=_PENALTY / spread if spread > 0 else _PENALTY),
+    )
 
 
-def learned_from_counts(estimator: Estimator | None, X: Any, groups: Codes, answer: Aggregate) -> Model:
+def learned_from_counts(
+    estimator: Estimator | None, X: Any, groups: Codes, answer: Aggregate
+) -> Model:
     """Fit a model of single rows' labels to the noisy counts of their groups.
 
     Parameters
@@ -359,33 +437,50 @@ def learned_from_counts(estimator: Estimator | None, X: Any, groups: Codes, answ
     """
     query = answer.query
     assert isinstance(query, Histogram)
-    told = {"variance": query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2, "counted": answer.n_rows}
+    told = {
+        "variance": query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2,
+        "counted": answer.n_rows,
+    }
     learner = learner_of_counts(_default_for(X) if estimator is None else estimator)
-    return Model(fit_last(learner, X, lambda last, F, _: last.fit_counts(F, groups, answer.values, **told)), len(answer.classes))
+    return Model(
+        fit_last(learner, X, lambda last, F, _: last.fit_counts(F, groups, answer.values, **told)),
+        len(answer.classes),
+    )
 
 
 def learner_of_counts(estimator: Estimator) -> Estimator:
-    """Clone an estimator so that its last step has `fit_counts` (LogisticRegression becomes SoftmaxRegression); refuse others."""
+    """Clone an estimator so that its last step has `fit_counts` (LogisticRegression becomes
+    SoftmaxRegression); refuse others."""
     if isinstance(estimator, Pipeline):
         *before, (name, last) = estimator.steps
-        return Pipeline([*((each, clone(step, safe=False)) for each, step in before), (name, learner_of_counts(last))])
+        return Pipeline(
+            [
+                *((each, clone(step, safe=False)) for each, step in before),
+                (name, learner_of_counts(last)),
+            ]
+        )
     if hasattr(estimator, "fit_counts"):
         return clone(estimator)
     found = softmax_of(estimator)
     if found is None:
         raise InvalidInput(
-            f"Expected an estimator that learns from counts of clusters, got {type(estimator).__name__}: its last step needs a method "
-            "fit_counts, or to be a plain LogisticRegression. For any other classifier use NoiseCluster(estimator), or "
-            "LabelDPClassifier(estimator, prior=ClusterPrior())."
+            "Expected an estimator that learns from counts of clusters, got"
+            f" {type(estimator).__name__}: its last step needs a method fit_counts, or to be a"
+            " plain LogisticRegression. For any other classifier use NoiseCluster(estimator), or"
+            " LabelDPClassifier(estimator, prior=ClusterPrior())."
         )
     return found
 
 
-# Recognising a repeat: by features and settings, not by groups, since rounding can move rows between these --------------------------------
+# Recognising a repeat: by features and settings, not by groups, since rounding can move rows
+# between these --------------------------------
 
 
-def clustering_request(X: Any, clusters: Clusters, embedder: Any, settings: Mapping[str, object]) -> Callable[[Order | None], str]:
-    """Return a function from the rows' order to a digest of the clustering request; it is called only if a ledger may know the request.
+def clustering_request(
+    X: Any, clusters: Clusters, embedder: Any, settings: Mapping[str, object]
+) -> Callable[[Order | None], str]:
+    """Return a function from the rows' order to a digest of the clustering request; it is called
+    only if a ledger may know the request.
 
     Parameters
     ----------
@@ -397,13 +492,15 @@ def clustering_request(X: Any, clusters: Clusters, embedder: Any, settings: Mapp
 
     Notes
     -----
-    The digest covers features and settings if these determine the embedding. Otherwise (a function; a transformer with functions, arrays
-    or objects of the user's, or without a fixed random_state) it covers the embedding itself, which must then be the same bit by bit for a
-    repeat to be recognised.
+    The digest covers features and settings if these determine the embedding. Otherwise (a function;
+    a transformer with functions, arrays or objects of the user's, or without a fixed random_state)
+    it covers the embedding itself, which must then be the same bit by bit for a repeat to be
+    recognised.
     """
 
     def named(order: Order | None) -> str:
-        # Settings are preferred to the embedding, whose last bits differ between machines and numbers of threads.
+        # Settings are preferred to the embedding, whose last bits differ between machines and
+        # numbers of threads.
         known = _settings_of(embedder) if _is_table(X) else None
         if known is None:
             rows = {"embedding": features_digest(_ordered(embedded(clusters.embedder, X), order))}
@@ -419,7 +516,11 @@ def _ordered(table: Any, order: Order | None) -> Any:
 
 
 def _is_table(X: Any) -> bool:
-    return hasattr(X, "tocsr") or hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.ndim > 1 and X.dtype.kind in "biuf")
+    return (
+        hasattr(X, "tocsr")
+        or hasattr(X, "iloc")
+        or (isinstance(X, np.ndarray) and X.ndim > 1 and X.dtype.kind in "biuf")
+    )
 
 
 def _settings_of(embedder: Any) -> str | None:
@@ -430,16 +531,20 @@ def _settings_of(embedder: Any) -> str | None:
         return None
     settings = embedder.get_params()
     parts = [embedder, *(value for value in settings.values() if hasattr(value, "get_params"))]
-    # An object of the user's may hold anything, also labels, and a digest of labels in a ledger would confirm a guess at them.
+    # An object of the user's may hold anything, also labels, and a digest of labels in a ledger
+    # would confirm a guess at them.
     if not all(_name_of(part).startswith("sklearn.") for part in parts):
         return None
     facts = {name: setting_text(value) for name, value in settings.items()}
-    free = any(value is None and f"__{name}".endswith("__random_state") for name, value in settings.items())
+    free = any(
+        value is None and f"__{name}".endswith("__random_state") for name, value in settings.items()
+    )
     return None if free or None in facts.values() else digest({_name_of(embedder): facts})
 
 
 def setting_text(value: object) -> str | None:
-    """Write a setting as text that determines it; None if there is no such text, as for an array, which is data."""
+    """Write a setting as text that determines it; None if there is no such text, as for an array,
+    which is data."""
     if value is None or isinstance(value, bool | int | float | str | np.generic):
         return repr(value)
     if isinstance(value, list | tuple) and len(value) <= _MANY_SETTINGS:
@@ -447,7 +552,8 @@ def setting_text(value: object) -> str | None:
         return None if None in parts else f"{type(value).__name__}{parts}"
     if isinstance(value, type):
         return _name_of(value)
-    return _name_of(value) if hasattr(value, "get_params") else None  # `get_params` of the whole lists its settings one by one
+    # `get_params` of the whole lists its settings one by one
+    return _name_of(value) if hasattr(value, "get_params") else None
 
 
 def _name_of(thing: object) -> str:
@@ -455,30 +561,35 @@ def _name_of(thing: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-# ClusterPrior -----------------------------------------------------------------------------------------------------------------------------
+# ClusterPrior
+# --------------------------------------------------------------------------------------------------
 
 
 class ClusterPrior(BaseEstimator):
-    """A prior for `LabelDPClassifier` and `TorchClassifier`: the noisy label histogram of each row's cluster of public features.
+    """A prior for `LabelDPClassifier` and `TorchClassifier`: the noisy label histogram of each
+    row's cluster of public features.
 
     Parameters
     ----------
     embedder : "pca", "standard", transformer, or function of X, default=None
-        Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`. It must not have been made with these labels.
+        Embedding by which the rows are clustered; see `labeldp.learn.find_clusters`. It must not
+        have been made with these labels.
     n_clusters : int in 1..n, default=None
         None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average.
     epsilon : float > 0, default=None
-        Cost of the histogram, less than the fit's total. None: total / (1 + total), a share of 1 / (1 + total), since clusters are worth
-        most where single rows tell little. With law="cluster-rr": the best split by `labeldp.laws.cluster_budget.split_budget`.
+        Cost of the histogram, less than the fit's total. None: total / (1 + total), a share of 1 /
+        (1 + total), since clusters are worth most where single rows tell little. With
+        law="cluster-rr": the best split by `labeldp.laws.cluster_budget.split_budget`.
     delta : float in [0, 1), default=0.0
         0: discrete Laplace noise, pure. Above 0: discrete Gaussian noise.
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
     random_state : int >= 0, default=0
         Seed of the clustering; fixed, so that a repeat of a fit is recognised.
     linear : bool, default=False
-        Whether a logistic regression on the embedding, learned from the histograms as in `ProportionClassifier`, gives each row a prior of
-        its own, at no further cost; else all rows of a cluster have its histogram. A repeat that differs in this alone gets the labels
-        that were drawn before.
+        Whether a logistic regression on the embedding, learned from the histograms as in
+        `ProportionClassifier`, gives each row a prior of its own, at no further cost; else all rows
+        of a cluster have its histogram. A repeat that differs in this alone gets the labels that
+        were drawn before.
 
     See Also
     --------
@@ -486,16 +597,18 @@ class ClusterPrior(BaseEstimator):
 
     Notes
     -----
-    Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set and column of the fit. The rows' draws
-    are charged the rest, on the same labels: the two add to the fit's epsilon. The histogram does not count the rows that the fit holds
-    out, so that these measure the model without bias. A ledger recognises a repeat by features and settings (for a function, by its
-    embedding; if the clusters' sizes divide the budget, by these, too) and returns the groups and centres that it stored with the answer.
-    The rules use n, K and epsilon alone.
+    Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set
+    and column of the fit. The rows' draws are charged the rest, on the same labels: the two add to
+    the fit's epsilon. The histogram does not count the rows that the fit holds out, so that these
+    measure the model without bias. A ledger recognises a repeat by features and settings (for a
+    function, by its embedding; if the clusters' sizes divide the budget, by these, too) and returns
+    the groups and centres that it stored with the answer. The rules use n, K and epsilon alone.
 
     References
     ----------
-    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", Algorithm 4. Here each bin gets one draw of noise, and noisy
-    counts are projected to the cluster's public size instead of clamped.
+    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", Algorithm 4. Here each bin
+    gets one draw of noise, and noisy counts are projected to the cluster's public size instead of
+    clamped.
 
     Examples
     --------
@@ -503,7 +616,9 @@ class ClusterPrior(BaseEstimator):
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(2000, centers=3, random_state=0, cluster_std=0.5)
     >>> prior = ClusterPrior(n_clusters=6, epsilon=0.2)
-    >>> model = ldp.LabelDPClassifier(epsilon=0.5, prior=prior, classes=[0, 1, 2], noise=ldp.SeededNoise(0))
+    >>> model = ldp.LabelDPClassifier(
+    ...     epsilon=0.5, prior=prior, classes=[0, 1, 2], noise=ldp.SeededNoise(0)
+    ... )
     >>> bool(model.fit(X, y).score(X, y) > 0.9)
     True
     """
@@ -519,7 +634,8 @@ class ClusterPrior(BaseEstimator):
         random_state: int = 0,
         linear: bool = False,
     ) -> None:
-        # A value and no estimator: refused here and not when a fit uses it. What set_params sets is checked with the plan.
+        # A value and no estimator: refused here and not when a fit uses it. What set_params sets is
+        # checked with the plan.
         if n_clusters is not None:
             _validate.integer(n_clusters=n_clusters, low=1)
         if epsilon is not None:
@@ -538,65 +654,116 @@ class ClusterPrior(BaseEstimator):
         self.linear = linear
 
     def plan_groups(
-        self, X: Any, *, n_rows: int, n_counted: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law
+        self,
+        X: Any,
+        *,
+        n_rows: int,
+        n_counted: int,
+        n_classes: int,
+        epsilon: float,
+        max_rows_per_unit: int,
+        law: str | Law,
     ) -> GroupPlan:
-        """Cluster the rows of X and divide the budget, as `labeldp.protocol._fit.GroupPrior` says; nothing is charged."""
-        share = three_digits(epsilon / (1 + epsilon)) if self.epsilon is None else _validate.epsilon(self.epsilon)
+        """Cluster the rows of X and divide the budget, as `labeldp.protocol._fit.GroupPrior` says;
+        nothing is charged."""
+        share = (
+            three_digits(epsilon / (1 + epsilon))
+            if self.epsilon is None
+            else _validate.epsilon(self.epsilon)
+        )
         rest = left_of(epsilon, share, "the prior (its own epsilon)")
-        count = clusters_for(n_counted, n_classes, share / max_rows_per_unit) if self.n_clusters is None else self.n_clusters
+        count = (
+            clusters_for(n_counted, n_classes, share / max_rows_per_unit)
+            if self.n_clusters is None
+            else self.n_clusters
+        )
         mechanism = "gaussian" if self.delta else "laplace"
-        query = Histogram(n_classes, share, _validate.integer(n_clusters=count, low=1), mechanism, self.delta)
-        plan = plan_clusters(X, query, rest, embedder=self.embedder, algorithm=self.algorithm, random_state=self.random_state)
+        query = Histogram(
+            n_classes, share, _validate.integer(n_clusters=count, low=1), mechanism, self.delta
+        )
+        plan = plan_clusters(
+            X,
+            query,
+            rest,
+            embedder=self.embedder,
+            algorithm=self.algorithm,
+            random_state=self.random_state,
+        )
         if _validate.boolean(linear=self.linear):
             assert isinstance(plan.found, Clusters)
             plan = replace(plan, found=LinearClusters(plan.found.embedder, plan.found.centres, X))
-        if law == ClusterRR.name and self.epsilon is None and self.delta == 0 and max_rows_per_unit == 1:
+        if (
+            law == ClusterRR.name
+            and self.epsilon is None
+            and self.delta == 0
+            and max_rows_per_unit == 1
+        ):
             return self._divided(plan, epsilon, n_classes)
         return plan
 
     def _divided(self, plan: GroupPlan, epsilon: float, n_classes: int) -> GroupPlan:
-        """Split the budget between histogram and ClusterRR as is best for the clusters' sizes, which are public."""
-        budget = split_budget(epsilon, np.bincount(plan.groups, minlength=plan.query.n_groups), n_classes).budget
+        """Split the budget between histogram and ClusterRR as is best for the clusters' sizes,
+        which are public."""
+        budget = split_budget(
+            epsilon, np.bincount(plan.groups, minlength=plan.query.n_groups), n_classes
+        ).budget
         if not budget.histogram_epsilon:
             return plan
         share = three_digits(budget.histogram_epsilon)
         rest = left_of(epsilon, share)
-        return replace(plan, query=replace(plan.query, epsilon=share), epsilon=rest, law=ClusterRR(n_classes, rest, budget.floor))
+        return replace(
+            plan,
+            query=replace(plan.query, epsilon=share),
+            epsilon=rest,
+            law=ClusterRR(n_classes, rest, budget.floor),
+        )
 
 
 class HistogramPrior(BaseEstimator):
-    """A prior for `LabelDPRegressor`, `TorchRegressor` and `ReleaseSpec`: the noisy histogram of all labels, at a part of epsilon.
+    """A prior for `LabelDPRegressor`, `TorchRegressor` and `ReleaseSpec`: the noisy histogram of
+    all labels, at a part of epsilon.
 
     As `class_prior=` of a classifier it asks for the rates of the classes.
 
     Parameters
     ----------
     epsilon : float > 0, default=None
-        Cost of the histogram, less than the total of the fit or release. None: sqrt(4 K / n), at most half of the total: then what noise
-        adds to the shares of K points among n rows is about as much as what the law loses by a smaller epsilon. `class_prior=` needs a
-        number, since how exact rates must be depends on how rare a class is; the standard error of one is 2.8 / (epsilon n).
+        Cost of the histogram, less than the total of the fit or release. None: sqrt(4 K / n), at
+        most half of the total: then what noise adds to the shares of K points among n rows is about
+        as much as what the law loses by a smaller epsilon. `class_prior=` needs a number, since how
+        exact rates must be depends on how rare a class is; the standard error of one is 2.8 /
+        (epsilon n).
 
     See Also
     --------
-    labeldp.laws.RROnBins, labeldp.laws.UnbiasedRandomizer : laws that are made for one prior of all rows.
+    labeldp.laws.RROnBins, labeldp.laws.UnbiasedRandomizer : laws that are made for one prior of all
+    rows.
 
     Notes
     -----
-    Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set and column of the fit; the rows' draws
-    are charged the rest, on the same labels: the two add to the fit's epsilon. It does not count rows that the fit holds out. A law that
-    releases numbers is made for it once; one that reads a prior of each row, such as `Threshold`, gets it for every row. A release of a
-    table (`labeldp.release`) charges both at once.
+    Guarantee: the histogram is `epsilon`-label-DP for each unit, one charge in the ledger, data set
+    and column of the fit; the rows' draws are charged the rest, on the same labels: the two add to
+    the fit's epsilon. It does not count rows that the fit holds out. A law that releases numbers is
+    made for it once; one that reads a prior of each row, such as `Threshold`, gets it for every
+    row. A release of a table (`labeldp.release`) charges both at once.
 
     References
     ----------
-    Ghazi et al. 2023, "Regression with label differential privacy" (ICLR), whose prior of RR-on-Bins is estimated so.
+    Ghazi et al. 2023, "Regression with label differential privacy" (ICLR), whose prior of
+    RR-on-Bins is estimated so.
 
     Examples
     --------
     >>> import labeldp as ldp
     >>> from sklearn.datasets import make_friedman1
     >>> X, y = make_friedman1(3000, random_state=0)
-    >>> model = ldp.LabelDPRegressor(range=(0, 30), grid=16, law="rr-on-bins", prior=HistogramPrior(), noise=ldp.SeededNoise(0))
+    >>> model = ldp.LabelDPRegressor(
+    ...     range=(0, 30),
+    ...     grid=16,
+    ...     law="rr-on-bins",
+    ...     prior=HistogramPrior(),
+    ...     noise=ldp.SeededNoise(0),
+    ... )
     >>> model.fit(X, y).privacy_.epsilon, [receipt.epsilon for receipt in model.receipts_]
     (inf, [0.146, 0.854])
     """
@@ -609,8 +776,17 @@ class HistogramPrior(BaseEstimator):
         self.epsilon = epsilon
 
     def plan_groups(
-        self, X: Any, *, n_rows: int, n_counted: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: str | Law
+        self,
+        X: Any,
+        *,
+        n_rows: int,
+        n_counted: int,
+        n_classes: int,
+        epsilon: float,
+        max_rows_per_unit: int,
+        law: str | Law,
     ) -> GroupPlan:
-        """Put all rows into one group and divide the budget, as `labeldp.protocol._fit.GroupPrior` says; nothing is charged."""
+        """Put all rows into one group and divide the budget, as `labeldp.protocol._fit.GroupPrior`
+        says; nothing is charged."""
         query, rest = histogram_of_all(epsilon, n_classes, n_counted, self.epsilon)
         return GroupPlan(np.zeros(n_rows, np.int64), query, rest)

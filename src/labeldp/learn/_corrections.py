@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corrections: four ways from noisy labels to a model of the true label, around any scikit-learn classifier.
+"""Corrections: four ways from noisy labels to a model of the true label, around any scikit-learn
+classifier.
 
     make_learner --> Learner.fit(X, noisy, start, held_out) --> Model.predict_proba(X)
 
-"none" takes outputs for labels, "debias" undoes the law on predictions, "likelihood" fits the exact loss, and "em" fits the estimator to
-posterior weights. First stands what all of them give and share: a fitted estimator as a model, and fits on class codes.
+"none" takes outputs for labels, "debias" undoes the law on predictions, "likelihood" fits the exact
+loss, and "em" fits the estimator to posterior weights. First stands what all of them give and
+share: a fitted estimator as a model, and fits on class codes.
 """
 
 import contextlib
@@ -37,14 +39,16 @@ from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies, 
 Transform = Callable[[object], object]
 
 CORRECTIONS = ("auto", "likelihood", "em", "debias", "none")
-PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # the C to choose from, as shares of the user's
+# the C to choose from, as shares of the user's
+PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 MASS = 0.99  # of a row's posterior that is kept when it is spread over copies of the row
 MIN_ROWS = 40  # that one linear round can take; fewer say nothing of how far to trust a model
 DRAWS = 4  # sampled classes a row for estimators without sample weights
 
 
 class HeldOut(NamedTuple):
-    """Rows that a model is not fitted to: features, noisy labels, and weights, None where all rows count alike."""
+    """Rows that a model is not fitted to: features, noisy labels, and weights, None where all rows
+    count alike."""
 
     X: object
     noisy: NoisyLabels
@@ -60,8 +64,8 @@ class Model:
     estimator : fitted scikit-learn estimator
     n_classes : int
     channel : (own, other) or None
-        P[class in output | it is the label] and P[class in output | it is not], where the estimator was fitted to members of outputs;
-        None where it predicts true labels.
+        P[class in output | it is the label] and P[class in output | it is not], where the estimator
+        was fitted to members of outputs; None where it predicts true labels.
     rounds : int
         Rounds of expectation-maximisation behind it.
     frequencies : (K,) array or None
@@ -84,22 +88,33 @@ class Model:
         """Predict probabilities of the true label: (n, K), rows sum to 1."""
         p = self._aligned(X)
         if self.channel is not None:
-            # The estimator gave P[class in output | x] / size = (other + (own - other) P[class | x]) / size: solve for P[class | x]. A
-            # finite number of noisy rows carries it below 0, so a floor keeps every class possible, below what a rare one really has.
+            # The estimator gave P[class in output | x] / size = (other + (own - other) P[class |
+            # x]) / size: solve for P[class | x]. A finite number of noisy rows carries it below 0,
+            # so a floor keeps every class possible, below what a rare one really has.
             own, other = self.channel
             size = own + (self.n_classes - 1) * other  # of an output, on average
-            floor = 0.01 / self.n_classes if self.frequencies is None else np.minimum(0.01 / self.n_classes, 0.5 * self.frequencies)
+            floor = (
+                0.01 / self.n_classes
+                if self.frequencies is None
+                else np.minimum(0.01 / self.n_classes, 0.5 * self.frequencies)
+            )
             p = np.maximum((p * size - other) / (own - other), floor)
             p /= p.sum(axis=1, keepdims=True)
-        return p if self.frequencies is None else np.asarray(self.share * p + (1.0 - self.share) * self.frequencies)
+        return (
+            p
+            if self.frequencies is None
+            else np.asarray(self.share * p + (1.0 - self.share) * self.frequencies)
+        )
 
     def _aligned(self, X: object) -> Floats:
-        """Predict by the estimator, with a column for each of the K classes; certain predictions where it has none."""
+        """Predict by the estimator, with a column for each of the K classes; certain predictions
+        where it has none."""
         if not hasattr(self.estimator, "predict_proba"):
             return np.eye(self.n_classes)[np.asarray(self.estimator.predict(X), np.int64)]
         found = np.asarray(self.estimator.predict_proba(X), np.float64)
         table = np.zeros((len(found), self.n_classes))
-        table[:, np.asarray(self.estimator.classes_, np.int64)] = found  # a fit may have seen fewer classes than there are
+        # a fit may have seen fewer classes than there are
+        table[:, np.asarray(self.estimator.classes_, np.int64)] = found
         return table
 
 
@@ -108,7 +123,8 @@ _listener: ContextVar[Callable[[], object] | None] = ContextVar("listener", defa
 
 @contextlib.contextmanager
 def heard_by(listener: Callable[[], object] | None) -> Iterator[None]:
-    """Call a function after each fit of an estimator in this context, to show progress; None: no function."""
+    """Call a function after each fit of an estimator in this context, to show progress; None: no
+    function."""
     token = _listener.set(listener)
     try:
         yield
@@ -122,8 +138,11 @@ def tell_of_fit() -> None:
         listener()
 
 
-def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weights: Floats | None = None) -> Estimator:
-    """Fit a clone on these rows of X, each with a class code and a weight; a constant model where only one class is left.
+def fit_codes(
+    estimator: Estimator, X: object, rows: Codes, codes: Codes, weights: Floats | None = None
+) -> Estimator:
+    """Fit a clone on these rows of X, each with a class code and a weight; a constant model where
+    only one class is left.
 
     Parameters
     ----------
@@ -133,7 +152,8 @@ def fit_codes(estimator: Estimator, X: object, rows: Codes, codes: Codes, weight
     weights : (m,) float, optional
         Only where `weight_keyword` finds that the estimator takes them.
     """
-    # Few rows of a small stage can have one class alone, which many classifiers refuse: a constant is the model of it.
+    # Few rows of a small stage can have one class alone, which many classifiers refuse: a constant
+    # is the model of it.
     keyword = weight_keyword(estimator) if weights is not None else None
     one_class = len(codes) == 0 or codes.min() == codes.max()
     fitted = DummyClassifier() if one_class else clone(estimator)
@@ -159,7 +179,8 @@ def fit_last(
     ----------
     learner : estimator or pipeline
     X : n rows of features
-    fit : function of the last step, the features that reach it, and `through` for other rows -> the fitted last step
+    fit : function of the last step, the features that reach it, and `through` for other rows -> the
+    fitted last step
     codes : (n,) int, optional
         For the transformers before it, some of which need labels.
     through : function, optional
@@ -174,11 +195,20 @@ def fit_last(
         return Pipeline([(name, fit_last(last, X, fit, codes, through))])
     head = Pipeline(before)
     features = head.fit_transform(X, codes)
-    return Pipeline([*head.steps, (name, fit_last(last, features, fit, codes, lambda rows: head.transform(through(rows))))])
+    return Pipeline(
+        [
+            *head.steps,
+            (
+                name,
+                fit_last(last, features, fit, codes, lambda rows: head.transform(through(rows))),
+            ),
+        ]
+    )
 
 
 def weight_keyword(estimator: Estimator) -> str | None:
-    """Find the keyword under which `fit` takes sample weights, following pipelines to their last step; None if it takes none."""
+    """Find the keyword under which `fit` takes sample weights, following pipelines to their last
+    step; None if it takes none."""
     if isinstance(estimator, Pipeline):
         name, last = estimator.steps[-1]
         inner = None if isinstance(last, str) else weight_keyword(last)
@@ -192,8 +222,9 @@ def require_weights(estimator: Estimator, correction: str) -> None:
     able = weight_keyword(estimator) if exact is None else has_weighted_likelihood(last_step(exact))
     if not able:
         raise InvalidInput(
-            f"Expected an estimator whose fit takes sample_weight, got {type(last_step(estimator)).__name__}. Leave sample_weight out, or "
-            "take another estimator."
+            "Expected an estimator whose fit takes sample_weight, got"
+            f" {type(last_step(estimator)).__name__}. Leave sample_weight out, or take another"
+            " estimator."
         )
 
 
@@ -206,20 +237,27 @@ def seeded(estimator: Estimator, random_state: np.random.RandomState | None) -> 
     """Clone an estimator and give every random_state that is None a number from this generator."""
     try:
         copied = clone(estimator)
-    except RuntimeError as error:  # of a parameter that the constructor copies or changes, as CatBoost does lists
+    # of a parameter that the constructor copies or changes, as CatBoost does lists
+    except RuntimeError as error:
         name = str(error).rpartition(" ")[2]
         raise InvalidInput(
-            f"Expected an estimator that scikit-learn can clone, got {type(estimator).__name__}, which changes its parameter {name}. Give "
-            "what it keeps as it is: a tuple in place of a list."
+            f"Expected an estimator that scikit-learn can clone, got {type(estimator).__name__},"
+            f" which changes its parameter {name}. Give what it keeps as it is: a tuple in place of"
+            " a list."
         ) from None
     if random_state is None:
         return copied
     params = copied.get_params().items()
-    free = sorted(name for name, value in params if value is None and f"__{name}".endswith("__random_state"))
-    return copied.set_params(**{name: int(random_state.randint(np.iinfo(np.int32).max)) for name in free})
+    free = sorted(
+        name for name, value in params if value is None and f"__{name}".endswith("__random_state")
+    )
+    return copied.set_params(
+        **{name: int(random_state.randint(np.iinfo(np.int32).max)) for name in free}
+    )
 
 
-# Which correction ---------------------------------------------------------------------------------------------------------------------
+# Which correction
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -229,13 +267,16 @@ class LearnOptions:
     Attributes
     ----------
     em_rounds : int >= 0, default=2
-        Most rounds of expectation-maximisation a stage; as many are taken as the noisy labels of rows that a model has not seen speak for.
+        Most rounds of expectation-maximisation a stage; as many are taken as the noisy labels of
+        rows that a model has not seen speak for.
     row_budget : int >= 1, default=1_000_000
         Most rows of one weighted fit; beyond it classes are sampled from each row's posterior.
     consensus_rounds : int >= 0, default=0
-        Rounds of retraining on the rows whose noisy label agrees with the model's prediction (Das et al. 2025).
+        Rounds of retraining on the rows whose noisy label agrees with the model's prediction (Das
+        et al. 2025).
     refit : bool, default=True
-        Learn from the held-out rows too once the model is chosen; `estimated_accuracy_` is measured before that.
+        Learn from the held-out rows too once the model is chosen; `estimated_accuracy_` is measured
+        before that.
     """
 
     em_rounds: int = 2
@@ -257,12 +298,19 @@ class Learner(Protocol):
     """One correction with its estimator."""
 
     def fit(
-        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+        self,
+        X: object,
+        noisy: NoisyLabels,
+        start: Model | None,
+        held_out: HeldOut | None,
+        sample_weight: Floats | None = None,
     ) -> Model:
         """Learn from n rows, of weights (n,); `start` is the model of the stage before."""
         ...
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
+    def refit(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
+    ) -> Model:
         """Learn again, now from all rows, the way that led to the chosen model."""
         ...
 
@@ -277,7 +325,8 @@ def make_learner(
     top_k_filter: TopK | None = None,
     class_prior: Floats | None = None,
 ) -> Learner:
-    """Make the learner for this correction; "auto" is "likelihood" where the estimator can take it, else "em".
+    """Make the learner for this correction; "auto" is "likelihood" where the estimator can take it,
+    else "em".
 
     Parameters
     ----------
@@ -296,16 +345,23 @@ def make_learner(
     inner: Learner
     parameter = None if correction == "none" else class_weight_of(estimator)
     if parameter is not None:
-        # The loss of weighted classes is not that of any likelihood: learn without them first, and weight the posterior at the end.
+        # The loss of weighted classes is not that of any likelihood: learn without them first, and
+        # weight the posterior at the end.
         plain = clone(estimator).set_params(**{parameter: None})
         settings = {"linear": linear, "top_k_filter": top_k_filter, "class_prior": class_prior}
         inner = make_learner(plain, correction, options, random_state, **settings)  # type: ignore[arg-type]
-        return ClassWeightedLearner(inner, plain, estimator.get_params()[parameter], options, random_state)
+        return ClassWeightedLearner(
+            inner, plain, estimator.get_params()[parameter], options, random_state
+        )
     exact = exact_learner(estimator) if correction in ("auto", "likelihood") else None
-    if class_prior is not None and (correction in ("none", "debias") or (exact is not None and not _takes_prior(exact))):
+    if class_prior is not None and (
+        correction in ("none", "debias") or (exact is not None and not _takes_prior(exact))
+    ):
         raise InvalidInput(
-            "Expected class_prior=None with correction='none' or 'debias', or with an estimator of your own that has a fit_likelihood, "
-            f"got rates with {type(last_step(estimator)).__name__} and correction={correction!r}. Use correction='em'."
+            "Expected class_prior=None with correction='none' or 'debias', or with an estimator of"
+            " your own that has a fit_likelihood, got rates with"
+            f" {type(last_step(estimator)).__name__} and correction={correction!r}. Use"
+            " correction='em'."
         )
     if exact is not None:
         if class_prior is not None:
@@ -313,9 +369,11 @@ def make_learner(
         inner = ExactLearner(exact)
     elif correction == "likelihood":
         raise InvalidInput(
-            f"Expected an estimator that can take likelihoods with correction='likelihood', got {type(estimator).__name__}: its last step "
-            "needs a method fit_likelihood(X, log_likelihood), or to be a plain LogisticRegression, HistGradientBoostingClassifier, "
-            "LGBMClassifier or XGBClassifier. Use correction='em' for any estimator."
+            "Expected an estimator that can take likelihoods with correction='likelihood', got"
+            f" {type(estimator).__name__}: its last step needs a method fit_likelihood(X,"
+            " log_likelihood), or to be a plain LogisticRegression,"
+            " HistGradientBoostingClassifier, LGBMClassifier or XGBClassifier. Use correction='em'"
+            " for any estimator."
         )
     elif correction == "none":
         inner = HardLearner(estimator)
@@ -323,7 +381,11 @@ def make_learner(
         inner = DebiasLearner(estimator, options, random_state)
     else:
         inner = EMLearner(estimator, options, random_state, linear, class_prior)
-    return FilteringLearner(inner, estimator, options, top_k_filter) if top_k_filter or options.consensus_rounds else inner
+    return (
+        FilteringLearner(inner, estimator, options, top_k_filter)
+        if top_k_filter or options.consensus_rounds
+        else inner
+    )
 
 
 def _takes_prior(exact: Estimator) -> bool:
@@ -336,25 +398,38 @@ def takes_raw_labels(estimator: Estimator) -> bool:
 
 
 def require_classifier(estimator: Estimator) -> None:
-    """Refuse regressors, clusterers and classes instead of instances, which would be charged for and then predict nonsense."""
+    """Refuse regressors, clusterers and classes instead of instances, which would be charged for
+    and then predict nonsense."""
     _require_kind(estimator, is_classifier, "classifier", "ClassifierMixin")
 
 
 def require_regressor(estimator: Estimator) -> None:
     """Refuse classifiers, clusterers and classes instead of instances."""
-    _require_kind(estimator, is_regressor, "regressor", "RegressorMixin", " For classes there is LabelDPClassifier.")
+    _require_kind(
+        estimator,
+        is_regressor,
+        "regressor",
+        "RegressorMixin",
+        " For classes there is LabelDPClassifier.",
+    )
 
 
-def _require_kind(estimator: Estimator, of_kind: Callable[[object], bool], kind: str, mixin: str, more: str = "") -> None:
+def _require_kind(
+    estimator: Estimator, of_kind: Callable[[object], bool], kind: str, mixin: str, more: str = ""
+) -> None:
     try:
         fits = not isinstance(estimator, type) and hasattr(estimator, "fit") and of_kind(estimator)
     except (AttributeError, TypeError):  # it has no tags
         fits = False
     if not fits:
-        name = estimator.__name__ + " itself" if isinstance(estimator, type) else type(estimator).__name__
+        name = (
+            estimator.__name__ + " itself"
+            if isinstance(estimator, type)
+            else type(estimator).__name__
+        )
         raise InvalidInput(
-            f"Expected a scikit-learn {kind}, or a pipeline that ends in one, got {name}. A class of your own: derive it from "
-            f"{mixin} and BaseEstimator, and pass an instance.{more}"
+            f"Expected a scikit-learn {kind}, or a pipeline that ends in one, got {name}. A class"
+            f" of your own: derive it from {mixin} and BaseEstimator, and pass an instance.{more}"
         )
 
 
@@ -363,35 +438,55 @@ def require_plain_labels(estimator: Estimator) -> None:
     private = _raw_inside(estimator)
     if private is not None:
         raise InvalidInput(
-            f"Expected an estimator that takes labels as they are, got {type(private).__name__}, which privatizes the labels that its fit "
-            "is given. Pass the classifier that is in it."
+            f"Expected an estimator that takes labels as they are, got {type(private).__name__},"
+            " which privatizes the labels that its fit is given. Pass the classifier that is"
+            " in it."
         )
 
 
 def require_no_threshold(estimator: Estimator) -> None:
-    """Refuse an estimator with a threshold, which would be tuned on noisy labels as if they were true, and not be used by `predict`."""
-    found = next((each for each in _within(estimator) if isinstance(each, FixedThresholdClassifier | TunedThresholdClassifierCV)), None)
+    """Refuse an estimator with a threshold, which would be tuned on noisy labels as if they were
+    true, and not be used by `predict`."""
+    found = next(
+        (
+            each
+            for each in _within(estimator)
+            if isinstance(each, FixedThresholdClassifier | TunedThresholdClassifierCV)
+        ),
+        None,
+    )
     if found is not None:
         tuned = isinstance(found, TunedThresholdClassifierCV)
-        why = "would be tuned on noisy labels as if they were true" if tuned else "would not be used"
+        why = (
+            "would be tuned on noisy labels as if they were true" if tuned else "would not be used"
+        )
         raise InvalidInput(
-            f"Expected an estimator without a threshold inside LabelDPClassifier, got {type(found).__name__}, whose threshold {why}. Pass "
-            "the classifier that is in it, choose threshold = labeldp.metrics.best_threshold(noisy, scores) by noisy labels of rows that "
-            "the fitted model has not learned from, and put FixedThresholdClassifier(FrozenEstimator(model), threshold=threshold) around."
+            "Expected an estimator without a threshold inside LabelDPClassifier, got"
+            f" {type(found).__name__}, whose threshold {why}. Pass the classifier that is in it,"
+            " choose threshold = labeldp.metrics.best_threshold(noisy, scores) by noisy labels of"
+            " rows that the fitted model has not learned from, and put"
+            " FixedThresholdClassifier(FrozenEstimator(model), threshold=threshold) around."
         )
 
 
 def _raw_inside(estimator: Estimator) -> object | None:
-    return next((each for each in _within(estimator) if getattr(each, "takes_raw_labels", False) is True), None)
+    return next(
+        (each for each in _within(estimator) if getattr(each, "takes_raw_labels", False) is True),
+        None,
+    )
 
 
 def _within(estimator: Estimator) -> tuple[object, ...]:
     """Return an estimator and everything that is in its parameters."""
-    return (estimator, *(estimator.get_params().values() if hasattr(estimator, "get_params") else ()))
+    return (
+        estimator,
+        *(estimator.get_params().values() if hasattr(estimator, "get_params") else ()),
+    )
 
 
 def _require_known_labels(estimator: Estimator, correction: str, options: LearnOptions) -> None:
-    """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add noise of its own."""
+    """Refuse to give codes to the `fit` of an estimator that would take them for raw labels and add
+    noise of its own."""
     private = _raw_inside(estimator)
     if private is None:
         return
@@ -399,8 +494,9 @@ def _require_known_labels(estimator: Estimator, correction: str, options: LearnO
         require_plain_labels(estimator)
     if correction not in ("auto", "likelihood") or options.consensus_rounds:
         raise InvalidInput(
-            f"Expected correction='likelihood' and no consensus rounds with {type(private).__name__}, which privatizes the labels that its "
-            f"fit is given, got correction={correction!r} and consensus_rounds={options.consensus_rounds}."
+            "Expected correction='likelihood' and no consensus rounds with"
+            f" {type(private).__name__}, which privatizes the labels that its fit is given, got"
+            f" correction={correction!r} and consensus_rounds={options.consensus_rounds}."
         )
 
 
@@ -411,11 +507,21 @@ class HardLearner:
     estimator: Estimator
 
     def fit(
-        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+        self,
+        X: object,
+        noisy: NoisyLabels,
+        start: Model | None,
+        held_out: HeldOut | None,
+        sample_weight: Floats | None = None,
     ) -> Model:
-        return Model(fit_codes(self.estimator, X, np.arange(len(noisy)), noisy.hard_codes(), sample_weight), noisy.n_classes)
+        return Model(
+            fit_codes(self.estimator, X, np.arange(len(noisy)), noisy.hard_codes(), sample_weight),
+            noisy.n_classes,
+        )
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
+    def refit(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
+    ) -> Model:
         return self.fit(X, noisy, model, None, sample_weight)
 
 
@@ -429,39 +535,65 @@ class FilteringLearner:
     top_k_filter: TopK | None = None
 
     def fit(
-        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+        self,
+        X: object,
+        noisy: NoisyLabels,
+        start: Model | None,
+        held_out: HeldOut | None,
+        sample_weight: Floats | None = None,
     ) -> Model:
         kept = self._in_top_k(X, noisy, start)
-        model = self.inner.fit(take(X, kept), noisy[kept], start, held_out, weights_of(sample_weight, kept))
+        model = self.inner.fit(
+            take(X, kept), noisy[kept], start, held_out, weights_of(sample_weight, kept)
+        )
         return self._agree(X, noisy, model, sample_weight)
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
+    def refit(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
+    ) -> Model:
         kept = self._in_top_k(X, noisy, model)
-        return self._agree(X, noisy, self.inner.refit(take(X, kept), noisy[kept], model, weights_of(sample_weight, kept)), sample_weight)
+        return self._agree(
+            X,
+            noisy,
+            self.inner.refit(take(X, kept), noisy[kept], model, weights_of(sample_weight, kept)),
+            sample_weight,
+        )
 
     def _in_top_k(self, X: object, noisy: NoisyLabels, start: Model | None) -> NDArray[np.int64]:
         k = self.top_k_filter
-        return np.arange(len(noisy)) if k is None or start is None else in_top_k(noisy, start.predict_proba(X), k)
+        return (
+            np.arange(len(noisy))
+            if k is None or start is None
+            else in_top_k(noisy, start.predict_proba(X), k)
+        )
 
-    def _agree(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None) -> Model:
+    def _agree(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None
+    ) -> Model:
         for _ in range(self.options.consensus_rounds):
             predicted = model.predict_proba(X).argmax(axis=1)
-            # the row maximum of a log-likelihood is 0: the output speaks for no class more than for the predicted one
+            # the row maximum of a log-likelihood is 0: the output speaks for no class more than for
+            # the predicted one
             kept = np.flatnonzero(noisy.log_likelihood()[np.arange(len(noisy)), predicted] == 0)
-            if len(np.unique(predicted[kept])) > 1:  # else nothing is left to tell apart, and the model stays
+            # else nothing is left to tell apart, and the model stays
+            if len(np.unique(predicted[kept])) > 1:
                 weights = weights_of(sample_weight, kept)
-                model = Model(fit_codes(self.estimator, X, kept, predicted[kept], weights), noisy.n_classes)
+                model = Model(
+                    fit_codes(self.estimator, X, kept, predicted[kept], weights), noisy.n_classes
+                )
         return model
 
 
 @dataclass(frozen=True, eq=False)
 class ClassWeightedLearner:
-    """Class weights: another learner without them, then one fit to its posterior, in which each class counts by its weight.
+    """Class weights: another learner without them, then one fit to its posterior, in which each
+    class counts by its weight.
 
-    The noisy labels' own counts say nothing of the classes' rates, and a likelihood has no place for weights. So `inner` learns
-    P[label | features], and the estimator is fitted to copies of each row, for each class with weight P[label | features, output] x
-    class weight: the last step of expectation-maximisation for the weighted loss. "balanced" is 1 / (K x rate), by rates that the noisy
-    labels speak for.
+    The noisy labels' own counts say nothing of the classes' rates, and a likelihood has no place
+    for weights. So `inner` learns P[label | features], and the estimator is fitted to copies of
+    each row, for each class with weight P[label | features, output] x class weight: the last step
+    of expectation-maximisation for the weighted loss. "balanced" is 1 / (K x rate), by rates that
+    the noisy labels speak for.
 
     Attributes
     ----------
@@ -479,27 +611,50 @@ class ClassWeightedLearner:
     random_state: np.random.RandomState
 
     def fit(
-        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+        self,
+        X: object,
+        noisy: NoisyLabels,
+        start: Model | None,
+        held_out: HeldOut | None,
+        sample_weight: Floats | None = None,
     ) -> Model:
-        return self._weighted(X, noisy, self.inner.fit(X, noisy, start, held_out, sample_weight), sample_weight)
+        return self._weighted(
+            X, noisy, self.inner.fit(X, noisy, start, held_out, sample_weight), sample_weight
+        )
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
+    def refit(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
+    ) -> Model:
         return self.fit(X, noisy, None, None, sample_weight)
 
-    def _weighted(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None) -> Model:
+    def _weighted(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None
+    ) -> Model:
         likelihood = noisy.likelihood(dtype="float64")
         weights = class_weights(self.class_weight, likeliest_frequencies(likelihood, sample_weight))
         table = posterior(model.predict_proba(X), likelihood)
-        found = m_step(self.estimator, X, table, model.rounds, self.options.row_budget, self.random_state, sample_weight, weights)
+        found = m_step(
+            self.estimator,
+            X,
+            table,
+            model.rounds,
+            self.options.row_budget,
+            self.random_state,
+            sample_weight,
+            weights,
+        )
         return replace(found, chose=model.chose)
 
 
 def class_weight_of(estimator: Estimator) -> str | None:
-    """Name the parameter of a classifier, or of a pipeline's last step, by which its classes are weighted; None if none is set."""
+    """Name the parameter of a classifier, or of a pipeline's last step, by which its classes are
+    weighted; None if none is set."""
     names = [f"{name}__" for name in _steps_to_last(estimator)]
     name = "".join(names) + "class_weight"
     value = estimator.get_params().get(name)
-    usable = value is not None and (isinstance(value, Mapping) or (isinstance(value, str) and value == "balanced"))
+    usable = value is not None and (
+        isinstance(value, Mapping) or (isinstance(value, str) and value == "balanced")
+    )
     return name if usable and weight_keyword(estimator) else None
 
 
@@ -515,11 +670,17 @@ def class_weights(given: str | Mapping[int, float], frequencies: Floats) -> Floa
         return np.asarray(1 / (len(frequencies) * frequencies))
     codes = range(len(frequencies))
     if unknown := [code for code in given if code not in codes]:
-        raise InvalidInput(f"Expected class_weight by class codes 0..{len(frequencies) - 1}, got {_validate.shown(unknown[0])}.")
-    return np.array([_validate.positive(class_weight=given.get(code, 1.0), zero=True) for code in codes])
+        raise InvalidInput(
+            f"Expected class_weight by class codes 0..{len(frequencies) - 1}, got"
+            f" {_validate.shown(unknown[0])}."
+        )
+    return np.array(
+        [_validate.positive(class_weight=given.get(code, 1.0), zero=True) for code in codes]
+    )
 
 
-# The exact likelihood -----------------------------------------------------------------------------------------------------------------
+# The exact likelihood
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -529,16 +690,33 @@ class ExactLearner:
     estimator: Estimator
 
     def fit(
-        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+        self,
+        X: object,
+        noisy: NoisyLabels,
+        start: Model | None,
+        held_out: HeldOut | None,
+        sample_weight: Floats | None = None,
     ) -> Model:
-        """Learn from n rows. Boosting ends where every other held-out row speaks for no more trees, and the model says so (`chose`)."""
-        choosing = _every_other(held_out) if isinstance(last_step(self.estimator), LikelihoodBoosting) else None
-        return replace(_exact_fit(self.estimator, X, noisy, choosing, sample_weight), chose=choosing is not None)
+        """Learn from n rows. Boosting ends where every other held-out row speaks for no more trees,
+        and the model says so (`chose`)."""
+        choosing = (
+            _every_other(held_out)
+            if isinstance(last_step(self.estimator), LikelihoodBoosting)
+            else None
+        )
+        return replace(
+            _exact_fit(self.estimator, X, noisy, choosing, sample_weight),
+            chose=choosing is not None,
+        )
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
-        """Go on with more rows: transformers stay, a SoftmaxRegression keeps penalty and scale and starts from its coefficients.
+    def refit(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
+    ) -> Model:
+        """Go on with more rows: transformers stay, a SoftmaxRegression keeps penalty and scale and
+        starts from its coefficients.
 
-        Boosting stays as it is: the rows that chose its rounds add little, and a second fit would double the cost.
+        Boosting stays as it is: the rows that chose its rounds add little, and a second fit would
+        double the cost.
         """
         if isinstance(last_step(model.estimator), LikelihoodBoosting):
             return model
@@ -553,12 +731,15 @@ class ExactLearner:
             return _exact_fit(again, X, noisy, sample_weight=sample_weight)
         given = {name: getattr(last, name) for name in ("C", "scale", "warm_start")}
         table = noisy.log_likelihood(dtype="float64")
-        last.set_params(C=last.C_, scale=last.scale_, warm_start=True).fit_likelihood(features, table, sample_weight).set_params(**given)
+        last.set_params(C=last.C_, scale=last.scale_, warm_start=True).fit_likelihood(
+            features, table, sample_weight
+        ).set_params(**given)
         return Model(learner, model.n_classes)
 
 
 def _every_other(held_out: HeldOut | None) -> HeldOut | None:
-    """Return those held-out rows that choose the rounds, every other one that counts; the others measure the model."""
+    """Return those held-out rows that choose the rounds, every other one that counts; the others
+    measure the model."""
     if held_out is None:
         return None
     X, noisy, weights = HeldOut(*held_out)
@@ -569,21 +750,32 @@ def _every_other(held_out: HeldOut | None) -> HeldOut | None:
 
 
 def exact_learner(estimator: Estimator) -> Estimator | None:
-    """Give the estimator, or its equal, with a method `fit_likelihood(X, log_likelihood)` at its end; None if there is none.
+    """Give the estimator, or its equal, with a method `fit_likelihood(X, log_likelihood)` at its
+    end; None if there is none.
 
-    An estimator or a pipeline's last step that has the method is used as it is. A LogisticRegression with the plain L2 penalty becomes a
-    `SoftmaxRegression`: the same model, which may choose a stronger penalty than C (up to 1000 times) by the likelihood of held-out rows.
-    The boosting classifiers of LightGBM, XGBoost and scikit-learn (histograms) become a `LikelihoodBoosting` around them.
+    An estimator or a pipeline's last step that has the method is used as it is. A
+    LogisticRegression with the plain L2 penalty becomes a `SoftmaxRegression`: the same model,
+    which may choose a stronger penalty than C (up to 1000 times) by the likelihood of held-out
+    rows. The boosting classifiers of LightGBM, XGBoost and scikit-learn (histograms) become a
+    `LikelihoodBoosting` around them.
     """
     if isinstance(estimator, Pipeline):
         last = exact_learner(estimator.steps[-1][1])
-        return None if last is None else Pipeline([*estimator.steps[:-1], (estimator.steps[-1][0], last)])
+        return (
+            None
+            if last is None
+            else Pipeline([*estimator.steps[:-1], (estimator.steps[-1][0], last)])
+        )
     if hasattr(estimator, "fit_likelihood"):
         return clone(estimator)
     if library_of(estimator):
         return LikelihoodBoosting(estimator)  # which it clones itself
     found = softmax_of(estimator)
-    return None if found is None else found.set_params(C=tuple(share * estimator.C for share in PENALTIES))
+    return (
+        None
+        if found is None
+        else found.set_params(C=tuple(share * estimator.C for share in PENALTIES))
+    )
 
 
 def last_step(estimator: Estimator) -> Estimator:
@@ -594,31 +786,41 @@ def last_step(estimator: Estimator) -> Estimator:
 
 
 def _exact_fit(
-    learner: Estimator, X: object, noisy: NoisyLabels, choosing: HeldOut | None = None, sample_weight: Floats | None = None
+    learner: Estimator,
+    X: object,
+    noisy: NoisyLabels,
+    choosing: HeldOut | None = None,
+    sample_weight: Floats | None = None,
 ) -> Model:
     table = noisy.log_likelihood(dtype="float64")
-    codes = noisy.hard_codes() if isinstance(learner, Pipeline) else None  # for transformers that need labels
+    # for transformers that need labels
+    codes = noisy.hard_codes() if isinstance(learner, Pipeline) else None
 
     def fit(last: Estimator, F: object, through: Transform) -> Estimator:
         given: dict[str, object] = {} if sample_weight is None else {"sample_weight": sample_weight}
         if choosing is not None:
             told = through(choosing.X), choosing.noisy.log_likelihood(dtype="float64")
-            given["held_out"] = told if choosing.sample_weight is None else (*told, choosing.sample_weight)
+            given["held_out"] = (
+                told if choosing.sample_weight is None else (*told, choosing.sample_weight)
+            )
         return last.fit_likelihood(F, table, **given)
 
     return Model(fit_last(clone(learner), X, fit, codes), table.shape[1])
 
 
-# The law undone -----------------------------------------------------------------------------------------------------------------------
+# The law undone
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class DebiasLearner:
     """Correction "debias": the inverse of the law, applied to the predictions.
 
-    The debiased loss (Ghazi et al. 2021, equation 7) gives each class the weight (1{class in output} - other) / (own - other), which is
-    negative outside the output; hardly any estimator takes negative weights, and with them losses have no lower bound. The same inverse
-    is therefore taken where it is harmless: the estimator learns the members of the outputs, and its predictions are inverted.
+    The debiased loss (Ghazi et al. 2021, equation 7) gives each class the weight (1{class in
+    output} - other) / (own - other), which is negative outside the output; hardly any estimator
+    takes negative weights, and with them losses have no lower bound. The same inverse is therefore
+    taken where it is harmless: the estimator learns the members of the outputs, and its predictions
+    are inverted.
     """
 
     estimator: Estimator
@@ -626,23 +828,34 @@ class DebiasLearner:
     random_state: np.random.RandomState
 
     def fit(
-        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+        self,
+        X: object,
+        noisy: NoisyLabels,
+        start: Model | None,
+        held_out: HeldOut | None,
+        sample_weight: Floats | None = None,
     ) -> Model:
-        model = linear_round(self.estimator, X, noisy, self.options.row_budget, self.random_state, sample_weight)
+        model = linear_round(
+            self.estimator, X, noisy, self.options.row_budget, self.random_state, sample_weight
+        )
         if model is None:
             laws = sorted({str(block.law) for block in noisy.blocks})
             raise InvalidInput(
-                f"Expected one invertible law for all rows with correction='debias', got {', '.join(laws)} with priors that differ by row. "
-                "Use law='rr' or 'subset', n_stages=1, or correction='em'."
+                "Expected one invertible law for all rows with correction='debias', got"
+                f" {', '.join(laws)} with priors that differ by row. Use law='rr' or 'subset',"
+                " n_stages=1, or correction='em'."
             )
         return model
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
+    def refit(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
+    ) -> Model:
         return self.fit(X, noisy, model, None, sample_weight) if common_channel(noisy) else model
 
 
 def common_channel(noisy: NoisyLabels) -> tuple[float, float] | None:
-    """Find (own, other) of `Model.channel` if one invertible law covers all rows, each drawn once; else None."""
+    """Find (own, other) of `Model.channel` if one invertible law covers all rows, each drawn once;
+    else None."""
     if not len(noisy) or sum(len(block.rows) for block in noisy.blocks) != len(noisy):
         return None
     own, other = noisy.inclusion()
@@ -659,10 +872,12 @@ def linear_round(
     random_state: np.random.RandomState,
     sample_weight: Floats | None = None,
 ) -> Model | None:
-    """Fit once on outputs as they are; consistent, and the start of expectation-maximisation. None where no common channel exists.
+    """Fit once on outputs as they are; consistent, and the start of expectation-maximisation. None
+    where no common channel exists.
 
-    Each row is repeated once for each class in its output (equal weights, since all outputs have one size). The estimator then models
-    P[class in output | x] / size, from which `Model.predict_proba` takes the law's affine map off.
+    Each row is repeated once for each class in its output (equal weights, since all outputs have
+    one size). The estimator then models P[class in output | x] / size, from which
+    `Model.predict_proba` takes the law's affine map off.
 
     Parameters
     ----------
@@ -679,20 +894,28 @@ def linear_round(
         return None
     inside, most = members(noisy), max(1, row_budget // len(noisy))
     if int(inside.sum(axis=1).max(initial=0)) > most:
-        order = np.argsort(np.where(inside, random_state.random_sample(inside.shape), 2.0), axis=1)[:, :most]
+        order = np.argsort(np.where(inside, random_state.random_sample(inside.shape), 2.0), axis=1)[
+            :, :most
+        ]
         thinned = np.zeros_like(inside)
         np.put_along_axis(thinned, order, True, axis=1)
         inside = inside & thinned
     rows, codes = np.nonzero(inside)
-    return Model(fit_codes(estimator, X, rows, codes, weights_of(sample_weight, rows)), noisy.n_classes, channel)
+    return Model(
+        fit_codes(estimator, X, rows, codes, weights_of(sample_weight, rows)),
+        noisy.n_classes,
+        channel,
+    )
 
 
-# Expectation-maximisation -------------------------------------------------------------------------------------------------------------
+# Expectation-maximisation
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class EMLearner:
-    """Correction "em": a linear round, then rounds of expectation-maximisation, as many as rows that a model has not seen speak for.
+    """Correction "em": a linear round, then rounds of expectation-maximisation, as many as rows
+    that a model has not seen speak for.
 
     Attributes
     ----------
@@ -706,12 +929,14 @@ class EMLearner:
 
     Notes
     -----
-    A strong learner fits the noise of its own training rows: its probabilities are too far apart, and where a class is rare, several times
-    too large, since what the noise takes below 0 is cut off there. So the same rounds are fitted on each half of the rows, and the noisy
-    labels of the other half say how many rounds to take and how far to go from the frequencies of the classes to what the model says:
-    the posterior mean of a share whose square root is uniform beforehand, and of that, since twice the rows have half the noise,
-    2 share / (1 + share). Source: stacking (Wolpert 1992), by the likelihood of what was released.
-    Cost: at most 2 (1 + rounds) fits, each on up to min(row_budget, n x classes left in 99 % of the posterior) rows.
+    A strong learner fits the noise of its own training rows: its probabilities are too far apart,
+    and where a class is rare, several times too large, since what the noise takes below 0 is cut
+    off there. So the same rounds are fitted on each half of the rows, and the noisy labels of the
+    other half say how many rounds to take and how far to go from the frequencies of the classes to
+    what the model says: the posterior mean of a share whose square root is uniform beforehand, and
+    of that, since twice the rows have half the noise, 2 share / (1 + share). Source: stacking
+    (Wolpert 1992), by the likelihood of what was released. Cost: at most 2 (1 + rounds) fits, each
+    on up to min(row_budget, n x classes left in 99 % of the posterior) rows.
     """
 
     estimator: Estimator
@@ -721,7 +946,12 @@ class EMLearner:
     class_prior: Floats | None = None
 
     def fit(
-        self, X: object, noisy: NoisyLabels, start: Model | None, held_out: HeldOut | None, sample_weight: Floats | None = None
+        self,
+        X: object,
+        noisy: NoisyLabels,
+        start: Model | None,
+        held_out: HeldOut | None,
+        sample_weight: Floats | None = None,
     ) -> Model:
         """Learn from n rows.
 
@@ -732,23 +962,31 @@ class EMLearner:
         start : Model, optional
             Where to start if no common channel allows a linear round.
         held_out : (X, NoisyLabels), optional
-            Used only where no row allows a linear round: every other one then chooses the rounds, and the model says so (`chose`).
+            Used only where no row allows a linear round: every other one then chooses the rounds,
+            and the model says so (`chose`).
         """
         likelihood = noisy.likelihood(dtype="float64")
         frequencies = self._frequencies(X, noisy, likelihood, start, sample_weight)
-        able = _able(noisy) if self.linear or start is None else np.empty(0, np.int64)  # rows that a linear round can take
+        # rows that a linear round can take
+        able = _able(noisy) if self.linear or start is None else np.empty(0, np.int64)
         known = _Known(X, noisy, likelihood, frequencies, sample_weight)
         if len(able) < MIN_ROWS:
             return replace(self._by_held_out(known, start, held_out), frequencies=frequencies)
         whole = len(able) == len(noisy)
-        least = 0 if whole or start is None else min(1, self.options.em_rounds)  # a start has learned nothing of these rows
+        # a start has learned nothing of these rows
+        least = 0 if whole or start is None else min(1, self.options.em_rounds)
         found, share = self._cross_fitted(known, able, least)
         model = self._begin(known, able) if whole or start is None else start
         model = self._rounds(known, model, found)
-        return replace(model, frequencies=frequencies, share=share, chose=start is not None and start.chose)
+        return replace(
+            model, frequencies=frequencies, share=share, chose=start is not None and start.chose
+        )
 
-    def refit(self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None) -> Model:
-        """Fit the model again to all rows: as many rounds after a linear round where all rows allow one, else one more round."""
+    def refit(
+        self, X: object, noisy: NoisyLabels, model: Model, sample_weight: Floats | None = None
+    ) -> Model:
+        """Fit the model again to all rows: as many rounds after a linear round where all rows allow
+        one, else one more round."""
         likelihood = noisy.likelihood(dtype="float64")
         frequencies = self._frequencies(X, noisy, likelihood, model, sample_weight)
         known = _Known(X, noisy, likelihood, frequencies, sample_weight)
@@ -759,9 +997,15 @@ class EMLearner:
         return replace(found, frequencies=frequencies, share=model.share)
 
     def _frequencies(
-        self, X: object, noisy: NoisyLabels, likelihood: NDArray[np.floating], model: Model | None, sample_weight: Floats | None
+        self,
+        X: object,
+        noisy: NoisyLabels,
+        likelihood: NDArray[np.floating],
+        model: Model | None,
+        sample_weight: Floats | None,
     ) -> Floats:
-        """Give the class frequencies; beside the model's predictions if some rows were asked by a prior, which may have been its own."""
+        """Give the class frequencies; beside the model's predictions if some rows were asked by a
+        prior, which may have been its own."""
         if self.class_prior is not None:
             return self.class_prior
         if model is None or not any(block.law.uses_prior for block in noisy.blocks):
@@ -771,7 +1015,14 @@ class EMLearner:
     def _begin(self, known: "_Known", able: Codes) -> Model:
         """Make the linear round, of the rows that allow it."""
         rows = known.at(able)
-        model = linear_round(self.estimator, rows.X, rows.noisy, self.options.row_budget, self.random_state, rows.weights)
+        model = linear_round(
+            self.estimator,
+            rows.X,
+            rows.noisy,
+            self.options.row_budget,
+            self.random_state,
+            rows.weights,
+        )
         assert model is not None
         return replace(model, frequencies=known.frequencies)
 
@@ -779,7 +1030,15 @@ class EMLearner:
         """Make one round: posterior weights under the model so far, and a fit to them."""
         belief = np.ones(known.likelihood.shape) if model is None else model.predict_proba(known.X)
         weights = posterior(belief, known.likelihood)
-        return m_step(self.estimator, known.X, weights, number, self.options.row_budget, self.random_state, known.weights)
+        return m_step(
+            self.estimator,
+            known.X,
+            weights,
+            number,
+            self.options.row_budget,
+            self.random_state,
+            known.weights,
+        )
 
     def _rounds(self, known: "_Known", model: Model, count: int) -> Model:
         for number in range(1, count + 1):
@@ -787,9 +1046,11 @@ class EMLearner:
         return model
 
     def _cross_fitted(self, all_rows: "_Known", able: Codes, least: int) -> tuple[int, float]:
-        """Choose (rounds, share of the model beside the frequencies) by what each half of the rows says of models of the other half."""
+        """Choose (rounds, share of the model beside the frequencies) by what each half of the rows
+        says of models of the other half."""
         most = self.options.em_rounds
-        # A model of one half has not seen the outputs of the other, whose likelihood under it is therefore honest.
+        # A model of one half has not seen the outputs of the other, whose likelihood under it is
+        # therefore honest.
         likelihood, n = all_rows.likelihood, len(all_rows.noisy)
         half = self.random_state.permutation(n) % 2
         evidence = np.empty((most + 1, n))
@@ -799,22 +1060,38 @@ class EMLearner:
             inside = np.flatnonzero(np.isin(rows, able))
             model = self._begin(known, inside) if len(inside) else None
             for number in range(most + 1):
-                model = model if number == 0 and model is not None else self._round(known, model, number)
-                evidence[number, others] = (model.predict_proba(left) * likelihood[others]).sum(axis=1)
-        shares = np.linspace(0.0, 1.0, 41) ** 2  # a prior that favours small ones: few noisy rows can hardly tell a share from 0
+                model = (
+                    model
+                    if number == 0 and model is not None
+                    else self._round(known, model, number)
+                )
+                evidence[number, others] = (model.predict_proba(left) * likelihood[others]).sum(
+                    axis=1
+                )
+        # a prior that favours small ones: few noisy rows can hardly tell a share from 0
+        shares = np.linspace(0.0, 1.0, 41) ** 2
         plain = likelihood @ all_rows.frequencies
         counted = 1.0 if all_rows.weights is None else all_rows.weights
         score = np.array(
-            [[(np.log(np.maximum(w * each + (1 - w) * plain, 1e-300)) * counted).sum() for w in shares] for each in evidence[least:]]
+            [
+                [
+                    (np.log(np.maximum(w * each + (1 - w) * plain, 1e-300)) * counted).sum()
+                    for w in shares
+                ]
+                for each in evidence[least:]
+            ]
         )
-        # a grid of rounds and shares, each with its likelihood: the rounds with most of it, and the mean share among them
+        # a grid of rounds and shares, each with its likelihood: the rounds with most of it, and the
+        # mean share among them
         belief = np.exp(score - score.max())
         found = int(belief.sum(axis=1).argmax())
         share = float(belief[found] @ shares / belief[found].sum())
-        return least + found, 2 * share / (1 + share)  # signal / (signal + noise) of half of the rows; of all of them half the noise
+        # signal / (signal + noise) of half of the rows; of all of them half the noise
+        return least + found, 2 * share / (1 + share)
 
     def _by_held_out(self, known: "_Known", start: Model | None, held_out: HeldOut | None) -> Model:
-        """Make rounds from the start, each kept only if every other held-out row speaks for it; one round without such rows.
+        """Make rounds from the start, each kept only if every other held-out row speaks for it; one
+        round without such rows.
 
         The other half of the held-out rows is left to measure the model by.
         """
@@ -823,7 +1100,11 @@ class EMLearner:
         most = rounds if choosing is not None else min(1, rounds)
         for number in range(1, max(most, 0 if model else 1) + 1):
             candidate = self._round(known, model, number)
-            if choosing is not None and model is not None and not _keeps(candidate, model, choosing, lenient=number == 1):
+            if (
+                choosing is not None
+                and model is not None
+                and not _keeps(candidate, model, choosing, lenient=number == 1)
+            ):
                 break
             model = candidate
         assert model is not None
@@ -832,7 +1113,8 @@ class EMLearner:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """Rows to learn from: features, noisy labels with their likelihoods, the class frequencies, and weights."""
+    """Rows to learn from: features, noisy labels with their likelihoods, the class frequencies, and
+    weights."""
 
     X: object
     noisy: NoisyLabels
@@ -842,7 +1124,13 @@ class _Known:
 
     def at(self, rows: Codes) -> "_Known":
         """The rows at these positions, with the frequencies of all."""
-        return _Known(take(self.X, rows), self.noisy[rows], self.likelihood[rows], self.frequencies, weights_of(self.weights, rows))
+        return _Known(
+            take(self.X, rows),
+            self.noisy[rows],
+            self.likelihood[rows],
+            self.frequencies,
+            weights_of(self.weights, rows),
+        )
 
 
 def weights_of(sample_weight: Floats | None, rows: Codes) -> Floats | None:
@@ -851,24 +1139,34 @@ def weights_of(sample_weight: Floats | None, rows: Codes) -> Floats | None:
 
 
 def _able(noisy: NoisyLabels) -> Codes:
-    """Find the rows that one linear round can take: those of the channel that most rows have, each drawn once."""
-    draws = np.bincount(np.concatenate([block.rows for block in noisy.blocks]), minlength=len(noisy)) if noisy.blocks else np.zeros(0)
+    """Find the rows that one linear round can take: those of the channel that most rows have, each
+    drawn once."""
+    draws = (
+        np.bincount(np.concatenate([block.rows for block in noisy.blocks]), minlength=len(noisy))
+        if noisy.blocks
+        else np.zeros(0)
+    )
     own, other = noisy.inclusion()
     able = np.flatnonzero((draws == 1) & (own > other))  # False for NaN
     if not len(able):
         return able
-    _, place, count = np.unique(np.column_stack([own[able], other[able]]), axis=0, return_inverse=True, return_counts=True)
+    _, place, count = np.unique(
+        np.column_stack([own[able], other[able]]), axis=0, return_inverse=True, return_counts=True
+    )
     return np.asarray(able[place.reshape(-1) == count.argmax()])
 
 
 def _keeps(candidate: Model, model: Model, choosing: HeldOut, *, lenient: bool) -> bool:
-    """Whether the choosing rows became likelier; or, leniently, not less likely by more than two standard errors.
+    """Whether the choosing rows became likelier; or, leniently, not less likely by more than two
+    standard errors.
 
-    Few very noisy rows can hardly tell models apart: the doubt is in favour of the first round, which alone knows the rows' outputs; more
-    must show that they help.
+    Few very noisy rows can hardly tell models apart: the doubt is in favour of the first round,
+    which alone knows the rows' outputs; more must show that they help.
     """
     X, noisy, weights = choosing
-    gain = log_evidence(noisy, candidate.predict_proba(X)) - log_evidence(noisy, model.predict_proba(X))
+    gain = log_evidence(noisy, candidate.predict_proba(X)) - log_evidence(
+        noisy, model.predict_proba(X)
+    )
     gain = gain if weights is None else gain * weights / weights.mean()
     slack = 2 * float(gain.std()) / np.sqrt(len(gain)) if lenient else 0.0
     return bool(gain.mean() > -slack)
@@ -877,7 +1175,8 @@ def _keeps(candidate: Model, model: Model, choosing: HeldOut, *, lenient: bool) 
 def posterior(belief: Floats, likelihood: NDArray[np.floating]) -> Floats:
     """Compute P[label | features, outputs]: (n, K), rows sum to 1.
 
-    Where the model rules out all that is possible, the likelihood alone decides: such a row would else have no weight at all.
+    Where the model rules out all that is possible, the likelihood alone decides: such a row would
+    else have no weight at all.
     """
     joint = belief * likelihood
     total = joint.sum(axis=1, keepdims=True)
@@ -895,14 +1194,16 @@ def m_step(
     sample_weight: Floats | None = None,
     class_weight: Floats | None = None,
 ) -> Model:
-    """Fit a clone to posterior weights (n, K): copies of each row for the heaviest classes, or sampled classes where those are too many."""
+    """Fit a clone to posterior weights (n, K): copies of each row for the heaviest classes, or
+    sampled classes where those are too many."""
     n, k = weights.shape
     mass: Floats | None = None
     if weight_keyword(estimator) is None:
         rows, codes = _sampled(weights, max(1, min(DRAWS, row_budget // n)), random_state)
     elif (kept := _heaviest(weights)).sum() > row_budget:
         rows, codes = _sampled(weights, max(1, row_budget // n), random_state)
-        mass = np.full(len(rows), n / len(rows))  # so that a penalty weighs against n rows, as without sampling
+        # so that a penalty weighs against n rows, as without sampling
+        mass = np.full(len(rows), n / len(rows))
     else:
         rows, codes = np.nonzero(kept)
         mass = weights[rows, codes] / np.where(kept, weights, 0.0).sum(axis=1)[rows]
@@ -923,12 +1224,17 @@ def _heaviest(weights: Floats) -> NDArray[np.bool_]:
     return kept
 
 
-def _sampled(weights: Floats, draws: int, random_state: np.random.RandomState) -> tuple[Codes, Codes]:
-    """Draw classes from each row's posterior, at evenly spread quantiles so that several draws of a row differ."""
+def _sampled(
+    weights: Floats, draws: int, random_state: np.random.RandomState
+) -> tuple[Codes, Codes]:
+    """Draw classes from each row's posterior, at evenly spread quantiles so that several draws of a
+    row differ."""
     n = len(weights)
     points = (np.arange(draws) + random_state.random_sample((n, 1))) / draws
     edges = np.cumsum(weights, axis=1)
     codes = np.empty((n, draws), np.int64)
-    for j in range(draws):  # one draw at a time: (n, draws, K) at once would be draws times the memory
-        codes[:, j] = np.minimum((edges < points[:, j : j + 1]).sum(axis=1), weights.shape[1] - 1)  # rounding may end below 1
+    # one draw at a time: (n, draws, K) at once would be draws times the memory
+    for j in range(draws):
+        # rounding may end below 1
+        codes[:, j] = np.minimum((edges < points[:, j : j + 1]).sum(axis=1), weights.shape[1] - 1)
     return np.repeat(np.arange(n), draws), codes.ravel()

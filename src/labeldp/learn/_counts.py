@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published tables of counts: reading them by names of columns and levels, asking for several at one cost, learning from them.
+"""Published tables of counts: reading them by names of columns and levels, asking for several at
+one cost, learning from them.
 
-Groupings(rows, by) --aggregate--> CountTable, CountTable, ...          or CountTable.from_frame, for counts of somebody else
+Groupings(rows, by) --aggregate--> CountTable, CountTable, ...
+    (or CountTable.from_frame, for counts of somebody else)
 CountsClassifier(estimator).fit(rows, tables)
 """
 
@@ -29,7 +31,14 @@ from labeldp.custody._encode import column_names, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
 from labeldp.learn._clusters import learner_of_counts
-from labeldp.learn._corrections import Model, fit_codes, fit_last, require_classifier, require_plain_labels, weight_keyword
+from labeldp.learn._corrections import (
+    Model,
+    fit_codes,
+    fit_last,
+    require_classifier,
+    require_plain_labels,
+    weight_keyword,
+)
 from labeldp.learn._data import Codes, Estimator, Floats, as_seconds, text_columns, time_columns
 from labeldp.learn._softmax import CountNoise, count_evidence
 from labeldp.protocol._matching import row_count, take, together
@@ -41,11 +50,15 @@ Cell = tuple[Level, ...]
 Frame = Any  # of pandas or polars, an Arrow table, or a mapping of names to columns
 
 AnyTable = TypeVar("AnyTable", bound="CountTable")
-_FAR = 10.5  # standard deviations of the noise: a count is off by more to one side with probability below 2e-7, also for Laplace noise
-_WHOLE = 3.0  # and by so many rows, since noise of whole numbers has a heavier tail than its small variance says
+# standard deviations of the noise: a count is off by more to one side with probability below 2e-7,
+# also for Laplace noise
+_FAR = 10.5
+# and by so many rows, since noise of whole numbers has a heavier tail than its small variance says
+_WHOLE = 3.0
 
 
-# Columns of frames ------------------------------------------------------------------------------------------------------------------------
+# Columns of frames
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +74,18 @@ def _values(frame: Frame, name: str, whose: str) -> Any:
     names = [str(each) for each in _names(frame)]
     if name not in names:
         known = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-        raise InvalidInput(f"Expected a column {name!r} in {whose}, got columns {known}.{_validate.suggest(name, names)}")
+        raise InvalidInput(
+            f"Expected a column {name!r} in {whose}, got columns"
+            f" {known}.{_validate.suggest(name, names)}"
+        )
     column = frame[name]
-    return column if isinstance(column, pa.ChunkedArray | pa.Array) else column.to_numpy() if hasattr(column, "to_numpy") else column
+    return (
+        column
+        if isinstance(column, pa.ChunkedArray | pa.Array)
+        else column.to_numpy()
+        if hasattr(column, "to_numpy")
+        else column
+    )
 
 
 def _names(frame: Frame) -> Sequence[Any]:
@@ -73,25 +95,34 @@ def _names(frame: Frame) -> Sequence[Any]:
         return list(frame.columns)
     if isinstance(frame, Mapping):
         return list(frame)
-    raise InvalidInput(f"Expected a data frame, an Arrow table or a mapping of names to columns, got {type(frame).__name__}.")
+    raise InvalidInput(
+        "Expected a data frame, an Arrow table or a mapping of names to columns, got"
+        f" {type(frame).__name__}."
+    )
 
 
 def _encoded(frame: Frame, name: str, whose: str) -> _Column:
     """Encode a public column; refuse missing values and several types in one."""
     values = _values(frame, name, whose)
     try:
-        column = pa.array(values, from_pandas=True) if not isinstance(values, pa.ChunkedArray | pa.Array) else values
+        column = (
+            pa.array(values, from_pandas=True)
+            if not isinstance(values, pa.ChunkedArray | pa.Array)
+            else values
+        )
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         raise InvalidInput(
-            f"Expected column {name!r} of {whose} of text, numbers or booleans, got other or several types. Convert it to text."
+            f"Expected column {name!r} of {whose} of text, numbers or booleans, got other or"
+            " several types. Convert it to text."
         ) from None
     missing = np.asarray(pc.is_null(column, nan_is_null=True))
     if missing.any():
         raise InvalidInput(
-            f"Expected a value of {name!r} in every row of {whose}, got none in row {int(missing.argmax())}. Give missing ones the level "
-            "that the published tables have for them."
+            f"Expected a value of {name!r} in every row of {whose}, got none in row"
+            f" {int(missing.argmax())}. Give missing ones the level that the published tables have"
+            " for them."
         )
     found = column.dictionary_encode()
     return _Column(found.indices.to_numpy().astype(np.int64), tuple(found.dictionary.to_pylist()))
@@ -101,43 +132,51 @@ def _numbers(frame: Frame, name: str, whose: str) -> Floats:
     """Return a column of numbers, NaN where there is none."""
     values = _values(frame, name, whose)
     values = values.to_pylist() if isinstance(values, pa.ChunkedArray | pa.Array) else values
-    column = np.asarray([np.nan if value is None else value for value in np.asarray(values, object).tolist()], object)
+    column = np.asarray(
+        [np.nan if value is None else value for value in np.asarray(values, object).tolist()],
+        object,
+    )
     try:
         found = column.astype(np.float64)
     except (TypeError, ValueError):
         raise InvalidInput(
-            f"Expected numbers in column {name!r} of {whose}, got text. Read a mark for suppressed cells, such as '*' or '<10', as "
-            "missing, and pass suppressed_below=."
+            f"Expected numbers in column {name!r} of {whose}, got text. Read a mark for suppressed"
+            " cells, such as '*' or '<10', as missing, and pass suppressed_below=."
         ) from None
     if np.isinf(found).any():
         raise InvalidInput(
-            f"Expected finite numbers in column {name!r} of {whose}, got an infinite one in row {int(np.isinf(found).argmax())}."
+            f"Expected finite numbers in column {name!r} of {whose}, got an infinite one in row"
+            f" {int(np.isinf(found).argmax())}."
         )
     return np.asarray(found, np.float64)
 
 
-# A published table ------------------------------------------------------------------------------------------------------------------------
+# A published table
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class CountTable:
-    """Label counts in the cells of a contingency table over public columns, with noise of a known variance.
+    """Label counts in the cells of a contingency table over public columns, with noise of a known
+    variance.
 
     Parameters
     ----------
     by : tuple of c str
         Names of the public columns; none for a table of one cell, the totals.
     cells : tuple of g tuples of c values
-        Levels of these columns in each cell, all different. Cells that are not listed are unknown, or suppressed.
+        Levels of these columns in each cell, all different. Cells that are not listed are unknown,
+        or suppressed.
     classes : tuple of K values
         The labels that are counted.
     counts : (g, K) float64
         Published counts, of any sign; NaN where a count is missing.
     variance : float or (g, K) float64 >= 0
-        Variance of the noise on a count: 2 b^2 for Laplace noise of scale b, sigma^2 for Gaussian noise, 0 for exact counts.
+        Variance of the noise on a count: 2 b^2 for Laplace noise of scale b, sigma^2 for Gaussian
+        noise, 0 for exact counts.
     suppressed_below : float, optional
-        Counts below this number are not published. None (default): nothing is known of a missing count, and that it is missing says
-        nothing of it.
+        Counts below this number are not published. None (default): nothing is known of a missing
+        count, and that it is missing says nothing of it.
     share : float or (g,) float64 in [0, 1], default=1.0
         Share of the rows that the table counted, chosen at random; not 0 everywhere.
 
@@ -149,8 +188,12 @@ class CountTable:
     Examples
     --------
     >>> import pandas as pd
-    >>> frame = pd.DataFrame({"city": ["Graz", "Wien"], "bought_no": [412.0, 1033.5], "bought_yes": [-3.2, 87.1]})
-    >>> table = CountTable.from_frame(frame, by="city", counts={"no": "bought_no", "yes": "bought_yes"}, variance=200.0)
+    >>> frame = pd.DataFrame(
+    ...     {"city": ["Graz", "Wien"], "bought_no": [412.0, 1033.5], "bought_yes": [-3.2, 87.1]}
+    ... )
+    >>> table = CountTable.from_frame(
+    ...     frame, by="city", counts={"no": "bought_no", "yes": "bought_yes"}, variance=200.0
+    ... )
     >>> table.cells, table.classes, table.counts.shape
     ((('Graz',), ('Wien',)), ('no', 'yes'), (2, 2))
     """
@@ -166,24 +209,45 @@ class CountTable:
     def __post_init__(self) -> None:
         counts = np.asarray(self.counts, np.float64)
         if counts.shape != (len(self.cells), len(self.classes)) or np.isinf(counts).any():
-            raise InvalidInput(f"Expected finite counts of {len(self.cells)} cells and {len(self.classes)} classes, got {counts.shape}.")
+            raise InvalidInput(
+                f"Expected finite counts of {len(self.cells)} cells and {len(self.classes)}"
+                f" classes, got {counts.shape}."
+            )
         if np.isnan(counts).all():
             raise InvalidInput(f"Expected at least one count in {self}, got none.")
-        for what, values in (("cells", self.cells), ("classes", self.classes), ("columns", self.by)):
-            repeated = [value for i, value in enumerate(values) if value in values[:i]] if len(set(values)) < len(values) else []
+        for what, values in (
+            ("cells", self.cells),
+            ("classes", self.classes),
+            ("columns", self.by),
+        ):
+            repeated = (
+                [value for i, value in enumerate(values) if value in values[:i]]
+                if len(set(values)) < len(values)
+                else []
+            )
             if repeated:
                 raise InvalidInput(
-                    f"Expected {what} that are all different in {self}, got {repeated[0]!r} twice. Add such rows up, or drop one."
+                    f"Expected {what} that are all different in {self}, got {repeated[0]!r} twice."
+                    " Add such rows up, or drop one."
                 )
         variance = np.asarray(self.variance, np.float64)
-        if variance.shape not in ((), counts.shape) or not np.all((variance[()] >= 0) & (variance[()] < np.inf)):
+        if variance.shape not in ((), counts.shape) or not np.all(
+            (variance[()] >= 0) & (variance[()] < np.inf)
+        ):
             raise InvalidInput(
-                f"Expected 0 <= variance < inf of the noise in {self}, one number or one a count; got "
-                f"{_validate.shown(self.variance)}. Laplace noise of scale b has 2 b^2."
+                f"Expected 0 <= variance < inf of the noise in {self}, one number or one a count;"
+                f" got {_validate.shown(self.variance)}. Laplace noise of scale b has 2 b^2."
             )
         share = np.asarray(self.share, np.float64)
-        if share.shape not in ((), (len(counts),)) or not np.all((share >= 0) & (share <= 1)) or not share.any():
-            raise InvalidInput(f"Expected 0 <= share <= 1, not 0 everywhere, in {self}, got {_validate.shown(self.share)}.")
+        if (
+            share.shape not in ((), (len(counts),))
+            or not np.all((share >= 0) & (share <= 1))
+            or not share.any()
+        ):
+            raise InvalidInput(
+                f"Expected 0 <= share <= 1, not 0 everywhere, in {self}, got"
+                f" {_validate.shown(self.share)}."
+            )
         if self.suppressed_below is not None:
             _validate.positive(suppressed_below=self.suppressed_below)
         object.__setattr__(self, "counts", counts)
@@ -211,7 +275,8 @@ class CountTable:
         by : str or sequence of str
             Public columns whose levels make the cells.
         counts : mapping of class value to column, or one column
-            A column for each class; a class without one was not counted. Or, with `label`, the one column of counts.
+            A column for each class; a class without one was not counted. Or, with `label`, the one
+            column of counts.
         variance : float or str
             Variance of the noise on a count, or the column that has it.
         label : str, optional
@@ -227,23 +292,35 @@ class CountTable:
         names = (by,) if isinstance(by, str) else tuple(by)
         if label is not None:
             if not isinstance(counts, str):
-                raise InvalidInput(f"Expected counts as the name of one column with label={label!r}, got {type(counts).__name__}.")
+                raise InvalidInput(
+                    f"Expected counts as the name of one column with label={label!r}, got"
+                    f" {type(counts).__name__}."
+                )
             return _long(cls, frame, (names, label, counts), variance, suppressed_below, share)
         if not isinstance(counts, Mapping) or not counts:
             raise InvalidInput(
-                "Expected counts as a mapping of class values to columns, {'no': 'n_no', 'yes': 'n_yes'}, or one column together with "
-                f"label=; got {_validate.shown(counts)}."
+                "Expected counts as a mapping of class values to columns, {'no': 'n_no', 'yes':"
+                f" 'n_yes'}}, or one column together with label=; got {_validate.shown(counts)}."
             )
-        table = np.column_stack([_numbers(frame, column, "the table") for column in counts.values()])
+        table = np.column_stack(
+            [_numbers(frame, column, "the table") for column in counts.values()]
+        )
         cells = _cells(frame, names, len(table))
         noise = (
-            np.repeat(_numbers(frame, variance, "the table")[:, None], table.shape[1], axis=1) if isinstance(variance, str) else variance
+            np.repeat(_numbers(frame, variance, "the table")[:, None], table.shape[1], axis=1)
+            if isinstance(variance, str)
+            else variance
         )
         return cls(names, cells, tuple(counts), table, noise, suppressed_below, share)
 
     @classmethod
     def from_answer(
-        cls, answer: Aggregate, by: str | Sequence[str], cells: Sequence[Cell] | None = None, *, share: float | Floats = 1.0
+        cls,
+        answer: Aggregate,
+        by: str | Sequence[str],
+        cells: Sequence[Cell] | None = None,
+        *,
+        share: float | Floats = 1.0,
     ) -> Self:
         """Read the answer to a Histogram of `labeldp.aggregate`, or a file of `labeldp aggregate`.
 
@@ -259,12 +336,19 @@ class CountTable:
         """
         if not isinstance(answer, Aggregate) or type(answer.query) is not Histogram:
             raise InvalidInput(
-                "Expected the Aggregate that answers a Histogram, which has the counts of one table; got another answer. "
-                "Groupings.tables reads the answer about several tables."
+                "Expected the Aggregate that answers a Histogram, which has the counts of one"
+                " table; got another answer. Groupings.tables reads the answer about several"
+                " tables."
             )
         if cells is None and answer.group_names is None:
-            raise InvalidInput("Expected cells= with the levels of each group, since the answer's groups have no names; got none.")
-        named = [each if isinstance(each, tuple) else (each,) for each in (cells if cells is not None else answer.group_names or ())]
+            raise InvalidInput(
+                "Expected cells= with the levels of each group, since the answer's groups have no"
+                " names; got none."
+            )
+        named = [
+            each if isinstance(each, tuple) else (each,)
+            for each in (cells if cells is not None else answer.group_names or ())
+        ]
         variance = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2
         return cls(
             (by,) if isinstance(by, str) else tuple(by),
@@ -278,7 +362,11 @@ class CountTable:
 
 def _cells(frame: Frame, names: tuple[str, ...], n_rows: int) -> tuple[Cell, ...]:
     columns = [_encoded(frame, name, "the table") for name in names]
-    return tuple(zip(*([c.levels[i] for i in c.codes.tolist()] for c in columns), strict=True)) if columns else ((),) * n_rows
+    return (
+        tuple(zip(*([c.levels[i] for i in c.codes.tolist()] for c in columns), strict=True))
+        if columns
+        else ((),) * n_rows
+    )
 
 
 def _long(
@@ -296,24 +384,38 @@ def _long(
     cells = tuple(dict.fromkeys(listed))
     place = {cell: i for i, cell in enumerate(cells)}
     at = np.array([place[cell] for cell in listed]), labels.codes
-    found, noise = np.full((len(cells), len(labels.levels)), np.nan), np.zeros((len(cells), len(labels.levels)))
+    found, noise = (
+        np.full((len(cells), len(labels.levels)), np.nan),
+        np.zeros((len(cells), len(labels.levels))),
+    )
     twice = np.bincount(np.ravel_multi_index(at, found.shape), minlength=found.size)
     if (twice > 1).any():
         cell, code = divmod(int(twice.argmax()), found.shape[1])
         raise InvalidInput(
-            f"Expected one row for each cell and label, got several for {(*cells[cell], labels.levels[code])!r}. Add them up."
+            "Expected one row for each cell and label, got several for"
+            f" {(*cells[cell], labels.levels[code])!r}. Add them up."
         )
     found[at] = numbers
     if isinstance(variance, str):
         noise[at] = _numbers(frame, variance, "the table")
-    return kind(names, cells, labels.levels, found, noise if isinstance(variance, str) else variance, suppressed_below, share)
+    return kind(
+        names,
+        cells,
+        labels.levels,
+        found,
+        noise if isinstance(variance, str) else variance,
+        suppressed_below,
+        share,
+    )
 
 
-# Asking for several tables ----------------------------------------------------------------------------------------------------------------
+# Asking for several tables
+# --------------------------------------------------------------------------------------------------
 
 
 class _NamedGroups(np.ndarray):
-    """Groups of rows with the names of the columns that made them, which `labeldp.aggregate` compares with the label's.
+    """Groups of rows with the names of the columns that made them, which `labeldp.aggregate`
+    compares with the label's.
 
     Attributes
     ----------
@@ -338,7 +440,8 @@ class _NamedGroups(np.ndarray):
 
 @dataclass(frozen=True, eq=False, init=False)
 class Groupings:
-    """Public rows, grouped by several sets of columns: the question for several contingency tables at one cost, and its answer by name.
+    """Public rows, grouped by several sets of columns: the question for several contingency tables
+    at one cost, and its answer by name.
 
     Parameters
     ----------
@@ -351,7 +454,8 @@ class Groupings:
     ----------
     by : tuple of T tuples of str
     groups : (n, T) int64
-        Group of each row in each table. The array knows the names of its columns, so that `labeldp.aggregate` refuses the label's.
+        Group of each row in each table. The array knows the names of its columns, so that
+        `labeldp.aggregate` refuses the label's.
     cells : tuple of T tuples of cells
         Levels of each group: those that occur in the rows, which are public.
     sizes : tuple of T int
@@ -360,18 +464,28 @@ class Groupings:
     Raises
     ------
     InvalidInput
-        A column is missing or has missing values; one is a function of the others of its table, or two tables divide the rows alike, so
-        that epsilon would be divided for nothing.
+        A column is missing or has missing values; one is a function of the others of its table, or
+        two tables divide the rows alike, so that epsilon would be divided for nothing.
 
     Examples
     --------
     >>> import numpy as np, labeldp as ldp
     >>> rng = np.random.default_rng(0)
-    >>> rows = {"city": rng.choice(["Graz", "Wien"], 500), "age": rng.choice(["young", "old"], 500), "paid": rng.choice(["yes", "no"], 500)}
+    >>> rows = {
+    ...     "city": rng.choice(["Graz", "Wien"], 500),
+    ...     "age": rng.choice(["young", "old"], 500),
+    ...     "paid": rng.choice(["yes", "no"], 500),
+    ... }
     >>> asked = Groupings(rows, by=[("city", "age"), ("age", "paid")])
-    >>> answer = ldp.aggregate(rng.integers(0, 2, 500), asked.query(2, epsilon=1.0), asked.groups, noise=ldp.SeededNoise(0))
+    >>> answer = ldp.aggregate(
+    ...     rng.integers(0, 2, 500),
+    ...     asked.query(2, epsilon=1.0),
+    ...     asked.groups,
+    ...     noise=ldp.SeededNoise(0),
+    ... )
     >>> asked.tables(answer)
-    [CountTable(by=('city', 'age'), 4 cells of 2 classes), CountTable(by=('age', 'paid'), 4 cells of 2 classes)]
+    [CountTable(by=('city', 'age'), 4 cells of 2 classes), CountTable(by=('age', 'paid'), 4 cells of
+    2 classes)]
     """
 
     by: tuple[tuple[str, ...], ...]
@@ -382,8 +496,13 @@ class Groupings:
     def __init__(self, rows: Frame, by: Sequence[str | Sequence[str]]) -> None:
         wanted = tuple((each,) if isinstance(each, str) else tuple(each) for each in by)
         if not wanted or not all(wanted):
-            raise InvalidInput("Expected the columns of at least one table, by=[('age', 'city'), 'job'], got none.")
-        columns = {name: _encoded(rows, name, "the rows") for name in dict.fromkeys(name for names in wanted for name in names)}
+            raise InvalidInput(
+                "Expected the columns of at least one table, by=[('age', 'city'), 'job'], got none."
+            )
+        columns = {
+            name: _encoded(rows, name, "the rows")
+            for name in dict.fromkeys(name for names in wanted for name in names)
+        }
         found = [_grouped(names, [columns[name] for name in names]) for names in wanted]
         for names, (groups, cells) in zip(wanted, found, strict=True):
             _require_crossed(names, columns, groups, len(cells))
@@ -396,10 +515,15 @@ class Groupings:
         object.__setattr__(self, "sizes", tuple(len(cells) for _, cells in found))
 
     def __repr__(self) -> str:
-        return f"Groupings({len(self.groups)} rows, {len(self.by)} tables of {sum(self.sizes)} cells)"
+        return (
+            f"Groupings({len(self.groups)} rows, {len(self.by)} tables of {sum(self.sizes)} cells)"
+        )
 
-    def query(self, n_classes: int, epsilon: float, mechanism: str = "laplace", delta: float = 0.0) -> Marginals:
-        """Make the query for all tables, which `labeldp.aggregate` takes together with `groups`; epsilon is the total of all tables."""
+    def query(
+        self, n_classes: int, epsilon: float, mechanism: str = "laplace", delta: float = 0.0
+    ) -> Marginals:
+        """Make the query for all tables, which `labeldp.aggregate` takes together with `groups`;
+        epsilon is the total of all tables."""
         return Marginals.of(n_classes, epsilon, self.sizes, mechanism, delta)
 
     def tables(self, answer: Aggregate) -> list[CountTable]:
@@ -409,56 +533,87 @@ class Groupings:
         ----------
         answer : Aggregate
         """
-        if not isinstance(answer, Aggregate) or not isinstance(answer.query, Marginals) or answer.query.sizes != self.sizes:
-            raise InvalidInput(f"Expected the answer to Marginals of {self.sizes} groups, the query of these groupings; got another one.")
+        if (
+            not isinstance(answer, Aggregate)
+            or not isinstance(answer.query, Marginals)
+            or answer.query.sizes != self.sizes
+        ):
+            raise InvalidInput(
+                f"Expected the answer to Marginals of {self.sizes} groups, the query of these"
+                " groupings; got another one."
+            )
         variance = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2
         tables = []
-        for t, (names, cells, start) in enumerate(zip(self.by, self.cells, answer.query.starts.tolist(), strict=True)):
+        for t, (names, cells, start) in enumerate(
+            zip(self.by, self.cells, answer.query.starts.tolist(), strict=True)
+        ):
             part = slice(start, start + len(cells))
             # Rows over their unit's cap are in the groups, but not in the counts.
             share = answer.n_rows[part] / np.bincount(self.groups[:, t], minlength=len(cells))
-            tables.append(CountTable(names, cells, answer.classes, answer.values[part].astype(np.float64), variance, None, share))
+            tables.append(
+                CountTable(
+                    names,
+                    cells,
+                    answer.classes,
+                    answer.values[part].astype(np.float64),
+                    variance,
+                    None,
+                    share,
+                )
+            )
         return tables
 
 
 def _grouped(names: tuple[str, ...], columns: Sequence[_Column]) -> tuple[Codes, tuple[Cell, ...]]:
-    """Number the combinations of levels that occur: the group of each row, and the levels of each group."""
+    """Number the combinations of levels that occur: the group of each row, and the levels of each
+    group."""
     if len(set(names)) < len(names):
         raise InvalidInput(f"Expected different columns in a table, got {names}.")
     table = np.column_stack([column.codes for column in columns])
     distinct, groups = np.unique(table, axis=0, return_inverse=True)
-    cells = tuple(tuple(column.levels[code] for column, code in zip(columns, row, strict=True)) for row in distinct.tolist())
+    cells = tuple(
+        tuple(column.levels[code] for column, code in zip(columns, row, strict=True))
+        for row in distinct.tolist()
+    )
     return np.asarray(groups, np.int64).reshape(-1), cells
 
 
-def _require_crossed(names: tuple[str, ...], columns: Mapping[str, _Column], groups: Codes, size: int) -> None:
+def _require_crossed(
+    names: tuple[str, ...], columns: Mapping[str, _Column], groups: Codes, size: int
+) -> None:
     """Refuse a table of which one column follows from the others."""
     for name in reversed(names) if len(names) > 1 else ():
         others = tuple(each for each in names if each != name)
         if len(_grouped(others, [columns[each] for each in others])[1]) == size:
             raise InvalidInput(
-                f"Expected columns that divide each other's levels, but {name!r} is a function of {' and '.join(map(repr, others))}: the "
-                f"table of {names} is that of {others}. Leave {name!r} out."
+                f"Expected columns that divide each other's levels, but {name!r} is a function of"
+                f" {' and '.join(map(repr, others))}: the table of {names} is that of {others}."
+                f" Leave {name!r} out."
             )
 
 
-def _require_different(wanted: Sequence[tuple[str, ...]], found: Sequence[tuple[Codes, tuple[Cell, ...]]]) -> None:
+def _require_different(
+    wanted: Sequence[tuple[str, ...]], found: Sequence[tuple[Codes, tuple[Cell, ...]]]
+) -> None:
     """Refuse two tables that group the rows alike."""
     for a, b in combinations(range(len(found)), 2):
         (one, cells), (other, more) = found[a], found[b]
         if len(cells) == len(more) == len(np.unique(np.column_stack([one, other]), axis=0)):
             raise InvalidInput(
-                f"Expected tables that divide the rows differently, but {wanted[a]} and {wanted[b]} have the same groups. Ask for one of "
-                "them: the same epsilon then gives it less noise."
+                f"Expected tables that divide the rows differently, but {wanted[a]} and {wanted[b]}"
+                " have the same groups. Ask for one of them: the same epsilon then gives it less"
+                " noise."
             )
 
 
-# From tables to the rows ------------------------------------------------------------------------------------------------------------------
+# From tables to the rows
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Matched:
-    """A table's counts in the order of the rows' groups, as `SoftmaxRegression.fit_counts` takes them."""
+    """A table's counts in the order of the rows' groups, as `SoftmaxRegression.fit_counts` takes
+    them."""
 
     groups: Codes
     counts: Floats
@@ -484,7 +639,9 @@ def match_table(table: CountTable, rows: Frame, n_rows: int, classes: Sequence[o
         The rows lack a column or have no level of the table, or its counts cannot be theirs.
     """
     columns = [_encoded(rows, name, "the rows") for name in table.by]
-    groups, present = _grouped(table.by, columns) if columns else (np.zeros(n_rows, np.int64), ((),))
+    groups, present = (
+        _grouped(table.by, columns) if columns else (np.zeros(n_rows, np.int64), ((),))
+    )
     if len(groups) != n_rows:
         raise InvalidInput(f"Expected as many public rows as X has, {n_rows}, got {len(groups)}.")
     place = {cell: i for i, cell in enumerate(table.cells)}
@@ -496,9 +653,17 @@ def match_table(table: CountTable, rows: Frame, n_rows: int, classes: Sequence[o
     listed, known = at >= 0, np.array(order) >= 0
     counts = np.where(listed[:, None] & known, table.counts[at][:, order], np.nan)
     variance = np.broadcast_to(table.variance, table.counts.shape)[at][:, order]
-    share = np.where(listed, np.broadcast_to(table.share, (len(table.cells),))[at], float(np.mean(table.share)))
-    below = np.where(known & np.isnan(counts), np.nan if table.suppressed_below is None else table.suppressed_below, np.nan)
-    found = _Matched(groups, counts, variance, share * np.bincount(groups, minlength=len(present)), below)
+    share = np.where(
+        listed, np.broadcast_to(table.share, (len(table.cells),))[at], float(np.mean(table.share))
+    )
+    below = np.where(
+        known & np.isnan(counts),
+        np.nan if table.suppressed_below is None else table.suppressed_below,
+        np.nan,
+    )
+    found = _Matched(
+        groups, counts, variance, share * np.bincount(groups, minlength=len(present)), below
+    )
     _check_total(table, found)
     return found
 
@@ -510,14 +675,16 @@ def _no_level(table: CountTable, columns: Sequence[_Column]) -> InvalidInput:
         if not set(levels) & set(column.levels):
             mine, other = levels[0], column.levels[0]
             return InvalidInput(
-                f"Expected levels of {name!r} that the rows have, got {mine!r} ({type(mine).__name__}) and others in the table, "
-                f"{other!r} ({type(other).__name__}) and others in the rows. Write them alike."
+                f"Expected levels of {name!r} that the rows have, got {mine!r}"
+                f" ({type(mine).__name__}) and others in the table, {other!r}"
+                f" ({type(other).__name__}) and others in the rows. Write them alike."
             )
     return InvalidInput(f"Expected cells of {table} that occur in the rows, got none.")
 
 
 def _check_unmatched(table: CountTable, cells: Codes) -> None:
-    """Warn of counts in cells of which the public rows have none: such rows are unknown, and the cells tell nothing."""
+    """Warn of counts in cells of which the public rows have none: such rows are unknown, and the
+    cells tell nothing."""
     counts = table.counts[cells]
     noise = np.broadcast_to(table.variance, table.counts.shape)[cells]
     known = ~np.isnan(counts)
@@ -525,39 +692,60 @@ def _check_unmatched(table: CountTable, cells: Codes) -> None:
     if total > _FAR * spread + 0.5:
         warn(
             LabelDPWarning(
-                f"{table} counts about {total:,.0f} rows in {len(cells)} cells of which the public rows have none, such as "
-                f"{table.cells[int(cells[0])]!r}. These cells are ignored. If the rows were counted, add them to the public rows."
+                f"{table} counts about {total:,.0f} rows in {len(cells)} cells of which the public"
+                f" rows have none, such as {table.cells[int(cells[0])]!r}. These cells are ignored."
+                " If the rows were counted, add them to the public rows."
             )
         )
 
 
 def _check_total(table: CountTable, found: _Matched) -> None:
-    """Refuse counts that cannot be those of the rows: a total that is not their number, or counts of some classes above it or below 0.
+    """Refuse counts that cannot be those of the rows: a total that is not their number, or counts
+    of some classes above it or below 0.
 
-    A table of the rows is refused with a probability below 1e-6: half of it is for the total of all classes, which may be off to two sides;
-    a quarter for the sum of all counts; and a quarter for single counts.
+    A table of the rows is refused with a probability below 1e-6: half of it is for the total of all
+    classes, which may be off to two sides; a quarter for the sum of all counts; and a quarter for
+    single counts.
     """
     known = ~np.isnan(found.counts)
     whole, some = (np.asarray(each) for each in (known.all(axis=1), known.any(axis=1)))
     sizes = np.bincount(found.groups, minlength=len(whole)).astype(np.float64)
-    chance = sizes - found.counted if np.ndim(table.share) == 0 else np.zeros(len(sizes))  # at least the variance of a random part
-    if table.suppressed_below is None or known.all():  # else what is published is the larger part of its noise
+    # at least the variance of a random part
+    chance = sizes - found.counted if np.ndim(table.share) == 0 else np.zeros(len(sizes))
+    # else what is published is the larger part of its noise
+    if table.suppressed_below is None or known.all():
         for cells, exact in ((whole, True), (some, False)):
             if not cells.any():
                 continue
             mine = known & cells[:, None]
-            total, noise = float(found.counts[mine].sum()), float(found.variance[mine].sum() + chance[cells].sum())
+            total, noise = (
+                float(found.counts[mine].sum()),
+                float(found.variance[mine].sum() + chance[cells].sum()),
+            )
             expected, rows = float(found.counted[cells].sum()), float(sizes[cells].sum())
             if _off(total, expected if exact else 0.0, expected, noise):
-                fix = f"if it counted a random part of them, pass share={total / rows:.3g}; else " if exact and 0 < total < rows else ""
-                wanted = f"add up to {'about' if exact else 'at most'} {expected:,.0f}, the rows in its cells"
+                fix = (
+                    f"if it counted a random part of them, pass share={total / rows:.3g}; else "
+                    if exact and 0 < total < rows
+                    else ""
+                )
+                wanted = (
+                    f"add up to {'about' if exact else 'at most'} {expected:,.0f}, the rows in its"
+                    " cells"
+                )
                 raise _other_rows(table, wanted, total, noise, fix)
-    further = np.log(max(1, known.sum())) / np.sqrt(2)  # then all of them are off as seldom as one would be: the tail of Laplace noise
+    # then all of them are off as seldom as one would be: the tail of Laplace noise
+    further = np.log(max(1, known.sum())) / np.sqrt(2)
     most, noises = found.counted[:, None], found.variance + chance[:, None]
-    wrong = np.argwhere(known & _off(np.where(known, found.counts, 0.0), 0.0, most, np.where(known, noises, 0.0), further))
+    wrong = np.argwhere(
+        known
+        & _off(np.where(known, found.counts, 0.0), 0.0, most, np.where(known, noises, 0.0), further)
+    )
     if len(wrong):
         i, j = wrong[0]
-        wanted = f"are at least 0 and at most the number of rows in the cell, {found.counted[i]:,.0f}"
+        wanted = (
+            f"are at least 0 and at most the number of rows in the cell, {found.counted[i]:,.0f}"
+        )
         raise _other_rows(table, wanted, float(found.counts[i, j]), float(noises[i, j]))
 
 
@@ -567,30 +755,37 @@ def _off(counts: Any, least: Any, most: Any, noise: Any, further: float = 0.0) -
     return (counts < least - reach) | (counts > most + reach)
 
 
-def _other_rows(table: CountTable, expected: str, got: float, noise: float, fix: str = "") -> InvalidInput:
+def _other_rows(
+    table: CountTable, expected: str, got: float, noise: float, fix: str = ""
+) -> InvalidInput:
     """Make the error for counts of other rows than those given."""
     return InvalidInput(
-        f"Expected counts of {table} that {expected}, got {got:,.0f} with noise of standard deviation {np.sqrt(noise):.3g}. If the "
-        f"variance is right, the table counted other rows: {fix}pass the rows that it counted."
+        f"Expected counts of {table} that {expected}, got {got:,.0f} with noise of standard"
+        f" deviation {np.sqrt(noise):.3g}. If the variance is right, the table counted other rows:"
+        f" {fix}pass the rows that it counted."
     )
 
 
-# The classifier ---------------------------------------------------------------------------------------------------------------------------
+# The classifier
+# --------------------------------------------------------------------------------------------------
 
 
 class CountsClassifier(ClassifierMixin, BaseEstimator):
-    """Learn single rows' labels from published noisy tables of counts, which may overlap, and from noisy labels of further rows, if any.
+    """Learn single rows' labels from published noisy tables of counts, which may overlap, and from
+    noisy labels of further rows, if any.
 
-    The model's probabilities of the rows in a cell sum to the cell's expected counts; the model maximises the likelihood of all counts of
-    all tables together. The public rows must be known, as features. Nothing here reads a label or costs epsilon.
+    The model's probabilities of the rows in a cell sum to the cell's expected counts; the model
+    maximises the likelihood of all counts of all tables together. The public rows must be known, as
+    features. Nothing here reads a label or costs epsilon.
 
     Parameters
     ----------
     estimator : LogisticRegression, SoftmaxRegression, or pipeline that ends in one, default=None
-        It is cloned; its penalty is its own. None: columns of text as indicators, others standardized (dates and times, also
-        such as text, as seconds), then LogisticRegression.
+        It is cloned; its penalty is its own. None: columns of text as indicators, others
+        standardized (dates and times, also such as text, as seconds), then LogisticRegression.
     student : classifier or pipeline whose fit takes sample weights, default=None
-        A second model, such as gradient boosting, which learns `posterior_` and then predicts. None: the estimator predicts.
+        A second model, such as gradient boosting, which learns `posterior_` and then predicts.
+        None: the estimator predicts.
     classes : sequence of K values, default=None
         All class values. None: those of the tables.
 
@@ -600,8 +795,8 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
     estimator_ : fitted estimator (of class codes)
     student_ : fitted student (of class codes), if there is one
     posterior_ : (n, K) float64
-        Probabilities of the rows' labels given features and tables: the estimator's, drawn to the counts as far as their noise says. Soft
-        targets for any learner, for example a net.
+        Probabilities of the rows' labels given features and tables: the estimator's, drawn to the
+        counts as far as their noise says. Soft targets for any learner, for example a net.
     tables_ : tuple of CountTable
 
     See Also
@@ -611,33 +806,55 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
 
     References
     ----------
-    Quadrianto et al. (2009), "Estimating Labels from Label Proportions"; composite likelihood: Varin, Reid and Firth (2011).
+    Quadrianto et al. (2009), "Estimating Labels from Label Proportions"; composite likelihood:
+    Varin, Reid and Firth (2011).
 
     Notes
     -----
-    Each count is taken as normal, with the variance of the noise plus that of the labels, and counts are taken as independent: see
-    `labeldp.learn._softmax.CountEvidence`. A suppressed count has the probability of being below the limit. Cost: some tens of iterations
-    of O(n K (d + T)) for T tables.
+    Each count is taken as normal, with the variance of the noise plus that of the labels, and
+    counts are taken as independent: see `labeldp.learn._softmax.CountEvidence`. A suppressed count
+    has the probability of being below the limit. Cost: some tens of iterations of O(n K (d + T))
+    for T tables.
 
     Examples
     --------
     >>> import numpy as np, pandas as pd, labeldp as ldp
     >>> rng = np.random.default_rng(0)
-    >>> rows = pd.DataFrame({"city": rng.choice(["Graz", "Linz", "Wien"], 3000), "age": rng.choice(["young", "old"], 3000)})
+    >>> rows = pd.DataFrame(
+    ...     {
+    ...         "city": rng.choice(["Graz", "Linz", "Wien"], 3000),
+    ...         "age": rng.choice(["young", "old"], 3000),
+    ...     }
+    ... )
     >>> y = np.where((rows.age == "young") ^ (rng.random(3000) < 0.1), "yes", "no")
     >>> asked = Groupings(rows, by=["city", "age"])
-    >>> answer = ldp.aggregate(y, asked.query(2, epsilon=0.2), asked.groups, classes=["no", "yes"], noise=ldp.SeededNoise(0))
+    >>> answer = ldp.aggregate(
+    ...     y,
+    ...     asked.query(2, epsilon=0.2),
+    ...     asked.groups,
+    ...     classes=["no", "yes"],
+    ...     noise=ldp.SeededNoise(0),
+    ... )
     >>> model = CountsClassifier().fit(rows, asked.tables(answer))
     >>> bool(model.score(rows, y) > 0.85)
     True
     """
 
-    def __init__(self, estimator: Any = None, *, student: Any = None, classes: Sequence[object] | None = None) -> None:
+    def __init__(
+        self, estimator: Any = None, *, student: Any = None, classes: Sequence[object] | None = None
+    ) -> None:
         self.estimator = estimator
         self.student = student
         self.classes = classes
 
-    def fit(self, X: Any, tables: Sequence[CountTable], *, rows: Frame = None, released: "tuple[Any, NoisyLabels] | None" = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        tables: Sequence[CountTable],
+        *,
+        rows: Frame = None,
+        released: "tuple[Any, NoisyLabels] | None" = None,
+    ) -> Self:
         """Fit on tables.
 
         Parameters
@@ -659,30 +876,57 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         classes = self._classes(listed, released)
         if released is not None:
             private = private_names((*released[1].receipts, *released[1].behind))
-            require_public_columns([name for frame in (X, rows, released[0]) for name in column_names(frame)], private, "features")
+            require_public_columns(
+                [name for frame in (X, rows, released[0]) for name in column_names(frame)],
+                private,
+                "features",
+            )
         public = X if rows is None else rows
-        if not hasattr(public, "columns") and not hasattr(public, "column_names") and not isinstance(public, Mapping):
-            raise InvalidInput(f"Expected rows= with the public columns by name, since X is {type(X).__name__} without names; got none.")
+        if (
+            not hasattr(public, "columns")
+            and not hasattr(public, "column_names")
+            and not isinstance(public, Mapping)
+        ):
+            raise InvalidInput(
+                f"Expected rows= with the public columns by name, since X is {type(X).__name__}"
+                " without names; got none."
+            )
         found = [match_table(table, public, row_count(X), classes) for table in listed]
-        told: dict[str, Any] = {name: [getattr(each, name) for each in found] for name in ("variance", "counted", "below")}
-        groups, counts = np.column_stack([each.groups for each in found]), [each.counts for each in found]
+        told: dict[str, Any] = {
+            name: [getattr(each, name) for each in found]
+            for name in ("variance", "counted", "below")
+        }
+        groups, counts = (
+            np.column_stack([each.groups for each in found]),
+            [each.counts for each in found],
+        )
         learner = self._learner(X)
 
         def fit(last: Estimator, F: Any, through: Any) -> Estimator:
             if released is None:
                 return last.fit_counts(F, groups, counts, **told)
             more, noisy = together(*released, None)
-            return last.fit_counts(F, groups, counts, **told, released=(through(more), noisy.log_likelihood()))
+            return last.fit_counts(
+                F, groups, counts, **told, released=(through(more), noisy.log_likelihood())
+            )
 
         self._model = Model(fit_last(learner, X, fit), len(classes))
-        self.estimator_, self.classes_, self.tables_ = self._model.estimator, exact_array(classes), tuple(listed)
+        self.estimator_, self.classes_, self.tables_ = (
+            self._model.estimator,
+            exact_array(classes),
+            tuple(listed),
+        )
         log_p = np.log(np.maximum(self._model.predict_proba(X), np.finfo(np.float64).tiny))
-        self.posterior_ = count_evidence(groups, counts, CountNoise(**told), row_count(X)).posterior(log_p)
+        self.posterior_ = count_evidence(
+            groups, counts, CountNoise(**told), row_count(X)
+        ).posterior(log_p)
         self.__dict__.pop("student_", None)  # of an earlier fit
         if self.student is not None:
             self._model = Model(_taught(self.student, X, self.posterior_), len(classes))
             self.student_ = self._model.estimator
-        warn_of_constant(lambda some: self._model.predict_proba(take(X, some)), row_count(X), classes)
+        warn_of_constant(
+            lambda some: self._model.predict_proba(take(X, some)), row_count(X), classes
+        )
         return self
 
     def _learner(self, X: Any) -> Estimator:
@@ -691,36 +935,52 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
             require_plain_labels(self.student)
             if weight_keyword(self.student) is None:
                 raise InvalidInput(
-                    f"Expected a student whose fit takes sample_weight, got {type(self.student).__name__}. Teach it posterior_."
+                    "Expected a student whose fit takes sample_weight, got"
+                    f" {type(self.student).__name__}. Teach it posterior_."
                 )
         try:
             return learner_of_counts(_default_for(X) if self.estimator is None else self.estimator)
         except InvalidInput:
             raise InvalidInput(
-                f"Expected an estimator that learns from counts, got {type(self.estimator).__name__}: its last step needs a method "
-                "fit_counts, or to be a plain LogisticRegression. Pass any other classifier as student=: it learns what the "
-                "tables say of each row."
+                "Expected an estimator that learns from counts, got"
+                f" {type(self.estimator).__name__}: its last step needs a method fit_counts, or to"
+                " be a plain LogisticRegression. Pass any other classifier as student=: it learns"
+                " what the tables say of each row."
             ) from None
 
-    def _classes(self, tables: Sequence[CountTable], released: "tuple[Any, NoisyLabels] | None") -> tuple[object, ...]:
-        if released is not None and not (isinstance(released, tuple) and len(released) == 2 and isinstance(released[1], NoisyLabels)):
-            raise InvalidInput("Expected released=(features, NoisyLabels), got others. labeldp.read_noisy reads a released table.")
+    def _classes(
+        self, tables: Sequence[CountTable], released: "tuple[Any, NoisyLabels] | None"
+    ) -> tuple[object, ...]:
+        if released is not None and not (
+            isinstance(released, tuple)
+            and len(released) == 2
+            and isinstance(released[1], NoisyLabels)
+        ):
+            raise InvalidInput(
+                "Expected released=(features, NoisyLabels), got others. labeldp.read_noisy reads a"
+                " released table."
+            )
         known = tuple(dict.fromkeys(value for table in tables for value in table.classes))
         drawn = () if released is None else tuple(released[1].classes)
         wanted = tuple(self.classes) if self.classes is not None else drawn or known
         other = [value for value in (*known, *drawn) if value not in wanted]
         if other or (drawn and drawn != wanted):
             raise InvalidInput(
-                f"Expected the same classes in all tables and labels, {wanted}, got {other[0]!r} too."
+                f"Expected the same classes in all tables and labels, {wanted}, got {other[0]!r}"
+                " too."
                 if other
                 else f"Expected classes= in the order of the noisy labels, {drawn}, got {wanted}."
             )
         if len(wanted) < 2:
-            raise InvalidInput(f"Expected at least 2 classes, got {wanted}. If the tables count one of several, pass classes=.")
+            raise InvalidInput(
+                f"Expected at least 2 classes, got {wanted}. If the tables count one of several,"
+                " pass classes=."
+            )
         return wanted
 
     def predict_proba(self, X: Any) -> Floats:
-        """Predict probabilities of the classes: (n, K) float64, columns in the order of `classes_`."""
+        """Predict probabilities of the classes: (n, K) float64, columns in the order of
+        `classes_`."""
         check_is_fitted(self, "classes_")
         return self._model.predict_proba(X)
 
@@ -730,23 +990,40 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _listed(tables: object) -> list[CountTable]:
-    listed = [tables] if isinstance(tables, CountTable) else list(tables) if isinstance(tables, Sequence) else []
+    listed = (
+        [tables]
+        if isinstance(tables, CountTable)
+        else list(tables)
+        if isinstance(tables, Sequence)
+        else []
+    )
     if not listed or not all(isinstance(each, CountTable) for each in listed):
-        raise InvalidInput("Expected one or more CountTable, got others. CountTable.from_frame reads a data frame of counts.")
+        raise InvalidInput(
+            "Expected one or more CountTable, got others. CountTable.from_frame reads a data frame"
+            " of counts."
+        )
     return listed
 
 
 def _taught(student: Estimator, X: Any, posterior: Floats) -> Estimator:
-    """Fit a classifier to soft targets: each row once for each class, weighted by its probability."""
+    """Fit a classifier to soft targets: each row once for each class, weighted by its
+    probability."""
     n, k = posterior.shape
-    return fit_codes(student, X, np.tile(np.arange(n), k), np.repeat(np.arange(k), n), posterior.T.reshape(-1))
+    return fit_codes(
+        student, X, np.tile(np.arange(n), k), np.repeat(np.arange(k), n), posterior.T.reshape(-1)
+    )
 
 
 def _default_for(X: Any) -> Pipeline:
-    """Make a logistic regression for columns of text and numbers, and of dates and times, which become seconds."""
+    """Make a logistic regression for columns of text and numbers, and of dates and times, which
+    become seconds."""
     times = time_columns(X)
     texts = [j for j in text_columns(X) if j not in times]
     seconds = make_pipeline(FunctionTransformer(as_seconds), SimpleImputer(), StandardScaler())
     parts = [(OneHotEncoder(handle_unknown="ignore"), texts), (seconds, times)]
-    encoder = make_column_transformer(*parts, remainder=StandardScaler()) if texts or times else StandardScaler()
+    encoder = (
+        make_column_transformer(*parts, remainder=StandardScaler())
+        if texts or times
+        else StandardScaler()
+    )
     return make_pipeline(encoder, LogisticRegression())

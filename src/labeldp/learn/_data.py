@@ -23,7 +23,17 @@ from threadpoolctl import threadpool_limits
 
 from labeldp import _validate
 from labeldp._hash import array_digest
-from labeldp.custody._encode import FINITE, MISSING, NO_NUMBER, bad_label, infers, is_missing, not_plain, require_unmasked, several_types
+from labeldp.custody._encode import (
+    FINITE,
+    MISSING,
+    NO_NUMBER,
+    bad_label,
+    infers,
+    is_missing,
+    not_plain,
+    require_unmasked,
+    several_types,
+)
 from labeldp.errors import InvalidInput, LabelDPError, RareCategoriesWarning, WrongType
 from labeldp.laws import Grid
 from labeldp.protocol._fit import FitSettings, settled_classes
@@ -34,20 +44,31 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Estimator = Any  # scikit-learn has no types
 
-MAX_CATEGORIES = 254  # histogram gradient boosting takes 255; the last one stands for all rarer ones
-_FEW_CELLS, _FEW_ROWS = 1_000_000, 20_000  # up to which a hundred trees take one thread about a second
+# histogram gradient boosting takes 255; the last one stands for all rarer ones
+MAX_CATEGORIES = 254
+# up to which a hundred trees take one thread about a second
+_FEW_CELLS, _FEW_ROWS = 1_000_000, 20_000
 _NOTHING = ("<NA>", "NaT", "nan")
-_TABLES = ("shape", "iloc", "__array__", "__array_interface__", "__dataframe__", "__arrow_c_stream__")
+_TABLES = (
+    "shape",
+    "iloc",
+    "__array__",
+    "__array_interface__",
+    "__dataframe__",
+    "__arrow_c_stream__",
+)
 
 
 def threads_for(X: Any) -> contextlib.AbstractContextManager[object]:
-    """Limit fits to a small table to one thread: more threads gain nothing there, and wait for each other on a busy machine."""
+    """Limit fits to a small table to one thread: more threads gain nothing there, and wait for each
+    other on a busy machine."""
     small = math.prod(X.shape) < _FEW_CELLS if hasattr(X, "shape") else len(X) < _FEW_ROWS
     return threadpool_limits(1, user_api="openmp") if small else contextlib.nullcontext()
 
 
 def check_features(X: Any, estimator: Estimator, name: str) -> Any:
-    """Check X as the estimator would: data frames and object arrays pass unchanged, numeric arrays by the estimator's tags.
+    """Check X as the estimator would: data frames and object arrays pass unchanged, numeric arrays
+    by the estimator's tags.
 
     Parameters
     ----------
@@ -56,10 +77,15 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
     name : str
         The estimator's name in messages.
     """
-    if not isinstance(X, Sequence) and hasattr(X, "__len__") and not any(hasattr(X, name) for name in _TABLES):
+    if (
+        not isinstance(X, Sequence)
+        and hasattr(X, "__len__")
+        and not any(hasattr(X, name) for name in _TABLES)
+    ):
         raise InvalidInput(
-            f"Expected X as an array, a sparse matrix or a data frame, got {type(X).__name__}. Pass its rows as one array; "
-            "labeldp.deep.TorchClassifier by itself takes Datasets and DataLoaders."
+            f"Expected X as an array, a sparse matrix or a data frame, got {type(X).__name__}. Pass"
+            " its rows as one array; labeldp.deep.TorchClassifier by itself takes Datasets and"
+            " DataLoaders."
         )
     _validate.unmasked(X=X)  # scikit-learn takes the mask off
     if hasattr(X, "iloc") or (isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2):
@@ -68,65 +94,94 @@ def check_features(X: Any, estimator: Estimator, name: str) -> Any:
     return check_array(
         X,
         accept_sparse=["csr", "csc"] if tags.sparse else False,
-        # A pipeline's tags do not say whether a step fills missing values; if none does, the dry run fails before the charge.
-        ensure_all_finite="allow-nan" if tags.allow_nan or isinstance(estimator, Pipeline) else True,
+        # A pipeline's tags do not say whether a step fills missing values; if none does, the dry
+        # run fails before the charge.
+        ensure_all_finite=(
+            "allow-nan" if tags.allow_nan or isinstance(estimator, Pipeline) else True
+        ),
         allow_nd=takes_images(estimator),
-        dtype="numeric" if getattr(getattr(X, "dtype", None), "kind", "O") == "O" else None,  # torch's types have no kind
+        # torch's types have no kind
+        dtype="numeric" if getattr(getattr(X, "dtype", None), "kind", "O") == "O" else None,
         estimator=name,
         input_name="X",
     )
 
 
 def takes_images(estimator: Any) -> bool:
-    """Return whether an estimator, or a pipeline's first step, takes arrays of three or more dimensions, by its tags."""
+    """Return whether an estimator, or a pipeline's first step, takes arrays of three or more
+    dimensions, by its tags."""
     if isinstance(estimator, Pipeline):
         return takes_images(estimator.steps[0][1])
-    return hasattr(estimator, "__sklearn_tags__") and bool(get_tags(estimator).input_tags.three_d_array)
+    return hasattr(estimator, "__sklearn_tags__") and bool(
+        get_tags(estimator).input_tags.three_d_array
+    )
 
 
 def features_digest(X: Any) -> str:
-    """Return the SHA-256 of the public columns' values, whatever container holds them; a ledger recognises a repeated fit by it."""
+    """Return the SHA-256 of the public columns' values, whatever container holds them; a ledger
+    recognises a repeated fit by it."""
     if hasattr(X, "tocsr"):
         rows = X.tocsr(copy=True)
         rows.sort_indices()
-        return array_digest({"data": rows.data, "indices": rows.indices.astype(np.int64), "indptr": rows.indptr.astype(np.int64)})
+        return array_digest(
+            {
+                "data": rows.data,
+                "indices": rows.indices.astype(np.int64),
+                "indptr": rows.indptr.astype(np.int64),
+            }
+        )
     # By column and value, so that a data frame and an array of the same numbers have one digest.
-    columns = [X.iloc[:, j].to_numpy() for j in range(X.shape[1])] if hasattr(X, "iloc") else np.asarray(X).T
+    columns = (
+        [X.iloc[:, j].to_numpy() for j in range(X.shape[1])]
+        if hasattr(X, "iloc")
+        else np.asarray(X).T
+    )
     return array_digest({str(j): _plain(column) for j, column in enumerate(columns)})
 
 
 def _plain(values: NDArray[np.generic]) -> NDArray[np.generic]:
     if values.dtype.kind in "Mm":  # has no buffer
         return values.astype(f"{values.dtype.kind}8[ns]").view(np.int64)
-    return values.astype(np.str_) if values.dtype.kind == "O" else values  # bytes of objects are addresses
+    # bytes of objects are addresses
+    return values.astype(np.str_) if values.dtype.kind == "O" else values
 
 
 def encoder_of(X: Any) -> ColumnTransformer | None:
-    """Make a transformer of columns of text or categories, which come first, and of dates and times, for gradient boosting; None for none.
+    """Make a transformer of columns of text or categories, which come first, and of dates and
+    times, for gradient boosting; None for none.
 
-    The most frequent categories get codes of their own, and all rarer ones share one, with a warning. Missing values, and categories that
-    are new when predicting, become NaN. Dates and times, also such as text, become seconds, as they do on the command line.
+    The most frequent categories get codes of their own, and all rarer ones share one, with a
+    warning. Missing values, and categories that are new when predicting, become NaN. Dates and
+    times, also such as text, become seconds, as they do on the command line.
     """
     times = time_columns(X)
     columns = [j for j in text_columns(X) if j not in times]
     if not columns and not times:
         return None
-    numbers = {name: count for name, count in _numbers_of_categories(X, columns) if count > MAX_CATEGORIES}
+    numbers = {
+        name: count for name, count in _numbers_of_categories(X, columns) if count > MAX_CATEGORIES
+    }
     if numbers:
         found = ", ".join(f"{name!r} has {count:,}" for name, count in numbers.items())
         warnings.warn(
             RareCategoriesWarning(
-                f"Gradient boosting takes {MAX_CATEGORIES} categories of a column, and the rarest others count as one: {found}. A pipeline "
-                "of OneHotEncoder(handle_unknown='ignore') and LogisticRegression has a weight for each."
+                f"Gradient boosting takes {MAX_CATEGORIES} categories of a column, and the rarest"
+                f" others count as one: {found}. A pipeline of"
+                " OneHotEncoder(handle_unknown='ignore') and LogisticRegression has a weight for"
+                " each."
             ),
             stacklevel=3,
         )
     codes = OrdinalEncoder(
-        handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=MAX_CATEGORIES
+        handle_unknown="use_encoded_value",
+        unknown_value=np.nan,
+        encoded_missing_value=np.nan,
+        max_categories=MAX_CATEGORIES,
     )
     text = make_pipeline(FunctionTransformer(_as_text), codes)
     return ColumnTransformer(
-        [("text", text, columns), ("times", FunctionTransformer(as_seconds), times)], remainder=FunctionTransformer(_as_numbers)
+        [("text", text, columns), ("times", FunctionTransformer(as_seconds), times)],
+        remainder=FunctionTransformer(_as_numbers),
     )
 
 
@@ -140,12 +195,23 @@ def _numbers_of_categories(X: Any, columns: Sequence[int]) -> Iterator[tuple[Any
 
 def text_columns(X: Any) -> list[int]:
     """Return the positions of columns that hold categories, or text that is not all numbers."""
-    return [j for j, column in _columns(X) if column.dtype.kind in "OUS" and (hasattr(column, "cat") or _is_text(column))]
+    return [
+        j
+        for j, column in _columns(X)
+        if column.dtype.kind in "OUS" and (hasattr(column, "cat") or _is_text(column))
+    ]
 
 
 def time_columns(X: Any) -> list[int]:
-    """Return the positions of columns that hold dates or times, or text that is all dates and times of ISO 8601."""
-    return [j for j, column in _columns(X) if column.dtype.kind in "OUMm" and not hasattr(column, "cat") and _times_of(column) is not None]
+    """Return the positions of columns that hold dates or times, or text that is all dates and times
+    of ISO 8601."""
+    return [
+        j
+        for j, column in _columns(X)
+        if column.dtype.kind in "OUMm"
+        and not hasattr(column, "cat")
+        and _times_of(column) is not None
+    ]
 
 
 def _columns(X: Any) -> Iterator[tuple[int, Any]]:
@@ -160,16 +226,24 @@ def _times_of(column: Any) -> pa.Array | None:
         read = pa.array(column, from_pandas=True)
         found = read.combine_chunks() if isinstance(read, pa.ChunkedArray) else read
         if not is_time(found.type) and not pa.types.is_null(found.type):
-            found = written_times(text_of(found)) if pa.types.is_string(found.type) or pa.types.is_large_string(found.type) else None
+            found = (
+                written_times(text_of(found))
+                if pa.types.is_string(found.type) or pa.types.is_large_string(found.type)
+                else None
+            )
     except (pa.ArrowException, TypeError, ValueError):
         return None
     return None if found is None or found.null_count == len(found) else found
 
 
 def _is_text(column: Any) -> bool:
-    """Return whether a column holds text, possibly among numbers, that cannot be read as numbers throughout."""
+    """Return whether a column holds text, possibly among numbers, that cannot be read as numbers
+    throughout."""
     values = np.asarray(column, object)
-    if not all(value is None or isinstance(value, (str, Number)) or repr(value) in _NOTHING for value in values):
+    if not all(
+        value is None or isinstance(value, (str, Number)) or repr(value) in _NOTHING
+        for value in values
+    ):
         return False
     try:
         np.asarray(column, np.float64)
@@ -182,9 +256,12 @@ def _as_numbers(X: Any) -> NDArray[np.float64]:
     for name, kind in X.dtypes.items() if hasattr(X, "iloc") else ():
         if kind.kind not in "biufO" or str(kind).startswith(("period", "interval")):
             raise InvalidInput(
-                f"Expected columns of numbers, text or categories, got {name!r} of {kind}. Make a number of it, such as days."
+                f"Expected columns of numbers, text or categories, got {name!r} of {kind}. Make a"
+                " number of it, such as days."
             )
-    return np.asarray(X.to_numpy(np.float64, na_value=np.nan) if hasattr(X, "iloc") else X, np.float64)
+    return np.asarray(
+        X.to_numpy(np.float64, na_value=np.nan) if hasattr(X, "iloc") else X, np.float64
+    )
 
 
 def as_seconds(X: Any) -> NDArray[np.float64]:
@@ -192,17 +269,30 @@ def as_seconds(X: Any) -> NDArray[np.float64]:
     found = []
     for j, column in _columns(X):
         times = _times_of(column)
-        if times is None and not all(value is None or value != value for value in np.asarray(column, object)):
+        if times is None and not all(
+            value is None or value != value for value in np.asarray(column, object)
+        ):
             named = f" {X.columns[j]!r}" if hasattr(X, "iloc") else ""
-            raise InvalidInput(f"Expected dates or times of ISO 8601 in column{named}, as in the fit, got others.")
-        found.append(np.full(len(X), np.nan) if times is None else seconds_of(times).to_numpy(zero_copy_only=False))
+            raise InvalidInput(
+                f"Expected dates or times of ISO 8601 in column{named}, as in the fit, got others."
+            )
+        found.append(
+            np.full(len(X), np.nan)
+            if times is None
+            else seconds_of(times).to_numpy(zero_copy_only=False)
+        )
     return np.column_stack(found)
 
 
 def _as_text(X: Any) -> NDArray[np.object_]:
-    """Return values as text, missing ones as NaN: a column may hold values of several types, which cannot be sorted together."""
+    """Return values as text, missing ones as NaN: a column may hold values of several types, which
+    cannot be sorted together."""
     values = np.asarray(X, object)
-    missing = X.isna().to_numpy() if hasattr(X, "isna") else np.array([[v is None or v != v for v in row] for row in values], bool)
+    missing = (
+        X.isna().to_numpy()
+        if hasattr(X, "isna")
+        else np.array([[v is None or v != v for v in row] for row in values], bool)
+    )
     text = np.array([[str(v) for v in row] for row in values], object).reshape(values.shape)
     text[missing.reshape(values.shape)] = np.nan
     return text
@@ -210,7 +300,8 @@ def _as_text(X: Any) -> NDArray[np.object_]:
 
 @contextlib.contextmanager
 def explained(*, fitted: bool) -> Iterator[None]:
-    """Raise what scikit-learn says against features as errors of this library, with what to do about it.
+    """Raise what scikit-learn says against features as errors of this library, with what to do
+    about it.
 
     Parameters
     ----------
@@ -223,43 +314,73 @@ def explained(*, fitted: bool) -> Iterator[None]:
         raise
     except (TypeError, ValueError) as error:
         what = str(error).strip()
-        if "natively" in what:  # names other estimators, and says in many lines what `advice` does in one
+        # names other estimators, and says in many lines what `advice` does in one
+        if "natively" in what:
             what = what.split("\n")[0]
         told = what if what.endswith(".") else f"{what}."
-        hint = _advice_for_predicting(what) if fitted else f" Nothing was charged or drawn.{advice(what)}"
-        raise (WrongType if isinstance(error, TypeError) else InvalidInput)(f"{told}{hint}") from error
+        hint = (
+            _advice_for_predicting(what)
+            if fitted
+            else f" Nothing was charged or drawn.{advice(what)}"
+        )
+        raise (WrongType if isinstance(error, TypeError) else InvalidInput)(
+            f"{told}{hint}"
+        ) from error
 
 
 def _advice_for_predicting(what: str) -> str:
     if "feature" in what and "Reshape" not in what:
-        return " Give the columns that the fit had, in their order: X[list(model.feature_names_in_)] of a data frame."
+        return (
+            " Give the columns that the fit had, in their order: X[list(model.feature_names_in_)]"
+            " of a data frame."
+        )
     if "could not convert string" in what or "dtype" in what:
-        return " Give columns of the types that the fit had: text where it had text, numbers where it had numbers."
+        return (
+            " Give columns of the types that the fit had: text where it had text, numbers where it"
+            " had numbers."
+        )
     if "NaN" in what or "missing values" in what:
-        return " The fit had no gaps: fill these as its rows were, or fit a pipeline that begins with SimpleImputer()."
+        return (
+            " The fit had no gaps: fill these as its rows were, or fit a pipeline that begins with"
+            " SimpleImputer()."
+        )
     return ""
 
 
 def advice(what: str) -> str:
-    """Say what to do about an error of scikit-learn's on features of a fit; "" if nothing is known."""
+    """Say what to do about an error of scikit-learn's on features of a fit; "" if nothing is
+    known."""
     if "infinity" in what:
         return " Replace infinite numbers by finite ones."
     if "DateTime" in what or "datetime" in what:
-        return " Make numbers of dates, such as days since one of them; estimator=None does it itself."
+        return (
+            " Make numbers of dates, such as days since one of them; estimator=None does it itself."
+        )
     if "could not convert string" in what or "dtype" in what:
-        return " Encode text columns, as OneHotEncoder(handle_unknown='ignore') in a ColumnTransformer does; estimator=None does it itself."
+        return (
+            " Encode text columns, as OneHotEncoder(handle_unknown='ignore') in a ColumnTransformer"
+            " does; estimator=None does it itself."
+        )
     if "NaN" in what or "missing values" in what:
-        return " Fill the gaps, for example with SimpleImputer() as the first step of a pipeline; estimator=None takes them as they are."
+        return (
+            " Fill the gaps, for example with SimpleImputer() as the first step of a pipeline;"
+            " estimator=None takes them as they are."
+        )
     if "unknown categor" in what:
-        return " Categories that are rare are new to a part of the rows: OneHotEncoder(handle_unknown='ignore') takes them."
+        return (
+            " Categories that are rare are new to a part of the rows:"
+            " OneHotEncoder(handle_unknown='ignore') takes them."
+        )
     return ""
 
 
-# Labels -----------------------------------------------------------------------------------------------------------------------------------
+# Labels
+# --------------------------------------------------------------------------------------------------
 
 
 def one_column(y: Any) -> NDArray[Any]:
-    """Return raw labels as an array (n_rows,), with scikit-learn's warning for a column of a table; InvalidInput for anything else."""
+    """Return raw labels as an array (n_rows,), with scikit-learn's warning for a column of a table;
+    InvalidInput for anything else."""
     require_unmasked(y)  # scikit-learn takes the mask off
     # The errors below are not chained to those of NumPy, whose messages quote a raw label.
     with contextlib.suppress(TypeError, ValueError):
@@ -269,14 +390,18 @@ def one_column(y: Any) -> NDArray[Any]:
         shape = np.shape(y)
     if len(shape) > 1:
         raise InvalidInput(
-            f"Expected one column of labels, got an array of shape {shape}. Nothing was charged or drawn. Fit one column at a time; "
-            "several that share a charge are declared by LabelColumns, LabelDPClassifier(classes=...) or privatize(..., classes=...)."
+            f"Expected one column of labels, got an array of shape {shape}. Nothing was charged or"
+            " drawn. Fit one column at a time; several that share a charge are declared by"
+            " LabelColumns, LabelDPClassifier(classes=...) or privatize(..., classes=...)."
         )
     raise not_plain()
 
 
-def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-    """Check raw labels: one per row, of a type that can be classes. Return them and (classes, whether these were inferred from them).
+def read_labels(
+    settings: FitSettings, y: Any, n_rows: int
+) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    """Check raw labels: one per row, of a type that can be classes. Return them and (classes,
+    whether these were inferred from them).
 
     Parameters
     ----------
@@ -287,7 +412,9 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
     labels = one_column(y)
     check_count(len(labels), n_rows)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise bad_label(NO_NUMBER, FINITE, fix="" if isinstance(settings.classes, Grid) else MISSING.fix)
+        raise bad_label(
+            NO_NUMBER, FINITE, fix="" if isinstance(settings.classes, Grid) else MISSING.fix
+        )
     if infers(settings.classes):
         if labels.dtype.kind == "O":
             if any(map(is_missing, labels)):
@@ -295,6 +422,7 @@ def read_labels(settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any
             if len(set(map(type, labels))) > 1:
                 raise several_types()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # scikit-learn's warning depends on the number of distinct raw labels
+            # scikit-learn's warning depends on the number of distinct raw labels
+            warnings.simplefilter("ignore")
             check_classification_targets(labels)
     return labels, settled_classes(settings, labels)

@@ -14,7 +14,13 @@ from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import Law
 from labeldp.learn._classifier import FEW_ROWS, TabularEstimator, _Training, dry_run
-from labeldp.learn._corrections import DEFAULTS, LearnOptions, require_plain_labels, require_regressor, require_weights
+from labeldp.learn._corrections import (
+    DEFAULTS,
+    LearnOptions,
+    require_plain_labels,
+    require_regressor,
+    require_weights,
+)
 from labeldp.learn._data import Floats, explained, features_digest, one_column
 from labeldp.learn._location import LocationLearner, LocationModel
 from labeldp.ledger._ledger import Ledger
@@ -28,7 +34,8 @@ MOST_ROUNDS = 300  # of the default boosting; noisy rows choose how many are tak
 
 
 def default_regressor(n_rows: int, **settings: Any) -> HistGradientBoostingRegressor:
-    """Make the regressor that is trained where none is given: boosted trees, whose size and number noisy rows decide.
+    """Make the regressor that is trained where none is given: boosted trees, whose size and number
+    noisy rows decide.
 
     Parameters
     ----------
@@ -38,7 +45,9 @@ def default_regressor(n_rows: int, **settings: Any) -> HistGradientBoostingRegre
         Of HistGradientBoostingRegressor.
     """
     if n_rows < FEW_ROWS:
-        return HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings)
+        return HistGradientBoostingRegressor(
+            max_iter=30, max_leaf_nodes=4, min_samples_leaf=40, early_stopping=False, **settings
+        )
     return HistGradientBoostingRegressor(max_iter=MOST_ROUNDS, early_stopping=False, **settings)
 
 
@@ -48,58 +57,68 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     Parameters
     ----------
     estimator : regressor or pipeline, default=None
-        It must fit squared errors, and should take sample weights. None: histogram gradient boosting, which takes columns of text and
-        categories, and missing values. Cloned.
+        It must fit squared errors, and should take sample weights. None: histogram gradient
+        boosting, which takes columns of text and categories, and missing values. Cloned.
     epsilon : float > 0, default=1.0
         Total label-DP budget of a fit, for one unit (a row, or a person with `fit(unit=...)`).
     range : (low, high) or Grid, default=None
-        The public range of the numbers; numbers outside of it are clamped to its ends, which nothing counts. Choose it without looking at
-        them. Raw numbers need one; NoisyLabels have theirs.
+        The public range of the numbers; numbers outside of it are clamped to its ends, which
+        nothing counts. Choose it without looking at them. Raw numbers need one; NoisyLabels have
+        theirs.
     grid : int >= 2, default=64
         Number of evenly spaced points that numbers are rounded to; unused if `range` is a Grid.
     n_stages : int >= 1, default=1
-        Number of stages. With 2 or more the rows are drawn in parts, and each later part is asked about bins around what the model so far
-        expects.
+        Number of stages. With 2 or more the rows are drawn in parts, and each later part is asked
+        about bins around what the model so far expects.
     stage_sizes : sequence of n_stages floats > 0, default=None
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
-        A law's name, or a Law with this epsilon over the grid's points. "auto": rows are drawn by `SquareWave`, which releases a random
-        interval, of more than 700 points by `Threshold`; with a prior, or in two and more stages, by `PriorBins`, which chooses for each
-        row the bins (at small epsilon: the threshold) with the least expected squared error under the prior. "prior-bins:information" and
-        "prior-bins:location" choose them by information about the number, or about its location.
+        A law's name, or a Law with this epsilon over the grid's points. "auto": rows are drawn by
+        `SquareWave`, which releases a random interval, of more than 700 points by `Threshold`; with
+        a prior, or in two and more stages, by `PriorBins`, which chooses for each row the bins (at
+        small epsilon: the threshold) with the least expected squared error under the prior.
+        "prior-bins:information" and "prior-bins:location" choose them by information about the
+        number, or about its location.
     prior : (n, G) array of floats >= 0, or function of X, default=None
-        Public weights of the grid's points for the first stage; they must not depend on these numbers.
+        Public weights of the grid's points for the first stage; they must not depend on these
+        numbers.
     validation_fraction : float in [0, 1), default=0.1
-        Share of the rows held out to measure the model by their noisy labels, drawn without a prior by a law that has unbiased weights. The
-        final refit learns from them, too (see `options`). No row is held out if they would be fewer than 20.
+        Share of the rows held out to measure the model by their noisy labels, drawn without a prior
+        by a law that has unbiased weights. The final refit learns from them, too (see `options`).
+        No row is held out if they would be fewer than 20.
     dataset : str, default=None
         The name of the data set in the ledger; a ledger needs one.
     column : str, default=None
-        The name of the label column in the ledger; None is "label", where its data set has no other.
+        The name of the label column in the ledger; None is "label", where its data set has no
+        other.
     max_rows_per_unit : int >= 1, default=1
         Rows of one unit that are used, where `fit` gets `unit`.
     ledger : Ledger or its path, default=None
-        Durable record of the spend. A fit that is repeated on the same rows then returns the stored outputs at no further cost.
+        Durable record of the spend. A fit that is repeated on the same rows then returns the stored
+        outputs at no further cost.
     noise : SeededNoise, default=None
         For tests and benchmarks on public data only.
     random_state : int >= 0, RandomState or None, default=None
         Seed of the training only, never of the noise or of the partition into stages.
     options : LearnOptions, default=None
-        Rounds after the first one (not of gradient boosting), and refit; the rest is for classifiers. None: `LearnOptions()`.
+        Rounds after the first one (not of gradient boosting), and refit; the rest is for
+        classifiers. None: `LearnOptions()`.
 
     Attributes
     ----------
     grid_ : (G,) float64 array
     estimator_ : fitted estimator (of locations)
     scale_ : float
-        Standard deviation around a row's location, in units of the number where that is spread evenly.
+        Standard deviation around a row's location, in units of the number where that is spread
+        evenly.
     noisy_labels_ : NoisyLabels of all rows, in the order of X
     privacy_ : PrivacySpent
     receipts_ : tuple of Receipt
     stages_ : tuple of Stage
     estimated_rmse_ : Estimate or None
-        Estimated root mean squared error on the true numbers, on held-out noisy rows, before the final refit. None if there are fewer than
-        20 such rows, or their law has no unbiased estimator.
+        Estimated root mean squared error on the true numbers, on held-out noisy rows, before the
+        final refit. None if there are fewer than 20 such rows, or their law has no unbiased
+        estimator.
     estimated_r2_ : Estimate or None
         Estimated R^2 on the same rows.
     baseline_rmse_ : Estimate or None
@@ -108,32 +127,38 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
     See Also
     --------
-    labeldp.LabelDPClassifier : the same for classes.
-    labeldp.metrics.root_mean_squared_error, labeldp.metrics.r2 : the same estimates of any model's predictions.
+    labeldp.LabelDPClassifier : the same for classes. labeldp.metrics.root_mean_squared_error,
+    labeldp.metrics.r2 : the same estimates of any model's predictions.
 
     References
     ----------
-    Green (1984), "Iteratively reweighted least squares for maximum likelihood estimation"; Tobin (1958) for clamped numbers.
+    Green (1984), "Iteratively reweighted least squares for maximum likelihood estimation"; Tobin
+    (1958) for clamped numbers.
 
     Notes
     -----
-    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each number is randomized once; all else (scale, shrinkage,
-    `estimated_rmse_`) is post-processing of the outputs. Features are not protected.
+    Guarantee: everything that the fit returns or stores is epsilon-label-DP. Each number is
+    randomized once; all else (scale, shrinkage, `estimated_rmse_`) is post-processing of the
+    outputs. Features are not protected.
 
-    Model: an increasing function of a row's number is normal around the estimator's prediction, its location, with one deviation for all
-    rows. The function, by the cuts between the grid's points, is the one with which predictions have the distribution of all numbers
-    together, as the released labels tell it; so skewed and capped numbers are predicted without bias on the whole. Location and deviation
-    are found by maximum likelihood of what was released, in rounds of weighted least squares; by gradient boosting (scikit-learn's
-    HistGradientBoostingRegressor, LightGBM's LGBMRegressor, XGBoost's XGBRegressor) tree by tree, with as many rounds, up to `max_iter` or
-    `n_estimators`, as the likelihood of unseen noisy rows speaks for, and smaller trees where labels tell less. `predict` gives the mean of
-    the number.
+    Model: an increasing function of a row's number is normal around the estimator's prediction, its
+    location, with one deviation for all rows. The function, by the cuts between the grid's points,
+    is the one with which predictions have the distribution of all numbers together, as the released
+    labels tell it; so skewed and capped numbers are predicted without bias on the whole. Location
+    and deviation are found by maximum likelihood of what was released, in rounds of weighted least
+    squares; by gradient boosting (scikit-learn's HistGradientBoostingRegressor, LightGBM's
+    LGBMRegressor, XGBoost's XGBRegressor) tree by tree, with as many rounds, up to `max_iter` or
+    `n_estimators`, as the likelihood of unseen noisy rows speaks for, and smaller trees where
+    labels tell less. `predict` gives the mean of the number.
 
-    Cost of one stage: 9 fits on two thirds of the rows and one on all, 7 plain fits together, and as much again for the final refit; with
-    `LearnOptions(em_rounds=0, refit=False)` 3 plain fits. Gradient boosting of squared errors: three boostings on two thirds of the rows,
-    each in about a dozen short fits, whose mean is the model, and one on all rows for the final refit, which enters the mean; with several
-    stages one more on all rows of each; and two more where the rows tell as much as 10,000 true numbers, to choose the size of the trees.
-    With another objective or booster (DART, forests), or with a metric or callbacks of your own, LightGBM and XGBoost take the 9 fits of
-    any regressor.
+    Cost of one stage: 9 fits on two thirds of the rows and one on all, 7 plain fits together, and
+    as much again for the final refit; with `LearnOptions(em_rounds=0, refit=False)` 3 plain fits.
+    Gradient boosting of squared errors: three boostings on two thirds of the rows, each in about a
+    dozen short fits, whose mean is the model, and one on all rows for the final refit, which enters
+    the mean; with several stages one more on all rows of each; and two more where the rows tell as
+    much as 10,000 true numbers, to choose the size of the trees. With another objective or booster
+    (DART, forests), or with a metric or callbacks of your own, LightGBM and XGBoost take the 9 fits
+    of any regressor.
 
     Examples
     --------
@@ -141,7 +166,9 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
     >>> from sklearn.datasets import make_friedman1
     >>> from sklearn.linear_model import LinearRegression
     >>> X, y = make_friedman1(4000, random_state=0)
-    >>> model = ldp.LabelDPRegressor(LinearRegression(), epsilon=2.0, range=(0, 30), noise=ldp.SeededNoise(0), random_state=0).fit(X, y)
+    >>> model = ldp.LabelDPRegressor(
+    ...     LinearRegression(), epsilon=2.0, range=(0, 30), noise=ldp.SeededNoise(0), random_state=0
+    ... ).fit(X, y)
     >>> bool(model.score(X, y) > 0.6)
     True
     """
@@ -183,7 +210,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         self.random_state = random_state
         self.options = options
 
-    # Fitting ----------------------------------------------------------------------------------------------------------------------
+    # Fitting
+    # ----------------------------------------------------------------------------------------------
 
     def _inputs(self, X: Any, y: Any) -> Any:
         base = self._base()
@@ -191,19 +219,27 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         require_plain_labels(base)
         self._require_settings()
         if y is None:
-            raise InvalidInput("This LabelDPRegressor requires y to be passed, but the target y is None.")
+            raise InvalidInput(
+                "This LabelDPRegressor requires y to be passed, but the target y is None."
+            )
         self._require_range(y)
         return self._checked(X, reset=True)
 
-    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+    def _read(
+        self, settings: FitSettings, y: Any, n_rows: int
+    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
         labels = numbers_in(y)
         check_count(len(labels), n_rows)
         assert settings.classes is not None
         return labels, (settings.classes, False)  # type: ignore[return-value]
 
-    def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: None) -> "_Training[LocationModel]":
+    def _training(
+        self, inputs: Any, source: FitPlan | NoisyLabels, state: None
+    ) -> "_Training[LocationModel]":
         options = self.options or DEFAULTS
-        encoded, estimator, encoder, random_state = self._prepared(inputs, self._base(inputs.shape[0]))
+        encoded, estimator, encoder, random_state = self._prepared(
+            inputs, self._base(inputs.shape[0])
+        )
         if self._weights is not None:
             require_weights(estimator, "em")
         if isinstance(source, FitPlan):
@@ -211,13 +247,17 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
             def fit(copy: Any, few: Any, noisy: NoisyLabels) -> LocationModel:
                 on_grid = replace(noisy, classes=source.classes)
-                learner = LocationLearner(copy, replace(options, em_rounds=0), check_random_state(0), whole=True)
+                learner = LocationLearner(
+                    copy, replace(options, em_rounds=0), check_random_state(0), whole=True
+                )
                 return learner.fit(few, on_grid, None, None)
 
             dry_run(estimator, encoded, len(source.classes), rows, fit)
         return _Training(
             encoded,
-            LocationLearner(estimator, options, random_state, whole=self.n_stages > 1 or not options.refit),
+            LocationLearner(
+                estimator, options, random_state, whole=self.n_stages > 1 or not options.refit
+            ),
             options.refit,
             1.0,
             encoder,
@@ -231,7 +271,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
         self.scale_ = self._model.family.scale
         return unseen
 
-    # Predicting -------------------------------------------------------------------------------------------------------------------
+    # Predicting
+    # ----------------------------------------------------------------------------------------------
 
     def _base(self, n_rows: int = FEW_ROWS) -> Any:
         """Return the user's estimator, or the default."""
@@ -250,7 +291,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
             return self._model.predict(checked)
 
     def predict_distribution(self, X: Any) -> Floats:
-        """Predict probabilities of the true number's grid point: (n, G) float64, columns in the order of `grid_`.
+        """Predict probabilities of the true number's grid point: (n, G) float64, columns in the
+        order of `grid_`.
 
         Parameters
         ----------
@@ -262,7 +304,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
             return self._model.predict_proba(checked)
 
     def predict_quantile(self, X: Any, q: float | ArrayLike) -> Floats:
-        """Predict a quantile of each row's true number, such as the median, before rounding to the grid.
+        """Predict a quantile of each row's true number, such as the median, before rounding to the
+        grid.
 
         Parameters
         ----------
@@ -283,7 +326,8 @@ class LabelDPRegressor(RegressorEstimator, TabularEstimator[LocationModel]):
 
 
 def numbers_in(y: Any) -> NDArray[Any]:
-    """Check that raw labels are one column; whether they are finite numbers is seen when they are encoded, before the charge."""
+    """Check that raw labels are one column; whether they are finite numbers is seen when they are
+    encoded, before the charge."""
     if hasattr(y, "dtype") and getattr(y.dtype, "kind", "") == "c":
         raise InvalidInput("Complex data not supported: expected real numbers as labels.")
     return one_column(y)

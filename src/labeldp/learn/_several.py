@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several private targets of one fit: one charge and one draw for all columns, then a classifier for each of them."""
+"""Several private targets of one fit: one charge and one draw for all columns, then a classifier
+for each of them."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,7 +19,17 @@ from labeldp.laws import LabelColumns, Law, SubsetSelection
 from labeldp.laws._base import Side, no_inclusion
 from labeldp.laws._columns import laws_of_columns
 from labeldp.protocol._estimator import paid
-from labeldp.protocol._fit import FitPlan, FitSettings, Floats, Rows, Stage, answer_for, mixed, open_fit, run_stages
+from labeldp.protocol._fit import (
+    FitPlan,
+    FitSettings,
+    Floats,
+    Rows,
+    Stage,
+    answer_for,
+    mixed,
+    open_fit,
+    run_stages,
+)
 from labeldp.protocol._matching import take
 from labeldp.protocol._several import law_of, share_right, stacked, untold
 from labeldp.protocol.metrics import accelerated
@@ -27,9 +38,12 @@ STAGE = "fit"
 """The name of the only stage of the draw."""
 Belief: TypeAlias = list[Floats]
 """Weights of the classes of each of L columns: L arrays (n, K_l)."""
-_TIED_CELLS: Final = 1 << 19  # rows x combinations by which it is estimated how columns hang together
+# rows x combinations by which it is estimated how columns hang together
+_TIED_CELLS: Final = 1 << 19
 _FLOOR: Final = np.finfo(np.float64).tiny
-_UNSURE: Final = 0.01  # share of uniform classes in a belief: classifiers that only choose, such as ridge, give others no probability
+# share of uniform classes in a belief: classifiers that only choose, such as ridge, give others no
+# probability
+_UNSURE: Final = 0.01
 _STILL: Final = 1e-4  # a step of the shares of combinations that ends their estimate
 Maker: TypeAlias = Callable[[int], Any]
 """Makes the unfitted classifier of a column, by its number."""
@@ -69,13 +83,14 @@ class SeveralModels:
         make : function of a column's number
             Makes its unfitted classifier.
         belief : list of L arrays (n, K_l), optional
-            How each column is distributed in each row, for draws that are read for the columns together. None: what classifiers predict
-            that are fitted first, to what the draws tell of each column alone, or if they tell nothing alone under uniform other columns.
+            How each column is distributed in each row, for draws that are read for the columns
+            together. None: what classifiers predict that are fitted first, to what the draws tell
+            of each column alone, or if they tell nothing alone under uniform other columns.
         sample_weight : (n,) float64, optional
             Public weights of the rows, for each column's classifier.
         counted : (m,) positions, optional
-            Rows whose sets of combinations are counted for each column, which measures without bias; they have no say in `belief`. None:
-            all rows.
+            Rows whose sets of combinations are counted for each column, which measures without
+            bias; they have no say in `belief`. None: all rows.
         wanted : LabelColumns, optional
             Some of the columns, in any order. None: all.
         """
@@ -83,36 +98,69 @@ class SeveralModels:
         wanted = columns if wanted is None else wanted
         if lacking := [name for name in untold(noisy) if name in wanted.names]:
             raise InvalidInput(
-                f"Expected rows that were asked about every label column, got none about {_validate.quoted(lacking)}. Learn each of the "
-                "others from noisy[name], or draw by another rule: law=columns.law(epsilon, 'joint')."
+                "Expected rows that were asked about every label column, got none about"
+                f" {_validate.quoted(lacking)}. Learn each of the others from noisy[name], or draw"
+                " by another rule: law=columns.law(epsilon, 'joint')."
             )
         if belief is None and parted(noisy, counted)[1]:
-            others = np.arange(len(noisy)) if counted is None else np.setdiff1d(np.arange(len(noisy)), counted)
+            others = (
+                np.arange(len(noisy))
+                if counted is None
+                else np.setdiff1d(np.arange(len(noisy)), counted)
+            )
             uniform = [np.ones((len(others), size)) for size in columns.sizes]
-            some = (take(X, others), noisy[others], None if sample_weight is None else sample_weight[others])
+            some = (
+                take(X, others),
+                noisy[others],
+                None if sample_weight is None else sample_weight[others],
+            )
             belief = cls._of(
-                columns, *some, lambda number: make(number).set_params(validation_fraction=0.0), Reading(uniform)
+                columns,
+                *some,
+                lambda number: make(number).set_params(validation_fraction=0.0),
+                Reading(uniform),
             ).predict_proba(X)
         reading = Reading([_unsure(each) for each in belief or []], counted)
-        return cls._of(wanted, X, noisy, sample_weight, make, reading.tied(noisy, sample_weight) if belief else reading)
+        return cls._of(
+            wanted,
+            X,
+            noisy,
+            sample_weight,
+            make,
+            reading.tied(noisy, sample_weight) if belief else reading,
+        )
 
     @classmethod
     def _of(
-        cls, wanted: LabelColumns, X: Any, noisy: NoisyLabels, sample_weight: Floats | None, make: Maker, reading: "Reading"
+        cls,
+        wanted: LabelColumns,
+        X: Any,
+        noisy: NoisyLabels,
+        sample_weight: Floats | None,
+        make: Maker,
+        reading: "Reading",
     ) -> "SeveralModels":
         numbers = map(columns_in(noisy).place, wanted.names)
-        return cls(wanted, tuple(make(number).fit(X, reading.told(noisy, number), sample_weight) for number in numbers))
+        return cls(
+            wanted,
+            tuple(
+                make(number).fit(X, reading.told(noisy, number), sample_weight)
+                for number in numbers
+            ),
+        )
 
     def predict_proba(self, X: Any) -> list[Floats]:
         """Predict probabilities for each column: L arrays (n, K_l)."""
         return [part.predict_proba(X) for part in self.parts]
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Predict the most likely class of each column: (n, L), of objects if the columns' classes are of several types."""
+        """Predict the most likely class of each column: (n, L), of objects if the columns' classes
+        are of several types."""
         return stacked([part.predict(X) for part in self.parts])
 
     def score(self, X: Any, Y: Any, sample_weight: NDArray[np.float64] | None) -> float:
-        """Compute the share of rows in which all columns are predicted rightly, on public true labels."""
+        """Compute the share of rows in which all columns are predicted rightly, on public true
+        labels."""
         return share_right(self.predict(X), Y, self.columns, sample_weight)
 
 
@@ -123,10 +171,16 @@ def columns_in(noisy: NoisyLabels) -> LabelColumns:
 
 
 def some_of(classes: object, columns: object) -> LabelColumns | None:
-    """Return declared classes that are those of some of several columns, or of all in another order; None for others."""
-    if not (isinstance(classes, LabelColumns) and isinstance(columns, LabelColumns)) or not set(classes.names) <= set(columns.names):
+    """Return declared classes that are those of some of several columns, or of all in another
+    order; None for others."""
+    if not (isinstance(classes, LabelColumns) and isinstance(columns, LabelColumns)) or not set(
+        classes.names
+    ) <= set(columns.names):
         return None
-    same = all(values == columns.lists[columns.place(name)] for name, values in zip(classes.names, classes.lists, strict=True))
+    same = all(
+        values == columns.lists[columns.place(name)]
+        for name, values in zip(classes.names, classes.lists, strict=True)
+    )
     return classes if same else None
 
 
@@ -136,9 +190,11 @@ def drawn_together(noisy: NoisyLabels) -> bool:
 
 
 def parted(noisy: NoisyLabels, counted: Rows | None) -> tuple[list[Block], list[Block]]:
-    """Part draws into those that are read for each column alone, and those that are read for the columns together.
+    """Part draws into those that are read for each column alone, and those that are read for the
+    columns together.
 
-    The second are sets of combinations in rows that are not `counted`, and draws by laws that tell of no column alone.
+    The second are sets of combinations in rows that are not `counted`, and draws by laws that tell
+    of no column alone.
     """
     alone: list[Block] = []
     together: list[Block] = []
@@ -148,7 +204,10 @@ def parted(noisy: NoisyLabels, counted: Rows | None) -> tuple[list[Block], list[
         elif counted is None or not isinstance(block.law, SubsetSelection):
             alone.append(block)
         else:
-            for found, mask in ((alone, np.isin(block.rows, counted)), (together, ~np.isin(block.rows, counted))):
+            for found, mask in (
+                (alone, np.isin(block.rows, counted)),
+                (together, ~np.isin(block.rows, counted)),
+            ):
                 if mask.any():
                     found.append(block.at(np.flatnonzero(mask), block.rows[mask]))
     return alone, together
@@ -156,7 +215,8 @@ def parted(noisy: NoisyLabels, counted: Rows | None) -> tuple[list[Block], list[
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """How draws of combinations are read for one column: given what is believed of the others, and how they hang together.
+    """How draws of combinations are read for one column: given what is believed of the others, and
+    how they hang together.
 
     Attributes
     ----------
@@ -164,8 +224,8 @@ class Reading:
     counted : (m,) positions, or None
         As in `SeveralModels.fit`.
     ties : (K_1, ..., K_L) float64, or None
-        Factors R by which combinations are likelier than by independent columns: P[c | x] is in proportion to R_c prod_l P[c_l | x]. None:
-        independent columns.
+        Factors R by which combinations are likelier than by independent columns: P[c | x] is in
+        proportion to R_c prod_l P[c_l | x]. None: independent columns.
     """
 
     belief: Belief
@@ -173,19 +233,22 @@ class Reading:
     ties: Floats | None = None
 
     def tied(self, noisy: NoisyLabels, sample_weight: Floats | None) -> "Reading":
-        """Estimate from weighted rows how the columns hang together, beyond what the belief explains, and read with it.
+        """Estimate from weighted rows how the columns hang together, beyond what the belief
+        explains, and read with it.
 
         Notes
         -----
-        Columns that follow from one another would else be read with a bias: the others' belief, and the set, would count one fact twice. R
-        maximises the likelihood of the draws given the belief, with one row a combination added that follows the belief: with fewer rows
-        than combinations R stays near 1. It is post-processing. Cost: at most some hundred passes over 2^19 cells; of more, every m-th row
-        is taken.
+        Columns that follow from one another would else be read with a bias: the others' belief, and
+        the set, would count one fact twice. R maximises the likelihood of the draws given the
+        belief, with one row a combination added that follows the belief: with fewer rows than
+        combinations R stays near 1. It is post-processing. Cost: at most some hundred passes over
+        2^19 cells; of more, every m-th row is taken.
 
         References
         ----------
-        EM for log-linear models of incomplete tables: Fuchs 1982, "Maximum likelihood estimation and model selection in contingency tables
-        with missing data"; accelerated as `labeldp.protocol.metrics.likeliest_frequencies`.
+        EM for log-linear models of incomplete tables: Fuchs 1982, "Maximum likelihood estimation
+        and model selection in contingency tables with missing data"; accelerated as
+        `labeldp.protocol.metrics.likeliest_frequencies`.
         """
         _, together = parted(noisy, self.counted)
         columns = columns_in(noisy)
@@ -195,7 +258,9 @@ class Reading:
         step = max(1, -(-sum(len(block.rows) for block in together) * k // _TIED_CELLS))
         some = [block.at(slice(None, None, step), block.rows[::step]) for block in together]
         rows = np.concatenate([block.rows for block in some])
-        chance = np.concatenate([np.exp(block.law.log_likelihood(block.outputs, block.side)) for block in some])
+        chance = np.concatenate(
+            [np.exp(block.law.log_likelihood(block.outputs, block.side)) for block in some]
+        )
         weights = dict(zip(columns.names, (each[rows] for each in self.belief), strict=True))
         apart = columns.prior(weights)(np.arange(len(rows)))
         apart /= apart.sum(axis=1, keepdims=True)
@@ -209,39 +274,58 @@ class Reading:
             before = weight @ guess / total
             guess *= chance
             guess /= guess.sum(axis=1, keepdims=True)
-            found = shares * (weight @ guess + k * base) / ((total + k) * np.maximum(before, _FLOOR))
+            found = (
+                shares * (weight @ guess + k * base) / ((total + k) * np.maximum(before, _FLOOR))
+            )
             return np.asarray(found / found.sum())
 
         shares = accelerated(move, base / base.sum(), lambda step, found: step < _STILL)
         return replace(self, ties=(shares / base).reshape(columns.sizes))
 
     def told(self, noisy: NoisyLabels, number: int) -> NoisyLabels:
-        """Read what noisy labels of several columns tell about one: by draws of it alone, and by those of all, given the others."""
+        """Read what noisy labels of several columns tell about one: by draws of it alone, and by
+        those of all, given the others."""
         columns = columns_in(noisy)
         alone, together = parted(noisy, self.counted)
         found = derived(noisy, blocks=tuple(alone)).column(columns.names[number])
-        return derived(found, blocks=(*found.blocks, *(self._beside(block, columns.sizes, number) for block in together)))
+        return derived(
+            found,
+            blocks=(
+                *found.blocks,
+                *(self._beside(block, columns.sizes, number) for block in together),
+            ),
+        )
 
     def _beside(self, block: Block, sizes: Sequence[int], number: int) -> Block:
-        """Add up the likelihood of the combinations over the other columns, by how these are distributed given this one."""
+        """Add up the likelihood of the combinations over the other columns, by how these are
+        distributed given this one."""
         found, done = np.empty((len(block.rows), sizes[number])), 0
         ties = np.ones((1, *sizes)) if self.ties is None else self.ties[None]
         for part in block.batches():
             near = [each[part.rows] for each in self.belief]
-            chance = np.exp(part.law.log_likelihood(part.outputs, part.side)).reshape(len(part.rows), *sizes)
+            chance = np.exp(part.law.log_likelihood(part.outputs, part.side)).reshape(
+                len(part.rows), *sizes
+            )
             both, scale = (_added(table, number, near) for table in (chance * ties, ties))
-            found[done : done + len(part.rows)] = np.log(np.maximum(both, _FLOOR)) - np.log(np.maximum(scale, _FLOOR))
+            found[done : done + len(part.rows)] = np.log(np.maximum(both, _FLOOR)) - np.log(
+                np.maximum(scale, _FLOOR)
+            )
             done += len(part.rows)
         found -= found.max(axis=1, keepdims=True)
-        return replace(block, law=BesideOthers(sizes[number], block.law.epsilon), outputs=found, side={})
+        return replace(
+            block, law=BesideOthers(sizes[number], block.law.epsilon), outputs=found, side={}
+        )
 
 
 def _unsure(belief: Floats) -> Floats:
-    return np.asarray((1 - _UNSURE) * belief / belief.sum(axis=1, keepdims=True) + _UNSURE / belief.shape[1])
+    return np.asarray(
+        (1 - _UNSURE) * belief / belief.sum(axis=1, keepdims=True) + _UNSURE / belief.shape[1]
+    )
 
 
 def _added(table: Floats, number: int, belief: Belief) -> Floats:
-    """Add up a table of combinations, (n or 1, K_1, ..., K_L), over all columns but one, by weights of the others: (n, K_l)."""
+    """Add up a table of combinations, (n or 1, K_1, ..., K_L), over all columns but one, by weights
+    of the others: (n, K_l)."""
     table = np.moveaxis(table, number + 1, 1)
     for other in reversed([m for m in range(len(belief)) if m != number]):
         weights = belief[other].reshape(len(belief[other]), *(1,) * (table.ndim - 2), -1)
@@ -251,9 +335,11 @@ def _added(table: Floats, number: int, belief: Belief) -> Floats:
 
 @dataclass(frozen=True)
 class BesideOthers(Law):
-    """What draws of combinations tell about one column, given how the others are distributed: for learning alone, it draws nothing.
+    """What draws of combinations tell about one column, given how the others are distributed: for
+    learning alone, it draws nothing.
 
-    Output: (n, K_l) float64 log-likelihoods, with maximum 0 in each row. They follow from outputs and models of outputs, at no cost.
+    Output: (n, K_l) float64 log-likelihoods, with maximum 0 in each row. They follow from outputs
+    and models of outputs, at no cost.
     """
 
     name: ClassVar[str] = "beside-others"
@@ -267,12 +353,16 @@ class BesideOthers(Law):
         return no_inclusion(outputs)
 
     def _refused(self, *_: object) -> Never:
-        raise InvalidInput("Expected noisy labels as they were drawn, got what a model of several columns read. Take its noisy_labels_.")
+        raise InvalidInput(
+            "Expected noisy labels as they were drawn, got what a model of several columns read."
+            " Take its noisy_labels_."
+        )
 
     prepare = sample = profile = layout = table = _refused  # type: ignore[assignment]
 
 
-# Drawing --------------------------------------------------------------------------------------------------------------------------------
+# Drawing
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,9 +395,11 @@ def in_stages(
     sample_weight: Floats | None = None,
     counted: Rows | None = None,
 ) -> Drawn:
-    """Charge all columns once and draw each row once, by a prior, or by what models of the stages before predict.
+    """Charge all columns once and draw each row once, by a prior, or by what models of the stages
+    before predict.
 
-    A prior of groups of rows is asked for first, about the combinations, at its own charge in the accounts of the same columns.
+    A prior of groups of rows is asked for first, about the combinations, at its own charge in the
+    accounts of the same columns.
 
     Parameters
     ----------
@@ -336,29 +428,62 @@ def in_stages(
     def belief_of(model: Callable[[], SeveralModels] | None, rows: Rows) -> Belief | None:
         if model is not None:
             return model().predict_proba(take(X, rows))
-        return None if plan.prior is None else columns.marginals(mixed(plan.prior[rows], plan.prior[rows], 0.0))  # scaled
+        # scaled
+        return (
+            None
+            if plan.prior is None
+            else columns.marginals(mixed(plan.prior[rows], plan.prior[rows], 0.0))
+        )
 
-    def fit(rows: Rows, noisy: NoisyLabels, model: Callable[[], SeveralModels] | None, _: object) -> Callable[[], SeveralModels]:
+    def fit(
+        rows: Rows, noisy: NoisyLabels, model: Callable[[], SeveralModels] | None, _: object
+    ) -> Callable[[], SeveralModels]:
         # Trained where it is asked: the last stage's may not be needed, and a repeat draws nothing.
         weights = None if sample_weight is None else sample_weight[rows]
-        models.append(functools.cache(lambda: SeveralModels.fit(take(X, rows), noisy, make, belief_of(model, rows), weights, counted)))
+        models.append(
+            functools.cache(
+                lambda: SeveralModels.fit(
+                    take(X, rows), noisy, make, belief_of(model, rows), weights, counted
+                )
+            )
+        )
         return models[-1]
 
     def prior_of(model: Callable[[], SeveralModels], rows: Rows) -> Floats:
         proba = model().predict_proba(take(X, rows))
-        weights = {name: each ** (1.0 / temperature) for name, each in zip(columns.names, proba, strict=True)}
+        weights = {
+            name: each ** (1.0 / temperature)
+            for name, each in zip(columns.names, proba, strict=True)
+        }
         return columns.prior(weights)(np.arange(len(rows)))
 
     with open_fit(plan, Y, public_digest=public_digest) as run, paid(run, plan.rows):
-        found = run_stages(run, plan.stages, fit=fit, prior_of=prior_of, first_prior=plan.prior, held_out=plan.held_out)
-        # By the last stage's model, which has seen no held-out row: what is learned with it is measured without bias.
+        found = run_stages(
+            run,
+            plan.stages,
+            fit=fit,
+            prior_of=prior_of,
+            first_prior=plan.prior,
+            held_out=plan.held_out,
+        )
+        # By the last stage's model, which has seen no held-out row: what is learned with it is
+        # measured without bias.
         belief = models[-1]().predict_proba(X) if drawn_together(found.noisy) else None
-    # Each row's side shows what the groups' answer was, so these noisy labels reveal both releases and name both receipts.
-    noisy = found.noisy if plan.answer is None else derived(found.noisy, behind=(plan.answer.receipt,))
+    # Each row's side shows what the groups' answer was, so these noisy labels reveal both releases
+    # and name both receipts.
+    noisy = (
+        found.noisy if plan.answer is None else derived(found.noisy, behind=(plan.answer.receipt,))
+    )
     return Drawn(noisy, found.stages, belief, plan.known)
 
 
-def drawn(settings: FitSettings, columns: LabelColumns, Y: Any, rows: RowIds, public_digest: Callable[[], str]) -> Drawn:
+def drawn(
+    settings: FitSettings,
+    columns: LabelColumns,
+    Y: Any,
+    rows: RowIds,
+    public_digest: Callable[[], str],
+) -> Drawn:
     """Charge all columns once, and draw each row once; a repeat returns the stored outputs.
 
     Parameters

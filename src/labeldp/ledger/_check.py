@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verifies a ledger: its history must be consistent, and agree with receipts, manifests, anchors and the runs' folders.
+"""Verifies a ledger: its history must be consistent, and agree with receipts, manifests, anchors
+and the runs' folders.
 
-If results lie beside a ledger that does not know their runs, it was lost or restored from a backup, and would charge too little. A charge
-looks for such runs in one listing of the runs' folder, and is refused. `adopt` charges them again, from the facts in their folders.
+If results lie beside a ledger that does not know their runs, it was lost or restored from a backup,
+and would charge too little. A charge looks for such runs in one listing of the runs' folder, and is
+refused. `adopt` charges them again, from the facts in their folders.
 """
 
 import hashlib
@@ -91,8 +93,8 @@ class _Account:
 
     def exceeded(self, run: RunRecord) -> bool:
         """Tell whether the run, the last one read, exceeded the budget at its time."""
-        # Row sets are read only once the plain sum exceeds the budget. From then on a `Spend` grows with the runs: building it anew for
-        # each run would take quadratic time.
+        # Row sets are read only once the plain sum exceeds the budget. From then on a `Spend` grows
+        # with the runs: building it anew for each run would take quadratic time.
         budget = self.said.budget
         if budget is None:
             return True
@@ -115,7 +117,8 @@ def problems(
     balances: Sequence[Balance] = (),
     kept: Witnesses | None = None,
 ) -> list[str]:
-    """Return one sentence for each inconsistency; an empty list if there is none. See `Ledger.verify`."""
+    """Return one sentence for each inconsistency; an empty list if there is none. See
+    `Ledger.verify`."""
     found: list[str] = []
     read, ends = _Read(), {(balance.dataset, balance.column): balance for balance in balances}
     previous = GENESIS
@@ -123,7 +126,13 @@ def problems(
         seq, before, body, head = row
         # After a break nothing can be trusted, so the search ends.
         if seq != expected or before != previous:
-            return [*found, f"The chain breaks at entry {expected}: an entry before or at it is missing or was rewritten."]
+            return [
+                *found,
+                (
+                    f"The chain breaks at entry {expected}: an entry before or at it is missing or"
+                    " was rewritten."
+                ),
+            ]
         if entry_hash(before, body) != head:
             return [*found, f"Entry {seq} was rewritten: its text does not have its hash."]
         found += _misplaced(row, read, sets)
@@ -135,7 +144,12 @@ def problems(
             read.charges[head] = entry
     if previous == GENESIS:
         found.append("The ledger has no entries: its history was deleted.")
-    found += _harmed(read, sets) + _parts_problems(read, parts) + _forgotten(read, sets) + _uncounted(read)
+    found += (
+        _harmed(read, sets)
+        + _parts_problems(read, parts)
+        + _forgotten(read, sets)
+        + _uncounted(read)
+    )
     return found + _compared(read, kept or Witnesses())
 
 
@@ -154,11 +168,17 @@ def _names(body: Mapping[str, Any]) -> tuple[str, str]:
 
 def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
     """Report an entry that labeldp would not have written at this position."""
-    # The hashes are not keyed, so anybody can compute a chain of made-up entries. Here the entries themselves must make sense.
+    # The hashes are not keyed, so anybody can compute a chain of made-up entries. Here the entries
+    # themselves must make sense.
     seq, body = row.seq, _json(row.text)
     kind = body.get("kind")
     if body.get("seq") != seq or (kind == "open") != (seq == 1):
-        return [f"Entry {seq} does not belong there: it says kind {kind!r} and number {body.get('seq')!r}."]
+        return [
+            (
+                f"Entry {seq} does not belong there: it says kind {kind!r} and number"
+                f" {body.get('seq')!r}."
+            )
+        ]
     if kind == "open":
         return []
     names = _names(body)
@@ -166,109 +186,201 @@ def _misplaced(row: Row, read: _Read, sets: RowSets) -> list[str]:
     runs = account.said.runs
     try:
         state = runs[body["run_id"]].state if body.get("run_id") in runs else None
-        if (kind == "charge" and state is not None) or (kind in ("parts", "settle", "abandon") and state != "charged"):
-            return [f"Entry {seq} does not follow from those before: {kind} of a run that is {state or 'unknown'}."]
+        if (kind == "charge" and state is not None) or (
+            kind in ("parts", "settle", "abandon") and state != "charged"
+        ):
+            return [
+                (
+                    f"Entry {seq} does not follow from those before: {kind} of a run that is"
+                    f" {state or 'unknown'}."
+                )
+            ]
         account.apply(row)
     except (ValueError, KeyError, TypeError, AttributeError):
         return [f"Entry {seq} cannot be read: it lacks facts of its kind {kind!r}."]
-    if kind == "charge" and account.exceeded(runs[body["run_id"]]) and body.get("adopted") is not True:
+    if (
+        kind == "charge"
+        and account.exceeded(runs[body["run_id"]])
+        and body.get("adopted") is not True
+    ):
         return [f"Entry {seq} exceeds the budget of its dataset and column."]
     return []
 
 
 def _harmed(read: _Read, sets: RowSets) -> list[str]:
-    harmed = [run for account in read.accounts.values() for run in account.said.runs.values() if sets.harmed(run)]
+    harmed = [
+        run
+        for account in read.accounts.values()
+        for run in account.said.runs.values()
+        if sets.harmed(run)
+    ]
     if harmed and not sets.folder.is_dir():  # a ledger that was moved without it, as a rule
-        what = f"The folder {sets.folder} is not there, which has the row sets and results of {len(harmed):,} run{'s' * (len(harmed) > 1)}"
-        return [f"{what}: move it beside the ledger. Without its row set a run counts for every row."]
-    return [f"The row set of run {run.run_id} is missing, damaged or of an older version: it counts for every row now." for run in harmed]
+        what = (
+            f"The folder {sets.folder} is not there, which has the row sets and results of"
+            f" {len(harmed):,} run{'s' * (len(harmed) > 1)}"
+        )
+        return [
+            f"{what}: move it beside the ledger. Without its row set a run counts for every row."
+        ]
+    return [
+        f"The row set of run {run.run_id} is missing, damaged or of an older version: it counts for"
+        " every row now."
+        for run in harmed
+    ]
 
 
 def _uncounted(read: _Read) -> list[str]:
-    """Report charges on several columns that the account of one of them lacks, or has otherwise than the first one."""
-    runs = {(*names, run.run_id): run for names, account in read.accounts.items() for run in account.said.runs.values()}
+    """Report charges on several columns that the account of one of them lacks, or has otherwise
+    than the first one."""
+    runs = {
+        (*names, run.run_id): run
+        for names, account in read.accounts.items()
+        for run in account.said.runs.values()
+    }
     return [
-        f"The charge of run {run.run_id} is not in the account of column {column!r} as it is in that of {run.columns[0]!r}."
+        f"The charge of run {run.run_id} is not in the account of column {column!r} as it is in"
+        f" that of {run.columns[0]!r}."
         for (dataset, own, _), run in runs.items()
         if own == run.columns[0] and len(run.columns) > 1
         for column in run.columns[1:]
         if runs.get((dataset, column, run.run_id)) != run
     ] + [
-        f"The charge of run {run.run_id} is in the account of column {own!r}, but not in that of {run.columns[0]!r}."
+        f"The charge of run {run.run_id} is in the account of column {own!r}, but not in that of"
+        f" {run.columns[0]!r}."
         for (dataset, own, _), run in runs.items()
         if (dataset, run.columns[0], run.run_id) not in runs
     ]
 
 
 def _forgotten(read: _Read, sets: RowSets) -> list[str]:
-    """Report runs with results that are missing in the history: an older copy of the ledger has replaced a newer one."""
+    """Report runs with results that are missing in the history: an older copy of the ledger has
+    replaced a newer one."""
     known = {run for account in read.accounts.values() for run in account.said.runs}
     others = unknown_runs(sets.folder, lambda names: [name for name in names if name not in known])
-    return [f"Run {run_id} has results, but is not in this history: the ledger was cut, or set back." for run_id in others]
+    return [
+        f"Run {run_id} has results, but is not in this history: the ledger was cut, or set back."
+        for run_id in others
+    ]
 
 
 def _parts_problems(read: _Read, parts: Sequence[tuple[str, Part]]) -> list[str]:
-    said = {run: facts for account in read.accounts.values() for run, facts in account.said.parts.items()}
+    said = {
+        run: facts
+        for account in read.accounts.values()
+        for run, facts in account.said.parts.items()
+    }
     listed: dict[str, list[Part]] = {}
     for run, part in parts:
         listed.setdefault(run, []).append(part)
-    wrong = [run for run in said | listed if said.get(run) != (len(listed.get(run, [])), parts_digest(listed.get(run, [])))]
-    return [f"The parts of run {run} are not the ones that were announced: the table was changed." for run in wrong]
+    wrong = [
+        run
+        for run in said | listed
+        if said.get(run) != (len(listed.get(run, [])), parts_digest(listed.get(run, [])))
+    ]
+    return [
+        f"The parts of run {run} are not the ones that were announced: the table was changed."
+        for run in wrong
+    ]
 
 
 def _balance_problem(balance: Balance, kept: Mapping[tuple[str, str], Balance]) -> list[str]:
-    """Compare a stored balance with the sum of the entries up to its last one. A balance that ends at no entry is never used."""
+    """Compare a stored balance with the sum of the entries up to its last one. A balance that ends
+    at no entry is never used."""
     found = kept.get((balance.dataset, balance.column), balance)
     if (found.seq, found.head) != (balance.seq, balance.head) or found == balance:
         return []
-    return [f"What is kept of dataset {balance.dataset!r}, column {balance.column!r} is not what its entries add up to."]
+    return [
+        (
+            f"What is kept of dataset {balance.dataset!r}, column"
+            f" {balance.column!r} is not what its"
+            " entries add up to."
+        )
+    ]
 
 
 def _compared(read: _Read, kept: Witnesses) -> list[str]:
-    found = [problem for receipt in kept.receipts for problem in _receipt_problem(receipt, read.charges)]
-    runs = {name: run for account in read.accounts.values() for name, run in account.said.runs.items()}
+    found = [
+        problem for receipt in kept.receipts for problem in _receipt_problem(receipt, read.charges)
+    ]
+    runs = {
+        name: run for account in read.accounts.values() for name, run in account.said.runs.items()
+    }
     for run_id, output in kept.outputs.items():
         run = runs.get(run_id)
         if run is not None and run.state != "settled":
-            found.append(f"The output of run {run_id} is not settled in this ledger: the run is {run.state}.")
+            found.append(
+                f"The output of run {run_id} is not settled in this ledger: the run is {run.state}."
+            )
         elif run is not None and run.artefact != output:
-            found.append(f"The output of run {run_id} is not the one that was settled: its manifest names another digest.")
+            found.append(
+                f"The output of run {run_id} is not the one that was settled: its manifest names"
+                " another digest."
+            )
     for seq, head in kept.anchors:
         if not (1 <= seq <= len(read.heads) and read.heads[seq - 1] == head):
-            found.append(f"The anchored head of entry {seq} is not in this history: the ledger was cut, rewritten, or is another one.")
+            found.append(
+                f"The anchored head of entry {seq} is not in this history: the ledger was cut,"
+                " rewritten, or is another one."
+            )
     return found
 
 
 def _receipt_problem(receipt: Receipt, charges: Mapping[str, Mapping[str, Any]]) -> list[str]:
     charge = charges.get(receipt.ledger_head)
     if charge is None:
-        return [f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut, rewritten, or is another one."]
+        return [
+            (
+                f"The receipt of run {receipt.run_id} is not in this history: the ledger was cut,"
+                " rewritten, or is another one."
+            )
+        ]
     # Texts are compared, as in `Spending.body`: two different texts could round to one float.
-    facts = {name: getattr(receipt, name) for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")}
-    spend: dict[str, Any] = {"epsilon": repr(float(receipt.epsilon)), "delta": repr(float(receipt.delta))}
+    facts = {
+        name: getattr(receipt, name)
+        for name in ("run_id", "dataset", "column", "unit", "max_rows_per_unit")
+    }
+    spend: dict[str, Any] = {
+        "epsilon": repr(float(receipt.epsilon)),
+        "delta": repr(float(receipt.delta)),
+    }
     charged = {**charge, "column": charged_columns(charge)}
     wrong = [name for name, value in (facts | spend).items() if charged.get(name) != value]
-    return [f"The receipt of run {receipt.run_id} does not say what was charged: {', '.join(wrong)} differ."] if wrong else []
+    return (
+        [
+            (
+                f"The receipt of run {receipt.run_id} does not say what was"
+                f" charged: {', '.join(wrong)}"
+                " differ."
+            )
+        ]
+        if wrong
+        else []
+    )
 
 
 def check_drawn(run: RunRecord, store: RunStore, block: Block, ids: Array) -> None:
     """Refuse labels that a run has not drawn; see `Ledger.check_drawn`."""
     if not _is_charged(run, block) or not _is_kept(run, store, block, ids):
         raise LedgerError(
-            f"Expected what run {run.run_id} has drawn, got labels that were changed after the draw: their law, ids, outputs or side. Take "
-            "what privatize, fit or read_noisy gave; labels that something else has drawn are declared: NoisyLabels.from_labels."
+            f"Expected what run {run.run_id} has drawn, got labels that were changed after the"
+            " draw: their law, ids, outputs or side. Take what privatize, fit or read_noisy gave;"
+            " labels that something else has drawn are declared: NoisyLabels.from_labels."
         )
 
 
 def _is_charged(run: RunRecord, block: Block) -> bool:
     """Tell whether the run was charged for a law of these classes and this epsilon."""
-    drawn: Any = run.event.get("law", {})  # the event of an aggregate has none: no labels can be of its run
+    # the event of an aggregate has none: no labels can be of its run
+    drawn: Any = run.event.get("law", {})
     named = [each["law"] for each in drawn.get("stages", [drawn]) if "law" in each]
     laws = {(law["n_classes"], float(law["epsilon"])) for law in named}
-    # An event of a unit with several rows names the unit's epsilon, and each row's law has a share of it.
+    # An event of a unit with several rows names the unit's epsilon, and each row's law has a share
+    # of it.
     per_row = {(count, per_row_epsilon(epsilon, run.max_rows_per_unit)) for count, epsilon in laws}
     found = (block.law.n_classes, block.law.epsilon)
-    return found in (laws if run.max_rows_per_unit == 1 else per_row) or _of_columns(run, drawn, block.law)
+    return found in (laws if run.max_rows_per_unit == 1 else per_row) or _of_columns(
+        run, drawn, block.law
+    )
 
 
 def _of_columns(run: RunRecord, drawn: Mapping[str, Any], law: Law) -> bool:
@@ -277,7 +389,11 @@ def _of_columns(run: RunRecord, drawn: Mapping[str, Any], law: Law) -> bool:
     whole = law_from_dict(drawn["law"]) if sizes and "law" in drawn else None
     if whole is None:
         return False
-    row = replace(whole, epsilon=per_row_epsilon(whole.epsilon, run.max_rows_per_unit)) if run.max_rows_per_unit > 1 else whole
+    row = (
+        replace(whole, epsilon=per_row_epsilon(whole.epsilon, run.max_rows_per_unit))
+        if run.max_rows_per_unit > 1
+        else whole
+    )
     return law in laws_of_columns(row, sizes)
 
 
@@ -289,21 +405,28 @@ def _is_kept(run: RunRecord, store: RunStore, block: Block, ids: Array) -> bool:
     # The stored outputs are evidence only if they are those that the run settled with.
     if run.state == "settled" and store.digest() != run.artefact:
         raise LedgerError(
-            f"Expected the stored outputs of run {run.run_id} in {store.folder} as it settled with them, got others. Restore the folder."
+            f"Expected the stored outputs of run {run.run_id} in {store.folder} as it settled with"
+            " them, got others. Restore the folder."
         )
     kept = store.load_noisy(block.stage) if block.stage in stages else None
     if kept is None:
         return False
     (drawn,) = kept.blocks
     place = places_of(ids, kept.ids[drawn.rows])
-    # The labels may be a part of the stored ones, in any order, but each must be there under its id.
+    # The labels may be a part of the stored ones, in any order, but each must be there under its
+    # id.
     if np.any(place < 0):
         return False
     if drawn.law != block.law:
         return isinstance(kept.classes, LabelColumns) and any(
-            _is_same(view, block, kept.ids, ids) for view in _views(drawn, kept.classes.sizes) if view.law == block.law
+            _is_same(view, block, kept.ids, ids)
+            for view in _views(drawn, kept.classes.sizes)
+            if view.law == block.law
         )
-    return np.array_equal(pack(drawn.law, drawn.outputs, drawn.side)[place], pack(block.law, block.outputs, block.side))
+    return np.array_equal(
+        pack(drawn.law, drawn.outputs, drawn.side)[place],
+        pack(block.law, block.outputs, block.side),
+    )
 
 
 def _views(drawn: Block, sizes: Sequence[int]) -> list[Block]:
@@ -318,10 +441,13 @@ def _is_same(view: Block, block: Block, known: Array, ids: Array) -> bool:
     place = places_of(ids, known[view.rows])
     if np.any(place < 0):
         return False
-    return np.array_equal(pack(view.law, view.outputs, view.side)[place], pack(block.law, block.outputs, block.side))
+    return np.array_equal(
+        pack(view.law, view.outputs, view.side)[place], pack(block.law, block.outputs, block.side)
+    )
 
 
-# Runs that the ledger does not know ------------------------------------------------------------------------------------------------
+# Runs that the ledger does not know
+# ------------------------------------------------------------------------------------------------
 
 
 _AGGREGATE: Final = "aggregate.parquet"
@@ -345,14 +471,21 @@ class Statement:
     def body(self, run_id: str) -> dict[str, object]:
         """Return the fields of such a run's charge."""
         event = LabelDraw({}, self.epsilon).to_dict()
-        return _body(Receipt(run_id, self.dataset, self.column, "row", 1, self.epsilon, 0.0, True, True, event))
+        return _body(
+            Receipt(
+                run_id, self.dataset, self.column, "row", 1, self.epsilon, 0.0, True, True, event
+            )
+        )
 
 
 _STATED: Final = ("adopt", "--dataset", "NAME", "--label", "COLUMN", "--epsilon", "E")
 
 
-def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: Path | LedgerUrl) -> list[dict[str, object]]:
-    """Charge each run that the ledger does not know, for the rows in its row set or for every row; see `Ledger.adopt`.
+def adopt(
+    session: Session, runs_dir: Path, stated: Statement | None, where: Path | LedgerUrl
+) -> list[dict[str, object]]:
+    """Charge each run that the ledger does not know, for the rows in its row set or for every row;
+    see `Ledger.adopt`.
 
     Parameters
     ----------
@@ -371,21 +504,26 @@ def adopt(session: Session, runs_dir: Path, stated: Statement | None, where: Pat
     """
     bodies: dict[str, dict[str, object]] = {}
     silent: list[str] = []
-    # All folders are read before the first charge: after a refusal the user states the missing facts and calls again, for all runs.
+    # All folders are read before the first charge: after a refusal the user states the missing
+    # facts and calls again, for all runs.
     for run_id in unknown_runs(runs_dir, session.unknown):
-        found = _read(RunStore(runs_dir / run_id)) or (None if stated is None else stated.body(run_id))
+        found = _read(RunStore(runs_dir / run_id)) or (
+            None if stated is None else stated.body(run_id)
+        )
         silent += [run_id] if found is None else []
         bodies |= {} if found is None else {run_id: found}
     if silent:
         raise LedgerError(
-            f"Expected the folders in {runs_dir} to say what their runs have spent, got {len(silent)} that say nothing ({silent[0]}). "
-            f"Nothing was written to {where}. Say it for them: {command_line(where, *_STATED)}."
+            f"Expected the folders in {runs_dir} to say what their runs have spent, got"
+            f" {len(silent)} that say nothing ({silent[0]}). Nothing was written to {where}. Say it"
+            f" for them: {command_line(where, *_STATED)}."
         )
     return [_adopted(session, RunStore(runs_dir / run_id), body) for run_id, body in bodies.items()]
 
 
 def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict[str, object]:
-    if store.stored_half() is not None:  # the secret is there, so the same request can resume the run
+    # the secret is there, so the same request can resume the run
+    if store.stored_half() is not None:
         state, end = "charged", None
     elif artefact := _artefact(store):
         state, end = "settled", {"kind": "settle", "artefact": artefact}
@@ -393,29 +531,50 @@ def _adopted(session: Session, store: RunStore, body: dict[str, object]) -> dict
         state, end = "abandoned", {"kind": "abandon", "reason": "adopted without a whole result"}
     dataset, first = str(body["dataset"]), ""
     event: Any = body["event"]
-    balances = [session.balance(dataset, column) for column in columns_of(str(body["column"]), event)]
+    balances = [
+        session.balance(dataset, column) for column in columns_of(str(body["column"]), event)
+    ]
     if any(balance.unit not in (None, body["unit"]) for balance in balances):
-        # Its row set names other units than those of the account, so it cannot be compared with others: the run counts for every row.
+        # Its row set names other units than those of the account, so it cannot be compared with
+        # others: the run counts for every row.
         body = {key: value for key, value in body.items() if key != "rows"}
     names, now = {"run_id": body["run_id"], "dataset": dataset}, utc_now()
     for balance in balances:
         own = names | {"column": balance.column}
         entry = body | own | {"adopted": True, "at": now} | ({ALSO: first} if first else {})
-        (row, *_) = session.extend(balance, entry, *([] if end is None else [own | end | {"at": now}]))
+        row, *_ = session.extend(
+            balance, entry, *([] if end is None else [own | end | {"at": now}])
+        )
         first = first or row.hash
     rows = body.get("rows")
     count = rows["row"]["count"] if isinstance(rows, Mapping) and "row" in rows else None
-    said = {"column": body["column"], "unit": body["unit"], "epsilon": float(str(body["epsilon"])), "state": state, "rows": count}
+    said = {
+        "column": body["column"],
+        "unit": body["unit"],
+        "epsilon": float(str(body["epsilon"])),
+        "state": state,
+        "rows": count,
+    }
     return names | said
 
 
 def _read(store: RunStore) -> dict[str, object] | None:
-    """Reconstruct a run's charge from its folder: from its copy of the charge, or else from a receipt in its results; None for neither."""
+    """Reconstruct a run's charge from its folder: from its copy of the charge, or else from a
+    receipt in its results; None for neither."""
     kept = _json(store.read(CHARGE))
     if kept.get("run_id") == store.folder.name:
         try:
-            facts = {key: kept[key] for key in ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "event")}
-            receipt = Receipt(**facts, epsilon=float(kept["epsilon"]), delta=float(kept["delta"]), recorded=True, secure=True)
+            facts = {
+                key: kept[key]
+                for key in ("run_id", "dataset", "column", "unit", "max_rows_per_unit", "event")
+            }
+            receipt = Receipt(
+                **facts,
+                epsilon=float(kept["epsilon"]),
+                delta=float(kept["delta"]),
+                recorded=True,
+                secure=True,
+            )
             body = _body(receipt, str(kept["identity"]), repeatable=bool(kept["repeatable"]))
             return body | _rows(store, kept.get("rows"))
         except (LabelDPError, ValueError, KeyError, TypeError):
@@ -430,7 +589,8 @@ def _read(store: RunStore) -> dict[str, object] | None:
 
 
 def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> dict[str, object]:
-    """Return the fields of the charge that a receipt proves. Without the request's identity, a repeat of it is charged anew."""
+    """Return the fields of the charge that a receipt proves. Without the request's identity, a
+    repeat of it is charged anew."""
     spending = Spending(
         dataset=receipt.dataset,
         column=receipt.column,
@@ -447,12 +607,16 @@ def _body(receipt: Receipt, identity: str = "", *, repeatable: bool = False) -> 
 
 
 def _rows(store: RunStore, facts: object) -> dict[str, object]:
-    """Return the facts of the run's row set; nothing if it is missing or damaged, so that the run counts for every row."""
+    """Return the facts of the run's row set; nothing if it is missing or damaged, so that the run
+    counts for every row."""
     data = store.read(FILE)
     if data is None:
         return {}
     try:
-        whole = RowSet.from_bytes(data, str(facts["digest"]) if isinstance(facts, dict) else hashlib.sha256(data).hexdigest())
+        whole = RowSet.from_bytes(
+            data,
+            str(facts["digest"]) if isinstance(facts, dict) else hashlib.sha256(data).hexdigest(),
+        )
         return {"rows": whole.facts()}
     except (LabelDPError, ValueError, KeyError, TypeError):
         return {}
@@ -484,17 +648,22 @@ def _artefact(store: RunStore) -> str | None:
     return str(output["output"]) if isinstance(output, Mapping) and output.get("output") else None
 
 
-def stated(dataset: str | None, column: str | None, epsilon: float | None, where: Path | LedgerUrl) -> Statement | None:
+def stated(
+    dataset: str | None, column: str | None, epsilon: float | None, where: Path | LedgerUrl
+) -> Statement | None:
     """Check that the user declares all three facts or none; None for none."""
     if dataset is None and column is None and epsilon is None:
         return None
     if dataset is None or column is None or epsilon is None:
-        raise InvalidInput("Expected dataset, column and epsilon together for runs whose folders say nothing, got some of them. Give all.")
+        raise InvalidInput(
+            "Expected dataset, column and epsilon together for runs whose folders say nothing, got"
+            " some of them. Give all."
+        )
     name = checked_name(column=column)
     if re.search(r"(?<!\\),", name):
         raise InvalidInput(
-            f"Expected one column for runs whose folders say nothing, got {name!r}. Of columns that were released together name one, and "
-            f"lower the budgets of the others by this epsilon (`{command_line(where, 'set-budget')}`). A comma in a column's name is "
-            "written \\,"
+            f"Expected one column for runs whose folders say nothing, got {name!r}. Of columns that"
+            " were released together name one, and lower the budgets of the others by this epsilon"
+            f" (`{command_line(where, 'set-budget')}`). A comma in a column's name is written \\,"
         )
     return Statement(checked_name(dataset=dataset), name.replace("\\,", ","), epsilon)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: the durable record of what was spent. A run is charged before it draws, and settled when its result is stored.
+"""The ledger: the durable record of what was spent. A run is charged before it draws, and settled
+when its result is stored.
 
-A ledger holds public facts only: names, laws, epsilons, digests of public data. It never holds a label, a digest of one, or a secret.
+A ledger holds public facts only: names, laws, epsilons, digests of public data. It never holds a
+label, a digest of one, or a secret.
 """
 
 import logging
@@ -15,7 +17,15 @@ from typing import Any, Literal
 
 from labeldp import _validate
 from labeldp._validate import exact, float_down, float_up
-from labeldp.errors import BudgetExceeded, InvalidInput, LabelDPWarning, LedgerError, RowsOverlap, require_unwarned, warn
+from labeldp.errors import (
+    BudgetExceeded,
+    InvalidInput,
+    LabelDPWarning,
+    LedgerError,
+    RowsOverlap,
+    require_unwarned,
+    warn,
+)
 from labeldp.evidence import Block
 from labeldp.laws._exact import Array
 from labeldp.ledger import _check as ledger_check
@@ -45,41 +55,64 @@ from labeldp.ledger._database import (
     runs_folder,
     utc_now,
 )
-from labeldp.ledger._rowset import IdSet, Role, RowSet, RowSetBuilder, RowSets, Spend, delta_of, overlaps
+from labeldp.ledger._rowset import (
+    IdSet,
+    Role,
+    RowSet,
+    RowSetBuilder,
+    RowSets,
+    Spend,
+    delta_of,
+    overlaps,
+)
 from labeldp.ledger._run_store import CHARGE, RunStore, unknown_runs
 from labeldp.noise._secrets import KeySource
 from labeldp.receipt import Receipt
 
 _log = logging.getLogger("labeldp")
 
-__all__ = ["Ledger", "LedgerUrl", "Part", "RunRecord", "SameRequest", "Spending", "as_ledger", "default_ledger", "ledger_of"]
+__all__ = [
+    "Ledger",
+    "LedgerUrl",
+    "Part",
+    "RunRecord",
+    "SameRequest",
+    "Spending",
+    "as_ledger",
+    "default_ledger",
+    "ledger_of",
+]
 
 
 @dataclass(frozen=True)
 class Ledger:
     """A durable record of charges, in a file or in PostgreSQL.
 
-    The object holds no connection, so it can be copied, pickled and used by several processes at once.
+    The object holds no connection, so it can be copied, pickled and used by several processes at
+    once.
 
     Parameters
     ----------
     location : str or Path
-        The file; it is made, readable by its owner only, at the first charge. It must lie on a local disk. Or, for a team, the URL of a
-        PostgreSQL database: "postgresql://USER@HOST/DATABASE" (`pip install labeldp[postgres]`); its password is never shown or
-        pickled.
+        The file; it is made, readable by its owner only, at the first charge. It must lie on a
+        local disk. Or, for a team, the URL of a PostgreSQL database:
+        "postgresql://USER@HOST/DATABASE" (`pip install labeldp[postgres]`); its password is never
+        shown or pickled.
     budget : float, optional
-        Budget that a (dataset, column) gets at its first charge. Without it, the first charge sets the budget to its own epsilon, so
-        that anything further must be allowed by name with `set_budget`.
+        Budget that a (dataset, column) gets at its first charge. Without it, the first charge sets
+        the budget to its own epsilon, so that anything further must be allowed by name with
+        `set_budget`.
     key : str, Path, KeySource or function, optional
-        Source of the release secret: "file:PATH", "env:NAME", "hook:package.module:function", or a function that can be imported by its
-        name. With it, neither a run's folder nor the release secret alone suffices to compute the run's noise. The ledger never holds
-        the secret itself.
+        Source of the release secret: "file:PATH", "env:NAME", "hook:package.module:function", or a
+        function that can be imported by its name. With it, neither a run's folder nor the release
+        secret alone suffices to compute the run's noise. The ledger never holds the secret itself.
 
     Notes
     -----
-    Guarantee: a charge is on disk when `charge` returns, also after power loss; charges of several processes together never exceed a
-    budget. An epsilon counts as the decimal number that it is written as: three charges of 0.1 fit into 0.3, exactly, without tolerance.
-    Cost: one synchronised write a call, about 4 ms on an ordinary disk, however long the history is.
+    Guarantee: a charge is on disk when `charge` returns, also after power loss; charges of several
+    processes together never exceed a budget. An epsilon counts as the decimal number that it is
+    written as: three charges of 0.1 fit into 0.3, exactly, without tolerance. Cost: one
+    synchronised write a call, about 4 ms on an ordinary disk, however long the history is.
 
     See Also
     --------
@@ -87,8 +120,8 @@ class Ledger:
 
     References
     ----------
-    Budgets add by sequential composition where runs share rows, and do not add where rows are disjoint (parallel composition): McSherry
-    2009, "Privacy integrated queries", theorems 3 and 4.
+    Budgets add by sequential composition where runs share rows, and do not add where rows are
+    disjoint (parallel composition): McSherry 2009, "Privacy integrated queries", theorems 3 and 4.
     """
 
     location: str | Path | LedgerUrl
@@ -98,7 +131,11 @@ class Ledger:
     def __post_init__(self) -> None:
         object.__setattr__(self, "location", location_of(self.location))
         if self.budget is not None:
-            object.__setattr__(self, "budget", _validate.positive(budget=self.budget, fix="Pass the total epsilon to allow."))
+            object.__setattr__(
+                self,
+                "budget",
+                _validate.positive(budget=self.budget, fix="Pass the total epsilon to allow."),
+            )
         if self.key is not None:
             object.__setattr__(self, "key", KeySource.of(self.key))
 
@@ -107,7 +144,8 @@ class Ledger:
         """Where the release secret is; None where the runs' folders hold their whole secrets."""
         return None if self.key is None else KeySource.of(self.key)
 
-    # Writing ----------------------------------------------------------------------------------------------------------------------
+    # Writing
+    # ----------------------------------------------------------------------------------------------
 
     def charge(
         self,
@@ -124,13 +162,16 @@ class Ledger:
         ----------
         spending : Spending
         rows : RowSet, optional
-            The rows, or units, of the run: then it adds only to earlier runs that share some of them. None: it adds to every run.
+            The rows, or units, of the run: then it adds only to earlier runs that share some of
+            them. None: it adds to every run.
         overlap : {"charge", "refuse"}
             "charge" (default) charges rows of an earlier run again; "refuse" raises RowsOverlap.
         total : float, optional
-            The budget to set if the account has none, for this charge and those to follow. None: the epsilon of this charge.
+            The budget to set if the account has none, for this charge and those to follow. None:
+            the epsilon of this charge.
         known : collection of run ids, optional
-            The runs of this identity that the caller has seen. If another process has charged one since, SameRequest is raised.
+            The runs of this identity that the caller has seen. If another process has charged one
+            since, SameRequest is raised.
 
         Returns
         -------
@@ -146,30 +187,37 @@ class Ledger:
         SameRequest
             Another process has charged the same request.
         LedgerError
-            The ledger cannot be written, has another unit for the account, or is older than results beside it. In all four cases nothing
-            was charged.
+            The ledger cannot be written, has another unit for the account, or is older than results
+            beside it. In all four cases nothing was charged.
         """
         if overlap not in ("charge", "refuse"):
-            raise InvalidInput(f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}.")
+            raise InvalidInput(
+                f"Expected overlap to be 'charge' or 'refuse', got overlap={overlap!r}."
+            )
         body, run_id, sets, store = spending.body(), spending.run_id, self._sets, self._store
         self._warn_of_same_people(spending, rows)
         require_unwarned()
-        # The order of writes: the row set, the file that a lost ledger is restored from, the charge. If the process dies in between, files
-        # may lie there without a charge, never a charge without its files; nothing was drawn for them, and `repair` removes them.
+        # The order of writes: the row set, the file that a lost ledger is restored from, the
+        # charge. If the process dies in between, files may lie there without a charge, never a
+        # charge without its files; nothing was drawn for them, and `repair` removes them.
         if rows is not None:
             sets.keep(run_id, rows)
             body |= {"rows": rows.facts()}
         folder = sets.folder / run_id
         try:
-            if not store.exists():  # before `writing` makes it: a refused charge must not leave an empty ledger that hides the loss
+            # before `writing` makes it: a refused charge must not leave an empty ledger that hides
+            # the loss
+            if not store.exists():
                 self._require_known(lambda run_ids: run_ids)
             if folder.is_dir():  # `custody` has made it; without one only `adopt` has less to read
                 RunStore(folder).write(CHARGE, canonical_text(body).encode())
             with store.writing() as session:
-                # Every check is under the lock that the entry is written under: of two processes that both find the last of a budget
-                # free, one must see the other's charge.
+                # Every check is under the lock that the entry is written under: of two processes
+                # that both find the last of a budget free, one must see the other's charge.
                 self._require_known(session.unknown)
-                decisions = [_Decision(session, self, spending, rows, column) for column in spending.columns]
+                decisions = [
+                    _Decision(session, self, spending, rows, column) for column in spending.columns
+                ]
                 decisions[0].check_new(known)
                 for decision in decisions:
                     decision.check_unit()
@@ -178,7 +226,8 @@ class Ledger:
                 budgets = [decision.budget_entry(total) for decision in decisions]
                 row = _write_charge(session, decisions, budgets, body)
         except (LedgerError, BudgetExceeded):
-            # Nothing was charged, so nothing may look like a charge later: `adopt` would count what this file says.
+            # Nothing was charged, so nothing may look like a charge later: `adopt` would count what
+            # this file says.
             if folder.is_dir():
                 (folder / CHARGE).unlink(missing_ok=True)
             if rows is not None:
@@ -188,24 +237,45 @@ class Ledger:
         return run_of_entry(entry_facts(row), row.hash).receipt
 
     def _log_budgets(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Log the budgets that were set, once their entries are on disk: those of columns that are charged together in one line."""
+        """Log the budgets that were set, once their entries are on disk: those of columns that are
+        charged together in one line."""
         alike: dict[tuple[str, str, str], list[str]] = {}
         for entry in entries:
-            alike.setdefault((entry["dataset"], entry["budget"], entry["why"]), []).append(entry["column"])
+            alike.setdefault((entry["dataset"], entry["budget"], entry["why"]), []).append(
+                entry["column"]
+            )
         for (dataset, budget, why), columns in alike.items():
-            level = logging.INFO if why == "declared" else logging.WARNING  # nobody chose this one, and it will refuse further charges
-            said = "The budget of dataset %r, column%s %s is now %s%s (%s), kept in %s. `%s` or set_budget changes it."
+            # nobody chose this one, and it will refuse further charges
+            level = logging.INFO if why == "declared" else logging.WARNING
+            said = (
+                "The budget of dataset %r, column%s %s is now %s%s (%s), kept in %s. `%s` or"
+                " set_budget changes it."
+            )
             many = ("s", " each") if len(columns) > 1 else ("", "")
             command = self.command("set-budget")
-            _log.log(level, said, dataset, many[0], _validate.quoted(columns), budget, many[1], why, self.location, command)
+            _log.log(
+                level,
+                said,
+                dataset,
+                many[0],
+                _validate.quoted(columns),
+                budget,
+                many[1],
+                why,
+                self.location,
+                command,
+            )
 
     def _warn_of_same_people(self, spending: Spending, rows: RowSet | None) -> None:
-        """Warn, at the first charge of an account, if other data sets have many of its ids and a column of its name: these spend twice."""
+        """Warn, at the first charge of an account, if other data sets have many of its ids and a
+        column of its name: these spend twice."""
         if rows is None:
             return
         columns = set(spending.columns)
         with self._store.reading() as session:
-            if session is None or any(session.history(spending.dataset, column).runs for column in columns):
+            if session is None or any(
+                session.history(spending.dataset, column).runs for column in columns
+            ):
                 return
             runs = [
                 run
@@ -214,7 +284,9 @@ class Ledger:
             ]
         found: dict[Role, dict[str, int]] = {}
         # Runs of one data set often cover the same rows: each set is read once.
-        for run in {(run.dataset, str(run.rows["digest"])): run for run in runs if run.rows}.values():
+        for run in {
+            (run.dataset, str(run.rows["digest"])): run for run in runs if run.rows
+        }.values():
             theirs = self._sets.load(run)
             if theirs is not None and (alike := rows.alike(theirs)) is not None:
                 role, count = alike
@@ -224,7 +296,8 @@ class Ledger:
             warn(LabelDPWarning(_same_people(spending.dataset, rows.sets[role], shared)))
 
     def require(self, spending: Spending, *, rows: RowSet | None = None) -> None:
-        """Refuse a charge that would be refused now, and write nothing; for what takes long before it is charged.
+        """Refuse a charge that would be refused now, and write nothing; for what takes long before
+        it is charged.
 
         Parameters
         ----------
@@ -242,11 +315,15 @@ class Ledger:
                 decision.check_unit()
                 decision.budget_entry(None)
 
-    def intend(self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None) -> None:
-        """Announce the parts of a run, before they are published: the files of its result, or the rows that its stages claim.
+    def intend(
+        self, run_id: str, parts: Iterable[File], drawn: Mapping[str, str] | None = None
+    ) -> None:
+        """Announce the parts of a run, before they are published: the files of its result, or the
+        rows that its stages claim.
 
-        A ledger so knows every file of noisy labels by its digest before anybody can read it, even if the process dies while publishing.
-        The same parts again have no effect; other parts replace the earlier ones.
+        A ledger so knows every file of noisy labels by its digest before anybody can read it, even
+        if the process dies while publishing. The same parts again have no effect; other parts
+        replace the earlier ones.
 
         Parameters
         ----------
@@ -254,14 +331,17 @@ class Ledger:
         parts : iterable of File
             In order.
         drawn : mapping of str to str, optional
-            For each stage, the digest of the drawn rows, which does not depend on the format or the order of files.
+            For each stage, the digest of the drawn rows, which does not depend on the format or the
+            order of files.
 
         Raises
         ------
         LedgerError
             The run is unknown, or settled or abandoned with other parts.
         """
-        listed = [Part(number, part.name, part.rows, part.sha256) for number, part in enumerate(parts)]
+        listed = [
+            Part(number, part.name, part.rows, part.sha256) for number, part in enumerate(parts)
+        ]
         facts: dict[str, object] = {"count": len(listed), "digest": parts_digest(listed)}
         with self._store.writing() as session:
             history, run = self._run(session, run_id, "announce parts of")
@@ -269,33 +349,43 @@ class Ledger:
                 return
             if run.state != "charged":
                 raise LedgerError(
-                    f"Expected run {run_id} to be charged, got one that is {run.state} already; its parts stay what they are."
+                    f"Expected run {run_id} to be charged, got one that is {run.state} already; its"
+                    " parts stay what they are."
                 )
-            # The table holds the parts and the chain their digest: entries stay short, and `verify` sees a change of the table.
+            # The table holds the parts and the chain their digest: entries stay short, and `verify`
+            # sees a change of the table.
             session.replace_parts(run_id, listed)
             for column in run.columns:
                 names = {"run_id": run_id, "dataset": run.dataset, "column": column}
-                session.append({"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {})})
+                session.append(
+                    {"kind": "parts", **names, **facts, **({"drawn": dict(drawn)} if drawn else {})}
+                )
 
     def settle(self, run_id: str, artefact: str) -> None:
-        """Settle a run, whose result is complete; `artefact` is the digest of the public result. The same call again has no effect."""
+        """Settle a run, whose result is complete; `artefact` is the digest of the public result.
+        The same call again has no effect."""
         self._close(run_id, "settle", {"artefact": checked_name(artefact=artefact)})
 
     def abandon(self, run_id: str, reason: str) -> None:
-        """Give a run up: it can never be finished, and its half of the secret and its pin are destroyed.
+        """Give a run up: it can never be finished, and its half of the secret and its pin are
+        destroyed.
 
         Its epsilon stays spent, because outputs may have been drawn.
         """
-        # The entry first: a process that dies in between leaves a secret that `repair` removes. The other way round it would leave a run
-        # that is open and that nobody can finish.
+        # The entry first: a process that dies in between leaves a secret that `repair` removes. The
+        # other way round it would leave a run that is open and that nobody can finish.
         self._close(run_id, "abandon", {"reason": checked_name(reason=reason)})
         RunStore(self.run_dir(run_id)).forget_secret()
 
-    def adopt(self, *, dataset: str | None = None, column: str | None = None, epsilon: float | None = None) -> list[dict[str, object]]:
-        """Charge runs again that have results beside the ledger but are missing in it, because it was lost or restored from a backup.
+    def adopt(
+        self, *, dataset: str | None = None, column: str | None = None, epsilon: float | None = None
+    ) -> list[dict[str, object]]:
+        """Charge runs again that have results beside the ledger but are missing in it, because it
+        was lost or restored from a backup.
 
-        The charge is read from the run's folder (its copy of the charge, its row set, its receipt); a run whose row set is gone counts
-        for every row. Entries and budgets of the ledger stay as they are, so nothing is ever counted less.
+        The charge is read from the run's folder (its copy of the charge, its row set, its receipt);
+        a run whose row set is gone counts for every row. Entries and budgets of the ledger stay as
+        they are, so nothing is ever counted less.
 
         Parameters
         ----------
@@ -310,14 +400,16 @@ class Ledger:
         Raises
         ------
         LedgerError
-            Some folder does not record what its run has spent, and the arguments do not either; nothing was written.
+            Some folder does not record what its run has spent, and the arguments do not either;
+            nothing was written.
         """
         said = ledger_check.stated(dataset, column, epsilon, self._place)
         with self._store.writing() as session:
             return ledger_check.adopt(session, self.runs_dir, said, self._place)
 
     def set_budget(self, dataset: str, column: str, budget: float) -> None:
-        """Set the budget of a (dataset, column), higher or lower; the change stays in the history."""
+        """Set the budget of a (dataset, column), higher or lower; the change stays in the
+        history."""
         facts = {"dataset": checked_name(dataset=dataset), "column": checked_name(column=column)}
         amount = repr(_validate.positive(budget=budget, fix="Pass the total epsilon to allow."))
         with self._store.writing() as session:
@@ -327,14 +419,16 @@ class Ledger:
 
     def _require_known(self, unknown: Callable[[Sequence[str]], Sequence[str]]) -> None:
         """Refuse to charge in a ledger that is new, or older than results that lie beside it."""
-        # The attack, or the accident: restore yesterday's copy of the file, and today's charges are forgotten while their noisy labels
-        # are out. The chain cannot show that its own end was cut off; the runs' folders can.
+        # The attack, or the accident: restore yesterday's copy of the file, and today's charges are
+        # forgotten while their noisy labels are out. The chain cannot show that its own end was cut
+        # off; the runs' folders can.
         found = unknown_runs(self.runs_dir, unknown)
         if found:
             raise LedgerError(
-                f"Expected {self.location} to know every run that has results in {self.runs_dir}, got {len(found)} that it does not "
-                f"({found[0]}): it is new, or older than they are, and would count too little. Nothing was charged. Restore the ledger's "
-                f"newer copy, or count these runs again: `{self.command('adopt')}`, or Ledger.adopt()."
+                f"Expected {self.location} to know every run that has results in {self.runs_dir},"
+                f" got {len(found)} that it does not ({found[0]}): it is new, or older than they"
+                " are, and would count too little. Nothing was charged. Restore the ledger's newer"
+                f" copy, or count these runs again: `{self.command('adopt')}`, or Ledger.adopt()."
             )
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:
@@ -342,30 +436,50 @@ class Ledger:
         state = {"settle": "settled", "abandon": "abandoned"}[kind]
         with self._store.writing() as session:
             _, run = self._run(session, run_id, kind)
-            same_artefact = facts.get("artefact", run.artefact) == run.artefact  # an abandoned run has none
+            # an abandoned run has none
+            same_artefact = facts.get("artefact", run.artefact) == run.artefact
             if run.state == state and same_artefact:
                 return
             if run.state != "charged":
-                raise LedgerError(f"Expected run {run_id} to be charged, got one that is {run.state} already; it cannot be {state}.")
+                raise LedgerError(
+                    f"Expected run {run_id} to be charged, got one that is {run.state} already; it"
+                    f" cannot be {state}."
+                )
             now = utc_now()
             for column in run.columns:
-                session.append({"kind": kind, "run_id": run_id, "dataset": run.dataset, "column": column, "at": now, **facts})
+                session.append(
+                    {
+                        "kind": kind,
+                        "run_id": run_id,
+                        "dataset": run.dataset,
+                        "column": column,
+                        "at": now,
+                        **facts,
+                    }
+                )
 
     def _run(self, session: Session, run_id: str, what: str) -> tuple[History, RunRecord]:
-        """Read the entries of a run, and its record; LedgerError for an unknown run, with `what` as the verb of its message."""
+        """Read the entries of a run, and its record; LedgerError for an unknown run, with `what` as
+        the verb of its message."""
         history = session.history_of_run(run_id_of(run_id))
         if run_id not in history.runs:
-            raise LedgerError(f"Expected a charged run to {what}, got run id {run_id}, which {self.location} does not know.")
+            raise LedgerError(
+                f"Expected a charged run to {what}, got run id {run_id}, which {self.location} does"
+                " not know."
+            )
         return history, history.runs[run_id]
 
-    # Reading ----------------------------------------------------------------------------------------------------------------------
+    # Reading
+    # ----------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Tell whether the ledger exists. A place that cannot be read is an error, never an absent ledger."""
+        """Tell whether the ledger exists. A place that cannot be read is an error, never an absent
+        ledger."""
         return self._store.exists()
 
     def find(self, dataset: str, column: str, identity: str) -> RunRecord | None:
-        """Find the latest run of this request that is settled, or charged and can be resumed; None if there is none."""
+        """Find the latest run of this request that is settled, or charged and can be resumed; None
+        if there is none."""
         with self._store.reading() as session:
             if session is None:
                 return None
@@ -376,17 +490,23 @@ class Ledger:
         return None
 
     def runs(self, dataset: str | None = None, column: str | None = None) -> list[RunRecord]:
-        """List the runs of a data set, a column, or both (None: all), in the order of their charges."""
+        """List the runs of a data set, a column, or both (None: all), in the order of their
+        charges."""
         with self._store.reading() as session:
             return [] if session is None else list(session.history(dataset, column).runs.values())
 
     def run(self, run_id: str) -> RunRecord | None:
         """Look up a run; None if this ledger does not know it."""
         with self._store.reading() as session:
-            return None if session is None else session.history_of_run(run_id_of(run_id)).runs.get(run_id)
+            return (
+                None
+                if session is None
+                else session.history_of_run(run_id_of(run_id)).runs.get(run_id)
+            )
 
     def looked_up(self, receipt: Receipt) -> Receipt:
-        """Look up a receipt, and return it with `recorded` True if and only if its charge is in this ledger.
+        """Look up a receipt, and return it with `recorded` True if and only if its charge is in
+        this ledger.
 
         Raises
         ------
@@ -396,18 +516,23 @@ class Ledger:
         run = self.run(receipt.run_id)
         if run is None:
             return replace(receipt, recorded=False)
-        if run.adopted:  # its first charge is lost with the old history: only what was spent can be compared
-            receipt = replace(receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at)
+        # its first charge is lost with the old history: only what was spent can be compared
+        if run.adopted:
+            receipt = replace(
+                receipt, ledger_head=run.receipt.ledger_head, charged_at=run.receipt.charged_at
+            )
         same = canonical_text(receipt.event) == canonical_text(run.event)
         if not same or replace(receipt, recorded=True, secure=run.receipt.secure) != run.receipt:
             raise LedgerError(
-                f"Expected the receipt of run {receipt.run_id} as {self.location} has it, got another one, changed after the charge. "
-                "Restore the manifest or the table that it came from."
+                f"Expected the receipt of run {receipt.run_id} as {self.location} has it, got"
+                " another one, changed after the charge. Restore the manifest or the table that it"
+                " came from."
             )
         return receipt
 
     def check_drawn(self, block: Block, ids: Array) -> None:
-        """Compare drawn labels with their charge, and with the outputs in the run's folder if that lies beside this ledger.
+        """Compare drawn labels with their charge, and with the outputs in the run's folder if that
+        lies beside this ledger.
 
         A run that this ledger does not know is not checked; `looked_up` tells which these are.
 
@@ -421,58 +546,80 @@ class Ledger:
         Raises
         ------
         LedgerError
-            No such law was charged; or ids, outputs or side differ from the stored ones; or the stored ones were changed.
+            No such law was charged; or ids, outputs or side differ from the stored ones; or the
+            stored ones were changed.
         """
         run = self.run(block.receipt.run_id)
         if run is not None:
             ledger_check.check_drawn(run, RunStore(self.run_dir(run.run_id)), block, ids)
 
     def spent(self, dataset: str, column: str | Sequence[str] | None = None) -> float:
-        """Return the epsilon that the most used row, or unit, of a (dataset, column) has spent; added exactly, rounded up.
+        """Return the epsilon that the most used row, or unit, of a (dataset, column) has spent;
+        added exactly, rounded up.
 
-        It is 0.0 if nothing was charged, so also for a misspelt name: `runs()` and `labeldp ledger spent` list the names. Runs whose row
-        sets prove that they share no row do not add; all others add, also abandoned ones. Of a list of columns, which are a person's
-        answers together, every run on any of them adds, once; a column without a charge beside others with one is refused, as misspelt.
-        None (default): all columns of the data set that have a charge.
+        It is 0.0 if nothing was charged, so also for a misspelt name: `runs()` and `labeldp ledger
+        spent` list the names. Runs whose row sets prove that they share no row do not add; all
+        others add, also abandoned ones. Of a list of columns, which are a person's answers
+        together, every run on any of them adds, once; a column without a charge beside others with
+        one is refused, as misspelt. None (default): all columns of the data set that have a charge.
         """
         if column is None:
-            column = list(dict.fromkeys(name for run in self.runs(checked_name(dataset=dataset)) for name in run.columns))
+            column = list(
+                dict.fromkeys(
+                    name for run in self.runs(checked_name(dataset=dataset)) for name in run.columns
+                )
+            )
             if not column:
                 return 0.0
         if isinstance(column, str):
             return float_up(self._spend(self._read(dataset, column)).most)
         if not (isinstance(column, Collection) and len(column)):
-            raise InvalidInput(f"Expected a column by its name, or a list of at least one, got {_validate.shown(column)}.")
+            raise InvalidInput(
+                "Expected a column by its name, or a list of at least one, got"
+                f" {_validate.shown(column)}."
+            )
         histories = [(each, self._read(dataset, each)) for each in column]
         runs = {run.run_id: run for _, history in histories for run in history.runs.values()}
         without = [name for name, history in histories if not history.runs]
         if runs and without:
             raise InvalidInput(
-                f"Expected columns with a charge in {dataset!r}, got {_validate.quoted(without)} without one. Correct the name "
-                f"(`{self.command('spent')}` lists them), or leave it out: it has spent nothing."
+                f"Expected columns with a charge in {dataset!r}, got {_validate.quoted(without)}"
+                f" without one. Correct the name (`{self.command('spent')}` lists them), or leave"
+                " it out: it has spent nothing."
             )
         units = {run.unit for run in runs.values()}
         if len(units) > 1:
-            raise InvalidInput(f"Expected columns of one unit, got {', '.join(sorted(units))}: their spends cannot be added up.")
+            raise InvalidInput(
+                f"Expected columns of one unit, got {', '.join(sorted(units))}: their spends cannot"
+                " be added up."
+            )
         return float_up(Spend(self._sets.load, runs.values()).most)
 
     def spent_delta(self, dataset: str, column: str) -> float:
-        """Return the delta spent on a (dataset, column), added as `spent` adds epsilons. No budget limits it; 0 for pure epsilon.
+        """Return the delta spent on a (dataset, column), added as `spent` adds epsilons. No budget
+        limits it; 0 for pure epsilon.
 
-        Keep it far below one over the number of rows: it bounds the probability that epsilon does not hold.
+        Keep it far below one over the number of rows: it bounds the probability that epsilon does
+        not hold.
         """
         runs = [run for run in self._read(dataset, column).runs.values() if run.delta]
         return float_up(Spend(self._sets.load, runs, delta_of).most)
 
     def spent_by_rows(self, dataset: str, column: str) -> list[tuple[float, int | None]]:
-        """List (epsilon, number of rows or units) for each amount that some have spent, least first.
+        """List (epsilon, number of rows or units) for each amount that some have spent, least
+        first.
 
-        If the runs' ids differ in kind or name, the list has one bound for all rows, with None for their number.
+        If the runs' ids differ in kind or name, the list has one bound for all rows, with None for
+        their number.
         """
-        return [(float_up(spent), rows) for spent, rows in self._spend(self._read(dataset, column)).by_rows()]
+        return [
+            (float_up(spent), rows)
+            for spent, rows in self._spend(self._read(dataset, column)).by_rows()
+        ]
 
     def remaining(self, dataset: str, column: str, rows: RowSet | None = None) -> float:
-        """Return the epsilon that is left, rounded down, at least 0; infinite before the first charge, if no budget is set.
+        """Return the epsilon that is left, rounded down, at least 0; infinite before the first
+        charge, if no budget is set.
 
         Parameters
         ----------
@@ -484,14 +631,17 @@ class Ledger:
         budget = history.budget
         if budget is None and self.budget is not None:
             budget = exact(self.budget)
-        if budget is None:  # of an account with adopted runs the budget is lost, and nothing is charged before one is set
+        # of an account with adopted runs the budget is lost, and nothing is charged before one is
+        # set
+        if budget is None:
             return 0.0 if history.runs else float("inf")
         spend = self._spend(history)
         spent = spend.most if rows is None else spend.covered(rows)
         return float_down(max(budget - spent, Fraction(0)))
 
     def budget_of(self, dataset: str, column: str) -> float | None:
-        """Return the recorded budget of a (dataset, column); None before its first charge, which sets one."""
+        """Return the recorded budget of a (dataset, column); None before its first charge, which
+        sets one."""
         budget = self._read(dataset, column).budget
         return None if budget is None else float_down(budget)
 
@@ -508,34 +658,47 @@ class Ledger:
     def head(self) -> tuple[int, str]:
         """Return number and hash of the last entry; (0, "") if there is none.
 
-        The hash covers the whole history, so a head that is kept elsewhere is an anchor for `verify`.
+        The hash covers the whole history, so a head that is kept elsewhere is an anchor for
+        `verify`.
         """
         with self._store.reading() as session:
             last = self._present(session).last()
         return (0, "") if last is None else (last.seq, last.hash)
 
     def verify(
-        self, receipts: Iterable[Receipt] = (), *, anchors: Iterable[tuple[int, str]] = (), outputs: Mapping[str, str] | None = None
+        self,
+        receipts: Iterable[Receipt] = (),
+        *,
+        anchors: Iterable[tuple[int, str]] = (),
+        outputs: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Check the whole history, and return one sentence for each inconsistency; an empty list if there is none.
+        """Check the whole history, and return one sentence for each inconsistency; an empty list if
+        there is none.
 
         Parameters
         ----------
         receipts : iterable of Receipt, default=()
-            Receipts that were kept elsewhere. Without a receipt or an anchor, a history whose end was cut off may look whole.
+            Receipts that were kept elsewhere. Without a receipt or an anchor, a history whose end
+            was cut off may look whole.
         anchors : iterable of (number, hash), default=()
             Values of `head` that were kept elsewhere.
         outputs : mapping of run id to str, optional
-            The digest of each run's output, from its manifest. Each must equal the digest that its run was settled with.
+            The digest of each run's output, from its manifest. Each must equal the digest that its
+            run was settled with.
         """
         kept = Witnesses(list(receipts), dict(outputs or {}), list(anchors))
         with self._store.reading() as session:
             whole = self._present(session)
-            return ledger_check.problems(whole.rows(), self._sets, whole.parts(), whole.balances(), kept)
+            return ledger_check.problems(
+                whole.rows(), self._sets, whole.parts(), whole.balances(), kept
+            )
 
-    # Rows and folders --------------------------------------------------------------------------------------------------------------
+    # Rows and folders
+    # ----------------------------------------------------------------------------------------------
 
-    def row_set_builder(self, id_name: str = "id", unit_name: str = "unit", *, integers: bool = False) -> RowSetBuilder:
+    def row_set_builder(
+        self, id_name: str = "id", unit_name: str = "unit", *, integers: bool = False
+    ) -> RowSetBuilder:
         """Make an empty builder of a run's row set: picklable, so that workers fill copies.
 
         Parameters
@@ -543,13 +706,15 @@ class Ledger:
         id_name, unit_name : str
             The names of the columns. Runs whose ids have different names always add.
         integers : bool, default=False
-            All ids will be integers. Otherwise the builder also carries this ledger's key, for hashing text.
+            All ids will be integers. Otherwise the builder also carries this ledger's key, for
+            hashing text.
         """
         return RowSetBuilder(id_name, unit_name, secret=None if integers else self._sets.secret)
 
     @property
     def runs_dir(self) -> Path:
-        """The private folder of all runs: beside a ledger file; for a database LABELDP_RUNS, else one in the user's data folder."""
+        """The private folder of all runs: beside a ledger file; for a database LABELDP_RUNS, else
+        one in the user's data folder."""
         return runs_folder(self._place)
 
     def run_dir(self, run_id: str) -> Path:
@@ -580,8 +745,14 @@ class Ledger:
 
     def _present(self, session: Session | None) -> Session:
         if session is None:
-            lack = "no such file" if isinstance(self.location, Path) else "a database with no ledger in it"
-            raise LedgerError(f"Expected a ledger at {self.location}, got {lack}. Check where it is.")
+            lack = (
+                "no such file"
+                if isinstance(self.location, Path)
+                else "a database with no ledger in it"
+            )
+            raise LedgerError(
+                f"Expected a ledger at {self.location}, got {lack}. Check where it is."
+            )
         return session
 
     def _spend(self, history: History) -> Spend:
@@ -590,26 +761,34 @@ class Ledger:
     def _read(self, dataset: str, column: object) -> History:
         if not isinstance(column, str) and isinstance(column, Collection):
             raise InvalidInput(
-                f"Expected one column by its name, got a {type(column).__name__}. Ask for one column after the other; only `spent` takes a "
-                "list, and adds up what was spent on any of them."
+                f"Expected one column by its name, got a {type(column).__name__}. Ask for one"
+                " column after the other; only `spent` takes a list, and adds up what was spent on"
+                " any of them."
             )
         names = checked_name(dataset=dataset), checked_name(column=column)
         with self._store.reading() as session:
             if session is None:
                 return History()
             found = session.history(*names)
-            # No account has the joined names of several columns: 0 would be the wrong answer for what receipts show.
-            together = [] if found.runs else [run for run in session.history(dataset).runs.values() if run.column == column]
+            # No account has the joined names of several columns: 0 would be the wrong answer for
+            # what receipts show.
+            together = (
+                []
+                if found.runs
+                else [run for run in session.history(dataset).runs.values() if run.column == column]
+            )
             if together:
                 raise InvalidInput(
-                    f"Expected one column, got {column!r}, the names of {len(together[0].columns)} columns that were charged together. Ask "
-                    f"for one of them, or for what was spent on all: spent({dataset!r}, {list(together[0].columns)!r})."
+                    f"Expected one column, got {column!r}, the names of {len(together[0].columns)}"
+                    " columns that were charged together. Ask for one of them, or for what was"
+                    f" spent on all: spent({dataset!r}, {list(together[0].columns)!r})."
                 )
             return found
 
 
 def default_ledger() -> Ledger:
-    """Return the user's own ledger: the file or URL in the environment variable LABELDP_LEDGER, else a file in the user's data folder.
+    """Return the user's own ledger: the file or URL in the environment variable LABELDP_LEDGER,
+    else a file in the user's data folder.
 
     The environment variable LABELDP_KEY names the source of its release secret, if it has one.
     """
@@ -622,7 +801,10 @@ def as_ledger(given: object) -> Ledger | None:
         return given
     if isinstance(given, str | os.PathLike):
         return Ledger(os.fspath(given))
-    raise InvalidInput(f"Expected a ledger, or its path, got {type(given).__name__}. Pass ledger=labeldp.Ledger('ledger.db').")
+    raise InvalidInput(
+        f"Expected a ledger, or its path, got {type(given).__name__}. Pass"
+        " ledger=labeldp.Ledger('ledger.db')."
+    )
 
 
 def ledger_of(given: object) -> Ledger:
@@ -631,7 +813,8 @@ def ledger_of(given: object) -> Ledger:
 
 
 class SameRequest(LedgerError):
-    """Another process has charged the same request since the caller looked, so this one was not charged.
+    """Another process has charged the same request since the caller looked, so this one was not
+    charged.
 
     Attributes
     ----------
@@ -641,28 +824,36 @@ class SameRequest(LedgerError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"Expected one process to make this request, but another one has just charged it (run {run_id}). Nothing more was charged. Run "
-            "the same again: it picks that run up, or returns its answer."
+            "Expected one process to make this request, but another one has just charged it (run"
+            f" {run_id}). Nothing more was charged. Run the same again: it picks that run up, or"
+            " returns its answer."
         )
         self.run_id = run_id
 
 
 def _same_people(dataset: str, ids: IdSet, found: Mapping[str, int]) -> str:
-    """Word the warning that other data sets seem to be about the same people; `found` has the ids that each of them shares."""
+    """Word the warning that other data sets seem to be about the same people; `found` has the ids
+    that each of them shares."""
     most_first = sorted(found.items(), key=lambda each: -each[1])
     listed = _validate.told([f"{name!r} ({count:,} of them)" for name, count in most_first], ", ")
     return (
-        f"Data set {dataset!r} has {len(ids.members):,} ids in column {ids.name!r}, and many of them are also in data set"
-        f"{'s' * (len(found) > 1)} {listed}, with a label column of the same name. If they are the same people, each of them spends "
-        "epsilon under every name, and this ledger does not add that up: give all these tables one name (dataset=, --dataset). If they are "
-        "other people who have equal ids, ignore this; where strict refuses it, charge this data set once without strict."
+        f"Data set {dataset!r} has {len(ids.members):,} ids in column {ids.name!r}, and many of"
+        f" them are also in data set{'s' * (len(found) > 1)} {listed}, with a label column of the"
+        " same name. If they are the same people, each of them spends epsilon under every name,"
+        " and this ledger does not add that up: give all these tables one name (dataset=,"
+        " --dataset). If they are other people who have equal ids, ignore this; where strict"
+        " refuses it, charge this data set once without strict."
     )
 
 
 def _write_charge(
-    session: Session, decisions: Sequence["_Decision"], budgets: Sequence[dict[str, object] | None], body: Mapping[str, object]
+    session: Session,
+    decisions: Sequence["_Decision"],
+    budgets: Sequence[dict[str, object] | None],
+    body: Mapping[str, object],
 ) -> Row:
-    """Write the entries of a charge into the accounts of its columns; return that of the first one, whose hash the receipt has."""
+    """Write the entries of a charge into the accounts of its columns; return that of the first one,
+    whose hash the receipt has."""
     first: Row | None = None
     for decision, budget in zip(decisions, budgets, strict=True):
         # Entries of one charge have one time: read in any account, it is the same run.
@@ -675,13 +866,28 @@ def _write_charge(
 
 
 class _Decision:
-    """Decides for one of its columns whether a charge may be written, and whether it sets the budget; without a session in a new ledger."""
+    """Decides for one of its columns whether a charge may be written, and whether it sets the
+    budget; without a session in a new ledger."""
 
-    def __init__(self, session: Session | None, ledger: Ledger, spending: Spending, rows: RowSet | None, column: str) -> None:
+    def __init__(
+        self,
+        session: Session | None,
+        ledger: Ledger,
+        spending: Spending,
+        rows: RowSet | None,
+        column: str,
+    ) -> None:
         self._reads, self._ledger, self._spending, self._rows = session, ledger, spending, rows
         self._dataset, self._column = spending.dataset, column
-        self._of, self._where = f"dataset {self._dataset!r}, column {self._column!r}", str(ledger.location)
-        self.balance = Balance(self._dataset, self._column) if session is None else session.balance(self._dataset, self._column)
+        self._of, self._where = (
+            f"dataset {self._dataset!r}, column {self._column!r}",
+            str(ledger.location),
+        )
+        self.balance = (
+            Balance(self._dataset, self._column)
+            if session is None
+            else session.balance(self._dataset, self._column)
+        )
 
     @property
     def column(self) -> str:
@@ -694,12 +900,17 @@ class _Decision:
         return self._reads
 
     def check_new(self, known: Collection[str] | None) -> None:
-        """Refuse a run id that was charged before, and a request that another process has charged meanwhile."""
+        """Refuse a run id that was charged before, and a request that another process has charged
+        meanwhile."""
         run_id = self._spending.run_id
         if not self._session.unknown([run_id]):
-            raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
+            raise LedgerError(
+                f"Expected a run id that was never charged, got {run_id}. Make one with"
+                " new_run_id()."
+            )
         if known is not None:
-            # of two processes that make one request at once, one charges: the second sees the first here, under the lock
+            # of two processes that make one request at once, one charges: the second sees the first
+            # here, under the lock
             runs = self._session.request_runs(self._dataset, self._column, self._spending.identity)
             if new := [run for run in runs if run not in known]:
                 raise SameRequest(new[-1])
@@ -713,8 +924,9 @@ class _Decision:
         unit, other = self._spending.unit, self.balance.unit
         if other not in (None, unit):
             raise LedgerError(
-                f"Expected unit {other!r} for {self._of}, as charged before in {self._where}; got {unit!r}. "
-                "Spends of different units cannot be added: use the same unit, and call its column the same (unit_name=)."
+                f"Expected unit {other!r} for {self._of}, as charged before in {self._where}; got"
+                f" {unit!r}. Spends of different units cannot be added: use the same unit, and call"
+                " its column the same (unit_name=)."
             )
 
     def check_rows(self) -> None:
@@ -725,40 +937,52 @@ class _Decision:
         if found:
             said = _validate.told([f"{what} in run {run}" for run, what in found.items()])
             raise RowsOverlap(
-                f"Expected rows of {self._of} that no earlier run in {self._where} covers, got {said}. Nothing was charged. Leave "
-                "them out, or allow it with overlap='charge'."
+                f"Expected rows of {self._of} that no earlier run in {self._where} covers, got"
+                f" {said}. Nothing was charged. Leave them out, or allow it with overlap='charge'."
             )
 
     def budget_entry(self, total: float | None) -> dict[str, object] | None:
-        """Return the entry that sets the budget, None if one is recorded already; raise BudgetExceeded if too little is left."""
+        """Return the entry that sets the budget, None if one is recorded already; raise
+        BudgetExceeded if too little is left."""
         declared, kept, where = self._ledger.budget, self.balance.budget, self._where
         epsilon = exact(self._spending.epsilon)
         if kept is not None and declared is not None and kept != exact(declared):
             raise LedgerError(
-                f"Expected budget {float_down(kept)!r} for {self._of}, as kept in {where}; got budget={declared!r}. "
-                f"Drop it, or change the kept one {self._by_budget(declared)}."
+                f"Expected budget {float_down(kept)!r} for {self._of}, as kept in {where}; got"
+                f" budget={declared!r}. Drop it, or change the kept one"
+                f" {self._by_budget(declared)}."
             )
         if kept is None and declared is None and total is None and self.balance.runs:
             needed = float_up(self._covered(epsilon, Fraction(0)) + epsilon)
             said = (
-                f"Expected a budget for {self._of} in {where}, got none: its runs were adopted, and their budget is lost with the old "
-                "ledger. Nothing was charged. Set it"
+                f"Expected a budget for {self._of} in {where}, got none: its runs were adopted, and"
+                " their budget is lost with the old ledger. Nothing was charged. Set it"
             )
-            raise BudgetExceeded(f"{said} {self._by_budget(needed)}.", cli=f"{said} with `{self._command(needed)}`.")
+            raise BudgetExceeded(
+                f"{said} {self._by_budget(needed)}.", cli=f"{said} with `{self._command(needed)}`."
+            )
         first = epsilon if total is None else exact(total)
         budget = kept if kept is not None else first if declared is None else exact(declared)
         covered = self._covered(epsilon, budget)
-        if not epsilon <= budget - covered:  # exact fractions: a tolerance would be spent again by every charge
-            left, needed = float_down(max(budget - covered, Fraction(0))), float_up(covered + epsilon)
+        # exact fractions: a tolerance would be spent again by every charge
+        if not epsilon <= budget - covered:
+            left, needed = (
+                float_down(max(budget - covered, Fraction(0))),
+                float_up(covered + epsilon),
+            )
             of = f"budget {float_down(budget)!r} for {self._of} in {where}"
             got = f"got epsilon={float(epsilon)!r}. Nothing was charged."
             said = (
-                f"Expected epsilon <= {left!r}, which remains of {of}; {got} Ask for less, or allow more"
+                f"Expected epsilon <= {left!r}, which remains of {of}; {got} Ask for less, or allow"
+                " more"
                 if left > 0
                 else f"Expected epsilon that remains, but {of} is spent; {got} Allow more"
             )
             # Another name must not read as a way to get more from the same people.
-            twice = "Do not give the same rows another name: they would spend under both. Only data of other people get a name of their own"
+            twice = (
+                "Do not give the same rows another name: they would spend under both. Only data of"
+                " other people get a name of their own"
+            )
             raise BudgetExceeded(
                 f"{said} {self._by_budget(needed)}. {twice} (dataset=).",
                 cli=f"{said} with `{self._command(needed)}`. {twice} (--dataset).",
@@ -766,11 +990,19 @@ class _Decision:
         if kept is not None:
             return None
         why = "first charge" if declared is None else "declared"
-        return {"kind": "budget", "dataset": self._dataset, "column": self._column, "budget": repr(float_down(budget)), "why": why}
+        return {
+            "kind": "budget",
+            "dataset": self._dataset,
+            "column": self._column,
+            "budget": repr(float_down(budget)),
+            "why": why,
+        }
 
     def _covered(self, epsilon: Fraction, budget: Fraction) -> Fraction:
-        """Compute what the most used of the requested rows has spent, or an upper bound that leaves enough of the budget."""
-        # The sum over all runs is such a bound. Row sets, which can be as large as the tables, are read only if it is too much.
+        """Compute what the most used of the requested rows has spent, or an upper bound that leaves
+        enough of the budget."""
+        # The sum over all runs is such a bound. Row sets, which can be as large as the tables, are
+        # read only if it is too much.
         balance = self.balance
         if balance.total == balance.everywhere or balance.total + epsilon <= budget:
             return balance.total
@@ -778,7 +1010,18 @@ class _Decision:
 
     def _by_budget(self, amount: float) -> str:
         """Say how a budget is set, in Python and on the command line."""
-        return f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or `{self._command(amount)}`"
+        return (
+            f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or"
+            f" `{self._command(amount)}`"
+        )
 
     def _command(self, amount: float) -> str:
-        return self._ledger.command("set-budget", "--dataset", self._dataset, "--label", self._column, "--budget", repr(amount))
+        return self._ledger.command(
+            "set-budget",
+            "--dataset",
+            self._dataset,
+            "--label",
+            self._column,
+            "--budget",
+            repr(amount),
+        )

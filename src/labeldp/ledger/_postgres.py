@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger in PostgreSQL, for teams: one database, any number of machines.
 
-An advisory lock, held until the transaction ends, lets in one writer at a time; a commit waits until it is on the server's disk. The driver
-is psycopg, through SQLAlchemy's core. Each call opens a connection, so that a ledger holds none and can be pickled.
+An advisory lock, held until the transaction ends, lets in one writer at a time; a commit waits
+until it is on the server's disk. The driver is psycopg, through SQLAlchemy's core. Each call opens
+a connection, so that a ledger holds none and can be pickled.
 """
 
 import contextlib
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 _PREFIX: Final = "labeldp_"
-_LOCK: Final = 0x6C44502F_4C656467  # any fixed number that other programs are unlikely to lock in the same database
+# any fixed number that other programs are unlikely to lock in the same database
+_LOCK: Final = 0x6C44502F_4C656467
 _WAIT_SECONDS: Final = 120
 
 _ENTRIES: Final = """
@@ -31,7 +33,8 @@ CREATE TABLE {prefix}entries (
     body TEXT NOT NULL,
     hash TEXT NOT NULL UNIQUE
 );
-CREATE INDEX {prefix}entries_account ON {prefix}entries ((CAST(body AS json) ->> 'dataset'), (CAST(body AS json) ->> 'column'));
+CREATE INDEX {prefix}entries_account
+    ON {prefix}entries ((CAST(body AS json) ->> 'dataset'), (CAST(body AS json) ->> 'column'));
 CREATE INDEX {prefix}entries_run ON {prefix}entries ((CAST(body AS json) ->> 'run_id'));
 """
 
@@ -83,16 +86,22 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:
-        """Open the only write transaction of all machines. What was written is on the server's disk when the block ends."""
-        # READ COMMITTED: each statement sees all commits before it. A snapshot from the start of the transaction, taken before the wait
-        # for the lock, would miss the charges that others made meanwhile.
+        """Open the only write transaction of all machines. What was written is on the server's disk
+        when the block ends."""
+        # READ COMMITTED: each statement sees all commits before it. A snapshot from the start of
+        # the transaction, taken before the wait for the lock, would miss the charges that others
+        # made meanwhile.
         with _errors(self.url), _engine(self.url).connect() as connection:
-            session = PostgresSession(connection.execution_options(isolation_level="READ COMMITTED"))
+            session = PostgresSession(
+                connection.execution_options(isolation_level="READ COMMITTED")
+            )
             with self._locked(session) as version:
                 if version is not None:
                     yield session
                     return
-                self._create(session)  # in its own transaction, so that a refused charge leaves a new ledger, as it does with a file
+                # in its own transaction, so that a refused charge leaves a new ledger, as it does
+                # with a file
+                self._create(session)
             with self._locked(session):
                 yield session
 
@@ -101,23 +110,32 @@ class PostgresStore:
         """Open a transaction that excludes other writers, and yield the ledger's format."""
         with session.connection.begin():
             session.query(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'")
-            session.query("SET LOCAL synchronous_commit = on")  # the server's default may let a commit return before it is on disk
+            # the server's default may let a commit return before it is on disk
+            session.query("SET LOCAL synchronous_commit = on")
             session.query("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
             yield self._checked(session)
 
     @contextlib.contextmanager
     def _view(self) -> Iterator[PostgresSession]:
         with _errors(self.url), _engine(self.url).connect() as connection:
-            connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            connection = connection.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
             with connection.begin():
                 yield PostgresSession(connection)
 
     def _checked(self, session: PostgresSession) -> int | None:
         version = session.version
         if version not in (None, VERSION):
-            raise LedgerError(f"Expected ledger format {VERSION}, got format {version} in {self.url}. Use the labeldp that wrote it.")
+            raise LedgerError(
+                f"Expected ledger format {VERSION}, got format {version} in {self.url}. Use the"
+                " labeldp that wrote it."
+            )
         if version is not None and session.query("SHOW fsync")[0][0] != "on":
-            raise LedgerError(f"Expected a server with fsync on, got one that may lose charges at {self.url}. Nothing was written.")
+            raise LedgerError(
+                f"Expected a server with fsync on, got one that may lose charges at {self.url}."
+                " Nothing was written."
+            )
         return version
 
     def _create(self, session: PostgresSession) -> None:
@@ -135,15 +153,24 @@ def _engine(url: LedgerUrl) -> "Engine":
         from sqlalchemy.exc import ArgumentError
         from sqlalchemy.pool import NullPool
     except ImportError:
-        raise MissingExtra("A ledger in PostgreSQL needs SQLAlchemy and psycopg: pip install 'labeldp[postgres]'") from None
+        raise MissingExtra(
+            "A ledger in PostgreSQL needs SQLAlchemy and psycopg: pip install 'labeldp[postgres]'"
+        ) from None
     try:
         made = make_url(url.url)
-    except (ArgumentError, ValueError):  # their messages can quote a part of a password, so they are not chained
-        raise InvalidInput(f"Expected the URL of a PostgreSQL database, got {url}. Write postgresql://USER@HOST/DATABASE.") from None
+    # their messages can quote a part of a password, so they are not chained
+    except (ArgumentError, ValueError):
+        raise InvalidInput(
+            f"Expected the URL of a PostgreSQL database, got {url}. Write"
+            " postgresql://USER@HOST/DATABASE."
+        ) from None
     driver = "postgresql+psycopg" if made.drivername == "postgresql" else made.drivername
     query = {"connect_timeout": "30", **made.query}
-    # No pool: a pooled connection breaks if the process forks or the server restarts. hide_parameters keeps entries out of error messages.
-    return create_engine(made.set(drivername=driver, query=query), poolclass=NullPool, hide_parameters=True)
+    # No pool: a pooled connection breaks if the process forks or the server restarts.
+    # hide_parameters keeps entries out of error messages.
+    return create_engine(
+        made.set(drivername=driver, query=query), poolclass=NullPool, hide_parameters=True
+    )
 
 
 @contextlib.contextmanager
@@ -153,13 +180,22 @@ def _errors(url: LedgerUrl) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("sqlalchemy", "psycopg")):
             raise
-        raise LedgerError(f"Expected a ledger that can be read and written at {url}, got: {_said(error)}. {_fix(error)}") from None
+        raise LedgerError(
+            f"Expected a ledger that can be read and written at {url}, got: {_said(error)}."
+            f" {_fix(error)}"
+        ) from None
 
 
 def _fix(error: Exception) -> str:
     if "no password supplied" in str(error):
-        return "Set PGPASSWORD or ~/.pgpass: a ledger, or an estimator with one, that was pickled or sent to a process holds no password."
-    return "If the connection broke while it was written, `labeldp ledger history` shows whether it was."
+        return (
+            "Set PGPASSWORD or ~/.pgpass: a ledger, or an estimator with one, that was pickled or"
+            " sent to a process holds no password."
+        )
+    return (
+        "If the connection broke while it was written, `labeldp ledger history` shows whether it"
+        " was."
+    )
 
 
 def _said(error: Exception) -> str:

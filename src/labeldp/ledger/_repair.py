@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and removes files that killed processes left beside a ledger. It never touches a file that an open run needs."""
+"""Finds and removes files that killed processes left beside a ledger. It never touches a file that
+an open run needs."""
 
 import re
 import shutil
@@ -20,7 +21,8 @@ STAGING: Final = "staging"
 """The file in a run's folder that holds the path or URI of its staging folder."""
 
 ANSWERS: Final = "prior-answers"
-"""The file in a run's folder that holds the path or URI of a model's answers, which the run uses as its prior."""
+"""The file in a run's folder that holds the path or URI of a model's answers, which the run uses as
+its prior."""
 
 _PART: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part(-wal|-shm|-journal)?")
 
@@ -32,8 +34,9 @@ class Orphan:
     Attributes
     ----------
     kind : str
-        "folder" (of a run that was never charged), "part" (a file that was not written to its end), "secret" (and pin of a run that is
-        settled or abandoned) or "staging" (unpublished files of such a run).
+        "folder" (of a run that was never charged), "part" (a file that was not written to its end),
+        "secret" (and pin of a run that is settled or abandoned) or "staging" (unpublished files of
+        such a run).
     place : str
         Path or URI.
     run_id : str
@@ -49,25 +52,34 @@ class Orphan:
 
 
 def orphans(ledger: Ledger, *, minutes: float = 60) -> list[Orphan]:
-    """Find what may be removed. A ledger that does not exist is an error: without it every folder would look unneeded.
+    """Find what may be removed. A ledger that does not exist is an error: without it every folder
+    would look unneeded.
 
     Parameters
     ----------
     ledger : Ledger
     minutes : float
-        Folders without a charge, and unfinished files, count only if nothing in them changed for so long (60 by default): a living
-        process may be about to charge.
+        Folders without a charge, and unfinished files, count only if nothing in them changed for so
+        long (60 by default): a living process may be about to charge.
     """
-    old = 60 * _validate.positive(minutes=minutes, fix="Pass the minutes that a living process may take between two writes.")
+    old = 60 * _validate.positive(
+        minutes=minutes, fix="Pass the minutes that a living process may take between two writes."
+    )
     ledger.head()  # a ledger that is missing or cannot be read raises here
     states = {run.run_id: run.state for run in ledger.runs()}
-    found = [Orphan("part", str(path), "", "an unfinished file") for path in _halves(ledger) if _age(path) > old]
+    found = [
+        Orphan("part", str(path), "", "an unfinished file")
+        for path in _halves(ledger)
+        if _age(path) > old
+    ]
     for folder in _run_folders(ledger):
         found += _of_run(folder, states.get(folder.name), old)
     return found
 
 
-def repair(ledger: Ledger, found: Sequence[Orphan], remove_staging: "Callable[[str], None] | None" = None) -> list[Orphan]:
+def repair(
+    ledger: Ledger, found: Sequence[Orphan], remove_staging: "Callable[[str], None] | None" = None
+) -> list[Orphan]:
     """Remove what `orphans` found, unless its run needs it by now, and return what was removed.
 
     Parameters
@@ -78,12 +90,17 @@ def repair(ledger: Ledger, found: Sequence[Orphan], remove_staging: "Callable[[s
         Removes a staging folder. None (default): only local folders are removed.
     """
     done: list[Orphan] = []
-    kept: set[str] = set()  # runs whose staging folder could not be removed: their own folder stays, since it names that place
+    # runs whose staging folder could not be removed: their own folder stays, since it names that
+    # place
+    kept: set[str] = set()
     for orphan in found:
-        # The ledger is asked again for each: since `orphans` looked, a living process may have charged the run.
+        # The ledger is asked again for each: since `orphans` looked, a living process may have
+        # charged the run.
         run = ledger.run(orphan.run_id) if orphan.run_id else None
         state = None if run is None else run.state
-        needed = state == "charged" or (orphan.kind == "folder" and (state is not None or orphan.run_id in kept))
+        needed = state == "charged" or (
+            orphan.kind == "folder" and (state is not None or orphan.run_id in kept)
+        )
         if needed and orphan.kind != "part":
             continue
         try:
@@ -120,13 +137,18 @@ def _of_run(folder: Path, state: str | None, old: float) -> Iterator[Orphan]:
     """Find what is unneeded in one run's folder; `state` is None if the run was never charged."""
     run_id = folder.name
     if state is None:
-        # Results without a charge are no orphan: the ledger was lost or replaced by an older copy, and they are the only trace of what
-        # was spent. `verify` reports them and `adopt` charges them.
+        # Results without a charge are no orphan: the ledger was lost or replaced by an older copy,
+        # and they are the only trace of what was spent. `verify` reports them and `adopt` charges
+        # them.
         if _age(folder) > old and not RunStore(folder).has_results():
             yield from _staging(folder, "its run was never charged")
             yield Orphan("folder", str(folder), run_id, "its run was never charged")
         return
-    yield from (Orphan("part", str(path), run_id, "an unfinished file") for path in _parts(folder) if _age(path) > old)
+    yield from (
+        Orphan("part", str(path), run_id, "an unfinished file")
+        for path in _parts(folder)
+        if _age(path) > old
+    )
     if state == "charged":
         return
     if any((folder / name).exists() for name in ("secret", "pin")):
@@ -147,7 +169,8 @@ def _said(folder: Path, name: str) -> str:
 
 def _is_staging(place: str, run_id: str) -> bool:
     """Tell whether a path has the name of a staging folder: it holds "labeldp" and the run's id."""
-    # A damaged or forged file in the run's folder could name any path; nothing of another name is ever removed.
+    # A damaged or forged file in the run's folder could name any path; nothing of another name is
+    # ever removed.
     name = place.rstrip("/").rsplit("/", 1)[-1]
     return "labeldp" in name and run_id[:8] in name
 
@@ -155,7 +178,9 @@ def _is_staging(place: str, run_id: str) -> bool:
 def _remove_local(place: str) -> None:
     path = Path(place.removeprefix("file://"))
     if "://" in str(path) or not path.is_absolute():
-        raise LedgerError(f"Expected a staging folder on this machine, got {place}. Remove it where it lies.")
+        raise LedgerError(
+            f"Expected a staging folder on this machine, got {place}. Remove it where it lies."
+        )
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -165,22 +190,36 @@ def _remove_local(place: str) -> None:
 def _run_folders(ledger: Ledger) -> Iterator[Path]:
     folder = ledger.runs_dir
     names = sorted(folder.iterdir()) if folder.is_dir() else []
-    return (path for path in names if path.is_dir() and not path.is_symlink() and re.fullmatch("[0-9a-f]{32}", path.name))
+    return (
+        path
+        for path in names
+        if path.is_dir() and not path.is_symlink() and re.fullmatch("[0-9a-f]{32}", path.name)
+    )
 
 
 def _halves(ledger: Ledger) -> Iterator[Path]:
-    """Find unfinished files: those beside the ledger, left while it was created, and those in its folder of runs."""
+    """Find unfinished files: those beside the ledger, left while it was created, and those in its
+    folder of runs."""
     if isinstance(ledger.location, Path):
-        yield from (path for path in _parts(ledger.location.parent) if path.name.startswith(f".{ledger.location.name}."))
+        yield from (
+            path
+            for path in _parts(ledger.location.parent)
+            if path.name.startswith(f".{ledger.location.name}.")
+        )
     yield from _parts(ledger.runs_dir)
 
 
 def _parts(folder: Path) -> Iterator[Path]:
     names = sorted(folder.iterdir()) if folder.is_dir() else []
-    return (path for path in names if _PART.fullmatch(path.name) and path.is_file() and not path.is_symlink())
+    return (
+        path
+        for path in names
+        if _PART.fullmatch(path.name) and path.is_file() and not path.is_symlink()
+    )
 
 
 def _age(path: Path) -> float:
-    """Return the seconds since the last change in a file or folder; negative, so never old, if the clock was set back."""
+    """Return the seconds since the last change in a file or folder; negative, so never old, if the
+    clock was set back."""
     inside = path.iterdir() if path.is_dir() else iter(())
     return time.time() - max(each.lstat().st_mtime for each in (path, *inside))

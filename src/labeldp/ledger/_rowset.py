@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row sets: the rows that a run covers, and the epsilon that rows have spent over several runs.
 
-A row set is stored with its run's charge, so that runs on disjoint rows do not add. It holds the ids of the rows, and of their units if
-these are named: integers as they are, other ids (text, bytes, several columns) as keyed 64-bit hashes. If two ids have one hash, two runs
-seem to share a row: more is counted, never less. All of it is public: ids, no labels.
+A row set is stored with its run's charge, so that runs on disjoint rows do not add. It holds the
+ids of the rows, and of their units if these are named: integers as they are, other ids (text,
+bytes, several columns) as keyed 64-bit hashes. If two ids have one hash, two runs seem to share a
+row: more is counted, never less. All of it is public: ids, no labels.
 """
 
 import contextlib
@@ -34,18 +35,25 @@ from labeldp.noise._words import Blocks, integers_or_names
 Kind = Literal["integers", "names"]
 Role = Literal["row", "unit"]
 Space = tuple[str, str, str]
-"""Kind, name of the column, and key of the hashes. Only sets of one space can be compared, and so prove rows disjoint."""
+"""Kind, name of the column, and key of the hashes. Only sets of one space can be compared, and so
+prove rows disjoint."""
 
 _MAGIC: Final = b"labeldp rows 2\n"
 
 Words = NDArray[np.uint64]
 
-_BUFFERED: Final = 1 << 22  # numbers (32 MB) that wait to be sorted: a sorted batch changes each container of a bitmap once
-_SPARSE: Final = 4  # numbers to a container of 65,536 values, below which a container costs more than 8 bytes a number
-_ALIKE: Final = Fraction(1, 10)  # of the smaller of two sets; from here on they may be about the same people
+# numbers (32 MB) that wait to be sorted: a sorted batch changes each container of a bitmap once
+_BUFFERED: Final = 1 << 22
+# numbers to a container of 65,536 values, below which a container costs more than 8 bytes a number
+_SPARSE: Final = 4
+# of the smaller of two sets; from here on they may be about the same people
+_ALIKE: Final = Fraction(1, 10)
 _SAMPLE: Final = 1 << 14  # ids that tell whether two sets may be alike; fewer are all compared
-_CHANCE: Final = 1e-3  # probability below which tables that were numbered apart do not share as many ids
-_PIECE: Final = 1 << 20  # scattered numbers that are compared with a bitmap at a time, which bounds the memory for their own bitmap
+# probability below which tables that were numbered apart do not share as many ids
+_CHANCE: Final = 1e-3
+# scattered numbers that are compared with a bitmap at a time, which bounds the memory for their own
+# bitmap
+_PIECE: Final = 1 << 20
 
 FILE: Final = "rows.bin"
 """The file in a run's folder that holds its row set."""
@@ -82,10 +90,12 @@ class IdSet:
         return self.members.shared(other.members) if self.space == other.space else None
 
     def alike(self, other: "IdSet") -> int:
-        """Count the ids in both sets if these speak for the same rows; 0 if they are few, or no more than numbered tables share by chance.
+        """Count the ids in both sets if these speak for the same rows; 0 if they are few, or no
+        more than numbered tables share by chance.
 
-        Two tables whose rows are numbered from 0 or 1 share many ids and need not share a row. So of integers a tenth of the smaller set
-        is not enough: they also must be more than two tables share whose numbers are drawn at random up to the largest that both have.
+        Two tables whose rows are numbered from 0 or 1 share many ids and need not share a row. So
+        of integers a tenth of the smaller set is not enough: they also must be more than two tables
+        share whose numbers are drawn at random up to the largest that both have.
         """
         if self.space != other.space or self.members.clearly_differ(other.members):
             return 0
@@ -97,7 +107,8 @@ class IdSet:
 
 
 class RowSet:
-    """The rows that one run covers, and their units if these are named. Made by `RowSetBuilder.finish`.
+    """The rows that one run covers, and their units if these are named. Made by
+    `RowSetBuilder.finish`.
 
     Attributes
     ----------
@@ -109,41 +120,67 @@ class RowSet:
         self._bytes: bytes | None = None
 
     def __repr__(self) -> str:
-        return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sorted(self.sets.items()))})"
+        sets = sorted(self.sets.items())
+        return f"RowSet({', '.join(f'{len(ids.members)} {role}s' for role, ids in sets)})"
 
     def shared(self, other: "RowSet") -> dict[Role, int | None]:
-        """Count the rows, and the units, that are in both sets: None if they cannot be compared; no member if only one set has them."""
-        return {role: ids.shared(other.sets[role]) for role, ids in self.sets.items() if role in other.sets}
+        """Count the rows, and the units, that are in both sets: None if they cannot be compared; no
+        member if only one set has them."""
+        return {
+            role: ids.shared(other.sets[role])
+            for role, ids in self.sets.items()
+            if role in other.sets
+        }
 
     def alike(self, other: "RowSet") -> tuple[Role, int] | None:
-        """Count the units that are in both sets, or else the rows; None if neither speak for the same people."""
+        """Count the units that are in both sets, or else the rows; None if neither speak for the
+        same people."""
         roles: tuple[Role, ...] = ("unit", "row")
-        counts = ((role, self.sets[role].alike(other.sets[role])) for role in roles if role in self.sets and role in other.sets)
+        counts = (
+            (role, self.sets[role].alike(other.sets[role]))
+            for role in roles
+            if role in self.sets and role in other.sets
+        )
         return next(((role, count) for role, count in counts if count), None)
 
     def may_be_alike(self, facts: Mapping[str, Any]) -> bool:
-        """Tell by the public facts of another set, without reading it, whether it has units or rows that can be compared with these."""
+        """Tell by the public facts of another set, without reading it, whether it has units or rows
+        that can be compared with these."""
         known = {role: facts.get(role, {}) for role in self.sets}
-        return any((known[role].get("kind"), known[role].get("name")) == (ids.kind, ids.name) for role, ids in self.sets.items())
+        return any(
+            (known[role].get("kind"), known[role].get("name")) == (ids.kind, ids.name)
+            for role, ids in self.sets.items()
+        )
 
     def to_bytes(self) -> bytes:
         """Write the sets with a header: the content of the file in the run's folder."""
         if self._bytes is None:
             bodies = {role: ids.members.chunks() for role, ids in sorted(self.sets.items())}
             facts = self._facts()
-            header = {role: facts[role] | {"key_id": ids.key_id, "bytes": sum(map(len, bodies[role]))} for role, ids in self.sets.items()}
+            header = {
+                role: facts[role] | {"key_id": ids.key_id, "bytes": sum(map(len, bodies[role]))}
+                for role, ids in self.sets.items()
+            }
             head = _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n"
             self._bytes = b"".join([head, *(chunk for body in bodies.values() for chunk in body)])
         return self._bytes
 
     @classmethod
     def from_bytes(cls, data: bytes, digest: str) -> "RowSet":
-        """Read the sets that `to_bytes` wrote; LedgerError if the bytes have another digest or format."""
-        # Before anything is parsed. A forged set with fewer rows would free the others of what they have spent.
+        """Read the sets that `to_bytes` wrote; LedgerError if the bytes have another digest or
+        format."""
+        # Before anything is parsed. A forged set with fewer rows would free the others of what they
+        # have spent.
         if hashlib.sha256(data).hexdigest() != digest:
-            raise LedgerError("Expected a row set with the digest that the ledger keeps, got other bytes: it was damaged or replaced.")
+            raise LedgerError(
+                "Expected a row set with the digest that the ledger keeps, got other bytes: it was"
+                " damaged or replaced."
+            )
         if not data.startswith(_MAGIC):
-            raise LedgerError("Expected a row set of this version of labeldp, got something else: it proves nothing.")
+            raise LedgerError(
+                "Expected a row set of this version of labeldp, got something else: it proves"
+                " nothing."
+            )
         end = data.index(b"\n", len(_MAGIC))
         sets, place = {}, end + 1
         for role, facts in sorted(json.loads(data[len(_MAGIC) : end]).items()):
@@ -153,64 +190,97 @@ class RowSet:
         return cls(sets)
 
     def facts(self) -> dict[str, object]:
-        """Return the public facts for the charge's entry, JSON-ready: kind, name and count of each set, and the digest of the bytes."""
+        """Return the public facts for the charge's entry, JSON-ready: kind, name and count of each
+        set, and the digest of the bytes."""
         return {**self._facts(), "digest": hashlib.sha256(self.to_bytes()).hexdigest()}
 
     def _facts(self) -> dict[str, dict[str, object]]:
-        return {role: {"kind": ids.kind, "name": ids.name, "count": len(ids.members)} for role, ids in sorted(self.sets.items())}
+        return {
+            role: {"kind": ids.kind, "name": ids.name, "count": len(ids.members)}
+            for role, ids in sorted(self.sets.items())
+        }
 
 
 class RowSetBuilder:
     """Collects the ids of a run, batch by batch, in any order and in several processes.
 
-    It can be pickled: workers fill copies of an empty one, and `merge` gives the same set in any order. `Ledger.row_set_builder` makes it,
-    with the ledger's key for hashing text.
+    It can be pickled: workers fill copies of an empty one, and `merge` gives the same set in any
+    order. `Ledger.row_set_builder` makes it, with the ledger's key for hashing text.
 
     Parameters
     ----------
     id_name, unit_name : str
         The names of the columns (`labeldp.custody._encode`).
     secret : bytes or function, optional
-        The ledger's 32 bytes for hashing names, or a function that returns them. It is called for the first names, and before the builder
-        is pickled. Without a secret only integers can be added.
+        The ledger's 32 bytes for hashing names, or a function that returns them. It is called for
+        the first names, and before the builder is pickled. Without a secret only integers can be
+        added.
 
     Notes
     -----
-    Memory, for rows and again for units: 32 MB; and for integers about a bit a row if they are dense, up to 8 bytes a row if they are
-    scattered over 64 bits, as hashes are; twice that in `finish`. A pickled builder is as large as its set.
+    Memory, for rows and again for units: 32 MB; and for integers about a bit a row if they are
+    dense, up to 8 bytes a row if they are scattered over 64 bits, as hashes are; twice that in
+    `finish`. A pickled builder is as large as its set.
     """
 
-    def __init__(self, id_name: str = "id", unit_name: str = "unit", *, secret: bytes | Callable[[], bytes] | None = None) -> None:
+    def __init__(
+        self,
+        id_name: str = "id",
+        unit_name: str = "unit",
+        *,
+        secret: bytes | Callable[[], bytes] | None = None,
+    ) -> None:
         self._names: dict[Role, str] = {"row": id_name, "unit": unit_name}
         self._secret = secret
         self._piles: dict[Role, _Pile] = {}
 
     def __repr__(self) -> str:
-        return f"RowSetBuilder({', '.join(f'{pile.count} {role}s' for role, pile in self._piles.items())})"  # never the secret
+        # never the secret
+        piles = self._piles.items()
+        return f"RowSetBuilder({', '.join(f'{pile.count} {role}s' for role, pile in piles)})"
 
     @property
     def repeated(self) -> bool | None:
-        """True if some row's id occurred twice, False if not; None if two rows have one 64-bit hash, which may be two ids."""
+        """True if some row's id occurred twice, False if not; None if two rows have one 64-bit
+        hash, which may be two ids."""
         rows = self._piles.get("row")
         if rows is None:
             return None
-        # As many different numbers as were added: no repeat. If there are fewer hashes than names, two ids may have one hash.
-        return False if len(rows.members()) == rows.count else True if rows.kind == "integers" else None
+        # As many different numbers as were added: no repeat. If there are fewer hashes than names,
+        # two ids may have one hash.
+        return (
+            False
+            if len(rows.members()) == rows.count
+            else True
+            if rows.kind == "integers"
+            else None
+        )
 
     def add(self, ids: object = None, units: object = None) -> None:
-        """Add the ids, units, or both, of a batch: each in any form that `id_blocks` takes; None if the table has none."""
-        given: dict[Role, object] = {role: each for role, each in (("row", ids), ("unit", units)) if each is not None}  # type: ignore[misc]
+        """Add the ids, units, or both, of a batch: each in any form that `id_blocks` takes; None if
+        the table has none."""
+        roles: tuple[tuple[Role, object], ...] = (("row", ids), ("unit", units))
+        given = {role: each for role, each in roles if each is not None}
         if not given or (self._piles and given.keys() != self._piles.keys()):
-            raise InvalidInput("Expected ids, or units, or both, the same in every batch; got others. Pass what the first batch had.")
+            raise InvalidInput(
+                "Expected ids, or units, or both, the same in every batch; got others. Pass what"
+                " the first batch had."
+            )
         for role, each in given.items():
             found = integers_or_names(each, self._key)
             pile = self._piles.setdefault(role, _Pile())
-            pile.add("names" if isinstance(found, Blocks) else "integers", found.halves()[0] if isinstance(found, Blocks) else found)
+            pile.add(
+                "names" if isinstance(found, Blocks) else "integers",
+                found.halves()[0] if isinstance(found, Blocks) else found,
+            )
 
     def merge(self, other: "RowSetBuilder") -> None:
         """Add the ids of another builder of the same ledger."""
         if self._names != other._names:
-            raise InvalidInput("Expected builders of the same columns of ids, got different ones. Make all of them in the same way.")
+            raise InvalidInput(
+                "Expected builders of the same columns of ids, got different ones. Make all of them"
+                " in the same way."
+            )
         for role, pile in other._piles.items():
             self._piles.setdefault(role, _Pile()).merge(pile)
 
@@ -221,27 +291,37 @@ class RowSetBuilder:
         sets: dict[Role, IdSet] = {}
         for role, pile in self._piles.items():
             kind: Kind = pile.kind or "integers"
-            key_id = hashlib.sha256(b"labeldp row sets\n" + self._bytes()).hexdigest()[:16] if kind == "names" else ""
+            key_id = (
+                hashlib.sha256(b"labeldp row sets\n" + self._bytes()).hexdigest()[:16]
+                if kind == "names"
+                else ""
+            )
             sets[role] = IdSet(kind, self._names[role], key_id, pile.members())
         return RowSet(sets)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The function reads the ledger's folder, which a worker's machine may not have. So the bytes are sent, as a `SentSecret`, which
-        # hides them when printed.
+        # The function reads the ledger's folder, which a worker's machine may not have. So the
+        # bytes are sent, as a `SentSecret`, which hides them when printed.
         return vars(self) | {"_secret": None if self._secret is None else self._bytes()}
 
     def _bytes(self) -> bytes:
         if self._secret is None:
-            raise InvalidInput("Expected integer ids without a ledger's secret, got others. Take the builder from Ledger.row_set_builder.")
+            raise InvalidInput(
+                "Expected integer ids without a ledger's secret, got others. Take the builder from"
+                " Ledger.row_set_builder."
+            )
         self._secret = self._secret if isinstance(self._secret, bytes) else self._secret()
         return self._secret
 
     def _key(self) -> bytes:
-        return derive_key(self._bytes(), purpose="ids", facts={"use": "row sets"}).material("id_blocks")
+        return derive_key(self._bytes(), purpose="ids", facts={"use": "row sets"}).material(
+            "id_blocks"
+        )
 
 
 class _Pile:
-    """Collects the ids of one role. Negative integers are collected apart, so that -1 and 2^64 - 1 stay two ids."""
+    """Collects the ids of one role. Negative integers are collected apart, so that -1 and 2^64 - 1
+    stay two ids."""
 
     def __init__(self) -> None:
         self.kind: Kind | None = None
@@ -272,14 +352,19 @@ class _Pile:
 
     def _take(self, kind: Kind) -> None:
         if self.kind not in (None, kind):
-            raise InvalidInput("Expected ids of one type in all batches, got integers in one and others in another. Cast them to one type.")
+            raise InvalidInput(
+                "Expected ids of one type in all batches, got integers in one and others in"
+                " another. Cast them to one type."
+            )
         self.kind = kind
 
 
-# Row sets in the runs' folders -----------------------------------------------------------------------------------------------------
+# Row sets in the runs' folders
+# --------------------------------------------------------------------------------------------------
 
-# A set is written before its charge. The ledger stores its facts and digest, the run's folder its bytes. A set that is missing, has
-# another digest or an older format proves nothing: then its run counts for every row, which is more, never less.
+# A set is written before its charge. The ledger stores its facts and digest, the run's folder its
+# bytes. A set that is missing, has another digest or an older format proves nothing: then its run
+# counts for every row, which is more, never less.
 
 
 class RowSets:
@@ -296,9 +381,13 @@ class RowSets:
 
     def keep(self, run_id: str, rows: RowSet) -> None:
         """Write the row set of a run, before its charge."""
-        # An existing set belongs to a charge: replacing it would make that run cover other rows than it has drawn.
+        # An existing set belongs to a charge: replacing it would make that run cover other rows
+        # than it has drawn.
         if (self.folder / run_id / FILE).exists():
-            raise LedgerError(f"Expected a run id that was never charged, got {run_id}. Make one with new_run_id().")
+            raise LedgerError(
+                f"Expected a run id that was never charged, got {run_id}. Make one with"
+                " new_run_id()."
+            )
         RunStore(self.folder / run_id).write(FILE, rows.to_bytes(), last=False)
 
     def forget(self, run_id: str) -> None:
@@ -323,8 +412,9 @@ class RowSets:
 
     def secret(self) -> bytes:
         """Read the ledger's own 32 bytes for hashing names; the first call makes them."""
-        # One key for all runs, else their sets could not be compared. A key at all, because names (of patients, say) can be guessed,
-        # and unkeyed hashes in a copied row set would confirm a guess.
+        # One key for all runs, else their sets could not be compared. A key at all, because names
+        # (of patients, say) can be guessed, and unkeyed hashes in a copied row set would confirm a
+        # guess.
         path = self.folder / _SECRET
         if not path.exists():
             private_folder(self.folder)
@@ -335,17 +425,22 @@ class RowSets:
             part.unlink()
         secret = SentSecret(path.read_bytes())
         if len(secret) != 32:
-            raise LedgerError(f"Expected 32 bytes in {path}, got {len(secret)}. Restore it; without it names cannot be compared.")
+            raise LedgerError(
+                f"Expected 32 bytes in {path}, got {len(secret)}. Restore it; without it names"
+                " cannot be compared."
+            )
         return secret
 
 
 def overlaps(rows: RowSet | None, runs: Iterable[RunRecord], sets: RowSets) -> dict[str, str]:
-    """Find the runs that may share a row or a unit with `rows`: for each run id, the number that they share, in words."""
+    """Find the runs that may share a row or a unit with `rows`: for each run id, the number that
+    they share, in words."""
     found: dict[str, str] = {}
     for run in runs:
         theirs = None if rows is None else sets.load(run)
         shared = {} if rows is None or theirs is None else rows.shared(theirs)
-        if not shared or None in shared.values():  # ids of another name, or a lost set: nothing proves the rows disjoint
+        # ids of another name, or a lost set: nothing proves the rows disjoint
+        if not shared or None in shared.values():
             found[run.run_id] = "an unknown number of them"
         elif shared.get("row"):
             found[run.run_id] = f"{shared['row']:,} of them"
@@ -354,7 +449,8 @@ def overlaps(rows: RowSet | None, runs: Iterable[RunRecord], sets: RowSets) -> d
     return found
 
 
-# Exact sets of 64-bit integers -----------------------------------------------------------------------------------------------------
+# Exact sets of 64-bit integers
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -364,8 +460,8 @@ class IntegerSet:
     Attributes
     ----------
     members : BitMap64 or (n,) uint64 array
-        A compressed bitmap if the numbers are dense, else sorted numbers without repeats. The form of a small set depends on how it was
-        filled; every operation takes both.
+        A compressed bitmap if the numbers are dense, else sorted numbers without repeats. The form
+        of a small set depends on how it was filled; every operation takes both.
     """
 
     members: "BitMap64 | Words"
@@ -407,12 +503,17 @@ class IntegerSet:
 
     def some(self) -> Words:
         """Choose `_SAMPLE` numbers at random with repeats, by public words: sorted."""
-        values = self.members if isinstance(self.members, np.ndarray) else np.asarray(self.members.to_array(), np.uint64)
+        values = (
+            self.members
+            if isinstance(self.members, np.ndarray)
+            else np.asarray(self.members.to_array(), np.uint64)
+        )
         places = public_hash("sample", np.arange(_SAMPLE, dtype=np.uint64)) % np.uint64(len(values))
         return np.asarray(values[np.sort(places)])
 
     def shares_by_chance(self, other: "IntegerSet") -> bool:
-        """Tell whether the numbers in both sets are no more than chance explains, in two tables whose rows are numbered from 0 or 1."""
+        """Tell whether the numbers in both sets are no more than chance explains, in two tables
+        whose rows are numbered from 0 or 1."""
         if not (len(self) and len(other)):
             return True
         top, least = min(self._last, other._last), min(self._first, other._first, 1)
@@ -439,12 +540,14 @@ class IntegerSet:
         """
         if isinstance(self.members, np.ndarray):
             return [memoryview(b"n"), self.members.astype("<u8", copy=False).view(np.uint8).data]
-        self.members.run_optimize()  # picks the smallest containers, the same however the set was filled
+        # picks the smallest containers, the same however the set was filled
+        self.members.run_optimize()
         return [memoryview(b"b"), memoryview(self.members.serialize())]
 
     @classmethod
     def from_bytes(cls, data: "bytes | memoryview") -> "IntegerSet":
-        """Read the set that `chunks` wrote. The caller must have checked a digest: the formats do not detect damage."""
+        """Read the set that `chunks` wrote. The caller must have checked a digest: the formats do
+        not detect damage."""
         form, rest = bytes(data[:1]), data[1:]
         if form == b"n":
             return cls(np.frombuffer(rest, "<u8").astype(np.uint64, copy=False))
@@ -477,9 +580,11 @@ class NumberSet:
         return NumberSet(self.natural | other.natural, self.negative | other.negative)
 
     def clearly_differ(self, other: "NumberSet") -> bool:
-        """Tell by a sample that the sets share less than `_ALIKE` of the smaller one; False where they may share more.
+        """Tell by a sample that the sets share less than `_ALIKE` of the smaller one; False where
+        they may share more.
 
-        Of sets that do share so much, less than half of that is in the sample with probability e^-270.
+        Of sets that do share so much, less than half of that is in the sample with probability
+        e^-270.
         """
         small, large = sorted((self, other), key=len)
         if len(small) <= _SAMPLE or len(small.negative):
@@ -493,7 +598,11 @@ class NumberSet:
     def chunks(self) -> list[memoryview]:
         """Write the set: the length of the first part as 8 bytes, then both parts."""
         natural = self.natural.chunks()
-        return [memoryview(sum(map(len, natural)).to_bytes(8, "little")), *natural, *self.negative.chunks()]
+        return [
+            memoryview(sum(map(len, natural)).to_bytes(8, "little")),
+            *natural,
+            *self.negative.chunks(),
+        ]
 
     @classmethod
     def from_bytes(cls, data: "bytes | memoryview") -> "NumberSet":
@@ -505,8 +614,9 @@ class NumberSet:
 class IntegerPile:
     """Collects integers for an `IntegerSet`.
 
-    Memory: 32 MB of waiting numbers, and the set so far: a bit or less a number if they are dense, at most 2 bytes if every 65,536 values
-    hold a few, 8 bytes a number if they are scattered (16 in `result`).
+    Memory: 32 MB of waiting numbers, and the set so far: a bit or less a number if they are dense,
+    at most 2 bytes if every 65,536 values hold a few, 8 bytes a number if they are scattered (16 in
+    `result`).
     """
 
     def __init__(self) -> None:
@@ -521,9 +631,14 @@ class IntegerPile:
         if not len(values):
             return
         self.count += len(values)
-        # Consecutive numbers, which most tables have, go into the bitmap as one range: nothing is sorted or copied.
+        # Consecutive numbers, which most tables have, go into the bitmap as one range: nothing is
+        # sorted or copied.
         first, last = int(values[0]), int(values[-1])
-        if last - first == len(values) - 1 and last < 2**64 - 1 and bool((values[1:] - values[:-1] == 1).all()):
+        if (
+            last - first == len(values) - 1
+            and last < 2**64 - 1
+            and bool((values[1:] - values[:-1] == 1).all())
+        ):
             self._bitmap.add_range(first, last + 1)
             return
         self._waiting.append(values)
@@ -549,7 +664,8 @@ class IntegerPile:
     def result(self) -> IntegerSet:
         """Make the set of all numbers so far; more may be added afterwards."""
         self._flush()
-        # Batches that were sparse one by one may be dense together, so the form is chosen once more, for all of them.
+        # Batches that were sparse one by one may be dense together, so the form is chosen once
+        # more, for all of them.
         if self._scattered and (len(self._scattered) > 1 or self._bitmap):
             self._scattered.append(np.asarray(self._bitmap.to_array(), np.uint64))
             values = np.concatenate(self._scattered)
@@ -559,7 +675,11 @@ class IntegerPile:
 
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
-        return {"count": self.count, "bitmap": bytes(self._bitmap.serialize()), "scattered": self._scattered}
+        return {
+            "count": self.count,
+            "bitmap": bytes(self._bitmap.serialize()),
+            "scattered": self._scattered,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
@@ -580,12 +700,22 @@ class IntegerPile:
 
 
 def _chance_of_sharing(shared: int, mine: int, theirs: int, numbers: int) -> float:
-    """Bound the probability that two random sets, of `mine` and `theirs` of the `numbers`, share at least so many (hypergeometric)."""
+    """Bound the probability that two random sets, of `mine` and `theirs` of the `numbers`, share at
+    least so many (hypergeometric)."""
     if shared * numbers <= mine * theirs:  # no more than on average
         return 1.0
-    ways = _log_choices(theirs, shared) + _log_choices(numbers - theirs, mine - shared) - _log_choices(numbers, mine)
-    # Each further shared number is less probable, at least by this ratio: a geometric series bounds the tail.
-    ratio = (mine - shared) * (theirs - shared) / ((shared + 1) * (numbers - mine - theirs + shared + 1))
+    ways = (
+        _log_choices(theirs, shared)
+        + _log_choices(numbers - theirs, mine - shared)
+        - _log_choices(numbers, mine)
+    )
+    # Each further shared number is less probable, at least by this ratio: a geometric series bounds
+    # the tail.
+    ratio = (
+        (mine - shared)
+        * (theirs - shared)
+        / ((shared + 1) * (numbers - mine - theirs + shared + 1))
+    )
     return min(1.0, math.exp(min(ways, 0.0)) / (1 - ratio))
 
 
@@ -594,15 +724,19 @@ def _log_choices(n: int, k: int) -> float:
 
 
 def distinct(values: Words) -> Words:
-    """Sort numbers in place and return them without repeats; many times faster than np.unique, which hashes."""
+    """Sort numbers in place and return them without repeats; many times faster than np.unique,
+    which hashes."""
     values.sort()
     fresh = values[1:] != values[:-1]
     return values if fresh.all() else values[np.r_[True, fresh]]
 
 
 def _is_sparse(values: Words) -> bool:
-    """Tell whether sorted numbers take less memory as an array than as a bitmap, by their mean number in a container of 65,536 values."""
-    return len(values) < _SPARSE * (1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16))))
+    """Tell whether sorted numbers take less memory as an array than as a bitmap, by their mean
+    number in a container of 65,536 values."""
+    return len(values) < _SPARSE * (
+        1 + int(np.count_nonzero((values[1:] ^ values[:-1]) >> np.uint64(16)))
+    )
 
 
 def _pieces(values: Words) -> Iterator[Words]:
@@ -614,7 +748,9 @@ def _inside(values: Words, other: "BitMap64 | Words") -> NDArray[np.bool_]:
     if isinstance(other, np.ndarray):
         if not len(other):
             return np.zeros(len(values), bool)
-        return np.asarray(other[np.minimum(np.searchsorted(other, values), len(other) - 1)] == values)
+        return np.asarray(
+            other[np.minimum(np.searchsorted(other, values), len(other) - 1)] == values
+        )
     found = [np.zeros(0, bool)]
     for piece in _pieces(values):
         common = np.asarray((_bitmap(piece) & other).to_array(), np.uint64)
@@ -623,15 +759,19 @@ def _inside(values: Words, other: "BitMap64 | Words") -> NDArray[np.bool_]:
 
 
 def _bitmap(values: Words) -> BitMap64:
-    return BitMap64(array("Q", values.tobytes()))  # an array is read as it is; of anything else each number would become an object first
+    # an array is read as it is; of anything else each number would become an object first
+    return BitMap64(array("Q", values.tobytes()))
 
 
-# Epsilon by rows -------------------------------------------------------------------------------------------------------------------
+# Epsilon by rows
+# --------------------------------------------------------------------------------------------------
 
-# The epsilon of the most used row is the maximum over rows of the sum over the runs that cover the row. It is computed exactly for runs
-# whose ids are of one space (kind, name and key), and bounded from above otherwise: sets of two spaces cannot be compared, so the maxima
-# of several spaces add; a run without a set that can be trusted counts for every row. If units are named, units and rows are counted side
-# by side, and the larger sum counts: else renaming all people in the column of units would make the same rows look new.
+# The epsilon of the most used row is the maximum over rows of the sum over the runs that cover the
+# row. It is computed exactly for runs whose ids are of one space (kind, name and key), and bounded
+# from above otherwise: sets of two spaces cannot be compared, so the maxima of several spaces add;
+# a run without a set that can be trusted counts for every row. If units are named, units and rows
+# are counted side by side, and the larger sum counts: else renaming all people in the column of
+# units would make the same rows look new.
 
 SetOf = Callable[[RunRecord], RowSet | None]
 """Reads the row set of a run; None if it has none that can be trusted."""
@@ -648,7 +788,8 @@ def delta_of(run: RunRecord) -> Fraction:
 
 
 class Spend:
-    """Adds the epsilon, or delta, of the runs of one (dataset, column), by the rows that they cover.
+    """Adds the epsilon, or delta, of the runs of one (dataset, column), by the rows that they
+    cover.
 
     Parameters
     ----------
@@ -659,7 +800,12 @@ class Spend:
         `epsilon_of` (default) or `delta_of`.
     """
 
-    def __init__(self, set_of: SetOf, runs: Iterable[RunRecord] = (), cost: Callable[[RunRecord], Fraction] = epsilon_of) -> None:
+    def __init__(
+        self,
+        set_of: SetOf,
+        runs: Iterable[RunRecord] = (),
+        cost: Callable[[RunRecord], Fraction] = epsilon_of,
+    ) -> None:
         self._set_of, self._cost = set_of, cost
         self._everywhere = Fraction(0)
         self._spaces: dict[Role, dict[Space, Levels]] = {}
@@ -669,11 +815,14 @@ class Spend:
     def add(self, run: RunRecord) -> None:
         """Add a run."""
         rows = self._set_of(run)
-        if rows is None or (ROW if run.unit == ROW else "unit") not in rows.sets:  # the set does not name the units of protection
+        # the set does not name the units of protection
+        if rows is None or (ROW if run.unit == ROW else "unit") not in rows.sets:
             self._everywhere += self._cost(run)
             return
         for role, ids in rows.sets.items():
-            self._spaces.setdefault(role, {}).setdefault(ids.space, Levels()).add(self._cost(run), ids.members)
+            self._spaces.setdefault(role, {}).setdefault(ids.space, Levels()).add(
+                self._cost(run), ids.members
+            )
 
     @property
     def most(self) -> Fraction:
@@ -685,16 +834,23 @@ class Spend:
         protected = "unit" if "unit" in self._spaces else ROW
         if rows is None or protected not in rows.sets:  # the most used row may be among them
             return self.most
-        found = [_covered(self._spaces[role], ids) for role, ids in rows.sets.items() if role in self._spaces]
+        found = [
+            _covered(self._spaces[role], ids)
+            for role, ids in rows.sets.items()
+            if role in self._spaces
+        ]
         return self._everywhere + max(found, default=Fraction(0))
 
     def by_rows(self) -> list[tuple[Fraction, int | None]]:
-        """List (sum, number of rows or units), least first, if all runs are of one space; else one bound for all rows, without a number."""
+        """List (sum, number of rows or units), least first, if all runs are of one space; else one
+        bound for all rows, without a number."""
         spaces = self._spaces.get("unit", self._spaces.get("row", {}))
         if len(spaces) != 1 or not _most(spaces) or self._everywhere + _most(spaces) < self.most:
             return [(self.most, None)]
         (levels,) = spaces.values()
-        return [(spent + self._everywhere, len(members)) for spent, members in sorted(levels.items())]
+        return [
+            (spent + self._everywhere, len(members)) for spent, members in sorted(levels.items())
+        ]
 
 
 def _most(spaces: "dict[Space, Levels]") -> Fraction:
@@ -702,11 +858,18 @@ def _most(spaces: "dict[Space, Levels]") -> Fraction:
 
 
 def _covered(spaces: "dict[Space, Levels]", ids: IdSet) -> Fraction:
-    return sum((levels.covered(ids.members) if space == ids.space else levels.most for space, levels in spaces.items()), Fraction(0))
+    return sum(
+        (
+            levels.covered(ids.members) if space == ids.space else levels.most
+            for space, levels in spaces.items()
+        ),
+        Fraction(0),
+    )
 
 
 class Levels:
-    """Partitions the rows of one space by their sum, so that a sum is stored once for a set of rows and not for each row."""
+    """Partitions the rows of one space by their sum, so that a sum is stored once for a set of rows
+    and not for each row."""
 
     def __init__(self) -> None:
         self._levels: dict[Fraction, NumberSet] = {}
@@ -728,7 +891,8 @@ class Levels:
         return Fraction(0)
 
     def add(self, cost: Fraction, members: NumberSet) -> None:
-        """Add a cost to these rows: each level splits into its rows that are among them and the others."""
+        """Add a cost to these rows: each level splits into its rows that are among them and the
+        others."""
         # `rest` is what no level has yet: rows that spend for the first time.
         made: dict[Fraction, NumberSet] = {}
         rest = members

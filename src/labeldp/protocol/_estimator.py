@@ -2,13 +2,17 @@
 """Base classes of all estimators: fit raw or noisy labels, predict, score, keep receipts.
 
     LabelDPEstimator            one charge for raw labels, none for noisy ones; scores, receipts
-      ClassifierEstimator       predicts classes: a base of all classifiers, beside one of the next two
+      ClassifierEstimator       predicts classes: a base of all classifiers, beside one of the next
+                                two
       RegressorEstimator        predicts numbers of a public range: LabelDPRegressor, TorchRegressor
-      StagedEstimator           a law for each row, one or more stages: LabelDPClassifier, TorchClassifier, and the regressors
-      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier, PATEClassifier
+      StagedEstimator           a law for each row, one or more stages: LabelDPClassifier,
+                                TorchClassifier, and the regressors
+      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier,
+                                PATEClassifier
 
-A subclass implements the learning. Faults of inputs and settings are refused, and a dry run is made, before the charge. The functions
-after the classes choose training and held-out rows, and refuse raw labels that another estimator passes on.
+A subclass implements the learning. Faults of inputs and settings are refused, and a dry run is
+made, before the charge. The functions after the classes choose training and held-out rows, and
+refuse raw labels that another estimator passes on.
 """
 
 import contextlib
@@ -26,7 +30,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
 from labeldp._hash import exact_array
-from labeldp.custody._encode import Name, RowIds, column_names, declare, infers, require_public_columns
+from labeldp.custody._encode import (
+    Name,
+    RowIds,
+    column_names,
+    declare,
+    infers,
+    require_public_columns,
+)
 from labeldp.errors import InvalidInput, RawLabelsWarning, UnmeasuredWarning, warn
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import derived
@@ -79,7 +90,8 @@ except ImportError:  # a machine that only trains nets need not have scikit-lear
             return self
 
         def __repr__(self) -> str:
-            return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+            given = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+            return f"{type(self).__name__}({given})"
 
 
 Fitted = TypeVar("Fitted")
@@ -94,7 +106,8 @@ class LabelDPEstimator(BaseEstimator, ABC):
     """
 
     takes_raw_labels: ClassVar[bool] = True
-    """`fit` privatizes its labels, so a wrapping estimator must not pass labels that it made itself."""
+    """`fit` privatizes its labels, so a wrapping estimator must not pass labels that it made
+    itself."""
 
     takes_columns: ClassVar[bool] = False
     """`fit` takes several label columns (`labeldp.LabelColumns`)."""
@@ -113,15 +126,20 @@ class LabelDPEstimator(BaseEstimator, ABC):
     _learned: NoisyLabels | None
     _raw_rows: int
 
-    # What a subclass implements -------------------------------------------------------------------------------------------------------
+    # What a subclass implements
+    # ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _inputs(self, X: Any, y: Any) -> Any:
-        """Check settings, estimator and features, and return X in the form that the training takes."""
+        """Check settings, estimator and features, and return X in the form that the training
+        takes."""
 
     @abstractmethod
-    def _matched(self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None) -> tuple[Any, NoisyLabels]:
-        """Return X and the noisy labels, row by row in the order of X; `inputs` is None where a fitted model is scored."""
+    def _matched(
+        self, X: Any, inputs: Any, noisy: NoisyLabels, ids: ArrayLike | None
+    ) -> tuple[Any, NoisyLabels]:
+        """Return X and the noisy labels, row by row in the order of X; `inputs` is None where a
+        fitted model is scored."""
 
     @abstractmethod
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
@@ -147,12 +165,14 @@ class LabelDPEstimator(BaseEstimator, ABC):
         **params
             New values.
         """
-        for name in params:  # checked here: scikit-learn's own message would show what every parameter holds
+        # checked here: scikit-learn's own message would show what every parameter holds
+        for name in params:
             _validate.one_of(tuple(self.get_params(deep=False)), parameter=name.partition("__")[0])
         super().set_params(**params)
         return self
 
-    # Fitting --------------------------------------------------------------------------------------------------------------------------
+    # Fitting
+    # ----------------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -171,12 +191,15 @@ class LabelDPEstimator(BaseEstimator, ABC):
         X : (n, ...) array, sparse matrix or data frame of features; public
         y : (n,) raw labels, which are charged, or NoisyLabels, which cost nothing
         ids : (n,) or (n, columns) array, optional
-            Public ids of the rows; their positions by default. With NoisyLabels, each row of X gets the label of its id, and rows without
-            one are left out; by default row i of X gets noisy label i, which warns where the two may lie in another order.
+            Public ids of the rows; their positions by default. With NoisyLabels, each row of X gets
+            the label of its id, and rows without one are left out; by default row i of X gets noisy
+            label i, which warns where the two may lie in another order.
         unit : (n,) array, optional
-            The person (or other unit of privacy) that each row is about; by default each row is a unit of its own.
+            The person (or other unit of privacy) that each row is about; by default each row is a
+            unit of its own.
         id_name, unit_name : str, optional
-            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names that columns of a data frame have.
+            Names of the columns of ids and units, as in `labeldp.privatize`; default: the names
+            that columns of a data frame have.
 
         Returns
         -------
@@ -185,11 +208,12 @@ class LabelDPEstimator(BaseEstimator, ABC):
         Raises
         ------
         InvalidInput
-            For any fault of X, y, the estimator or the settings, before anything is charged. To find faults early, a copy of the estimator
-            is fitted to a few rows of X with made-up labels. If the real training fails later, the run keeps its noisy labels and the same
-            fit resumes from them at no further cost: another estimator or X is allowed, if the ids (or without ids the labels, in their
-            order) are the same.
-            Whatever is raised, the estimator stays as it was before the call: not fitted, or fitted by an earlier one.
+            For any fault of X, y, the estimator or the settings, before anything is charged. To
+            find faults early, a copy of the estimator is fitted to a few rows of X with made-up
+            labels. If the real training fails later, the run keeps its noisy labels and the same
+            fit resumes from them at no further cost: another estimator or X is allowed, if the ids
+            (or without ids the labels, in their order) are the same. Whatever is raised, the
+            estimator stays as it was before the call: not fitted, or fitted by an earlier one.
         """
         self._require_one_column(y)
         self._require_public(X, y)
@@ -202,17 +226,25 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _require_one_column(self, y: Any) -> None:
         if is_several(self.classes, y) and not self.takes_columns:
             raise InvalidInput(
-                f"Expected one label column with {type(self).__name__}, got several. Release them together (labeldp.privatize) and learn "
-                "each from noisy[name], or take LabelDPClassifier or deep.TorchClassifier."
+                f"Expected one label column with {type(self).__name__}, got several. Release them"
+                " together (labeldp.privatize) and learn each from noisy[name], or take"
+                " LabelDPClassifier or deep.TorchClassifier."
             )
 
     def _require_public(self, X: Any, y: Any) -> None:
-        """Refuse features with a private column among them, as far as the names of a data frame's columns tell."""
+        """Refuse features with a private column among them, as far as the names of a data frame's
+        columns tell."""
         names = column_names(X)
         if not names:
             return
         several = isinstance(self.classes, LabelColumns)
-        private, datasets = {*(self.classes.names if several else ()), *([self.column] if self.column else ())}, {self.dataset}
+        private, datasets = (
+            {
+                *(self.classes.names if several else ()),
+                *([self.column] if self.column else ()),
+            },
+            {self.dataset},
+        )
         if isinstance(y, NoisyLabels):
             private |= private_names((*y.receipts, *y.behind))
             datasets |= {receipt.dataset for receipt in y.receipts}
@@ -224,15 +256,27 @@ class LabelDPEstimator(BaseEstimator, ABC):
             for dataset in datasets:
                 private |= charged_names(names, dataset, self.ledger)
         require_public_columns(names, private, "features", " Nothing was charged.")
-        if not (several or self.column or isinstance(y, NoisyLabels)) and _validate.DEFAULT_COLUMN in names:
+        if (
+            not (several or self.column or isinstance(y, NoisyLabels))
+            and _validate.DEFAULT_COLUMN in names
+        ):
             default, own = str(_validate.DEFAULT_COLUMN), next(iter(column_names(y)), "NAME")
             raise InvalidInput(
-                f"Expected public columns as features, got {default!r}, which is the private labels' name unless column= gives another. "
-                f"Nothing was charged. If it is another column, name that of the labels: column={own!r}. If it holds the labels, leave it "
-                f"out: frame.drop(columns=[{default!r}]) of pandas."
+                f"Expected public columns as features, got {default!r}, which is the private"
+                " labels' name unless column= gives another. Nothing was charged. If it is another"
+                f" column, name that of the labels: column={own!r}. If it holds the labels, leave"
+                f" it out: frame.drop(columns=[{default!r}]) of pandas."
             )
 
-    def _fit(self, X: Any, inputs: Any, y: Any, ids: Any, unit: Any, names: tuple[Name | None, Name | None]) -> Self:
+    def _fit(
+        self,
+        X: Any,
+        inputs: Any,
+        y: Any,
+        ids: Any,
+        unit: Any,
+        names: tuple[Name | None, Name | None],
+    ) -> Self:
         if isinstance(y, NoisyLabels):
             # Noisy labels were charged when they were drawn: nothing on this branch charges again.
             check_noisy(y, self.classes, unit, self._declared_by)
@@ -244,15 +288,19 @@ class LabelDPEstimator(BaseEstimator, ABC):
         rows = RowIds.of(ids, unit, *names).beside(y)
         settings = self._settings()
         require_own_labels(settings, self)  # looks at the callers of `fit`, two frames up
-        for name in self.classes.names if isinstance(self.classes, LabelColumns) else (settings.column,):
-            rows.require_public(name)  # ids or units that are a copy of a label column would publish it in digests
+        for name in (
+            self.classes.names if isinstance(self.classes, LabelColumns) else (settings.column,)
+        ):
+            # ids or units that are a copy of a label column would publish it in digests
+            rows.require_public(name)
         self._fit_raw(X, inputs, y, rows)
         self._raw_rows = row_count(inputs)
         return self
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Put every attribute back if a fit fails: a new answer beside an old model would claim a guarantee that this model has not."""
+        """Put every attribute back if a fit fails: a new answer beside an old model would claim a
+        guarantee that this model has not."""
         before = dict(vars(self))
         try:
             yield
@@ -264,61 +312,90 @@ class LabelDPEstimator(BaseEstimator, ABC):
     def _settings(self) -> FitSettings:
         """Collect the parameters that decide how labels are charged and drawn."""
         given = self.get_params(deep=False) | {"classes": self.classes}
-        if isinstance(self.classes, LabelColumns) and self.column in (None, _validate.DEFAULT_COLUMN):
+        if isinstance(self.classes, LabelColumns) and self.column in (
+            None,
+            _validate.DEFAULT_COLUMN,
+        ):
             given["column"] = self.classes.name
         elif self.column is None:
             given["column"] = _validate.DEFAULT_COLUMN  # known as not given, by its type
-        return FitSettings(**{field.name: given[field.name] for field in fields(FitSettings) if field.name in given})
+        return FitSettings(
+            **{
+                field.name: given[field.name]
+                for field in fields(FitSettings)
+                if field.name in given
+            }
+        )
 
     def _looked_up(self, noisy: NoisyLabels) -> NoisyLabels:
-        """Return the noisy labels with the receipts that this ledger has: what a file says was spent is no proof."""
+        """Return the noisy labels with the receipts that this ledger has: what a file says was
+        spent is no proof."""
         if self.ledger is None:
-            return noisy  # and nothing of the ledger is imported: a machine that only trains need not have it
+            # and nothing of the ledger is imported: a machine that only trains need not have it
+            return noisy
         from labeldp.ledger._ledger import as_ledger
 
         return noisy.looked_up(as_ledger(self.ledger))
 
-    # Measuring ------------------------------------------------------------------------------------------------------------------------
+    # Measuring
+    # ----------------------------------------------------------------------------------------------
 
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
-        """Set what was learned about the labels: their classes, and estimates from held-out noisy rows, None without such rows."""
+        """Set what was learned about the labels: their classes, and estimates from held-out noisy
+        rows, None without such rows."""
         self._set_classes(noisy.classes)
 
     _grid: Grid | None = None  # whose points are the classes of the last fit
 
     def _set_classes(self, classes: Sequence[object]) -> None:
         """Set `classes_`, and keep a `Grid`, by which `score` reads numbers."""
-        self.classes_, self._grid = exact_array(classes), classes if isinstance(classes, Grid) else None
+        self.classes_, self._grid = (
+            exact_array(classes),
+            (classes if isinstance(classes, Grid) else None),
+        )
 
     def _to_score(
         self, X: Any, y: Any, sample_weight: ArrayLike | None, ids: ArrayLike | None
     ) -> tuple[NDArray[Any], Any, NDArray[np.float64] | None]:
-        """Predict the rows of X; return the predictions, the labels row by row (noisy or plain) and the weights."""
+        """Predict the rows of X; return the predictions, the labels row by row (noisy or plain) and
+        the weights."""
         if isinstance(y, NoisyLabels):
             if sample_weight is not None and ids is not None:
-                raise InvalidInput("Expected sample_weight or ids with NoisyLabels, got both: pass noisy.by_id(ids) with the weights.")
+                raise InvalidInput(
+                    "Expected sample_weight or ids with NoisyLabels, got both: pass"
+                    " noisy.by_id(ids) with the weights."
+                )
             X, y = self._matched(X, None, y, ids)
             if self._learned is not None:
                 metrics.warn_of_seen_rows(y, self._learned)
             y, predicted, weights = metrics.rows_to_score(y, self.predict(X), sample_weight)
             return predicted, y, weights
         predicted = self.predict(X)
-        # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is the only sign to warn by.
+        # The fit keeps no raw label, so it cannot recognise them here; an equal number of rows is
+        # the only sign to warn by.
         metrics.warn_of_raw_labels(len(predicted), self._raw_rows, self.noise)
         truth = np.asarray(y)
         if truth.shape == (len(predicted), 1):
             truth = truth[:, 0]
         if truth.shape != predicted.shape:
-            raise InvalidInput(f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}.")
-        return predicted, truth, None if sample_weight is None else metrics.checked_weights(sample_weight, len(truth))
+            raise InvalidInput(
+                f"Expected {predicted.shape} labels, one a row of X, got shape {truth.shape}."
+            )
+        return (
+            predicted,
+            truth,
+            None if sample_weight is None else metrics.checked_weights(sample_weight, len(truth)),
+        )
 
 
 class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
-    """The part of a classifier: it sets `classes_`, predicts them, and measures accuracy and log-loss."""
+    """The part of a classifier: it sets `classes_`, predicts them, and measures accuracy and
+    log-loss."""
 
     @abstractmethod
     def predict_proba(self, X: Any) -> Floats:
-        """Predict probabilities of the true label: (n, K) float64, columns in the order of `classes_`."""
+        """Predict probabilities of the true label: (n, K) float64, columns in the order of
+        `classes_`."""
 
     def predict(self, X: Any) -> NDArray[np.generic]:
         """Predict the most likely class of each row: (n,) class values.
@@ -330,15 +407,23 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         codes = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[codes])
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        *,
+        ids: ArrayLike | None = None,
+    ) -> float:
         """Measure the accuracy on true labels.
 
         Parameters
         ----------
         X : (n, ...) features, as in the fit
         y : NoisyLabels of n rows, or (n,) public true labels
-            With NoisyLabels the accuracy on the true labels is estimated without bias; a SeenRowsWarning says so where the model has
-            learned from them. Rows without evidence are left out. With public labels it is the share of equal ones. Where the classes are a
+            With NoisyLabels the accuracy on the true labels is estimated without bias; a
+            SeenRowsWarning says so where the model has learned from them. Rows without evidence are
+            left out. With public labels it is the share of equal ones. Where the classes are a
             `Grid`, a true number counts as its nearest point.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows.
@@ -348,7 +433,8 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
         Returns
         -------
         float
-            An unbiased estimate from few noisy rows can lie outside [0, 1]; an UnmeasuredWarning says where its interval excludes nothing.
+            An unbiased estimate from few noisy rows can lie outside [0, 1]; an UnmeasuredWarning
+            says where its interval excludes nothing.
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
@@ -359,15 +445,22 @@ class ClassifierEstimator(ClassifierMixin, LabelDPEstimator):
 
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
         super()._describe(noisy, found)
-        judged = None if found is None else metrics.judge(found.noisy, found.proba, found.frequencies)
+        judged = (
+            None if found is None else metrics.judge(found.noisy, found.proba, found.frequencies)
+        )
         self.estimated_accuracy_: metrics.Estimate | None = judged.accuracy if judged else None
         self.estimated_log_loss_: metrics.Estimate | None = judged.log_loss if judged else None
-        self.baseline_accuracy_: metrics.Estimate | None = judged.baseline_accuracy if judged else None
-        self.baseline_log_loss_: metrics.Estimate | None = judged.baseline_log_loss if judged else None
+        self.baseline_accuracy_: metrics.Estimate | None = (
+            judged.baseline_accuracy if judged else None
+        )
+        self.baseline_log_loss_: metrics.Estimate | None = (
+            judged.baseline_log_loss if judged else None
+        )
 
 
 class RegressorEstimator(RegressorMixin, LabelDPEstimator):
-    """The part of a regressor: it declares the range of the numbers, predicts means and quantiles, and measures squared errors.
+    """The part of a regressor: it declares the range of the numbers, predicts means and quantiles,
+    and measures squared errors.
 
     It sets `grid_`, and estimates of the root mean squared error and of R^2.
     """
@@ -386,8 +479,15 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         """The public grid of the numbers; None if no range is declared."""
         if self.range is None or isinstance(self.range, Grid):
             return self.range
-        if isinstance(self.range, str | bytes) or not hasattr(self.range, "__len__") or len(self.range) != 2:
-            raise InvalidInput(f"Expected range=(low, high) with the public range of the numbers, got {_validate.shown(self.range)}.")
+        if (
+            isinstance(self.range, str | bytes)
+            or not hasattr(self.range, "__len__")
+            or len(self.range) != 2
+        ):
+            raise InvalidInput(
+                "Expected range=(low, high) with the public range of the numbers, got"
+                f" {_validate.shown(self.range)}."
+            )
         low, high = self.range
         return Grid(low, high, _validate.integer(grid=self.grid, low=2))
 
@@ -397,18 +497,27 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
             return found
         # Rows of later stages are asked about bins of their own prior.
         plain = found.n_stages == 1 and found.prior is None
-        return replace(found, law=law_of_numbers(len(found.classes or ())) if plain else "prior-bins")
+        return replace(
+            found, law=law_of_numbers(len(found.classes or ())) if plain else "prior-bins"
+        )
 
     def _require_range(self, y: Any) -> None:
         """Refuse raw numbers without a public range, and a prior that asks about classes."""
         if hasattr(self.prior, "plan_groups") and not getattr(self.prior, "of_all_rows", False):
-            raise InvalidInput("Expected a prior of weights, a function of X, or a HistogramPrior, got one of clusters. Drop prior=.")
+            raise InvalidInput(
+                "Expected a prior of weights, a function of X, or a HistogramPrior, got one of"
+                " clusters. Drop prior=."
+            )
         if self.classes is None and not isinstance(y, NoisyLabels):
-            raise InvalidInput("Expected range=(low, high), the public range of the numbers, got none. Choose it without looking at them.")
+            raise InvalidInput(
+                "Expected range=(low, high), the public range of the numbers, got none. Choose it"
+                " without looking at them."
+            )
 
     @abstractmethod
     def predict_distribution(self, X: Any) -> Floats:
-        """Predict probabilities of the true number's grid point: (n, G) float64, columns in the order of `grid_`."""
+        """Predict probabilities of the true number's grid point: (n, G) float64, columns in the
+        order of `grid_`."""
 
     def predict(self, X: Any) -> Floats:
         """Predict the mean of each row's true number: (n,) float64.
@@ -436,15 +545,22 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         found = quantiles_on(self.grid_, self.predict_distribution(X), wanted.reshape(-1))
         return found if wanted.ndim else found[:, 0]
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, ids: ArrayLike | None = None) -> float:
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        *,
+        ids: ArrayLike | None = None,
+    ) -> float:
         """Measure R^2, the share of the variance of the true numbers that is explained.
 
         Parameters
         ----------
         X : (n, ...) features, as in the fit
         y : NoisyLabels of n rows, or (n,) public true numbers
-            With NoisyLabels it is estimated from them (`labeldp.metrics.r2`); a SeenRowsWarning says so where the model has learned from
-            them. Rows without evidence are left out.
+            With NoisyLabels it is estimated from them (`labeldp.metrics.r2`); a SeenRowsWarning
+            says so where the model has learned from them. Rows without evidence are left out.
         sample_weight : (n,) array >= 0, optional
             Public weights of the rows.
         ids : (n,) or (n, columns) array, optional
@@ -453,7 +569,8 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
         Returns
         -------
         float
-            1 for a perfect prediction, 0 for that of the mean. An UnmeasuredWarning says where noisy rows exclude nothing.
+            1 for a perfect prediction, 0 for that of the mean. An UnmeasuredWarning says where
+            noisy rows exclude nothing.
         """
         predicted, truth, weights = self._to_score(X, y, sample_weight, ids)
         if isinstance(truth, NoisyLabels):
@@ -468,7 +585,14 @@ class RegressorEstimator(RegressorMixin, LabelDPEstimator):
     def _describe(self, noisy: NoisyLabels, found: "HeldOutRows | None") -> None:
         self.grid_: Floats = metrics.numbers_of(noisy)
         # a sum of frequencies that is 1 up to rounding may leave the range
-        means = None if found is None else (found.proba @ self.grid_, float(np.clip(found.frequencies @ self.grid_, *self.grid_[[0, -1]])))
+        means = (
+            None
+            if found is None
+            else (
+                found.proba @ self.grid_,
+                float(np.clip(found.frequencies @ self.grid_, *self.grid_[[0, -1]])),
+            )
+        )
         self.estimated_rmse_: metrics.Estimate | None = None
         self.estimated_r2_: metrics.Estimate | None = None
         self.baseline_rmse_: metrics.Estimate | None = None
@@ -488,14 +612,19 @@ def quantiles_of(q: float | ArrayLike) -> Floats:
     wrong = wanted[~((wanted > 0) & (wanted < 1))]
     if wanted.ndim > 1 or not wanted.size or len(wrong):
         got = _validate.shown(float(wrong[0]) if len(wrong) else q)
-        raise InvalidInput(f"Expected q in (0, 1), such as 0.5 for the median, or a list of such shares, got {got}.")
+        raise InvalidInput(
+            "Expected q in (0, 1), such as 0.5 for the median, or a list of such shares, got"
+            f" {got}."
+        )
     return wanted
 
 
 def quantiles_on(points: Floats, probabilities: Floats, q: Floats) -> Floats:
-    """Find the first of G increasing points up to which each of n distributions (n, G) holds a share q (m,): (n, m)."""
+    """Find the first of G increasing points up to which each of n distributions (n, G) holds a
+    share q (m,): (n, m)."""
     below = np.cumsum(probabilities, axis=1)
-    # One share at a time, so that no (n, G, m) table is in memory. The last point holds all, whatever the sum is rounded to.
+    # One share at a time, so that no (n, G, m) table is in memory. The last point holds all,
+    # whatever the sum is rounded to.
     codes = [np.minimum((below < share).sum(axis=1), len(points) - 1) for share in q]
     return points[np.stack(codes, axis=1)] if codes else np.empty((len(below), 0))
 
@@ -505,15 +634,19 @@ class Training(Protocol[Fitted]):
 
     @property
     def public_digest(self) -> Callable[[], str]:
-        """Function that computes the digest of the public columns, by which a ledger recognises a repeated fit without ids."""
+        """Function that computes the digest of the public columns, by which a ledger recognises a
+        repeated fit without ids."""
         ...
 
     @property
     def permutation(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        """Function that permutes positions at random, to choose the held-out rows among noisy labels."""
+        """Function that permutes positions at random, to choose the held-out rows among noisy
+        labels."""
         ...
 
-    def fit(self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None) -> Fitted:
+    def fit(
+        self, rows: Rows, noisy: NoisyLabels, model: Fitted | None, held_out: HeldOut | None
+    ) -> Fitted:
         """Learn the next stage's model from all rows drawn so far."""
         ...
 
@@ -526,7 +659,8 @@ class Training(Protocol[Fitted]):
         ...
 
     def judging(self, model: Fitted, held_out: Rows) -> Rows:
-        """Return those held-out rows that chose nothing about the model, so that they can measure it."""
+        """Return those held-out rows that chose nothing about the model, so that they can measure
+        it."""
         ...
 
 
@@ -544,9 +678,11 @@ class ChargedRun(StageRun, Protocol):
 
 
 class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
-    """An estimator that draws each row by a law, in one or more stages; each stage's model is the prior of the next.
+    """An estimator that draws each row by a law, in one or more stages; each stage's model is the
+    prior of the next.
 
-    Beside those of `LabelDPEstimator` it sets `noisy_labels_`, `stages_`, `prior_`, and estimates from held-out noisy rows.
+    Beside those of `LabelDPEstimator` it sets `noisy_labels_`, `stages_`, `prior_`, and estimates
+    from held-out noisy rows.
     """
 
     n_stages: int
@@ -559,8 +695,11 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
     validation_fraction: float
 
     @abstractmethod
-    def _read(self, settings: FitSettings, y: Any, n_rows: int) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
-        """Check raw labels; return them with (classes, whether these were inferred from the labels)."""
+    def _read(
+        self, settings: FitSettings, y: Any, n_rows: int
+    ) -> tuple[NDArray[Any], tuple[tuple[object, ...], bool]]:
+        """Check raw labels; return them with (classes, whether these were inferred from the
+        labels)."""
 
     @abstractmethod
     def _training(self, inputs: Any, source: FitPlan | NoisyLabels, state: Any) -> Training[Fitted]:
@@ -568,14 +707,16 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
 
     @abstractmethod
     def _keep(self, training: Any, noisy: NoisyLabels, model: Fitted, held_out: Rows) -> Rows:
-        """Set the fitted attributes; return the held-out rows that the final model has still not learned from."""
+        """Set the fitted attributes; return the held-out rows that the final model has still not
+        learned from."""
 
     def _state(self) -> contextlib.AbstractContextManager[Any]:
         """Open the place where the fit keeps its state; by default it keeps none."""
         return contextlib.nullcontext()
 
     def _once(self, make: Callable[[], Result]) -> Result:
-        """Call a function once for all processes of a training, and return its result to each of them."""
+        """Call a function once for all processes of a training, and return its result to each of
+        them."""
         return make()
 
     def _open(self, plan: FitPlan, labels: NDArray[Any], training: Any, state: Any) -> ChargedRun:
@@ -583,39 +724,51 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
         return open_fit(plan, labels, public_digest=training.public_digest)
 
     def _start(self, training: Any, plan: FitPlan) -> tuple[Training[Fitted], Fitted | None]:
-        """Pass prior and rates to the training, and make the initial model of the first stage; None: start from nothing."""
+        """Pass prior and rates to the training, and make the initial model of the first stage;
+        None: start from nothing."""
         return training, None
 
     def _require_settings(self) -> None:
         _validate.positive(prior_temperature=self.prior_temperature)
         _validate.fraction(prior_weight=self.prior_weight, zero=True, one=True)
         if self.top_k_filter is not None and self.top_k_filter != "mean":
-            _validate.integer(top_k_filter=self.top_k_filter, low=1, fix="'mean' is the paper's, None keeps all rows.")
+            _validate.integer(
+                top_k_filter=self.top_k_filter,
+                low=1,
+                fix="'mean' is the paper's, None keeps all rows.",
+            )
 
     def _fit_raw(self, X: Any, inputs: Any, y: Any, rows: RowIds) -> None:
         settings, n_rows = self._settings(), row_count(inputs)
         labels, (classes, inferred) = self._read(settings, y, n_rows)
-        # Order matters: plan and dry run find every fault that can be found, because everything after them costs budget.
+        # Order matters: plan and dry run find every fault that can be found, because everything
+        # after them costs budget.
         plan = plan_fit(settings, rows, classes, X, n_rows, inferred=inferred)
         _require_mean(self.top_k_filter, plan)
         with self._state() as state:
             training = self._training(inputs, plan, state)
-            # The first of two charges, if the prior asks about groups. The ledger keeps its answer, so a fit that is killed before the
-            # second charge resumes with the same answer.
+            # The first of two charges, if the prior asks about groups. The ledger keeps its answer,
+            # so a fit that is killed before the second charge resumes with the same answer.
             plan = plan.with_answer(self._once(lambda: answer_for(plan, labels)))
             training, start = self._start(training, plan)
             with self._open(plan, labels, training, state) as run, paid(run, rows):
                 staged = run_stages(
                     run,
                     plan.stages,
-                    fit=lambda at, noisy, model, held_out: training.fit(at, noisy, start if model is None else model, held_out),
+                    fit=lambda at, noisy, model, held_out: training.fit(
+                        at, noisy, start if model is None else model, held_out
+                    ),
                     prior_of=training.prior_of,
                     first_prior=plan.prior,
                     held_out=plan.held_out,
                 )
-        # Each row's side information shows what the histogram answered, so these noisy labels reveal both releases and must name both
-        # receipts.
-        noisy = staged.noisy if plan.answer is None else derived(staged.noisy, behind=(plan.answer.receipt,))
+        # Each row's side information shows what the histogram answered, so these noisy labels
+        # reveal both releases and must name both receipts.
+        noisy = (
+            staged.noisy
+            if plan.answer is None
+            else derived(staged.noisy, behind=(plan.answer.receipt,))
+        )
         self._finish(training, noisy, staged.model, staged.validation, staged.stages)
         self.prior_ = plan.known
 
@@ -626,28 +779,48 @@ class StagedEstimator(LabelDPEstimator, Generic[Fitted]):
             held_out = hold_out(noisy, self.validation_fraction, training.permutation)
             # Rows over their unit's cap have no evidence: they carry no label to learn from.
             rows = np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out, assume_unique=True)
-            model = training.fit(rows, noisy[rows], None, (held_out, noisy[held_out]) if len(held_out) else None)
+            model = training.fit(
+                rows, noisy[rows], None, (held_out, noisy[held_out]) if len(held_out) else None
+            )
         self._finish(training, noisy, model, held_out, ())
         self.prior_ = None
 
-    def _finish(self, training: Training[Fitted], noisy: NoisyLabels, model: Fitted, held_out: Rows, stages: tuple[Stage, ...]) -> None:
+    def _finish(
+        self,
+        training: Training[Fitted],
+        noisy: NoisyLabels,
+        model: Fitted,
+        held_out: Rows,
+        stages: tuple[Stage, ...],
+    ) -> None:
         held_out = held_out[noisy.evidenced[held_out]]  # without rows over a unit's cap
         # Measured before `_keep`, whose final refit may learn from the held-out rows, too.
-        self._measure(noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows))
-        # `score` warns where it is given rows that the model has learned from, so their noisy labels are remembered.
+        self._measure(
+            noisy, training.judging(model, held_out), lambda rows: training.proba(model, rows)
+        )
+        # `score` warns where it is given rows that the model has learned from, so their noisy
+        # labels are remembered.
         unseen = self._keep(training, noisy, model, held_out)
-        self._learned = noisy[np.setdiff1d(np.arange(len(noisy)), unseen, assume_unique=True)] if len(unseen) else noisy
+        self._learned = (
+            noisy[np.setdiff1d(np.arange(len(noisy)), unseen, assume_unique=True)]
+            if len(unseen)
+            else noisy
+        )
         self.noisy_labels_, self.privacy_, self.stages_ = noisy, noisy.privacy, stages
         self.receipts_ = (*noisy.behind, *noisy.receipts)
 
-    def _measure(self, noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> None:
-        """Set the estimates from held-out rows that neither trained nor chose the model, by its probabilities for them."""
+    def _measure(
+        self, noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]
+    ) -> None:
+        """Set the estimates from held-out rows that neither trained nor chose the model, by its
+        probabilities for them."""
         self._describe(noisy, judged(noisy, held_out, proba))
 
 
 @contextlib.contextmanager
 def paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
-    """Add a note to an error of the training: the labels are paid for and kept, and a repeat of the fit costs nothing.
+    """Add a note to an error of the training: the labels are paid for and kept, and a repeat of the
+    fit costs nothing.
 
     Parameters
     ----------
@@ -661,15 +834,17 @@ def paid(run: ChargedRun, rows: RowIds) -> Iterator[None]:
         if run.receipt is not None and run.receipt.recorded:
             same = "the same ids" if rows.ids is not None else "the same labels in the same order"
             error.add_note(
-                f"Run {run.receipt.run_id} is charged, and its labels are kept. Fit again at no further cost, with {same}; X and the "
-                "estimator may be others, but not a prior of your own."
+                f"Run {run.receipt.run_id} is charged, and its labels are kept. Fit again at no"
+                f" further cost, with {same}; X and the estimator may be others, but not a prior of"
+                " your own."
             )
         raise
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restore the global random states after a dry run and hide its warnings, which the real training gives again."""
+    """Restore the global random states after a dry run and hide its warnings, which the real
+    training gives again."""
     of_numpy, of_python = np.random.get_state(), random.getstate()
     try:
         with warnings.catch_warnings():
@@ -681,72 +856,111 @@ def undisturbed() -> Iterator[None]:
 
 
 def not_fitted(name: str) -> Exception:
-    """Make the error for an unfitted estimator: an InvalidInput that is also scikit-learn's NotFittedError, if that is installed."""
+    """Make the error for an unfitted estimator: an InvalidInput that is also scikit-learn's
+    NotFittedError, if that is installed."""
     message = f"Expected a fitted {name}. Call fit first."
     try:
         from sklearn.exceptions import NotFittedError
     except ImportError:
         return InvalidInput(message)
-    # Both callers of scikit-learn and of this library catch it by their own class. A class made in a function cannot be pickled by name, so
-    # it is pickled as a call of this function.
-    kind = type("NotFitted", (InvalidInput, NotFittedError), {"__module__": __name__, "__reduce__": lambda self: (not_fitted, (name,))})
+    # Both callers of scikit-learn and of this library catch it by their own class. A class made in
+    # a function cannot be pickled by name, so it is pickled as a call of this function.
+    kind = type(
+        "NotFitted",
+        (InvalidInput, NotFittedError),
+        {"__module__": __name__, "__reduce__": lambda self: (not_fitted, (name,))},
+    )
     made: Exception = kind(message)
     return made
 
 
-# Training rows and held-out rows ----------------------------------------------------------------------------------------------------------
+# Training rows and held-out rows
+# --------------------------------------------------------------------------------------------------
 
 
-def check_noisy(noisy: NoisyLabels, classes: Sequence[object] | None, unit: object, declared_by: str = "classes") -> None:
-    """Refuse noisy labels of other classes or without evidence, and `unit=`, which only raw labels need.
+def check_noisy(
+    noisy: NoisyLabels, classes: Sequence[object] | None, unit: object, declared_by: str = "classes"
+) -> None:
+    """Refuse noisy labels of other classes or without evidence, and `unit=`, which only raw labels
+    need.
 
     `declared_by` is the argument that the classes were declared by.
     """
     if unit is not None:
-        raise InvalidInput("Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave unit= out.")
-    other = getattr(classes, "names", None) != getattr(noisy.classes, "names", None)  # of several columns
+        raise InvalidInput(
+            "Expected unit only with raw labels; NoisyLabels were privatized for their own. Leave"
+            " unit= out."
+        )
+    # of several columns
+    other = getattr(classes, "names", None) != getattr(noisy.classes, "names", None)
     if classes is not None and not infers(classes) and (other or declare(classes) != noisy.classes):
-        wanted, given = declare(classes), repr(noisy.classes) if isinstance(noisy.classes, Grid) else "other ones"
-        what = f"declared {wanted!r}" if isinstance(wanted, Grid) else f"{len(wanted)} declared classes"
-        raise InvalidInput(f"Expected noisy labels of the {what}, got {given}. Drop {declared_by}=: noisy labels know theirs.")
+        wanted, given = (
+            declare(classes),
+            (repr(noisy.classes) if isinstance(noisy.classes, Grid) else "other ones"),
+        )
+        what = (
+            f"declared {wanted!r}"
+            if isinstance(wanted, Grid)
+            else f"{len(wanted)} declared classes"
+        )
+        raise InvalidInput(
+            f"Expected noisy labels of the {what}, got {given}. Drop {declared_by}=: noisy labels"
+            " know theirs."
+        )
     if not noisy.evidenced.any():
         raise InvalidInput("Expected noisy labels with evidence for at least one row, got none.")
 
 
-def hold_out(noisy: NoisyLabels, fraction: float, permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Rows:
-    """Choose at random the rows that measure the model, among `NoisyLabels.measurable`; none if they would be too few.
+def hold_out(
+    noisy: NoisyLabels,
+    fraction: float,
+    permutation: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+) -> Rows:
+    """Choose at random the rows that measure the model, among `NoisyLabels.measurable`; none if
+    they would be too few.
 
     A warning says so where no row can be measured by.
     """
     share = _validate.fraction(validation_fraction=fraction, zero=True)
-    # Only rows drawn without a prior: a later stage has an unbiased estimator just where its prior was flat, and those are the hard rows.
-    fair = [each.measurable.evidenced for each in columns_told(noisy) or [noisy]]  # of several columns: rows that measure some of them
+    # Only rows drawn without a prior: a later stage has an unbiased estimator just where its prior
+    # was flat, and those are the hard rows.
+    # of several columns: rows that measure some of them
+    fair = [each.measurable.evidenced for each in columns_told(noisy) or [noisy]]
     able = np.flatnonzero(np.any(fair, axis=0))
     if not len(able) and share * len(noisy) >= MIN_VALIDATION_ROWS:
         laws = ", ".join(sorted({block.law.name for block in noisy.blocks}))
         warn(
             UnmeasuredWarning(
-                f"No stage of these noisy labels (laws: {laws}) has an unbiased estimator for all of its rows, so no row can be held out "
-                "that would measure the model fairly: its quality on true labels is not estimated. Add rows drawn without a prior ('rr', "
-                "'subset'; numbers also 'square-wave'), or pass validation_fraction=0."
+                f"No stage of these noisy labels (laws: {laws}) has an unbiased estimator for all"
+                " of its rows, so no row can be held out that would measure the model fairly: its"
+                " quality on true labels is not estimated. Add rows drawn without a prior ('rr',"
+                " 'subset'; numbers also 'square-wave'), or pass validation_fraction=0."
             )
         )
     # At most half of the measurable rows, so that training keeps some of them.
     count = int(min(share * len(noisy), 0.5 * len(able)))
-    return np.sort(permutation(able)[:count]) if count >= MIN_VALIDATION_ROWS else np.empty(0, np.int64)
+    return (
+        np.sort(permutation(able)[:count])
+        if count >= MIN_VALIDATION_ROWS
+        else np.empty(0, np.int64)
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """Held-out rows that can measure a model: their noisy labels, its probabilities (m, K), and the class frequencies of the other rows."""
+    """Held-out rows that can measure a model: their noisy labels, its probabilities (m, K), and the
+    class frequencies of the other rows."""
 
     noisy: NoisyLabels
     proba: NDArray[np.floating]
     frequencies: Floats
 
 
-def judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]) -> HeldOutRows | None:
-    """Predict held-out rows, to measure a model beside the constant prediction of the other rows' frequencies; None without such rows.
+def judged(
+    noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[np.floating]]
+) -> HeldOutRows | None:
+    """Predict held-out rows, to measure a model beside the constant prediction of the other rows'
+    frequencies; None without such rows.
 
     Parameters
     ----------
@@ -759,15 +973,27 @@ def judged(noisy: NoisyLabels, held_out: Rows, proba: Callable[[Rows], NDArray[n
     rows = held_out[fair.evidenced[held_out]]
     if not len(rows):
         return None
-    # Rows that a model has asked would show other frequencies than theirs; they count only where there are no others.
+    # Rows that a model has asked would show other frequencies than theirs; they count only where
+    # there are no others.
     plain = np.setdiff1d(np.flatnonzero(fair.evidenced), held_out, assume_unique=True)
-    others = fair[plain] if len(plain) else noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out, assume_unique=True)]
-    frequencies = metrics.likeliest_frequencies(others.likelihood()) if len(others) else np.full(noisy.n_classes, 1 / noisy.n_classes)
+    others = (
+        fair[plain]
+        if len(plain)
+        else noisy[np.setdiff1d(np.flatnonzero(noisy.evidenced), held_out, assume_unique=True)]
+    )
+    frequencies = (
+        metrics.likeliest_frequencies(others.likelihood())
+        if len(others)
+        else np.full(noisy.n_classes, 1 / noisy.n_classes)
+    )
     return HeldOutRows(fair[rows], proba(rows), frequencies)
 
 
-def evidenced(rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None) -> tuple[Rows, NoisyLabels, HeldOut | None]:
-    """Drop rows without evidence (those over their unit's cap) from the training rows and the held-out rows."""
+def evidenced(
+    rows: Rows, noisy: NoisyLabels, held_out: HeldOut | None
+) -> tuple[Rows, NoisyLabels, HeldOut | None]:
+    """Drop rows without evidence (those over their unit's cap) from the training rows and the
+    held-out rows."""
     found = np.flatnonzero(noisy.evidenced)
     if not len(found):
         raise InvalidInput("Expected at least one row with evidence to learn from. Give more rows.")
@@ -790,11 +1016,15 @@ def _require_mean(k: TopK | None, plan: FitPlan) -> None:
     """Refuse top_k_filter="mean" before the charge if the law has no candidates to average over."""
     law = plan.stages.law
     if k == "mean" and plan.stages.n_stages > 1 and "candidates" not in law.layout():
-        raise InvalidInput(f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the number of classes to keep.")
+        raise InvalidInput(
+            f"Expected law='rr-with-prior' with top_k_filter='mean', got {law}. Pass the number of"
+            " classes to keep."
+        )
 
 
 def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArray[np.int64]:
-    """Select the latest stage's rows, and earlier rows whose output contains one of the model's k likeliest classes: their positions.
+    """Select the latest stage's rows, and earlier rows whose output contains one of the model's k
+    likeliest classes: their positions.
 
     Parameters
     ----------
@@ -802,13 +1032,17 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
     proba : (n, K) array
         Class probabilities by the model before the latest stage.
     k : int or "mean"
-        "mean": the mean number of candidates of the latest stage, rounded down; all classes if its law has no candidates.
+        "mean": the mean number of candidates of the latest stage, rounded down; all classes if its
+        law has no candidates.
 
     References
     ----------
-    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", appendix B, "Multi-stage training", where k is "mean".
+    Ghazi et al. (2021), "Deep Learning with Label Differential Privacy", appendix B, "Multi-stage
+    training", where k is "mean".
     """
-    name = next((block.stage for block in reversed(noisy.blocks) if block.stage != HELD_OUT), HELD_OUT)
+    name = next(
+        (block.stage for block in reversed(noisy.blocks) if block.stage != HELD_OUT), HELD_OUT
+    )
     latest = [block for block in noisy.blocks if block.stage == name]
     kept = np.zeros(len(noisy), bool)
     for block in latest:
@@ -818,34 +1052,59 @@ def in_top_k(noisy: NoisyLabels, proba: NDArray[np.floating], k: TopK) -> NDArra
         return np.arange(len(noisy))
     earlier = np.flatnonzero(~kept)
     believed = proba[earlier]
-    # By the k-th largest probability, so that ties with it count as likely: no class is dropped by its position.
+    # By the k-th largest probability, so that ties with it count as likely: no class is dropped by
+    # its position.
     likely = believed >= -np.partition(-believed, n_likely - 1, axis=1)[:, n_likely - 1 : n_likely]
     kept[earlier] = (members(noisy[earlier]) & likely).any(axis=1)
-    return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))  # a filter that leaves nothing filters nothing
+    # a filter that leaves nothing filters nothing
+    return np.flatnonzero(kept) if kept.any() else np.arange(len(noisy))
 
 
 def _mean_size(blocks: Sequence[Block], n_classes: int) -> int:
-    sizes = np.concatenate([block.side["size"] if "candidates" in block.side else np.full(len(block.rows), n_classes) for block in blocks])
+    sizes = np.concatenate(
+        [
+            (
+                block.side["size"]
+                if "candidates" in block.side
+                else np.full(len(block.rows), n_classes)
+            )
+            for block in blocks
+        ]
+    )
     return max(1, int(sizes.mean())) if len(sizes) else 1
 
 
-# Raw labels passed by other estimators --------------------------------------------------------------------------------------------------
+# Raw labels passed by other estimators
+# --------------------------------------------------------------------------------------------------
 
-_PASSES_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}  # modules of scikit-learn that pass labels on unchanged
-_SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")  # their transformers need labels, whatever their tags say
-# What learns from the labels by itself too, after or beside the estimators in it; with a function that does so in another process.
+# modules of scikit-learn that pass labels on unchanged
+_PASSES_ON = {"base", "compose", "externals", "frozen", "pipeline", "utils"}
+# their transformers need labels, whatever their tags say
+_SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.")
+# What learns from the labels by itself too, after or beside the estimators in it; with a function
+# that does so in another process.
 _LEARN_THEMSELVES = {
-    "CalibratedClassifierCV": ("_fit_classifier_calibrator_pair", "Calibrate inside: LabelDPClassifier(CalibratedClassifierCV(...)). "),
-    "TunedThresholdClassifierCV": ("_fit_and_score_over_thresholds", "A threshold is chosen by labeldp.metrics.best_threshold. "),
+    "CalibratedClassifierCV": (
+        "_fit_classifier_calibrator_pair",
+        "Calibrate inside: LabelDPClassifier(CalibratedClassifierCV(...)). ",
+    ),
+    "TunedThresholdClassifierCV": (
+        "_fit_and_score_over_thresholds",
+        "A threshold is chosen by labeldp.metrics.best_threshold. ",
+    ),
     "StackingClassifier": ("", "Stack inside: LabelDPClassifier(StackingClassifier(...)). "),
     "StackingRegressor": ("", "Stack inside: LabelDPRegressor(StackingRegressor(...)). "),
-    "TransformedTargetRegressor": ("", "Transform inside: LabelDPRegressor(TransformedTargetRegressor(...)). "),
+    "TransformedTargetRegressor": (
+        "",
+        "Transform inside: LabelDPRegressor(TransformedTargetRegressor(...)). ",
+    ),
 }
 _warned: set[str] = set()  # callers that this process has warned of
 
 
 def require_own_labels(settings: FitSettings, estimator: Any) -> None:
-    """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses rows or makes labels of its own.
+    """Refuse, or warn of, raw labels that come through another estimator or a search, which chooses
+    rows or makes labels of its own.
 
     Parameters
     ----------
@@ -855,54 +1114,67 @@ def require_own_labels(settings: FitSettings, estimator: Any) -> None:
     Raises
     ------
     InvalidInput
-        With a durable ledger, or if a step of a pipeline has read the labels or what is around the estimator learns from them, too, or if
-        the scorer reads noisy labels only; nothing is charged.
+        With a durable ledger, or if a step of a pipeline has read the labels or what is around the
+        estimator learns from them, too, or if the scorer reads noisy labels only; nothing is
+        charged.
     """
     _require_scoring(noisy=False)
     if settings.noise is not None:  # of public data: nothing to protect
         return
     callers, step = _calling_estimators(), _step_that_learned()
-    # Pipelines pass labels on unchanged, but a step that learns from them, such as a selection of features, publishes what it learned.
+    # Pipelines pass labels on unchanged, but a step that learns from them, such as a selection of
+    # features, publishes what it learned.
     if step:
-        behind = f", or put it behind the noise: {type(estimator).__name__}(make_pipeline(step, estimator), ...)"
+        behind = (
+            f", or put it behind the noise: {type(estimator).__name__}(make_pipeline(step,"
+            " estimator), ...)"
+        )
         raise InvalidInput(
-            f"Expected raw labels that nothing has read before, got some through a pipeline whose step {step} learns from labels: what it "
-            "learned of these is protected by no epsilon. Nothing was charged. Leave the step out"
-            f"{behind if hasattr(estimator, 'estimator') else ''}."
+            "Expected raw labels that nothing has read before, got some through a pipeline whose"
+            f" step {step} learns from labels: what it learned of these is protected by no epsilon."
+            " Nothing was charged. Leave the step"
+            f" out{behind if hasattr(estimator, 'estimator') else ''}."
         )
     if not callers:
         return
     caller = callers[-1]
     once = (
-        "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, in a search or cross-validation with a "
-        "splitter that does not look at labels, such as cv=KFold(5); or fit this estimator by itself, which takes any number of classes."
+        "Privatize the labels once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y,"
+        " in a search or cross-validation with a splitter that does not look at labels, such as"
+        " cv=KFold(5); or fit this estimator by itself, which takes any number of classes."
     )
     for name, (function, instead) in _LEARN_THEMSELVES.items():
         if name in callers or function in callers:
             raise InvalidInput(
-                f"Expected raw labels that nothing else reads, got some through scikit-learn's {name}, which learns from them itself: that "
-                f"part is protected by no epsilon. Nothing was charged. {once} {instead}".rstrip()
+                "Expected raw labels that nothing else reads, got some through scikit-learn's"
+                f" {name}, which learns from them itself: that part is protected by no epsilon."
+                f" Nothing was charged. {once} {instead}".rstrip()
             )
-    # A ledger recognises a repeat by its rows: of several targets that, say, OneVsRest makes, all but the first would get the first one's
-    # stored labels. Without a ledger each of its fits spends epsilon again.
+    # A ledger recognises a repeat by its rows: of several targets that, say, OneVsRest makes, all
+    # but the first would get the first one's stored labels. Without a ledger each of its fits
+    # spends epsilon again.
     if settings.ledger is not None:
         raise InvalidInput(
-            f"Expected fit to be called directly, got a call by scikit-learn's {caller}. That fits several times, with rows or targets "
-            f"of its own: the ledger would charge each fit, or take it for a repeat of another one. Nothing was charged. {once}"
+            f"Expected fit to be called directly, got a call by scikit-learn's {caller}. That fits"
+            " several times, with rows or targets of its own: the ledger would charge each fit, or"
+            f" take it for a repeat of another one. Nothing was charged. {once}"
         )
     if caller not in _warned:
         _warned.add(caller)
         warn(
             RawLabelsWarning(
-                f"Raw labels come through scikit-learn's {caller}: each of its fits spends epsilon anew, the spends add up, and its scores "
-                f"come from raw labels. {once} (Said once.)"
+                f"Raw labels come through scikit-learn's {caller}: each of its fits spends epsilon"
+                f" anew, the spends add up, and its scores come from raw labels. {once} (Said"
+                " once.)"
             )
         )
 
 
 def _calling_estimators() -> list[str]:
-    """Return the names of classes and functions of scikit-learn that called this fit with their own rows or labels, the outermost last."""
-    # By the call stack: a search or a meta-estimator passes plain arrays, so nothing else shows where they come from.
+    """Return the names of classes and functions of scikit-learn that called this fit with their own
+    rows or labels, the outermost last."""
+    # By the call stack: a search or a meta-estimator passes plain arrays, so nothing else shows
+    # where they come from.
     found: list[str] = []
     frame = sys._getframe(2).f_back
     while frame is not None:
@@ -911,54 +1183,86 @@ def _calling_estimators() -> list[str]:
         # A transformer of targets keeps what it learned of them; a function keeps nothing.
         keeps = module == "compose._target" and getattr(owner, "transformer", None) is not None
         if package == "sklearn" and (keeps or part not in _PASSES_ON) and not part.startswith("_"):
-            # A class that inherits from one of scikit-learn's does what that one does, whatever it is called.
-            kinds = [kind.__name__ for kind in type(owner).__mro__ if kind.__module__.startswith("sklearn.")]
-            found.append(frame.f_code.co_name if owner is None else (kinds or [type(owner).__name__])[0])
+            # A class that inherits from one of scikit-learn's does what that one does, whatever it
+            # is called.
+            kinds = [
+                kind.__name__
+                for kind in type(owner).__mro__
+                if kind.__module__.startswith("sklearn.")
+            ]
+            found.append(
+                frame.f_code.co_name if owner is None else (kinds or [type(owner).__name__])[0]
+            )
         frame = frame.f_back
     return found
 
 
 def _require_scoring(*, noisy: bool) -> None:
-    """Refuse a search or cross-validation whose scorer cannot read the labels: its scores would all be NaN.
+    """Refuse a search or cross-validation whose scorer cannot read the labels: its scores would all
+    be NaN.
 
-    One of scikit-learn's names compares with true labels, and a scorer of `labeldp.metrics` reads noisy ones. A search without scores would
-    choose at random, after raw labels have spent epsilon in each fit; refused in each fit, it fails as a whole and says why.
+    One of scikit-learn's names compares with true labels, and a scorer of `labeldp.metrics` reads
+    noisy ones. A search without scores would choose at random, after raw labels have spent epsilon
+    in each fit; refused in each fit, it fails as a whole and says why.
     """
     for scoring in _scorings():
         if noisy and isinstance(scoring, str):
-            known = repr(scoring) if scoring in metrics.SCORES else f"one of {', '.join(metrics.SCORES)}"
-            raise InvalidInput(
-                f"Expected a scorer that reads noisy labels, got scoring={scoring!r}, which compares with true labels. Leave it out, "
-                f"and the estimator's own score is taken, or pass scoring=labeldp.metrics.make_scorer({known})."
+            known = (
+                repr(scoring)
+                if scoring in metrics.SCORES
+                else f"one of {', '.join(metrics.SCORES)}"
             )
-        if not noisy and (isinstance(scoring, metrics.Scorer) or scoring is metrics.likelihood_scorer):
             raise InvalidInput(
-                "Expected NoisyLabels in a search or cross-validation by a scorer of labeldp.metrics, got raw labels, which it does not "
-                "read: each fit would spend epsilon, and every score would be NaN. Nothing was charged. Privatize the labels once, noisy = "
-                "labeldp.privatize(y, law, ...), and pass noisy for y, with a splitter that does not look at labels, such as cv=KFold(5)."
+                f"Expected a scorer that reads noisy labels, got scoring={scoring!r}, which"
+                " compares with true labels. Leave it out, and the estimator's own score is taken,"
+                f" or pass scoring=labeldp.metrics.make_scorer({known})."
+            )
+        if not noisy and (
+            isinstance(scoring, metrics.Scorer) or scoring is metrics.likelihood_scorer
+        ):
+            raise InvalidInput(
+                "Expected NoisyLabels in a search or cross-validation by a scorer of"
+                " labeldp.metrics, got raw labels, which it does not read: each fit would spend"
+                " epsilon, and every score would be NaN. Nothing was charged. Privatize the labels"
+                " once, noisy = labeldp.privatize(y, law, ...), and pass noisy for y, with a"
+                " splitter that does not look at labels, such as cv=KFold(5)."
             )
 
 
 def _scorings() -> Iterator[Any]:
-    """Yield the scorers, or their names, of the searches and cross-validations that called this fit, also in another process."""
+    """Yield the scorers, or their names, of the searches and cross-validations that called this
+    fit, also in another process."""
     frame = sys._getframe().f_back
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection."):
             owner = frame.f_locals.get("self")
-            asked = [frame.f_locals.get(name) for name in ("scoring", "scorer")] if owner is None else [getattr(owner, "scoring", None)]
+            asked = (
+                [frame.f_locals.get(name) for name in ("scoring", "scorer")]
+                if owner is None
+                else [getattr(owner, "scoring", None)]
+            )
             for given in asked:
                 several = getattr(given, "_scorers", given)
                 yield from (
-                    several.values() if isinstance(several, dict) else several if isinstance(several, list | tuple | set) else [given]
+                    several.values()
+                    if isinstance(several, dict)
+                    else several
+                    if isinstance(several, list | tuple | set)
+                    else [given]
                 )
         frame = frame.f_back
 
 
 def _step_that_learned() -> str:
-    """Return the name of a pipeline step that learns from labels, if that pipeline called this fit; "" for none."""
+    """Return the name of a pipeline step that learns from labels, if that pipeline called this fit;
+    "" for none."""
     frame = sys._getframe(2).f_back
     while frame is not None:
-        owner = frame.f_locals.get("self") if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline" else None
+        owner = (
+            frame.f_locals.get("self")
+            if str(frame.f_globals.get("__name__")).partition(".")[2] == "pipeline"
+            else None
+        )
         for named in list(getattr(owner, "steps", None) or ())[:-1]:
             if found := _learns_from_labels(named[1]):
                 return found
@@ -967,12 +1271,22 @@ def _step_that_learned() -> str:
 
 
 def _learns_from_labels(step: Any) -> str:
-    """Return the name of the transformer, or of one inside it, that needs labels by scikit-learn's tags and modules; "" for none."""
-    held = [getattr(step, name, None) or () for name in ("steps", "transformer_list", "transformers")]
+    """Return the name of the transformer, or of one inside it, that needs labels by scikit-learn's
+    tags and modules; "" for none."""
+    held = [
+        getattr(step, name, None) or () for name in ("steps", "transformer_list", "transformers")
+    ]
     if any(held):
         held.append([("remainder", getattr(step, "remainder", None))])
-        return next((found for each in held for named in each if (found := _learns_from_labels(named[1]))), "")
+        return next(
+            (found for each in held for named in each if (found := _learns_from_labels(named[1]))),
+            "",
+        )
     kind = type(step)
     required = hasattr(kind, "__sklearn_tags__") and step.__sklearn_tags__().target_tags.required
-    chosen = kind.__module__.startswith(_SUPERVISED) and kind.__name__ != "VarianceThreshold" and not getattr(step, "prefit", False)
+    chosen = (
+        kind.__module__.startswith(_SUPERVISED)
+        and kind.__name__ != "VarianceThreshold"
+        and not getattr(step, "prefit", False)
+    )
     return kind.__name__ if required or chosen or hasattr(step, "fit_resample") else ""

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan a fit on raw labels (law, stages, prior), and run it: draw and learn, stage by stage.
 
-    FitSettings --plan_fit--> FitPlan --answer_for--> its prior, paid for --open_fit--> run --run_stages--> StagedFit
+    FitSettings --plan_fit--> FitPlan --answer_for--> its prior, paid for --open_fit--> run
+    --run_stages--> StagedFit
 
-Raw labels pass through as arguments and are kept nowhere. `labeldp.custody` is imported inside the functions that charge, so that a
-machine that only trains on noisy labels loads none of it.
+Raw labels pass through as arguments and are kept nowhere. `labeldp.custody` is imported inside the
+functions that charge, so that a machine that only trains on noisy labels loads none of it.
 
-The loop is LP-MST, Algorithm 3 of Ghazi et al. (2021), with the previous stage's model as prior: privatize a part of the rows, learn from
-everything drawn so far, use the model as prior of the next part. The parts are disjoint, so by parallel composition the whole, with all
-models and outputs, costs one epsilon.
+The loop is LP-MST, Algorithm 3 of Ghazi et al. (2021), with the previous stage's model as prior:
+privatize a part of the rows, learn from everything drawn so far, use the model as prior of the next
+part. The parts are disjoint, so by parallel composition the whole, with all models and outputs,
+costs one epsilon.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,14 +58,16 @@ Model = TypeVar("Model")
 
 MIN_VALIDATION_ROWS = 20
 MOST_CELLS = 1 << 28
-"""Rows x combinations of several label columns up to which a prior of groups is made, and sets are read for all columns together."""
+"""Rows x combinations of several label columns up to which a prior of groups is made, and sets are
+read for all columns together."""
 HELD_OUT = "validation"
 """Name of the round that draws held-out rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class FitSettings:
-    """The parameters of an estimator that decide how its labels are charged and drawn; `LabelDPClassifier` documents each.
+    """The parameters of an estimator that decide how its labels are charged and drawn;
+    `LabelDPClassifier` documents each.
 
     Attributes
     ----------
@@ -76,7 +80,8 @@ class FitSettings:
     ledger : Ledger, path, or None
     noise : SeededNoise or None
     law, n_stages, stage_sizes, prior, prior_weight, validation_fraction
-        For estimators that draw each row; estimators that ask about groups leave them at their defaults.
+        For estimators that draw each row; estimators that ask about groups leave them at their
+        defaults.
     class_prior : rates or GroupPrior, optional
         Only a `HistogramPrior`, which asks for the rates, takes part in the charge.
     numbers : bool
@@ -100,10 +105,18 @@ class FitSettings:
     numbers: bool = False
 
     def account(self, resumes: str = "") -> "Account":
-        """Make the account that is charged; `resumes` is the id of the run that must be picked up."""
+        """Make the account that is charged; `resumes` is the id of the run that must be picked
+        up."""
         from labeldp.custody._request import Account
 
-        return Account(self.dataset or "", self.column, self.max_rows_per_unit, self.ledger, self.noise, resumes=resumes)
+        return Account(
+            self.dataset or "",
+            self.column,
+            self.max_rows_per_unit,
+            self.ledger,
+            self.noise,
+            resumes=resumes,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +135,15 @@ class FitPlan:
     prior : (n, K) float64 array or None
         Prior of the first stage.
     grouped : GroupPlan or None
-        The question that a prior of groups, or of the classes' rates, asks (`answer_for` pays for it).
+        The question that a prior of groups, or of the classes' rates, asks (`answer_for` pays for
+        it).
     answer : Aggregate or None
         The noisy histogram that answers it.
     known : model with `predict_proba`, or None
         The noisy histogram as a model that predicts any row's label.
     held_out : (n,) bool, or None
-        The validation rows of a fit with a prior of groups, which its histogram did not count. None: the run chooses them.
+        The validation rows of a fit with a prior of groups, which its histogram did not count.
+        None: the run chooses them.
     rates : (K,) float64 or None
         The rates of the classes, where the question was about these.
     """
@@ -147,12 +162,14 @@ class FitPlan:
 
     @property
     def asks_rates(self) -> bool:
-        """Whether the question is about the rates of the classes, by which models are learned and no row is drawn."""
+        """Whether the question is about the rates of the classes, by which models are learned and
+        no row is drawn."""
         return is_group_prior(self.settings.class_prior)
 
     @property
     def prior_digest(self) -> str:
-        """Digest of the first stage's prior, or of the groups and question that decide it; "" without a prior."""
+        """Digest of the first stage's prior, or of the groups and question that decide it; ""
+        without a prior."""
         if self.prior is None:
             return "" if self.grouped is None else self.grouped.digest
         return array_digest({"prior": self.prior})
@@ -160,23 +177,39 @@ class FitPlan:
     @property
     def invertible(self) -> bool:
         """Whether every row will have an unbiased estimator."""
-        return self.stages.invertible and self.prior is None and (self.grouped is None or self.asks_rates)
+        return (
+            self.stages.invertible
+            and self.prior is None
+            and (self.grouped is None or self.asks_rates)
+        )
 
     def with_answer(self, asked: "GroupAnswer | None") -> "FitPlan":
-        """Return the plan with the answer and the prior that follows from it; unchanged without a prior of groups."""
+        """Return the plan with the answer and the prior that follows from it; unchanged without a
+        prior of groups."""
         if asked is None or self.grouped is None:
             return self
-        # The model starts from the histogram, so rows that it counted could not measure the model without bias.
+        # The model starts from the histogram, so rows that it counted could not measure the model
+        # without bias.
         held_out = asked.held_out if self.stages.validation_fraction else None
         if self.asks_rates:
-            return replace(self, answer=asked.answer, held_out=held_out, rates=_rates_in(asked.answer))
+            return replace(
+                self, answer=asked.answer, held_out=held_out, rates=_rates_in(asked.answer)
+            )
         grouped, known, prior = self.grouped.as_asked(asked), None, asked.answer.prior(asked.groups)
         if self.stages.law.kind == "number":  # no row reads the prior: the law is made for it
             law = made_for_shares(self.stages.law, prior[0])
-            return replace(self, answer=asked.answer, grouped=grouped, held_out=held_out, stages=replace(self.stages, law=law))
+            return replace(
+                self,
+                answer=asked.answer,
+                grouped=grouped,
+                held_out=held_out,
+                stages=replace(self.stages, law=law),
+            )
         if grouped.found is not None:
             known, prior = grouped.found.model_of(asked.answer, asked.groups)
-        return replace(self, answer=asked.answer, known=known, prior=prior, grouped=grouped, held_out=held_out)
+        return replace(
+            self, answer=asked.answer, known=known, prior=prior, grouped=grouped, held_out=held_out
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Describe the plan as JSON-ready data, for the charge's record."""
@@ -184,12 +217,24 @@ class FitPlan:
 
 
 def settled_classes(settings: FitSettings, labels: NDArray[Any]) -> tuple[tuple[object, ...], bool]:
-    """Return the classes and whether they were inferred from the raw labels; if none are declared, a Law says how many codes there are."""
-    return classes_for(labels, settings.classes, settings.law.n_classes if isinstance(settings.law, Law) else None)
+    """Return the classes and whether they were inferred from the raw labels; if none are declared,
+    a Law says how many codes there are."""
+    return classes_for(
+        labels, settings.classes, settings.law.n_classes if isinstance(settings.law, Law) else None
+    )
 
 
-def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X: Any, n_rows: int, *, inferred: bool) -> FitPlan:
-    """Plan law, stages and first prior of a fit; every fault of the settings is refused here, before the charge.
+def plan_fit(
+    settings: FitSettings,
+    rows: RowIds,
+    classes: tuple[object, ...],
+    X: Any,
+    n_rows: int,
+    *,
+    inferred: bool,
+) -> FitPlan:
+    """Plan law, stages and first prior of a fit; every fault of the settings is refused here,
+    before the charge.
 
     Parameters
     ----------
@@ -207,8 +252,9 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
     if is_group_prior(asks):
         if isinstance(classes, LabelColumns) and n_rows * len(classes) > MOST_CELLS:
             raise InvalidInput(
-                f"Expected at most {MOST_CELLS:,} rows x combinations with a prior that asks about groups of rows, got {n_rows:,} x "
-                f"{len(classes):,}. Take fewer columns or classes, or drop prior=."
+                f"Expected at most {MOST_CELLS:,} rows x combinations with a prior that asks about"
+                f" groups of rows, got {n_rows:,} x {len(classes):,}. Take fewer columns or"
+                " classes, or drop prior=."
             )
         if isinstance(settings.law, Law) and settings.law.kind != "number" and not rates:
             _require_use(settings.law)
@@ -220,7 +266,8 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
             n_classes=len(classes),
             epsilon=_validate.epsilon(settings.epsilon),
             max_rows_per_unit=cap,
-            law="auto" if isinstance(classes, LabelColumns) else settings.law,  # of columns, not of combinations
+            # of columns, not of combinations
+            law="auto" if isinstance(classes, LabelColumns) else settings.law,
         )
     law = _law_for(settings, grouped, classes)  # after the groups, which take their part of epsilon
     if law.kind == "number":
@@ -233,42 +280,59 @@ def plan_fit(settings: FitSettings, rows: RowIds, classes: tuple[object, ...], X
         n_rows=n_rows,
     )
     stages = replace(stages, numbers=settings.numbers and stages.validation_fraction > 0)
-    stages = replace(stages, prior_weight=_weight_of_prior(settings) if stages.n_stages > 1 else 0.0)
+    stages = replace(
+        stages, prior_weight=_weight_of_prior(settings) if stages.n_stages > 1 else 0.0
+    )
     if grouped is None and settings.prior is not None:
         _require_use(law)
         known = _known_prior(settings.prior, X, n_rows, classes)
     first = stages.law_of(0, has_prior=known is not None)
-    # Warn before the charge of classes that no row can tell apart. A law that draws its questions with the run's random words is known only
-    # after the charge, and is checked there.
+    # Warn before the charge of classes that no row can tell apart. A law that draws its questions
+    # with the run's random words is known only after the charge, and is checked there.
     if known is not None and not first.draws_side:
         check_told_apart(first, first.told_apart(first.prepare(known)), classes, n_rows)
     return FitPlan(settings, rows, classes, inferred, stages, known, grouped)
 
 
-def _law_for(settings: FitSettings, grouped: "GroupPlan | None", classes: tuple[object, ...]) -> Law:
+def _law_for(
+    settings: FitSettings, grouped: "GroupPlan | None", classes: tuple[object, ...]
+) -> Law:
     """Make the law for these classes, at the epsilon that a prior of groups leaves."""
     from labeldp.custody._draw import check_contract, law_per_row
 
-    budget, n_classes = _validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon, len(classes)
+    budget, n_classes = (
+        (_validate.epsilon(settings.epsilon) if grouped is None else grouped.epsilon),
+        len(classes),
+    )
     law = grouped.law if grouped is not None and grouped.law is not None else settings.law
     if isinstance(classes, LabelColumns):
-        law = law_of(classes, law, budget, prior=settings.n_stages > 1 or settings.prior is not None)
+        law = law_of(
+            classes, law, budget, prior=settings.n_stages > 1 or settings.prior is not None
+        )
     elif not isinstance(law, Law):
         law = law_named(law, n_classes, budget)
     elif law.n_classes != n_classes or law.epsilon != budget:
         why = "" if grouped is None else f", which the prior leaves of {settings.epsilon!r}"
-        raise InvalidInput(f"Expected a law over {n_classes} classes with epsilon={budget}{why}, got {law}. Make the two agree.")
+        raise InvalidInput(
+            f"Expected a law over {n_classes} classes with epsilon={budget}{why}, got {law}. Make"
+            " the two agree."
+        )
     if grouped is not None and not is_group_prior(settings.class_prior):
         _require_use(law, grouped)
-    check_contract(law_per_row(law, settings.max_rows_per_unit))  # what will be drawn with: a unit's rows share epsilon
+    # what will be drawn with: a unit's rows share epsilon
+    check_contract(law_per_row(law, settings.max_rows_per_unit))
     return law
 
 
 def _weight_of_prior(settings: FitSettings) -> float:
-    """Check the weight of a given prior in later stages; without a prior there is nothing to weigh."""
+    """Check the weight of a given prior in later stages; without a prior there is nothing to
+    weigh."""
     weight = _validate.fraction(prior_weight=settings.prior_weight, zero=True, one=True)
     if weight and settings.prior is None:
-        raise InvalidInput(f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior, or leave the weight out.")
+        raise InvalidInput(
+            f"Expected prior= with prior_weight={settings.prior_weight!r}, got none. Pass a prior,"
+            " or leave the weight out."
+        )
     return weight
 
 
@@ -277,36 +341,44 @@ def _require_use(law: Law, grouped: "GroupPlan | None" = None) -> None:
         if grouped is not None and grouped.query.n_groups == 1:
             return
         raise InvalidInput(
-            f"Expected no prior of rows with {law}, which has one for all. Make the law with it (prior=, one weight a point), or have it "
-            "asked for: prior=labeldp.learn.HistogramPrior()."
+            f"Expected no prior of rows with {law}, which has one for all. Make the law with it"
+            " (prior=, one weight a point), or have it asked for:"
+            " prior=labeldp.learn.HistogramPrior()."
         )
     if not reads_prior(law):
-        raise InvalidInput(f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=.")
+        raise InvalidInput(
+            f"Expected no prior with {law}, which does not read it. Use law='auto', or drop prior=."
+        )
 
 
 def _known_prior(prior: Any, X: Any, n_rows: int, classes: tuple[object, ...]) -> Floats:
-    """Check a public prior: (n, K) weights; a row of zeros counts as uniform. Of several columns also weights of each by its name."""
+    """Check a public prior: (n, K) weights; a row of zeros counts as uniform. Of several columns
+    also weights of each by its name."""
     found = prior(X) if callable(prior) else prior
     if isinstance(classes, LabelColumns) and isinstance(found, Mapping):
         found = classes.prior(found, n_rows)(np.arange(n_rows))
     weights = _validate.floats(prior=found)
     if weights.shape != (n_rows, len(classes)):
-        raise InvalidInput(f"Expected a prior of shape {(n_rows, len(classes))}, got {weights.shape}.")
+        raise InvalidInput(
+            f"Expected a prior of shape {(n_rows, len(classes))}, got {weights.shape}."
+        )
     bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)).all(axis=1))
     if len(bad):
         raise InvalidInput(
-            f"Expected a prior of finite weights >= 0, got other ones in {len(bad)} of {n_rows} rows, row {bad[0]} first. Clip them, or "
-            "give such rows uniform weights."
+            f"Expected a prior of finite weights >= 0, got other ones in {len(bad)} of {n_rows}"
+            f" rows, row {bad[0]} first. Clip them, or give such rows uniform weights."
         )
     return weights
 
 
-# Stages -----------------------------------------------------------------------------------------------------------------------------------
+# Stages
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Shares of the rows in each stage, and each stage's law: public, and fixed before anything is drawn.
+    """Shares of the rows in each stage, and each stage's law: public, and fixed before anything is
+    drawn.
 
     Attributes
     ----------
@@ -315,7 +387,8 @@ class StagePlan:
     sizes : tuple of float
         Share of the training rows in each stage; sums to 1.
     validation_fraction : float
-        Share of all rows that is held out of training, drawn by `validation_law` under a uniform prior.
+        Share of all rows that is held out of training, drawn by `validation_law` under a uniform
+        prior.
     prior_weight : float
         Weight of the first stage's prior in those of later stages; the rest is the model's.
     numbers : bool
@@ -335,7 +408,8 @@ class StagePlan:
 
     @property
     def validation_law(self) -> Law:
-        """The law of held-out rows: it ignores priors, so that each of these rows has an unbiased estimator."""
+        """The law of held-out rows: it ignores priors, so that each of these rows has an unbiased
+        estimator."""
         # Its unbiased squared errors vary least, by a factor of about the number of points.
         return _measuring_numbers(self.law) if self.numbers else _invertible(self.law)
 
@@ -359,17 +433,28 @@ class StagePlan:
 
     def to_dict(self) -> dict[str, object]:
         """Describe the stages as JSON-ready data, for the charge's record."""
-        kept = {"law": self.law.to_dict(), "sizes": list(self.sizes), "validation_fraction": self.validation_fraction}
+        kept = {
+            "law": self.law.to_dict(),
+            "sizes": list(self.sizes),
+            "validation_fraction": self.validation_fraction,
+        }
         more = {"prior_weight": self.prior_weight, "numbers": self.numbers}
-        return kept | {name: value for name, value in more.items() if value}  # without them as it was recorded before
+        # without them as it was recorded before
+        return kept | {name: value for name, value in more.items() if value}
 
 
 def without_prior(law: Law) -> Law:
-    """Return the law that draws rows without a prior: the law itself, or one that ignores priors."""
-    # RRTopK would give every row the same k candidates; an unordered split is no more informative than subset selection, with no inverse.
-    # The bit of a threshold that no prior has chosen tells less than an interval.
-    parts = getattr(law, "parts", (law,))  # of several columns; their thresholds stay, since they share epsilon or the rows
-    needs_one = any(isinstance(part, RRTopK) or (isinstance(part, PriorSplit) and not part.ordered) for part in parts)
+    """Return the law that draws rows without a prior: the law itself, or one that ignores
+    priors."""
+    # RRTopK would give every row the same k candidates; an unordered split is no more informative
+    # than subset selection, with no inverse. The bit of a threshold that no prior has chosen tells
+    # less than an interval.
+    # of several columns; their thresholds stay, since they share epsilon or the rows
+    parts = getattr(law, "parts", (law,))
+    needs_one = any(
+        isinstance(part, RRTopK) or (isinstance(part, PriorSplit) and not part.ordered)
+        for part in parts
+    )
     return _invertible(law) if needs_one or _becomes_interval(law) else law
 
 
@@ -378,23 +463,39 @@ def _becomes_interval(law: Law) -> bool:
 
 
 def _invertible(law: Law) -> Law:
-    """Return the law itself if it ignores priors, else one that does and releases the same kind of output."""
+    """Return the law itself if it ignores priors, else one that does and releases the same kind of
+    output."""
     if law.kind == "number":  # a bin's points have equal likelihoods
         return Threshold(law.n_classes, law.epsilon)
     if not reads_prior(law):
         return law
     if _becomes_interval(law):
         return SquareWave(law.n_classes, law.epsilon)
-    return (RandomizedResponse if law.kind == "label" else SubsetSelection)(law.n_classes, law.epsilon)
+    return (RandomizedResponse if law.kind == "label" else SubsetSelection)(
+        law.n_classes, law.epsilon
+    )
 
 
 def _measuring_numbers(law: Law) -> Law:
-    """Return the law by which squared errors of numbers are measured: intervals, or thresholds where they would be too many."""
-    return law if isinstance(law, SquareWave) else law_named(law_of_numbers(law.n_classes), law.n_classes, law.epsilon)
+    """Return the law by which squared errors of numbers are measured: intervals, or thresholds
+    where they would be too many."""
+    return (
+        law
+        if isinstance(law, SquareWave)
+        else law_named(law_of_numbers(law.n_classes), law.n_classes, law.epsilon)
+    )
 
 
-def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, validation_fraction: float, n_rows: int) -> StagePlan:
-    """Plan the stages: one stage if a prior cannot change the law, and no validation part if it would be too small to measure by.
+def plan_stages(
+    law: Law,
+    *,
+    n_stages: int,
+    sizes: tuple[float, ...] | None,
+    validation_fraction: float,
+    n_rows: int,
+) -> StagePlan:
+    """Plan the stages: one stage if a prior cannot change the law, and no validation part if it
+    would be too small to measure by.
 
     Parameters
     ----------
@@ -408,21 +509,26 @@ def plan_stages(law: Law, *, n_stages: int, sizes: tuple[float, ...] | None, val
     count = _validate.integer(n_stages=n_stages, low=1)
     held_out = _validate.fraction(validation_fraction=validation_fraction, zero=True)
     shares = stage_shares(count, sizes)
-    # With two classes every law that AutoLaw chooses from is the same one, so there, as for laws that ignore priors, stages gain nothing.
+    # With two classes every law that AutoLaw chooses from is the same one, so there, as for laws
+    # that ignore priors, stages gain nothing.
     parts = getattr(law, "parts", (law,))  # of several columns
-    if not any(part.uses_prior and not (isinstance(part, AutoLaw) and part.n_classes == 2) for part in parts):
+    if not any(
+        part.uses_prior and not (isinstance(part, AutoLaw) and part.n_classes == 2)
+        for part in parts
+    ):
         shares = np.ones(1)
     held_out = held_out if held_out * n_rows >= MIN_VALIDATION_ROWS else 0.0
     if (left := (1 - held_out) * n_rows) < MIN_VALIDATION_ROWS and held_out:
         raise InvalidInput(
-            f"Expected at least {MIN_VALIDATION_ROWS} rows to learn from, got about {left:.0f} of {n_rows} beside "
-            f"validation_fraction={validation_fraction}. Hold out fewer."
+            f"Expected at least {MIN_VALIDATION_ROWS} rows to learn from, got about {left:.0f} of"
+            f" {n_rows} beside validation_fraction={validation_fraction}. Hold out fewer."
         )
     return StagePlan(law, tuple(float(s) for s in shares / shares.sum()), held_out)
 
 
 def stage_shares(n_stages: int, sizes: tuple[float, ...] | None) -> Floats:
-    """Return each stage's share of the rows, at any scale: `sizes`, which are checked, or equal shares."""
+    """Return each stage's share of the rows, at any scale: `sizes`, which are checked, or equal
+    shares."""
     shares = np.ones(n_stages) if sizes is None else np.asarray(sizes, np.float64)
     if shares.shape != (n_stages,) or not np.all((shares > 0) & (shares < np.inf)):
         text = "Expected {} of one positive number for each of {}, got {}. Make the two agree."
@@ -434,14 +540,17 @@ def stage_shares(n_stages: int, sizes: tuple[float, ...] | None) -> Floats:
     return shares
 
 
-# Priors of groups -------------------------------------------------------------------------------------------------------------------------
-# The groups of rows are public. The class frequencies of each group are released once, as a noisy histogram of the same labels that the law
-# then draws from. Both charges go to the same data set and column of the ledger, so their epsilons add.
+# Priors of groups
+# --------------------------------------------------------------------------------------------------
+# The groups of rows are public. The class frequencies of each group are released once, as a noisy
+# histogram of the same labels that the law then draws from. Both charges go to the same data set
+# and column of the ledger, so their epsilons add.
 
 
 @dataclass(frozen=True, eq=False)
 class GroupPlan:
-    """A question about the labels of groups, with or without a law that follows: public, and fixed before anything is charged.
+    """A question about the labels of groups, with or without a law that follows: public, and fixed
+    before anything is charged.
 
     Attributes
     ----------
@@ -456,7 +565,8 @@ class GroupPlan:
     found : Found or None
         Finds the groups of other rows.
     request : function of an order of the rows, or None
-        Computes the digest of what decides the groups, by which a ledger recognises a repeat; None: digest of the groups themselves.
+        Computes the digest of what decides the groups, by which a ledger recognises a repeat; None:
+        digest of the groups themselves.
     """
 
     groups: NDArray[np.int64]
@@ -468,12 +578,20 @@ class GroupPlan:
 
     @property
     def digest(self) -> str:
-        """Digest of groups and question, which decide the prior but for the answer; the answer is noise and cannot identify a request."""
-        return digest({"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()})
+        """Digest of groups and question, which decide the prior but for the answer; the answer is
+        noise and cannot identify a request."""
+        return digest(
+            {"groups": array_digest({"groups": self.groups}), "query": self.query.to_dict()}
+        )
 
     def as_asked(self, asked: "GroupAnswer") -> "GroupPlan":
-        """Return the plan with the groups that were asked about: those of an earlier fit, if the ledger had its answer."""
-        return replace(self, groups=asked.groups, found=None if self.found is None else self.found.restored(asked.kept))
+        """Return the plan with the groups that were asked about: those of an earlier fit, if the
+        ledger had its answer."""
+        return replace(
+            self,
+            groups=asked.groups,
+            found=None if self.found is None else self.found.restored(asked.kept),
+        )
 
 
 class Found(Protocol):
@@ -489,7 +607,8 @@ class Found(Protocol):
         ...
 
     def model_of(self, answer: "Aggregate", groups: NDArray[np.int64]) -> tuple[Any, Floats]:
-        """Make a model with `predict_proba` for any row, from an answer about the groups; and the prior (n, K) of the rows in these."""
+        """Make a model with `predict_proba` for any row, from an answer about the groups; and the
+        prior (n, K) of the rows in these."""
         ...
 
 
@@ -497,7 +616,15 @@ class GroupPrior(Protocol):
     """Interface of an estimator's `prior=` that groups the rows."""
 
     def plan_groups(
-        self, X: Any, *, n_rows: int, n_counted: int, n_classes: int, epsilon: float, max_rows_per_unit: int, law: "str | Law"
+        self,
+        X: Any,
+        *,
+        n_rows: int,
+        n_counted: int,
+        n_classes: int,
+        epsilon: float,
+        max_rows_per_unit: int,
+        law: "str | Law",
     ) -> GroupPlan:
         """Group the rows of X and divide the budget; faults are refused here.
 
@@ -516,28 +643,37 @@ class GroupPrior(Protocol):
 
 
 def is_group_prior(prior: Any) -> TypeGuard[GroupPrior]:
-    """Return whether a prior groups the rows and pays for an answer, rather than being public weights."""
+    """Return whether a prior groups the rows and pays for an answer, rather than being public
+    weights."""
     return hasattr(prior, "plan_groups")
 
 
 def _asks_rates(settings: FitSettings, classes: Sequence[object]) -> bool:
-    """Return whether the rates of the classes are asked for; refuse what is no one histogram of all rows of one column at a stated cost."""
+    """Return whether the rates of the classes are asked for; refuse what is no one histogram of all
+    rows of one column at a stated cost."""
     given = settings.class_prior
     if not is_group_prior(given):
         return False
     if isinstance(classes, LabelColumns) or not getattr(given, "of_all_rows", False):
-        what = "it for several label columns" if isinstance(classes, LabelColumns) else f"a {type(given).__name__}"
+        what = (
+            "it for several label columns"
+            if isinstance(classes, LabelColumns)
+            else f"a {type(given).__name__}"
+        )
         raise InvalidInput(
-            f"Expected rates as class_prior, or for one label column a HistogramPrior, which asks for them; got {what}. Pass the rates."
+            "Expected rates as class_prior, or for one label column a HistogramPrior, which asks"
+            f" for them; got {what}. Pass the rates."
         )
     if settings.prior is not None:
         raise InvalidInput(
-            "Expected prior=None with class_prior=HistogramPrior(...), which asks for the rates of the classes, got both. Drop one of them."
+            "Expected prior=None with class_prior=HistogramPrior(...), which asks for the rates of"
+            " the classes, got both. Drop one of them."
         )
     if getattr(given, "epsilon", None) is None:
         raise InvalidInput(
-            "Expected class_prior=HistogramPrior(epsilon) with the cost of the rates, got none. The standard error of a rate is about "
-            "2.8 / (epsilon x rows): choose one that is small beside the rarest class's rate."
+            "Expected class_prior=HistogramPrior(epsilon) with the cost of the rates, got none. The"
+            " standard error of a rate is about 2.8 / (epsilon x rows): choose one that is small"
+            " beside the rarest class's rate."
         )
     return True
 
@@ -546,21 +682,26 @@ def require_known_rates(class_prior: Any) -> None:
     """Refuse to ask for the rates of the classes where there are no raw labels to ask."""
     if is_group_prior(class_prior):
         raise InvalidInput(
-            "Expected class_prior as rates with NoisyLabels, got a HistogramPrior, which asks raw labels. Leave it out, or pass rates: "
-            "labeldp.aggregate(labels, Histogram(...)) asks for them where the raw labels are."
+            "Expected class_prior as rates with NoisyLabels, got a HistogramPrior, which asks raw"
+            " labels. Leave it out, or pass rates: labeldp.aggregate(labels, Histogram(...)) asks"
+            " for them where the raw labels are."
         )
 
 
 def _rates_in(answer: "Aggregate") -> Floats:
     """Read the rates of all rows' classes off their noisy histogram: (K,), above 0."""
-    # A rate is taken as exact by those who learn by it, so none is below what the noise of a count can hide.
-    error = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) / max(1, int(answer.n_rows.sum()))  # type: ignore[attr-defined]
+    # A rate is taken as exact by those who learn by it, so none is below what the noise of a count
+    # can hide.
+    query: Any = answer.query
+    n_rows = max(1, int(answer.n_rows.sum()))
+    error = query.standard_deviation(answer.receipt.max_rows_per_unit) / n_rows
     rates = np.maximum(answer.prior(np.zeros(1, np.int64))[0], min(error, 1 / len(answer.classes)))
     return np.asarray(rates / rates.sum())
 
 
 def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":
-    """Ask about the prior's groups in the training rows: the first of a fit's two charges. None if the prior asks nothing.
+    """Ask about the prior's groups in the training rows: the first of a fit's two charges. None if
+    the prior asks nothing.
 
     Parameters
     ----------
@@ -570,7 +711,15 @@ def answer_for(plan: FitPlan, labels: NDArray[Any]) -> "GroupAnswer | None":
     if plan.grouped is None:
         return None
     held_out = plan.stages.validation_fraction
-    return ask_groups(plan.settings, plan.grouped, labels, plan.classes, inferred=plan.inferred, rows=plan.rows, held_out=held_out)
+    return ask_groups(
+        plan.settings,
+        plan.grouped,
+        labels,
+        plan.classes,
+        inferred=plan.inferred,
+        rows=plan.rows,
+        held_out=held_out,
+    )
 
 
 def ask_groups(
@@ -588,7 +737,8 @@ def ask_groups(
     Parameters
     ----------
     settings : FitSettings
-        Its epsilon is the total. Where a law follows, the budget must have room for all of it, or nothing is asked.
+        Its epsilon is the total. Where a law follows, the budget must have room for all of it, or
+        nothing is asked.
     plan : GroupPlan
     labels : (n,) raw labels
     classes : sequence of K values
@@ -601,17 +751,21 @@ def ask_groups(
     """
     from labeldp.custody._aggregation import GroupQuestion, answer_groups
 
-    # The ledger must have room for the whole fit now: a histogram whose law is refused later would be paid for in vain.
+    # The ledger must have room for the whole fit now: a histogram whose law is refused later would
+    # be paid for in vain.
     total = settings.epsilon if plan.epsilon else None
     kept = {} if plan.found is None else plan.found.kept
     question = GroupQuestion(plan.query, plan.groups, held_out, total, plan.request, kept)
     return answer_groups(labels, question, classes, settings.account(), rows, inferred=inferred)
 
 
-# The run: draw and learn, stage by stage --------------------------------------------------------------------------------------------------
+# The run: draw and learn, stage by stage
+# --------------------------------------------------------------------------------------------------
 
 
-def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[], str], resumes: str = "") -> "Run":
+def open_fit(
+    plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[], str], resumes: str = ""
+) -> "Run":
     """Charge the fit's run, or reopen the run that it repeats.
 
     Parameters
@@ -619,14 +773,16 @@ def open_fit(plan: FitPlan, labels: NDArray[Any], *, public_digest: Callable[[],
     plan : FitPlan
     labels : (n,) raw labels
     public_digest : function
-        Computes the digest of the public columns; called only if it is needed to recognise a repeat.
+        Computes the digest of the public columns; called only if it is needed to recognise a
+        repeat.
     resumes : str
         Id of the run that must be reopened; "" for any run, or a new one.
     """
     from labeldp.custody._run import open_run
 
     settings, rows = plan.settings, plan.rows
-    # The digest costs a pass over all features, so it is computed only if a repeat can occur (a ledger, or a seed) and no ids identify it.
+    # The digest costs a pass over all features, so it is computed only if a repeat can occur (a
+    # ledger, or a seed) and no ids identify it.
     known = settings.ledger is not None or settings.noise is not None
     return open_run(
         labels,
@@ -648,7 +804,9 @@ class StageRun(Protocol):
 
     def partition(self, fractions: tuple[float, ...]) -> NDArray[np.int16]: ...
 
-    def privatize(self, rows: Rows, law: Law, prior: "Prior" = None, stage: str = "release") -> NoisyLabels: ...
+    def privatize(
+        self, rows: Rows, law: Law, prior: "Prior" = None, stage: str = "release"
+    ) -> NoisyLabels: ...
 
 
 @dataclass(frozen=True)
@@ -694,14 +852,16 @@ def run_stages(
     run : labeldp.custody._run.Run
         A charged run.
     plan : StagePlan
-    fit : function (rows, noisy labels of these rows, model of the stage before or None, held-out (rows, noisy) or None) -> model
+    fit : function (rows, noisy labels of these rows, model of the stage before or None, held-out
+    (rows, noisy) or None) -> model
         Learns from all rows drawn so far.
     prior_of : function (model, rows) -> (m, K) weights
         Called for rows that the model has not learned from.
     first_prior : (n, K) array, optional
         Prior of the first stage; uniform if None.
     held_out : (n,) bool, optional
-        The validation rows, if the first prior was made from the other rows' labels; None: the run chooses them.
+        The validation rows, if the first prior was made from the other rows' labels; None: the run
+        chooses them.
 
     Returns
     -------
@@ -714,7 +874,11 @@ def run_stages(
     validation = np.flatnonzero(parts == 0)  # training rows are numbered by their stage, from 1
     drawn: list[HeldOut] = []
     done: list[Stage] = []
-    scored = (validation, run.privatize(validation, plan.validation_law, None, HELD_OUT)) if len(validation) else None
+    scored = (
+        (validation, run.privatize(validation, plan.validation_law, None, HELD_OUT))
+        if len(validation)
+        else None
+    )
     model: Model | None = None
     for number in range(plan.n_stages):
         rows = np.flatnonzero(parts == number + 1)
@@ -722,24 +886,53 @@ def run_stages(
             continue
         name = f"stage-{number + 1}"
         law = plan.law_of(number, first_prior is not None)
-        # Parallel composition needs disjoint parts that do not depend on labels: the partition is keyed by the run, not by any model.
-        drawn.append((rows, run.privatize(rows, law, _prior(law, rows, model, prior_of, first_prior, plan.prior_weight), name)))
+        # Parallel composition needs disjoint parts that do not depend on labels: the partition is
+        # keyed by the run, not by any model.
+        drawn.append(
+            (
+                rows,
+                run.privatize(
+                    rows,
+                    law,
+                    _prior(law, rows, model, prior_of, first_prior, plan.prior_weight),
+                    name,
+                ),
+            )
+        )
         done.append(Stage(name, law, len(rows)))
-        model = fit(np.concatenate([rows for rows, _ in drawn]), concat([noisy for _, noisy in drawn]), model, scored)
+        model = fit(
+            np.concatenate([rows for rows, _ in drawn]),
+            concat([noisy for _, noisy in drawn]),
+            model,
+            scored,
+        )
     if model is None:
-        raise InvalidInput(f"Expected rows to learn from, but all {run.n_rows} are held out. Give more rows, or validation_fraction=0.")
+        raise InvalidInput(
+            f"Expected rows to learn from, but all {run.n_rows} are held out. Give more rows, or"
+            " validation_fraction=0."
+        )
     every = [*drawn, scored] if scored else drawn
     in_order = np.argsort(np.concatenate([rows for rows, _ in every]))
-    return StagedFit(model, concat([noisy for _, noisy in every])[in_order], validation, tuple(done))
+    return StagedFit(
+        model, concat([noisy for _, noisy in every])[in_order], validation, tuple(done)
+    )
 
 
 def _prior(
-    law: Law, rows: Rows, model: Model | None, prior_of: Callable[[Model, Rows], ArrayLike], first_prior: Floats | None, weight: float
+    law: Law,
+    rows: Rows,
+    model: Model | None,
+    prior_of: Callable[[Model, Rows], ArrayLike],
+    first_prior: Floats | None,
+    weight: float,
 ) -> "Prior":
-    """Return the prior of a stage's rows as a function of positions among them, so that a repeat of the run need not evaluate the model."""
+    """Return the prior of a stage's rows as a function of positions among them, so that a repeat of
+    the run need not evaluate the model."""
     if model is not None and law.uses_prior:
         if weight and first_prior is not None:
-            return lambda positions: mixed(prior_of(model, rows[positions]), first_prior[rows[positions]], weight)
+            return lambda positions: mixed(
+                prior_of(model, rows[positions]), first_prior[rows[positions]], weight
+            )
         return lambda positions: prior_of(model, rows[positions])
     if first_prior is not None:
         return lambda positions: first_prior[rows[positions]]
@@ -747,7 +940,8 @@ def _prior(
 
 
 def mixed(proba: ArrayLike, prior: ArrayLike, weight: float) -> Floats:
-    """Mix a model's predictions with a given prior: (1 - weight) proba + weight prior, both scaled to sum to 1 in each row.
+    """Mix a model's predictions with a given prior: (1 - weight) proba + weight prior, both scaled
+    to sum to 1 in each row.
 
     Parameters
     ----------
@@ -757,12 +951,18 @@ def mixed(proba: ArrayLike, prior: ArrayLike, weight: float) -> Floats:
 
     Notes
     -----
-    Guarantee: post-processing. The model saw earlier noisy outputs, and the prior is public or was paid for; neither saw a raw label of the
-    rows that are drawn next, so their draw costs what it costs under any prior.
+    Guarantee: post-processing. The model saw earlier noisy outputs, and the prior is public or was
+    paid for; neither saw a raw label of the rows that are drawn next, so their draw costs what it
+    costs under any prior.
     """
     parts = []
     for given in (np.asarray(proba, np.float64), np.asarray(prior, np.float64)):
-        scaled = given / np.maximum(given.max(axis=1, keepdims=True), np.finfo(np.float64).tiny)  # so that no sum overflows
+        # so that no sum overflows
+        scaled = given / np.maximum(given.max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
         total = scaled.sum(axis=1, keepdims=True)
-        parts.append(np.divide(scaled, total, out=np.full(given.shape, 1.0 / given.shape[1]), where=total > 0))
+        parts.append(
+            np.divide(
+                scaled, total, out=np.full(given.shape, 1.0 / given.shape[1]), where=total > 0
+            )
+        )
     return np.asarray((1.0 - weight) * parts[0] + weight * parts[1])

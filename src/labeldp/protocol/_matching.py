@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Match the rows of X and noisy labels: by ids if they are given; otherwise warn where nothing shows that their orders agree.
+"""Match the rows of X and noisy labels: by ids if they are given; otherwise warn where nothing
+shows that their orders agree.
 
 This is a file of its own, because a training loop imports it and must not load scikit-learn.
 """
@@ -16,7 +17,8 @@ from labeldp.evidence._noisy import derived, id_keys
 
 
 def row_count(X: Any) -> int:
-    """Return the number of rows of an array, a sparse matrix, a data frame or a list; `len` of a sparse matrix raises an error."""
+    """Return the number of rows of an array, a sparse matrix, a data frame or a list; `len` of a
+    sparse matrix raises an error."""
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
@@ -31,19 +33,25 @@ _LOOKED_AT, _CELLS = 100_000, 1 << 23  # rows, and their probabilities
 
 
 def spread(n_rows: int, n_classes: int, most: int = _LOOKED_AT) -> NDArray[np.int64]:
-    """Choose rows evenly: a sample is enough, and with very many classes the probabilities of all rows would not fit into memory."""
+    """Choose rows evenly: a sample is enough, and with very many classes the probabilities of all
+    rows would not fit into memory."""
     return np.arange(0, n_rows, -(-n_rows // min(most, max(1, _CELLS // n_classes))))
 
 
 def check_count(n_labels: int, n_rows: int) -> None:
     """Refuse a number of labels other than that of rows, and fewer than two rows."""
     if n_labels != n_rows:
-        raise InvalidInput(f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {n_labels}.")
+        raise InvalidInput(
+            f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y"
+            f" has {n_labels}."
+        )
     if n_rows < 2:
         raise InvalidInput(f"Expected at least 2 rows, got n_samples={n_rows}.")
 
 
-def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool) -> NDArray[np.int64]:
+def positions_of(
+    ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: bool
+) -> NDArray[np.int64]:
     """Return the position of each noisy row's item, found by id.
 
     Parameters
@@ -65,30 +73,43 @@ def positions_of(ids: NDArray[Any], n_items: int, noisy: NoisyLabels, *, given: 
         If there is not one id per item, an id repeats, or a noisy row has no item.
     """
     if np.ndim(ids) == 0:
-        raise InvalidInput(f"Expected ids as a column of {n_items} values, got one {type(ids.item()).__name__}. Pass the column's values.")
+        raise InvalidInput(
+            f"Expected ids as a column of {n_items} values, got one {type(ids.item()).__name__}."
+            " Pass the column's values."
+        )
     if len(ids) != n_items:
-        raise InvalidInput(f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the order of the dataset.")
+        raise InvalidInput(
+            f"Expected one id an item, got {len(ids)} ids for {n_items} items. Pass ids in the"
+            " order of the dataset."
+        )
     names = id_keys(ids, noisy.ids)
     place = {value: position for position, value in enumerate(names)}
     if len(place) != n_items:
         first = next(position for position, value in enumerate(names) if place[value] != position)
         raise InvalidInput(
-            f"Expected ids that are all different, got {n_items - len(place)} that repeat, first in items {first} and "
-            f"{place[names[first]]} (counted from 0). Name each item by its own."
+            f"Expected ids that are all different, got {n_items - len(place)} that repeat, first in"
+            f" items {first} and {place[names[first]]} (counted from 0). Name each item by its own."
         )
     found = [place.get(value, -1) for value in id_keys(noisy.ids, ids)]
     if missing := found.count(-1):
         unmatched = noisy.ids[found.index(-1)]
-        fix = "Pass the ids that were given to privatize, in the order of the dataset" if given or noisy.explicit_ids else "Pass ids="
+        fix = (
+            "Pass the ids that were given to privatize, in the order of the dataset"
+            if given or noisy.explicit_ids
+            else "Pass ids="
+        )
         raise InvalidInput(
-            f"Expected an item for every noisy row, but {missing} ids have none, such as {unmatched.tolist()!r}. {fix}; of some rows alone "
-            "take noisy.by_id(ids)."
+            f"Expected an item for every noisy row, but {missing} ids have none, such as"
+            f" {unmatched.tolist()!r}. {fix}; of some rows alone take noisy.by_id(ids)."
         )
     return np.asarray(found, np.int64)
 
 
-def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDArray[np.int64], NoisyLabels]:
-    """Find the items that have a noisy label; return their positions, ascending, and the noisy labels in that order.
+def matched_by_id(
+    ids: ArrayLike, n_items: int, noisy: NoisyLabels
+) -> tuple[NDArray[np.int64], NoisyLabels]:
+    """Find the items that have a noisy label; return their positions, ascending, and the noisy
+    labels in that order.
 
     Parameters
     ----------
@@ -102,16 +123,18 @@ def matched_by_id(ids: ArrayLike, n_items: int, noisy: NoisyLabels) -> tuple[NDA
 
 
 def require_same_rows(n_items: int, noisy: NoisyLabels, name: str = "X") -> None:
-    """Refuse numbers of noisy labels and items that differ, since no ids say which belong together."""
+    """Refuse numbers of noisy labels and items that differ, since no ids say which belong
+    together."""
     if len(noisy) != n_items:
         raise InvalidInput(
-            f"Expected noisy labels of {n_items} rows, as many as {name} has, got {len(noisy)}. Pass ids= with the ids of {name}'s rows: "
-            "they are matched."
+            f"Expected noisy labels of {n_items} rows, as many as {name} has, got {len(noisy)}."
+            f" Pass ids= with the ids of {name}'s rows: they are matched."
         )
 
 
 def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
-    """Warn if the rows of X and the noisy labels may be in different orders and nothing shows which belong together.
+    """Warn if the rows of X and the noisy labels may be in different orders and nothing shows which
+    belong together.
 
     Parameters
     ----------
@@ -132,29 +155,43 @@ def warn_of_order(noisy: NoisyLabels, *, own: bool) -> None:
     fix = (
         "Pass ids= with the ids of X's rows, and they are matched."
         if noisy.explicit_ids
-        else "It has no ids to match by: read X from that very file, and say so by ids=range(len(X)); or release it with an id column."
+        else (
+            "It has no ids to match by: read X from that very file, and say so by"
+            " ids=range(len(X)); or release it with an id column."
+        )
     )
-    warn(LabelDPWarning(f"{why}, and nothing says which row of X has which: row i of X is taken for that of noisy label i{first}. {fix}"))
+    warn(
+        LabelDPWarning(
+            f"{why}, and nothing says which row of X has which: row i of X is taken for that of"
+            f" noisy label i{first}. {fix}"
+        )
+    )
 
 
 def warn_of_index(X: Any, labels: Any) -> None:
-    """Warn if the indexes of a data frame and of raw labels have the same values in another order: rows are taken by their positions."""
+    """Warn if the indexes of a data frame and of raw labels have the same values in another order:
+    rows are taken by their positions."""
     mine, theirs = getattr(X, "index", None), getattr(labels, "index", None)
-    if not all(hasattr(each, "isin") and hasattr(each, "is_unique") for each in (mine, theirs)):  # none of pandas
+    # none of pandas
+    if not all(hasattr(each, "isin") and hasattr(each, "is_unique") for each in (mine, theirs)):
         return
     if mine is None or theirs is None or len(mine) != len(theirs) or mine.equals(theirs):
         return
     if mine.is_unique and theirs.is_unique and bool(theirs.isin(mine).all()):
         warn(
             LabelDPWarning(
-                "The index of the labels has the values of X's index in another order. Row i of X is taken for that of label i: if the "
-                "index says which belong together, pass y.loc[X.index]; if positions do, y.to_numpy()."
+                "The index of the labels has the values of X's index in another order. Row i of X"
+                " is taken for that of label i: if the index says which belong together, pass"
+                " y.loc[X.index]; if positions do, y.to_numpy()."
             )
         )
 
 
-def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X") -> tuple[Any, NoisyLabels]:
-    """Match rows of X and noisy labels, both in the order of X; with ids, rows without a noisy label are left out.
+def together(
+    X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X"
+) -> tuple[Any, NoisyLabels]:
+    """Match rows of X and noisy labels, both in the order of X; with ids, rows without a noisy
+    label are left out.
 
     Parameters
     ----------
@@ -163,8 +200,8 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X")
     name : str, default="X"
         The argument, for messages.
     ids : (len of X,) or (len of X, columns) array, optional
-        Ids of X's rows, to match by. Without them row i gets noisy label i: a named index with the ids of `noisy` confirms or refutes this
-        order, and if nothing does, a warning says so.
+        Ids of X's rows, to match by. Without them row i gets noisy label i: a named index with the
+        ids of `noisy` confirms or refutes this order, and if nothing does, a warning says so.
 
     Raises
     ------
@@ -174,7 +211,9 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X")
     n_rows = X.shape[0]
     if ids is not None:
         places, noisy = matched_by_id(ids, n_rows, noisy)
-        return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), in_order(noisy)
+        return (X if np.array_equal(places, np.arange(n_rows)) else take(X, places)), in_order(
+            noisy
+        )
     require_same_rows(n_rows, noisy, name)
     index = getattr(X, "index", None) if hasattr(X, "iloc") else None
     # Only a named index counts: it was made from a column, while a nameless one numbers rows.
@@ -184,12 +223,13 @@ def together(X: Any, noisy: NoisyLabels, ids: ArrayLike | None, name: str = "X")
         warn_of_order(noisy, own=True)
     elif not np.array_equal(known, noisy.ids):
         raise InvalidInput(
-            "Expected the rows of X in the order of the noisy labels, got an index that has their ids in another order. Pass ids=X.index, "
-            "and they are matched."
+            "Expected the rows of X in the order of the noisy labels, got an index that has their"
+            " ids in another order. Pass ids=X.index, and they are matched."
         )
     return X, in_order(noisy)
 
 
 def in_order(noisy: NoisyLabels) -> NoisyLabels:
-    """Note that the order of noisy labels is that of what they were matched with; whoever gets them need not ask again."""
+    """Note that the order of noisy labels is that of what they were matched with; whoever gets them
+    need not ask again."""
     return noisy if noisy.order == "labels" else derived(noisy, order="labels")

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of predictions on the true labels, computed from noisy labels alone.
 
-Every number has a confidence interval. Metrics are post-processing: they cost no budget, however often they are computed. Means of a loss
-(accuracy, log-loss, Brier score, cost) are unbiased; ratios and areas under curves divide unbiased numbers.
+Every number has a confidence interval. Metrics are post-processing: they cost no budget, however
+often they are computed. Means of a loss (accuracy, log-loss, Brier score, cost) are unbiased;
+ratios and areas under curves divide unbiased numbers.
 
-Use rows whose noisy labels the model has not seen. A model fits the noise of its training rows and agrees with these noisy labels more
-often than with the truth, so the numbers are far too good there (a 1-nearest-neighbour model seems perfect).
+Use rows whose noisy labels the model has not seen. A model fits the noise of its training rows and
+agrees with these noisy labels more often than with the truth, so the numbers are far too good there
+(a 1-nearest-neighbour model seems perfect).
 
-Intervals are for independent rows. Rows of one person are not quite independent; where persons have many rows, measure on one row of each.
+Intervals are for independent rows. Rows of one person are not quite independent; where persons have
+many rows, measure on one row of each.
 
-Scorers, and the estimators' own `score`, leave out rows without evidence: nothing is known of a row that was asked about another column or
-is over its unit's cap. A metric that is called directly refuses them, since it measures exactly the rows that it was given; its caller
-chooses those of labels and predictions alike, by `noisy.evidenced`.
+Scorers, and the estimators' own `score`, leave out rows without evidence: nothing is known of a row
+that was asked about another column or is over its unit's cap. A metric that is called directly
+refuses them, since it measures exactly the rows that it was given; its caller chooses those of
+labels and predictions alike, by `noisy.evidenced`.
 """
 
 import warnings
@@ -96,13 +100,20 @@ _ROUNDING = 1e-3  # by which probabilities may miss a sum of 1, as those of half
 _FLOOR = 1e-15  # the least probability that a log-loss counts
 
 
-def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95) -> Estimate:
+def accuracy(
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
     """Estimate how often predictions equal the true labels.
 
     Parameters
     ----------
     noisy : NoisyLabels of n rows
-        Rows that the model did not learn from: on its own training rows the result is biased upwards, often grossly.
+        Rows that the model did not learn from: on its own training rows the result is biased
+        upwards, often grossly.
     predictions : (n,) array of class values
     sample_weight : (n,) array >= 0, optional
         Public weights of the rows.
@@ -111,49 +122,60 @@ def accuracy(noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: Array
     Returns
     -------
     Estimate
-        If one law covers all rows, it is (noisy agreement - other) / (own - other), where own and other are the law's probabilities that an
-        output contains the true class and another class. The interval is `mean_interval`'s. `constant`: always the commonest class.
+        If one law covers all rows, it is (noisy agreement - other) / (own - other), where own and
+        other are the law's probabilities that an output contains the true class and another class.
+        The interval is `mean_interval`'s. `constant`: always the commonest class.
 
     Raises
     ------
     InvalidInput
-        If some row has no unbiased estimator: its law answers within a subset of the classes, or it was not drawn.
+        If some row has no unbiased estimator: its law answers within a subset of the classes, or it
+        was not drawn.
 
     Examples
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(3000) % 3
-    >>> noisy = ldp.privatize(truth, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     truth, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0)
+    ... )
     >>> 0.9 < ldp.metrics.accuracy(noisy, truth).high <= 1.0
     True
     """
     codes, weights = _codes(noisy, predictions), _weights(sample_weight, len(noisy))
     hits = np.eye(noisy.n_classes)[codes]
-    return _mean(noisy, hits, weights, confidence, most=1.0, constant=float(_rates(noisy, weights).max()))
+    return _mean(
+        noisy, hits, weights, confidence, most=1.0, constant=float(_rates(noisy, weights).max())
+    )
 
 
 def warn_of_seen_rows(noisy: NoisyLabels, learned: NoisyLabels) -> None:
-    """Warn that a model is measured on noisy labels that it learned from: the same draws of the same rows.
+    """Warn that a model is measured on noisy labels that it learned from: the same draws of the
+    same rows.
 
     Parameters
     ----------
     noisy : NoisyLabels to measure by
     learned : NoisyLabels that the model learned from
     """
-    if not {receipt.run_id for receipt in noisy.receipts} & {receipt.run_id for receipt in learned.receipts}:
+    if not {receipt.run_id for receipt in noisy.receipts} & {
+        receipt.run_id for receipt in learned.receipts
+    }:
         return
     seen = int(np.isin(public_hash("seen", noisy.ids), public_hash("seen", learned.ids)).sum())
     if seen:
         warnings.warn(
-            f"The model has learned from {seen} of these {len(noisy)} noisy labels, whose noise it has fitted: this score is far too good. "
-            "Use rows that it did not learn from, or estimated_accuracy_.",
+            f"The model has learned from {seen} of these {len(noisy)} noisy labels, whose noise it"
+            " has fitted: this score is far too good. Use rows that it did not learn from, or"
+            " estimated_accuracy_.",
             SeenRowsWarning,
             stacklevel=3,
         )
 
 
 def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
-    """Warn, once in a process, that a score may be computed from the raw labels that a fit privatized: it would be a number without noise.
+    """Warn, once in a process, that a score may be computed from the raw labels that a fit
+    privatized: it would be a number without noise.
 
     Parameters
     ----------
@@ -167,24 +189,31 @@ def warn_of_raw_labels(n_rows: int, learned: int, noise: object) -> None:
     if noise is None and n_rows == learned and "score" not in _told:
         _told.add("score")
         warnings.warn(
-            f"This score is of {n_rows} plain labels, as many as the fit was given raw. If they are the same, it comes from private labels "
-            "without any noise, and it is no estimate of other rows: do not pass it on. Use estimated_accuracy_, noisy labels of other "
-            "rows, or public labels. (Said once.)",
+            f"This score is of {n_rows} plain labels, as many as the fit was given raw. If they are"
+            " the same, it comes from private labels without any noise, and it is no estimate of"
+            " other rows: do not pass it on. Use estimated_accuracy_, noisy labels of other rows,"
+            " or public labels. (Said once.)",
             RawLabelsWarning,
             stacklevel=3,
         )
 
 
 def warn_of_lost_classes(
-    look: Callable[[NDArray[np.int64]], Iterable[tuple[NoisyLabels, Floats]]], rows: NDArray[np.int64], n_classes: int, model: str, why: str
+    look: Callable[[NDArray[np.int64]], Iterable[tuple[NoisyLabels, Floats]]],
+    rows: NDArray[np.int64],
+    n_classes: int,
+    model: str,
+    why: str,
 ) -> None:
-    """Warn of classes to which a model gives practically no probability, though the noisy labels speak for them (`lost_classes`).
+    """Warn of classes to which a model gives practically no probability, though the noisy labels
+    speak for them (`lost_classes`).
 
     Parameters
     ----------
     look : function of (m,) rows
-        Gives, for each label column, NoisyLabels of these rows and (m, K) probabilities. Rows without evidence, and grids of numbers, of
-        whose points many may be near no number, are left out.
+        Gives, for each label column, NoisyLabels of these rows and (m, K) probabilities. Rows
+        without evidence, and grids of numbers, of whose points many may be near no number, are left
+        out.
     rows : (n,) int64
         What can be looked at: some of them first, and more where a class may be lost.
     n_classes : int
@@ -193,7 +222,8 @@ def warn_of_lost_classes(
     why : str
         A cause, and what to do.
     """
-    # where no class is near to lost, the probabilities of more rows would cost a fast library a tenth of its fit
+    # where no class is near to lost, the probabilities of more rows would cost a fast library a
+    # tenth of its fit
     few = look(rows[spread(len(rows), n_classes, _FEW)])
     if all((proba.mean(axis=0) > 2 * RARELY / proba.shape[1]).all() for _, proba in few):
         return
@@ -204,12 +234,15 @@ def warn_of_lost_classes(
     if lost:
         warn(
             LostClassWarning(
-                f"{model} gives hardly any probability to {_validate.quoted(lost)}, though the noisy labels speak for it: {why}"
+                f"{model} gives hardly any probability to {_validate.quoted(lost)}, though the"
+                f" noisy labels speak for it: {why}"
             )
         )
 
 
-def warn_of_constant(look: Callable[[NDArray[np.int64]], Floats], n_rows: int, classes: Sequence[object]) -> None:
+def warn_of_constant(
+    look: Callable[[NDArray[np.int64]], Floats], n_rows: int, classes: Sequence[object]
+) -> None:
     """Warn that a fitted model predicts nearly the same for all rows.
 
     Parameters
@@ -223,37 +256,45 @@ def warn_of_constant(look: Callable[[NDArray[np.int64]], Floats], n_rows: int, c
 
     Notes
     -----
-    Predictions are alike if the largest and the smallest differ by less than a thousandth of the standard deviation that
-    the model sees around them: less than a millionth of the variance is explained.
+    Predictions are alike if the largest and the smallest differ by less than a thousandth of the
+    standard deviation that the model sees around them: less than a millionth of the variance is
+    explained.
     """
-    points, proba = points_of(classes) if isinstance(classes, Grid) else None, np.empty((0, len(classes)))
+    points, proba = None, np.empty((0, len(classes)))
+    if isinstance(classes, Grid):
+        points = points_of(classes)
     for rows in (spread(n_rows, len(classes), _FEW), spread(n_rows, len(classes))):
         proba = look(rows)
         means, squares = (proba, proba) if points is None else (proba @ points, proba @ points**2)
-        if (np.ptp(means, axis=0) ** 2 > _ALIKE**2 * (squares.mean(axis=0) - means.mean(axis=0) ** 2)).any():
+        variance = squares.mean(axis=0) - means.mean(axis=0) ** 2
+        if (np.ptp(means, axis=0) ** 2 > _ALIKE**2 * variance).any():
             return
     warn(
         UntrainedWarning(
-            f"The model predicts nearly the same for each of {len(proba):,} training rows: it has learned nothing from the "
-            "features. Noise may leave too little to learn from, above all of a rare class, or no column may be of use. Try "
-            "another estimator, first a linear one, on what was released, at no further cost; else more rows or a larger "
-            "epsilon."
+            f"The model predicts nearly the same for each of {len(proba):,} training rows: it has"
+            " learned nothing from the features. Noise may leave too little to learn from, above"
+            " all of a rare class, or no column may be of use. Try another estimator, first a"
+            " linear one, on what was released, at no further cost; else more rows or a larger"
+            " epsilon."
         )
     )
 
 
 def warn_of_score(found: Estimate, noisy: NoisyLabels, name: str = "score") -> None:
-    """Warn, once for a metric's name and a draw of labels, that an estimate whose value alone becomes a score excludes nothing."""
+    """Warn, once for a metric's name and a draw of labels, that an estimate whose value alone
+    becomes a score excludes nothing."""
     said = ":".join([name, *sorted({receipt.run_id for receipt in noisy.receipts})])
     if found.tells or said in _told:
         return
     _told.add(said)
     warn(
         UnmeasuredWarning(
-            f"This score of {len(noisy)} noisy labels, {number_text(found.value)}, cannot tell: its {found.confidence:.0%} interval is the "
-            f"whole range, {number_text(found.least)} to {number_text(found.most)}, and the value, which is not cut to it, can be outside. "
-            "A search by such scores chooses by chance, and its best_score_ is too high. Use more rows, fewer folds, or "
-            "labeldp.metrics.likelihood_scorer, which varies least. (Said once for these labels.)"
+            f"This score of {len(noisy)} noisy labels, {number_text(found.value)}, cannot tell: its"
+            f" {found.confidence:.0%} interval is the whole range, {number_text(found.least)} to"
+            f" {number_text(found.most)}, and the value, which is not cut to it, can be outside. A"
+            " search by such scores chooses by chance, and its best_score_ is too high. Use more"
+            " rows, fewer folds, or labeldp.metrics.likelihood_scorer, which varies least. (Said"
+            " once for these labels.)"
         )
     )
 
@@ -288,8 +329,9 @@ def log_loss(
 
     Notes
     -----
-    A log-loss has no upper bound. The interval uses, for each row, the range of -ln over the row's own K probabilities, so it does not
-    cover rows on which the model would be surer than on any of these.
+    A log-loss has no upper bound. The interval uses, for each row, the range of -ln over the row's
+    own K probabilities, so it does not cover rows on which the model would be surer than on any of
+    these.
     """
     losses = -np.log(np.clip(_probabilities(noisy, proba), _validate.fraction(floor=floor), 1.0))
     weights = _weights(sample_weight, len(noisy))
@@ -300,13 +342,15 @@ def log_loss(
 
 @dataclass(frozen=True)
 class Judgement:
-    """The accuracy and log-loss of a model, next to those of a constant prediction on the same rows: the class frequencies.
+    """The accuracy and log-loss of a model, next to those of a constant prediction on the same
+    rows: the class frequencies.
 
     Attributes
     ----------
     accuracy, log_loss : Estimate
     baseline_accuracy, baseline_log_loss : Estimate
-        Of the constant prediction. If a class is rare, the constant is nearly always right, and only the log-loss shows a better model.
+        Of the constant prediction. If a class is rare, the constant is nearly always right, and
+        only the log-loss shows a better model.
     """
 
     accuracy: Estimate
@@ -322,7 +366,8 @@ class Judgement:
 
 
 def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judgement:
-    """Measure a model, and the constant prediction with these class frequencies: accuracy and log-loss of both.
+    """Measure a model, and the constant prediction with these class frequencies: accuracy and
+    log-loss of both.
 
     Parameters
     ----------
@@ -332,17 +377,36 @@ def judge(noisy: NoisyLabels, proba: ArrayLike, frequencies: ArrayLike) -> Judge
         Class frequencies of the model's training rows, from `likeliest_frequencies`.
     """
     table = _probabilities(noisy, proba)
-    constant = _probabilities(noisy, np.broadcast_to(np.asarray(frequencies, np.float64), table.shape))
+    constant = _probabilities(
+        noisy, np.broadcast_to(np.asarray(frequencies, np.float64), table.shape)
+    )
     one_hot = np.eye(table.shape[1])
-    # Four losses in the order of `Judgement`'s fields, so that one pass over the noisy labels measures all of them.
-    losses = [each for p in (table, constant) for each in (one_hot[p.argmax(axis=1)], -np.log(np.clip(p, _FLOOR, 1.0)))]
-    values, ranges = np.array([noisy.debias(each) for each in losses]), np.array([noisy.loss_range(each) for each in losses])
+    # Four losses in the order of `Judgement`'s fields, so that one pass over the noisy labels
+    # measures all of them.
+    losses = [
+        each
+        for p in (table, constant)
+        for each in (one_hot[p.argmax(axis=1)], -np.log(np.clip(p, _FLOOR, 1.0)))
+    ]
+    values, ranges = (
+        np.array([noisy.debias(each) for each in losses]),
+        np.array([noisy.loss_range(each) for each in losses]),
+    )
     most = np.array([1.0, losses[1].max(), 1.0, losses[3].max()])
-    value, low, high, stderr = (part.tolist() for part in mean_interval(values, ranges, 0.95, least=0.0, most=most))
-    return Judgement(*(Estimate(value[i], low[i], high[i], 0.95, stderr[i], 0.0, float(most[i])) for i in range(4)))
+    value, low, high, stderr = (
+        part.tolist() for part in mean_interval(values, ranges, 0.95, least=0.0, most=most)
+    )
+    return Judgement(
+        *(
+            Estimate(value[i], low[i], high[i], 0.95, stderr[i], 0.0, float(most[i]))
+            for i in range(4)
+        )
+    )
 
 
-def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95) -> Estimates:
+def confusion_matrix(
+    noisy: NoisyLabels, predictions: ArrayLike, *, confidence: float = 0.95
+) -> Estimates:
     """Estimate the share of the rows for each pair of true and predicted class.
 
     Parameters
@@ -354,14 +418,23 @@ def confusion_matrix(noisy: NoisyLabels, predictions: ArrayLike, *, confidence: 
     Returns
     -------
     Estimates of shape (K, K)
-        Row = true class, column = predicted class; all cells sum to 1. Takes O(n K) time for each true class.
+        Row = true class, column = predicted class; all cells sum to 1. Takes O(n K) time for each
+        true class.
     """
     predicted = _codes(noisy, predictions)
     guessed = predicted[None, :] == np.arange(noisy.n_classes)[:, None]
     rows, weights = [], noisy.class_weights()
-    for truth in range(noisy.n_classes):  # one class at a time: all at once would take n x K x K numbers
-        values, ranges = np.where(guessed, weights[:, truth], 0.0), noisy.loss_range(_indicator(noisy, truth))
-        rows.append(mean_interval(values, np.broadcast_to(ranges, values.shape), confidence, least=0.0, most=1.0))
+    # one class at a time: all at once would take n x K x K numbers
+    for truth in range(noisy.n_classes):
+        values, ranges = (
+            np.where(guessed, weights[:, truth], 0.0),
+            noisy.loss_range(_indicator(noisy, truth)),
+        )
+        rows.append(
+            mean_interval(
+                values, np.broadcast_to(ranges, values.shape), confidence, least=0.0, most=1.0
+            )
+        )
     value, low, high, stderr = (np.array(part) for part in zip(*rows, strict=True))
     return Estimates(value, low, high, confidence, stderr)
 
@@ -381,12 +454,22 @@ def class_frequencies(noisy: NoisyLabels, *, confidence: float = 0.95) -> Estima
     _require_rows(noisy)
     cells, weights = [], noisy.class_weights()
     for code in range(noisy.n_classes):
-        cells.append(mean_interval(weights[:, code], noisy.loss_range(_indicator(noisy, code)), confidence, least=0.0, most=1.0))
+        cells.append(
+            mean_interval(
+                weights[:, code],
+                noisy.loss_range(_indicator(noisy, code)),
+                confidence,
+                least=0.0,
+                most=1.0,
+            )
+        )
     value, low, high, stderr = (np.array(part) for part in zip(*cells, strict=True))
     return Estimates(value, low, high, confidence, stderr)
 
 
-def accelerated(move: Callable[[Floats], Floats], shares: Floats, still: Callable[[float, Floats], bool]) -> Floats:
+def accelerated(
+    move: Callable[[Floats], Floats], shares: Floats, still: Callable[[float, Floats], bool]
+) -> Floats:
     """Find the fixed point of steps of expectation-maximisation on shares (K,), by SQUAREM.
 
     Parameters
@@ -399,11 +482,14 @@ def accelerated(move: Callable[[Floats], Floats], shares: Floats, still: Callabl
         Whether to end.
     """
     for _ in range(100):
-        # Two EM steps give the length of the extrapolation; a third one stabilises it. Long steps are capped, and the jump stays above a
-        # tenth of the first step, so that no frequency leaves the simplex.
+        # Two EM steps give the length of the extrapolation; a third one stabilises it. Long steps
+        # are capped, and the jump stays above a tenth of the first step, so that no frequency
+        # leaves the simplex.
         first = move(shares)
         ahead, bend = first - shares, move(first) - 2 * first + shares
-        length = min(max(1.0, float(np.linalg.norm(ahead)) / max(float(np.linalg.norm(bend)), 1e-12)), 1e4)
+        length = min(
+            max(1.0, float(np.linalg.norm(ahead)) / max(float(np.linalg.norm(bend)), 1e-12)), 1e4
+        )
         jump = np.maximum(shares + 2 * length * ahead + length**2 * bend, 0.1 * first)
         found = move(jump / jump.sum())
         step, shares = float(np.abs(found - shares).max()), found
@@ -412,8 +498,11 @@ def accelerated(move: Callable[[Floats], Floats], shares: Floats, still: Callabl
     return shares
 
 
-def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | None = None) -> Floats:
-    """Find the class frequencies under which the outputs are likeliest, shrunk towards equal ones where the evidence is weak.
+def likeliest_frequencies(
+    likelihood: NDArray[np.floating], weights: Floats | None = None
+) -> Floats:
+    """Find the class frequencies under which the outputs are likeliest, shrunk towards equal ones
+    where the evidence is weak.
 
     Parameters
     ----------
@@ -427,15 +516,17 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
 
     Notes
     -----
-    Maximum likelihood with half a row of each class added, so that no class gets frequency 0. Its logarithm is then shrunk towards equal
-    frequencies by a factor of James-Stein type, max(0, 1 - (K - 1 + 2 sqrt(2 (K - 1))) / (2 G)), where G is the gain in log-likelihood over
-    equal frequencies. Few, very noisy rows cannot tell the frequencies from equal ones; with enough rows a class of 1 % keeps its 1 %.
-    Cost O(n K) per step and some tens of steps, on at most 2^22 cells (beyond that, on every m-th row).
+    Maximum likelihood with half a row of each class added, so that no class gets frequency 0. Its
+    logarithm is then shrunk towards equal frequencies by a factor of James-Stein type, max(0, 1 -
+    (K - 1 + 2 sqrt(2 (K - 1))) / (2 G)), where G is the gain in log-likelihood over equal
+    frequencies. Few, very noisy rows cannot tell the frequencies from equal ones; with enough rows
+    a class of 1 % keeps its 1 %. Cost O(n K) per step and some tens of steps, on at most 2^22 cells
+    (beyond that, on every m-th row).
 
     References
     ----------
-    EM for mixing proportions, accelerated by SQUAREM: Varadhan and Roland (2008), "Simple and globally convergent methods for accelerating
-    the convergence of any EM algorithm".
+    EM for mixing proportions, accelerated by SQUAREM: Varadhan and Roland (2008), "Simple and
+    globally convergent methods for accelerating the convergence of any EM algorithm".
     """
     step = max(1, likelihood.size >> 22)
     table = _validate.floats(likelihood=likelihood[::step])
@@ -447,33 +538,46 @@ def likeliest_frequencies(likelihood: NDArray[np.floating], weights: Floats | No
         return np.asarray((counts + 0.5) / (total + 0.5 * k))
 
     shares = accelerated(move, np.full(k, 1 / k), lambda step, found: step < 1e-3 * found.min())
-    gain = float(weight @ np.log(np.maximum(table @ shares, 1e-300) / np.maximum(table.mean(axis=1), 1e-300)))
+    gain = float(
+        weight @ np.log(np.maximum(table @ shares, 1e-300) / np.maximum(table.mean(axis=1), 1e-300))
+    )
     return drawn_to_equal(shares, 2 * gain)
 
 
 def drawn_to_equal(shares: Floats, evidence: float, free: float | None = None) -> Floats:
-    """Shrink frequencies (K,) towards equal ones, more if `evidence` is small: a statistic that is chi-square if they are equal.
+    """Shrink frequencies (K,) towards equal ones, more if `evidence` is small: a statistic that is
+    chi-square if they are equal.
 
     With `free` degrees of freedom, K - 1 by default.
     """
-    drawn = np.exp(_kept(len(shares) - 1 if free is None else free, evidence) * np.log(np.maximum(shares, 1e-300)))
+    drawn = np.exp(
+        _kept(len(shares) - 1 if free is None else free, evidence)
+        * np.log(np.maximum(shares, 1e-300))
+    )
     return np.asarray(drawn / drawn.sum())
 
 
 def _kept(free: float, evidence: float) -> float:
-    """Return the share of a logarithm that is kept where `evidence` is chi-square with so many degrees of freedom if there is nothing."""
+    """Return the share of a logarithm that is kept where `evidence` is chi-square with so many
+    degrees of freedom if there is nothing."""
     return float(max(0.0, 1.0 - (free + 2 * np.sqrt(2 * free)) / max(evidence, 1e-300)))
 
 
-def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np.floating], weights: Floats | None = None) -> Floats:
-    """Find the class frequencies that outputs tell beside predictions, which may have been the prior of what rows were asked.
+def frequencies_beside(
+    likelihood: NDArray[np.floating],
+    predictions: NDArray[np.floating],
+    weights: Floats | None = None,
+) -> Floats:
+    """Find the class frequencies that outputs tell beside predictions, which may have been the
+    prior of what rows were asked.
 
     Parameters
     ----------
     likelihood : (n, K) array
         P[outputs | y] of each row, up to a factor per row, of any law.
     predictions : (n, K) array >= 0
-        Weights of the classes in each row, at any scale; a row of zeros has none, and counts as the mean of the others.
+        Weights of the classes in each row, at any scale; a row of zeros has none, and counts as the
+        mean of the others.
     weights : (n,) array >= 0, optional
 
     Returns
@@ -482,19 +586,26 @@ def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np
 
     Notes
     -----
-    `likeliest_frequencies` takes it that a row's question tells nothing of its label. If a model asked, it does: a rare class that is asked
-    about with its neighbours then gets a wrong frequency, however many rows there are. Here the class of row i has probability
-    w_ik e^(t_k) / sum_l w_il e^(t_l), with one t for all rows, of maximum likelihood, shrunk towards 0 as `likeliest_frequencies` shrinks;
-    the result is the mean of these probabilities. If the predictions are calibrated, t is 0.
-    Newton's method with the rows' scores (Berndt, Hall, Hall and Hausman 1974); cost O(n K^2) a step, at most 2^22 cells are looked at.
+    `likeliest_frequencies` takes it that a row's question tells nothing of its label. If a model
+    asked, it does: a rare class that is asked about with its neighbours then gets a wrong
+    frequency, however many rows there are. Here the class of row i has probability w_ik e^(t_k) /
+    sum_l w_il e^(t_l), with one t for all rows, of maximum likelihood, shrunk towards 0 as
+    `likeliest_frequencies` shrinks; the result is the mean of these probabilities. If the
+    predictions are calibrated, t is 0. Newton's method with the rows' scores (Berndt, Hall, Hall
+    and Hausman 1974); cost O(n K^2) a step, at most 2^22 cells are looked at.
     """
     step = max(1, likelihood.size >> 22)
-    table, base = np.asarray(likelihood[::step], np.float64), np.asarray(predictions[::step], np.float64)
+    table, base = (
+        np.asarray(likelihood[::step], np.float64),
+        np.asarray(predictions[::step], np.float64),
+    )
     weight = None if weights is None else np.asarray(weights, np.float64)[::step]
     total = base.sum(axis=1, keepdims=True)
     base = np.divide(base, total, out=np.zeros_like(base), where=total > 0)
     known = max(1, int((total > 0).sum()))
-    base = np.where(total > 0, base, base.sum(axis=0) / known if total.any() else 1 / table.shape[1])
+    base = np.where(
+        total > 0, base, base.sum(axis=0) / known if total.any() else 1 / table.shape[1]
+    )
 
     def tilted(tilt: Floats) -> tuple[float, Floats, Floats]:
         p = base * np.exp(tilt)
@@ -510,7 +621,11 @@ def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np
     for _ in range(20):
         counted = scores if weight is None else weight[:, None] * scores
         information = counted.T @ scores
-        move = np.linalg.lstsq(information + 1e-9 * np.trace(information) * np.eye(len(tilt)), counted.sum(axis=0), rcond=None)[0]
+        move = np.linalg.lstsq(
+            information + 1e-9 * np.trace(information) * np.eye(len(tilt)),
+            counted.sum(axis=0),
+            rcond=None,
+        )[0]
         move *= min(1.0, 2.0 / max(float(np.abs(move).max()), 1e-300))
         while np.abs(move).max() > 1e-4 and (ahead := tilted(tilt + move))[0] < value:
             move = move / 2
@@ -522,7 +637,8 @@ def frequencies_beside(likelihood: NDArray[np.floating], predictions: NDArray[np
 
 
 def class_rates(given: Any, classes: Sequence[object]) -> Floats:
-    """Check known frequencies of the classes: numbers in the order of the classes, or a mapping of the classes to them.
+    """Check known frequencies of the classes: numbers in the order of the classes, or a mapping of
+    the classes to them.
 
     Returns
     -------
@@ -534,11 +650,18 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
     if by_class and set(given) != set(classes):
         # A name that is no class is not shown: it may have been read off raw labels.
         other = next((each for each in given if each not in set(classes)), None)
-        near = _validate.suggest(other, [each for each in classes if isinstance(each, str) and each not in given])
+        near = _validate.suggest(
+            other, [each for each in classes if isinstance(each, str) and each not in given]
+        )
         what = "other names" if other is not None else "only some of them"
-        raise InvalidInput(f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got {what}.{near}")
+        raise InvalidInput(
+            f"Expected class_prior with a rate for each of the {len(classes)} classes alone, got"
+            f" {what}.{near}"
+        )
     try:
-        rates = _validate.floats(class_prior=[given[each] for each in classes] if by_class else given)
+        rates = _validate.floats(
+            class_prior=[given[each] for each in classes] if by_class else given
+        )
     except InvalidInput:
         rates = np.empty(0)
     if rates.shape != (len(classes),) or not (rates > 0).all() or not abs(rates.sum() - 1) < 1e-6:
@@ -551,8 +674,10 @@ def class_rates(given: Any, classes: Sequence[object]) -> Floats:
 
 
 def towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
-    """Compute the shift of the scores (n, K) that makes each class's mean probability its share: (K,)."""
-    shift, scores = np.zeros(len(shares)), np.asfortranarray(scores)  # sums over a few classes are some times faster
+    """Compute the shift of the scores (n, K) that makes each class's mean probability its share:
+    (K,)."""
+    # sums over a few classes are some times faster
+    shift, scores = np.zeros(len(shares)), np.asfortranarray(scores)
     for _ in range(100):
         p = scores + shift
         p -= p.max(axis=1)[:, None]
@@ -565,7 +690,8 @@ def towards(shares: Floats, scores: Floats, weights: Floats) -> Floats:
     return np.asarray(shift - shift.mean())
 
 
-# Numbers ------------------------------------------------------------------------------------------------------------------------------
+# Numbers
+# --------------------------------------------------------------------------------------------------
 
 
 def numbers_of(noisy: NoisyLabels) -> Floats:
@@ -575,20 +701,27 @@ def numbers_of(noisy: NoisyLabels) -> Floats:
 
 def points_of(values: Sequence[object]) -> Floats:
     """Return classes as increasing numbers, (K,) float64; refuse classes that are none."""
-    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    numeric = all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
+    )
     points = np.asarray(values, np.float64) if numeric else np.empty(0)
     if not numeric or not np.all(np.diff(points) > 0):
         raise InvalidInput(
-            "Expected noisy labels whose classes are increasing numbers, such as those of a Grid, got others. Release the numbers with "
-            "classes=labeldp.Grid(low, high)."
+            "Expected noisy labels whose classes are increasing numbers, such as those of a Grid,"
+            " got others. Release the numbers with classes=labeldp.Grid(low, high)."
         )
     return points
 
 
 def mean_squared_error(
-    noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate the mean squared error of predictions of the true numbers, on the grid on which they were drawn.
+    """Estimate the mean squared error of predictions of the true numbers, on the grid on which they
+    were drawn.
 
     Parameters
     ----------
@@ -607,17 +740,25 @@ def mean_squared_error(
     Raises
     ------
     InvalidInput
-        If the classes are no numbers, the predictions are not finite, or some row has no unbiased estimator.
+        If the classes are no numbers, the predictions are not finite, or some row has no unbiased
+        estimator.
     """
     losses, weights = _squares(noisy, predictions), _weights(sample_weight, len(noisy))
     values, ranges = noisy.debias(losses), noisy.loss_range(losses)
-    return _weighted_mean(values, ranges, weights, confidence, 0.0, float((weights * losses.max(axis=1)).mean()))
+    return _weighted_mean(
+        values, ranges, weights, confidence, 0.0, float((weights * losses.max(axis=1)).mean())
+    )
 
 
 def root_mean_squared_error(
-    noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate the root mean squared error: the roots of `mean_squared_error`'s value and of the ends of its interval.
+    """Estimate the root mean squared error: the roots of `mean_squared_error`'s value and of the
+    ends of its interval.
 
     Parameters
     ----------
@@ -629,9 +770,15 @@ def root_mean_squared_error(
     Estimate
         Its value is 0 where the unbiased estimate of the mean squared error is negative.
     """
-    found = mean_squared_error(noisy, predictions, sample_weight=sample_weight, confidence=confidence)
-    value, low, high, most = (float(np.sqrt(max(each, 0.0))) for each in (found.value, found.low, found.high, found.most))
-    return Estimate(value, low, high, confidence, (high - low) / (2 * quantile(confidence)), 0.0, most)
+    found = mean_squared_error(
+        noisy, predictions, sample_weight=sample_weight, confidence=confidence
+    )
+    value, low, high, most = (
+        float(np.sqrt(max(each, 0.0))) for each in (found.value, found.low, found.high, found.most)
+    )
+    return Estimate(
+        value, low, high, confidence, (high - low) / (2 * quantile(confidence)), 0.0, most
+    )
 
 
 def r2(
@@ -642,37 +789,52 @@ def r2(
     sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate R^2, the share of the true numbers' variance that predictions explain: 1 - (mean squared error) / (that of a constant).
+    """Estimate R^2, the share of the true numbers' variance that predictions explain: 1 - (mean
+    squared error) / (that of a constant).
 
     Parameters
     ----------
     noisy, predictions, sample_weight, confidence
         As in `mean_squared_error`.
     mean : float, optional
-        The constant: the mean of other rows, in the range of the classes. None (default): the estimated mean of these rows, whose own
-        error is left out of the interval.
+        The constant: the mean of other rows, in the range of the classes. None (default): the
+        estimated mean of these rows, whose own error is left out of the interval.
 
     Returns
     -------
     Estimate
-        A ratio of unbiased estimates, NaN where that of the variance is not above 0. Its interval is Fieller's; it is without bounds then,
-        and where noise could carry the variance to 0.
+        A ratio of unbiased estimates, NaN where that of the variance is not above 0. Its interval
+        is Fieller's; it is without bounds then, and where noise could carry the variance to 0.
 
     References
     ----------
     Fieller (1954), "Some problems in interval estimation".
     """
-    points, losses, weights = numbers_of(noisy), _squares(noisy, predictions), _weights(sample_weight, len(noisy))
-    centre = float((weights * (noisy.class_weights() @ points)).mean()) if mean is None else _constant(mean, points)
+    points, losses, weights = (
+        numbers_of(noisy),
+        _squares(noisy, predictions),
+        _weights(sample_weight, len(noisy)),
+    )
+    centre = (
+        float((weights * (noisy.class_weights() @ points)).mean())
+        if mean is None
+        else _constant(mean, points)
+    )
     around = _squares(noisy, np.full(len(noisy), np.clip(centre, points[0], points[-1])))
     values = weights * np.array([noisy.debias(losses), noisy.debias(around)])
     ranges = weights * np.array([noisy.loss_range(losses), noisy.loss_range(around)])
     z, n = quantile(confidence), len(noisy)
     error, variance = values.mean(axis=1)
-    # z^2 (sums of squares and products, with `mean_interval`'s z^2 observations at the full range) against n^2 (means)
-    signed = typical_length(ranges) * [1, -1]  # of (error - r variance) the range is that of error plus r times that of variance
+    # z^2 (sums of squares and products, with `mean_interval`'s z^2 observations at the full range)
+    # against n^2 (means)
+    # of (error - r variance) the range is that of error plus r times that of variance
+    signed = typical_length(ranges) * [1, -1]
     spread = z**2 * (n * np.cov(values, ddof=0) + z**2 * np.outer(signed, signed))
-    a, b, c = n**2 * variance**2 - spread[1, 1], n**2 * error * variance - spread[0, 1], n**2 * error**2 - spread[0, 0]
+    a, b, c = (
+        n**2 * variance**2 - spread[1, 1],
+        n**2 * error * variance - spread[0, 1],
+        n**2 * error**2 - spread[0, 0],
+    )
     value = 1 - error / variance if variance > 0 else float("nan")
     if a <= 0 or not variance > 0:  # even a variance of 0 is not excluded
         return Estimate(value, -np.inf, 1.0, confidence, float("inf"), -np.inf, 1.0)
@@ -690,8 +852,8 @@ def _constant(mean: Any, points: Floats) -> float:
         centre = np.nan
     if not points[0] <= centre <= points[-1]:
         raise InvalidInput(
-            f"Expected {points[0]:g} <= mean <= {points[-1]:g}, in the range of the classes, got mean={_validate.shown(mean)}. Clip an "
-            "estimate that noise carried out of it."
+            f"Expected {points[0]:g} <= mean <= {points[-1]:g}, in the range of the classes, got"
+            f" mean={_validate.shown(mean)}. Clip an estimate that noise carried out of it."
         )
     return centre
 
@@ -701,14 +863,24 @@ def _squares(noisy: NoisyLabels, predictions: ArrayLike) -> Floats:
     _require_order(noisy)
     points, values = numbers_of(noisy), _validate.floats(predictions=predictions)
     if values.shape != (len(noisy),) or not np.isfinite(values).all():
-        raise InvalidInput(f"Expected predictions of shape ({len(noisy)},), one finite number a row; got shape {values.shape}.")
+        raise InvalidInput(
+            f"Expected predictions of shape ({len(noisy)},), one finite number a row; got shape"
+            f" {values.shape}."
+        )
     return np.asarray((points - values[:, None]) ** 2)
 
 
-# Rare classes -------------------------------------------------------------------------------------------------------------------------
+# Rare classes
+# --------------------------------------------------------------------------------------------------
 
 
-def brier_score(noisy: NoisyLabels, proba: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95) -> Estimate:
+def brier_score(
+    noisy: NoisyLabels,
+    proba: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
     """Estimate the mean squared error of probabilities.
 
     Parameters
@@ -722,13 +894,21 @@ def brier_score(noisy: NoisyLabels, proba: ArrayLike, *, sample_weight: ArrayLik
     Returns
     -------
     Estimate
-        Of sum_c (p_c - 1{y = c})^2; with two classes half of that, as in scikit-learn. `constant`: the class frequencies.
+        Of sum_c (p_c - 1{y = c})^2; with two classes half of that, as in scikit-learn. `constant`:
+        the class frequencies.
     """
     table, weights = _probabilities(noisy, proba), _weights(sample_weight, len(noisy))
     scale = 0.5 if noisy.n_classes == 2 else 1.0
     losses = scale * ((table**2).sum(axis=1, keepdims=True) - 2 * table + 1)
     rates = _rates(noisy, weights)
-    return _mean(noisy, losses, weights, confidence, most=float(losses.max()), constant=scale * float(1 - (rates**2).sum()))
+    return _mean(
+        noisy,
+        losses,
+        weights,
+        confidence,
+        most=float(losses.max()),
+        constant=scale * float(1 - (rates**2).sum()),
+    )
 
 
 def cost(
@@ -760,15 +940,30 @@ def cost(
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(4000) % 10 == 0
-    >>> noisy = ldp.privatize(truth, ldp.RandomizedResponse(2, epsilon=2.0), classes=[False, True], noise=ldp.SeededNoise(0))
-    >>> found = ldp.metrics.cost(noisy, truth, costs=[[0, 1], [20, 0]])  # a miss costs as much as 20 false alarms
+    >>> noisy = ldp.privatize(
+    ...     truth,
+    ...     ldp.RandomizedResponse(2, epsilon=2.0),
+    ...     classes=[False, True],
+    ...     noise=ldp.SeededNoise(0),
+    ... )
+    >>> found = ldp.metrics.cost(
+    ...     noisy, truth, costs=[[0, 1], [20, 0]]
+    ... )  # a miss costs as much as 20 false alarms
     >>> found.low <= 0 < found.constant
     True
     """
     table, weights = _costs(costs, noisy.n_classes), _weights(sample_weight, len(noisy))
     losses = table.T[_codes(noisy, predictions)]
     cheapest = float((_rates(noisy, weights) @ table).min())
-    return _mean(noisy, losses, weights, confidence, least=float(table.min()), most=float(table.max()), constant=cheapest)
+    return _mean(
+        noisy,
+        losses,
+        weights,
+        confidence,
+        least=float(table.min()),
+        most=float(table.max()),
+        constant=cheapest,
+    )
 
 
 def precision(
@@ -793,13 +988,14 @@ def precision(
     Returns
     -------
     Estimate
-        NaN, with an interval from 0 to 1, if the class is predicted for no row. `constant`: the class's rate, the precision of as many rows
-        chosen at random.
+        NaN, with an interval from 0 to 1, if the class is predicted for no row. `constant`: the
+        class's rate, the precision of as many rows chosen at random.
 
     Raises
     ------
     InvalidInput
-        Some row has no unbiased estimator: its law answers within a subset of the classes, or it was not drawn.
+        Some row has no unbiased estimator: its law answers within a subset of the classes, or it
+        was not drawn.
     """
     rows = _one_class(noisy, positive, sample_weight)
     chosen = (_codes(noisy, predictions) == rows.code) & (rows.weights > 0)
@@ -827,16 +1023,17 @@ def recall(
     positive : class value, optional
         As in `precision`.
     class_prior : float in (0, 1), optional
-        The rate of the positive class, if it is known (a published figure, a private count); None: it is estimated from these rows. A
-        known rate makes the interval much shorter where the class is rare. It is taken as exact.
+        The rate of the positive class, if it is known (a published figure, a private count); None:
+        it is estimated from these rows. A known rate makes the interval much shorter where the
+        class is rare. It is taken as exact.
     sample_weight : (n,) array >= 0, optional
     confidence : float
 
     Returns
     -------
     Estimate
-        A ratio of unbiased numbers, with Fieller's interval. `constant`: the share of rows for which the class is predicted, which is the
-        recall of as many rows chosen at random.
+        A ratio of unbiased numbers, with Fieller's interval. `constant`: the share of rows for
+        which the class is predicted, which is the recall of as many rows chosen at random.
     """
     rows = _one_class(noisy, positive, sample_weight, class_prior)
     chosen = rows.weights * (_codes(noisy, predictions) == rows.code)
@@ -864,13 +1061,16 @@ def f1(
     Returns
     -------
     Estimate
-        2 TP / (predicted + P) of unbiased numbers, with Fieller's interval. `constant`: as many rows chosen at random.
+        2 TP / (predicted + P) of unbiased numbers, with Fieller's interval. `constant`: as many
+        rows chosen at random.
     """
     rows = _one_class(noisy, positive, sample_weight, class_prior)
     chosen = rows.weights * (_codes(noisy, predictions) == rows.code)
     share = float(chosen.mean())
     random = 2 * share * rows.rate / (share + rows.rate) if share + rows.rate > 0 else 0.0
-    return rows.over_rate(Terms(2 * chosen * rows.t, 2 * chosen), confidence, plus=chosen, constant=random)
+    return rows.over_rate(
+        Terms(2 * chosen * rows.t, 2 * chosen), confidence, plus=chosen, constant=random
+    )
 
 
 def lift(
@@ -883,13 +1083,15 @@ def lift(
     sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate how many times more frequent the positive class is among the rows of the highest scores than among all.
+    """Estimate how many times more frequent the positive class is among the rows of the highest
+    scores than among all.
 
     Parameters
     ----------
     noisy : NoisyLabels of n rows that the model did not learn from
     scores : (n,) array, or (n, K) probabilities
-        Higher for rows that are likelier positive. Of rows that tie at the edge each counts in part.
+        Higher for rows that are likelier positive. Of rows that tie at the edge each counts in
+        part.
     share : float in (0, 1]
         The share of the rows that is meant, such as 0.05 for the top 5 %.
     positive, class_prior, sample_weight, confidence
@@ -900,7 +1102,9 @@ def lift(
     Estimate
         Between 0 and 1 / share. `constant`: 1, any choice that ignores the features.
     """
-    share = _validate.fraction(share=share, one=True, fix="Pass the share of the rows, such as 0.05 for the top 5 %.")
+    share = _validate.fraction(
+        share=share, one=True, fix="Pass the share of the rows, such as 0.05 for the top 5 %."
+    )
     rows = _one_class(noisy, positive, sample_weight, class_prior)
     inside = _top(_scores(noisy, scores, rows.code), rows.weights, share)
     chosen = rows.weights * inside / share
@@ -908,7 +1112,11 @@ def lift(
 
 
 def balanced_accuracy(
-    noisy: NoisyLabels, predictions: ArrayLike, *, sample_weight: ArrayLike | None = None, confidence: float = 0.95
+    noisy: NoisyLabels,
+    predictions: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
 ) -> Estimate:
     """Estimate the mean recall of all classes.
 
@@ -922,29 +1130,51 @@ def balanced_accuracy(
     Returns
     -------
     Estimate
-        NaN, with an interval from 0 to 1, if the estimated rate of a class is not above 0. `constant`: 1 / K.
+        NaN, with an interval from 0 to 1, if the estimated rate of a class is not above 0.
+        `constant`: 1 / K.
 
     Notes
     -----
-    The interval is that of the delta method on the K pairs of debiased counts, with their full covariance. It is widened by 1 / (1 - g) as
-    Fieller's is, where g is the largest of the squared ratios of the half-widths of the class rates' intervals to these rates; with
-    g >= 1 it is the whole range: a class is too rare to tell. Cost O(n K^2).
+    The interval is that of the delta method on the K pairs of debiased counts, with their full
+    covariance. It is widened by 1 / (1 - g) as Fieller's is, where g is the largest of the squared
+    ratios of the half-widths of the class rates' intervals to these rates; with g >= 1 it is the
+    whole range: a class is too rare to tell. Cost O(n K^2).
     """
-    predicted, weights, k = _codes(noisy, predictions), _weights(sample_weight, len(noisy)), noisy.n_classes
+    predicted, weights, k = (
+        _codes(noisy, predictions),
+        _weights(sample_weight, len(noisy)),
+        noisy.n_classes,
+    )
     hits, right, rates, widest = predicted[:, None] == np.arange(k), np.empty(k), np.empty(k), 0.0
     stand_ins = weights[:, None] * noisy.class_weights()
     for code in range(k):
         t = stand_ins[:, code]
-        found, _, _, error = mean_interval(t, weights * noisy.loss_range(_indicator(noisy, code)), confidence)
+        found, _, _, error = mean_interval(
+            t, weights * noisy.loss_range(_indicator(noisy, code)), confidence
+        )
         rates[code], right[code] = found, (t * hits[:, code]).mean()
         widest = max(widest, float(quantile(confidence) * error / found) ** 2 if found > 0 else 1.0)
     if not rates.min() > 0:
         return _undefined(confidence, 1 / k)
     slopes = weights[:, None] * (hits - right / rates) / (k * rates)
     _, _, _, error = mean_interval(noisy.debias(slopes), noisy.loss_range(slopes), confidence)
-    value, half = float((right / rates).mean()), quantile(confidence) * float(error) / (1 - widest) if widest < 1 else np.inf
-    low, high = (value - half, value + half) if value - half <= 1 and value + half >= 0 else (0.0, 1.0)
-    return Estimate(value, max(float(low), 0.0), min(float(high), 1.0), confidence, float(error), 0.0, 1.0, constant=1 / k)
+    value, half = (
+        float((right / rates).mean()),
+        (quantile(confidence) * float(error) / (1 - widest) if widest < 1 else np.inf),
+    )
+    low, high = (
+        (value - half, value + half) if value - half <= 1 and value + half >= 0 else (0.0, 1.0)
+    )
+    return Estimate(
+        value,
+        max(float(low), 0.0),
+        min(float(high), 1.0),
+        confidence,
+        float(error),
+        0.0,
+        1.0,
+        constant=1 / k,
+    )
 
 
 def roc_auc(
@@ -956,7 +1186,8 @@ def roc_auc(
     sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate the area under the ROC curve: how often a row of the positive class has a higher score than one of the rest.
+    """Estimate the area under the ROC curve: how often a row of the positive class has a higher
+    score than one of the rest.
 
     Parameters
     ----------
@@ -973,15 +1204,21 @@ def roc_auc(
 
     Notes
     -----
-    The ratio of two sums over pairs of rows, both unbiased, as two rows' noise is independent. The interval comes from sums over single
-    rows, to which that over pairs can be traced, so it covers also where noise hides the class: it is the whole range there
+    The ratio of two sums over pairs of rows, both unbiased, as two rows' noise is independent. The
+    interval comes from sums over single rows, to which that over pairs can be traced, so it covers
+    also where noise hides the class: it is the whole range there
     (`labeldp.protocol._statistics.roc_area`). Cost O(n log n).
 
     Examples
     --------
     >>> import labeldp as ldp, numpy as np
     >>> truth = np.arange(20_000) % 10 == 0
-    >>> noisy = ldp.privatize(truth, ldp.RandomizedResponse(2, epsilon=1.0), classes=[False, True], noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     truth,
+    ...     ldp.RandomizedResponse(2, epsilon=1.0),
+    ...     classes=[False, True],
+    ...     noise=ldp.SeededNoise(0),
+    ... )
     >>> scores = truth + np.random.default_rng(0).normal(size=20_000)
     >>> found = ldp.metrics.roc_auc(noisy, scores)
     >>> found.tells and found.low > found.constant
@@ -995,7 +1232,10 @@ def roc_auc(
         return replace(roc_area(rows.t, values, rows.weights, rows.reach, confidence), constant=0.5)
     places, rates = concordance(rows.t, values, rows.weights)
     places = places.given(rates, rows.known)
-    above, pairs = Terms(places.values - rows.known**2 / 2, places.slopes), np.full(len(noisy), rows.known * (1 - rows.known))
+    above, pairs = (
+        Terms(places.values - rows.known**2 / 2, places.slopes),
+        np.full(len(noisy), rows.known * (1 - rows.known)),
+    )
     return replace(ratio(above, Terms(pairs, 0.0), rows.reach, confidence), constant=0.5)
 
 
@@ -1008,7 +1248,8 @@ def average_precision(
     sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate the average precision: over rows of the positive class, the mean precision among rows of at least their score.
+    """Estimate the average precision: over rows of the positive class, the mean precision among
+    rows of at least their score.
 
     Parameters
     ----------
@@ -1024,15 +1265,22 @@ def average_precision(
 
     Notes
     -----
-    The sum over pairs of rows and the rate below it are unbiased, and the interval is Fieller's on the rows' influences, with standard
-    errors at each value in question (`labeldp.protocol._statistics.average_precision`). Cost O(n log n).
+    The sum over pairs of rows and the rate below it are unbiased, and the interval is Fieller's on
+    the rows' influences, with standard errors at each value in question
+    (`labeldp.protocol._statistics.average_precision`). Cost O(n log n).
     """
     rows = _one_class(noisy, positive, sample_weight, class_prior)
     values = _scores(noisy, scores, rows.code)
-    return replace(_statistics.average_precision(rows.t, values, rows.weights, rows.reach, rows.known, confidence), constant=rows.rate)
+    return replace(
+        _statistics.average_precision(
+            rows.t, values, rows.weights, rows.reach, rows.known, confidence
+        ),
+        constant=rows.rate,
+    )
 
 
-# Calibration and thresholds -----------------------------------------------------------------------------------------------------------
+# Calibration and thresholds
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -1048,8 +1296,9 @@ class Calibration:
     share : (bins,) float64
         Share of the rows, or of their weight, in each bin.
     error : Estimate
-        The expected calibration error, sum over bins of share x |observed - predicted|. Its value is biased upwards, by up to `noise`, for
-        noise moves every bin away from its prediction; its interval allows for that.
+        The expected calibration error, sum over bins of share x |observed - predicted|. Its value
+        is biased upwards, by up to `noise`, for noise moves every bin away from its prediction; its
+        interval allows for that.
     noise : float
         The error that a perfectly calibrated model would be expected to show on these rows.
     """
@@ -1062,8 +1311,13 @@ class Calibration:
 
     def __str__(self) -> str:
         bins = zip(self.predicted, self.observed.low, self.observed.high, self.share, strict=True)
-        lines = [f"predicted {p:.4f}: observed {low:.4f} to {high:.4f} ({share:.1%} of the rows)" for p, low, high, share in bins]
-        return "\n".join([*lines, f"expected calibration error {self.error}; of noise alone {self.noise:.4f}"])
+        lines = [
+            f"predicted {p:.4f}: observed {low:.4f} to {high:.4f} ({share:.1%} of the rows)"
+            for p, low, high, share in bins
+        ]
+        return "\n".join(
+            [*lines, f"expected calibration error {self.error}; of noise alone {self.noise:.4f}"]
+        )
 
 
 def calibration_curve(
@@ -1076,7 +1330,8 @@ def calibration_curve(
     sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Calibration:
-    """Estimate the class's rate among rows of similar predicted probability, and the expected calibration error.
+    """Estimate the class's rate among rows of similar predicted probability, and the expected
+    calibration error.
 
     Parameters
     ----------
@@ -1097,28 +1352,52 @@ def calibration_curve(
 
     Notes
     -----
-    The error's interval is value +- (E T + z sd T), where T = sum_b share_b |noise_b| bounds the distance of value and truth by the
-    triangle inequality, and is taken as a sum of independent half-normals. It errs on the wide side.
+    The error's interval is value +- (E T + z sd T), where T = sum_b share_b |noise_b| bounds the
+    distance of value and truth by the triangle inequality, and is taken as a sum of independent
+    half-normals. It errs on the wide side.
     """
     n_bins = _validate.integer(n_bins=n_bins, low=1)
     rows = _one_class(noisy, positive, sample_weight)
     p, counted = _scores(noisy, proba, rows.code), np.flatnonzero(rows.weights)
     if not ((p >= 0) & (p <= 1)).all():
-        raise InvalidInput("Expected probabilities in [0, 1], got others. Scores of another kind have no calibration.")
+        raise InvalidInput(
+            "Expected probabilities in [0, 1], got others. Scores of another kind have no"
+            " calibration."
+        )
     p, w, t, reach = p[counted], rows.weights[counted], rows.t[counted], rows.reach[counted]
     points = np.linspace(0, 1, n_bins + 1)[1:-1]
-    edges = points if _validate.one_of(("uniform", "quantile"), strategy=strategy) == "uniform" else np.quantile(p, points)
+    edges = (
+        points
+        if _validate.one_of(("uniform", "quantile"), strategy=strategy) == "uniform"
+        else np.quantile(p, points)
+    )
     _, place = np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)
     count = np.bincount(place, w)
     predicted, share = np.bincount(place, w * p) / count, count / len(noisy)
     bins = [place == b for b in range(len(count))]
-    found = [_weighted_mean(t[each], reach[each], w[each] / w[each].mean(), confidence, 0.0, 1.0) for each in bins]
-    value, low, high, stderr = (np.array([getattr(each, part) for each in found]) for part in ("value", "low", "high", "stderr"))
+    found = [
+        _weighted_mean(t[each], reach[each], w[each] / w[each].mean(), confidence, 0.0, 1.0)
+        for each in bins
+    ]
+    value, low, high, stderr = (
+        np.array([getattr(each, part) for each in found])
+        for part in ("value", "low", "high", "stderr")
+    )
     noise = float(np.sqrt(2 / np.pi) * (share @ stderr))
     half = noise + quantile(confidence) * float(np.sqrt((1 - 2 / np.pi) * (share**2 @ stderr**2)))
     error = float(share @ np.abs(value - predicted))
-    whole = Estimate(error, max(error - half, 0.0), min(error + half, 1.0), confidence, half / quantile(confidence), 0.0, 1.0)
-    return Calibration(predicted, Estimates(value, low, high, confidence, stderr), share, whole, noise)
+    whole = Estimate(
+        error,
+        max(error - half, 0.0),
+        min(error + half, 1.0),
+        confidence,
+        half / quantile(confidence),
+        0.0,
+        1.0,
+    )
+    return Calibration(
+        predicted, Estimates(value, low, high, confidence, stderr), share, whole, noise
+    )
 
 
 def expected_calibration_error(
@@ -1131,7 +1410,8 @@ def expected_calibration_error(
     sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate the expected calibration error; `calibration_curve(...).error`, see there for parameters, bias and interval.
+    """Estimate the expected calibration error; `calibration_curve(...).error`, see there for
+    parameters, bias and interval.
 
     Parameters
     ----------
@@ -1140,7 +1420,13 @@ def expected_calibration_error(
     n_bins, strategy, positive, sample_weight, confidence
         As in `calibration_curve`.
     """
-    given = {"n_bins": n_bins, "strategy": strategy, "positive": positive, "sample_weight": sample_weight, "confidence": confidence}
+    given = {
+        "n_bins": n_bins,
+        "strategy": strategy,
+        "positive": positive,
+        "sample_weight": sample_weight,
+        "confidence": confidence,
+    }
     return calibration_curve(noisy, proba, **given).error  # type: ignore[arg-type]
 
 
@@ -1153,15 +1439,16 @@ def best_threshold(
     class_prior: float | None = None,
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Choose the threshold of least cost, or of the largest F1 score: rows with at least this score are predicted positive.
+    """Choose the threshold of least cost, or of the largest F1 score: rows with at least this score
+    are predicted positive.
 
     Parameters
     ----------
     noisy : NoisyLabels of n rows that the model did not learn from
     scores : (n,) array, or (n, K) probabilities
     costs : (2, 2) array, optional
-        costs[is positive, predicted positive], as in `cost`: `[[0, 1], [20, 0]]` makes a miss as costly as 20 false alarms. None: the
-        largest F1 score.
+        costs[is positive, predicted positive], as in `cost`: `[[0, 1], [20, 0]]` makes a miss as
+        costly as 20 false alarms. None: the largest F1 score.
     positive, class_prior, sample_weight
         As in `recall`.
 
@@ -1172,35 +1459,42 @@ def best_threshold(
 
     Notes
     -----
-    Of all thresholds the one that is best by the debiased counts. For a cost this is where the isotonic regression of the rate on the score
-    crosses the break-even rate. On the rows that have chosen it, the threshold looks better than it is: measure on others. Cost
-    O(n log n).
+    Of all thresholds the one that is best by the debiased counts. For a cost this is where the
+    isotonic regression of the rate on the score crosses the break-even rate. On the rows that have
+    chosen it, the threshold looks better than it is: measure on others. Cost O(n log n).
     """
     rows = _one_class(noisy, positive, sample_weight, class_prior)
     levels, group = np.unique(-_scores(noisy, scores, rows.code), return_inverse=True)
-    found = np.cumsum(np.bincount(group, rows.weights * rows.t, len(levels)))  # positive rows among those predicted positive
+    # positive rows among those predicted positive
+    found = np.cumsum(np.bincount(group, rows.weights * rows.t, len(levels)))
     chosen = np.cumsum(np.bincount(group, rows.weights, len(levels)))
     if costs is None:
         total = len(noisy) * rows.known if rows.known is not None else float(found[-1])
         if not total > 0:
             raise InvalidInput(
-                "Expected noisy labels that show some rows of the positive class, got an estimate of none: with so much noise these rows "
-                "are too few. Give more rows, or pass its rate as class_prior=."
+                "Expected noisy labels that show some rows of the positive class, got an estimate"
+                " of none: with so much noise these rows are too few. Give more rows, or pass its"
+                " rate as class_prior=."
             )
         gain, nothing = 2 * found / (chosen + total), 0.0
     else:
         table = _costs(costs, 2)
-        gain, nothing = found * (table[1, 0] - table[1, 1]) + (chosen - found) * (table[0, 0] - table[0, 1]), 0.0
+        gain, nothing = (
+            found * (table[1, 0] - table[1, 1]) + (chosen - found) * (table[0, 0] - table[0, 1]),
+            0.0,
+        )
     best = int(gain.argmax())
     return float(-levels[best]) if gain[best] > nothing else float("inf")
 
 
-# Scorers ------------------------------------------------------------------------------------------------------------------------------
+# Scorers
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A metric as a function of estimator, features and noisy labels, for scikit-learn's `scoring=`. Made by `make_scorer`.
+    """A metric as a function of estimator, features and noisy labels, for scikit-learn's
+    `scoring=`. Made by `make_scorer`.
 
     Rows without evidence are left out.
 
@@ -1208,8 +1502,8 @@ class Scorer:
     ----------
     metric : function of noisy labels and predictions, which returns an Estimate
     response : {"predict", "scores", "predict_proba"}
-        What the estimator is asked for: classes or numbers, the positive class's probability (else its decision function), or all
-        probabilities.
+        What the estimator is asked for: classes or numbers, the positive class's probability (else
+        its decision function), or all probabilities.
     sign : float
         -1 for a loss, so that larger is better.
     settings : mapping
@@ -1221,7 +1515,9 @@ class Scorer:
     sign: float = 1.0
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, estimator: Any, X: object, y: NoisyLabels, sample_weight: ArrayLike | None = None) -> float:
+    def __call__(
+        self, estimator: Any, X: object, y: NoisyLabels, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Score an estimator on noisy labels.
 
         Parameters
@@ -1245,20 +1541,27 @@ class Scorer:
         if np.isnan(found.value):
             numbers = self.metric is r2
             raise InvalidInput(
-                f"Expected enough noisy rows for a score, got {int(y.evidenced.sum())}, in which no "
-                f"{'variance' if numbers else 'row of a class'} is left once the noise is taken off. Use fewer folds, "
-                f"{'make_scorer(' + repr(_SQUARES) + ')' if numbers else 'class_prior='}, or labeldp.metrics.likelihood_scorer, which is "
-                "always defined."
+                f"Expected enough noisy rows for a score, got {int(y.evidenced.sum())}, in which no"
+                f" {'variance' if numbers else 'row of a class'} is left once the noise is taken"
+                " off. Use fewer folds,"
+                f" {'make_scorer(' + repr(_SQUARES) + ')' if numbers else 'class_prior='}, or"
+                " labeldp.metrics.likelihood_scorer, which is always defined."
             )
         warn_of_score(found, y, self.metric.__name__)
         return self.sign * found.value
 
-    def estimate(self, estimator: Any, X: object, y: NoisyLabels, sample_weight: ArrayLike | None = None) -> Estimate:
+    def estimate(
+        self, estimator: Any, X: object, y: NoisyLabels, sample_weight: ArrayLike | None = None
+    ) -> Estimate:
         """Estimate the metric with its interval; parameters as for a call."""
         _require_rows(y)
         if self.response == "predict":
             answer = np.asarray(estimator.predict(X))
-        elif self.response == "scores" and hasattr(estimator, "decision_function") and not hasattr(estimator, "predict_proba"):
+        elif (
+            self.response == "scores"
+            and hasattr(estimator, "decision_function")
+            and not hasattr(estimator, "predict_proba")
+        ):
             answer = _decisions(estimator, X, y, self.settings.get("positive"))
         else:
             answer = _aligned(estimator, X, y)
@@ -1295,8 +1598,9 @@ def make_scorer(name: str, **settings: object) -> Scorer:
     Parameters
     ----------
     name : one of SCORES
-        scikit-learn's names: "accuracy", "balanced_accuracy", "precision", "recall", "f1", "roc_auc", "average_precision", "neg_log_loss",
-        "neg_brier_score"; and "lift" (with share=), "neg_cost" (with costs=), "neg_expected_calibration_error". For numbers "r2",
+        scikit-learn's names: "accuracy", "balanced_accuracy", "precision", "recall", "f1",
+        "roc_auc", "average_precision", "neg_log_loss", "neg_brier_score"; and "lift" (with share=),
+        "neg_cost" (with costs=), "neg_expected_calibration_error". For numbers "r2",
         "neg_mean_squared_error" and "neg_root_mean_squared_error".
     **settings
         Keyword arguments of the metric, such as `positive="yes"` or `class_prior=0.01`.
@@ -1304,20 +1608,23 @@ def make_scorer(name: str, **settings: object) -> Scorer:
     Returns
     -------
     Scorer
-        A function of estimator, features and NoisyLabels, which leaves out rows without evidence. `scoring="roc_auc"`, the name alone, is
-        scikit-learn's own scorer, which needs true labels.
+        A function of estimator, features and NoisyLabels, which leaves out rows without evidence.
+        `scoring="roc_auc"`, the name alone, is scikit-learn's own scorer, which needs true labels.
 
     Notes
     -----
-    For choosing a model `likelihood_scorer` varies least, and works for every law. Of the scores of numbers the squared error is unbiased;
-    its root and "r2" are not, and "r2" is undefined where noise leaves no variance.
+    For choosing a model `likelihood_scorer` varies least, and works for every law. Of the scores of
+    numbers the squared error is unbiased; its root and "r2" are not, and "r2" is undefined where
+    noise leaves no variance.
 
-    A score is the estimate's value, not cut to its range: cut, models would tie, and the mean over folds would be biased. So few rows at a
-    small epsilon can score 4.04. An UnmeasuredWarning says so where the interval excludes nothing; `Scorer.estimate` returns it.
+    A score is the estimate's value, not cut to its range: cut, models would tie, and the mean over
+    folds would be biased. So few rows at a small epsilon can score 4.04. An UnmeasuredWarning says
+    so where the interval excludes nothing; `Scorer.estimate` returns it.
 
     Examples
     --------
-    `GridSearchCV(model, grid, scoring=labeldp.metrics.make_scorer("roc_auc"), cv=KFold(5)).fit(X, noisy)`
+    `GridSearchCV(model, grid, scoring=labeldp.metrics.make_scorer("roc_auc"), cv=KFold(5)).fit(X,
+    noisy)`
     """
     metric, response, sign = _SCORES[_validate.one_of(SCORES, name=name)]
     return Scorer(metric, response, sign, settings)
@@ -1333,12 +1640,13 @@ log_loss_scorer = make_scorer("neg_log_loss")
 def likelihood_scorer(estimator: Any, X: object, noisy: NoisyLabels) -> float:
     """Score with noisy labels as `y`: the model's mean log-probability of the released outputs.
 
-    It works for every law, invertible or not, and varies less than the unbiased scores, so it is the first choice for tuning. Rows without
-    evidence are left out.
+    It works for every law, invertible or not, and varies less than the unbiased scores, so it is
+    the first choice for tuning. Rows without evidence are left out.
 
     Parameters
     ----------
-    estimator : fitted classifier with `predict_proba`, or regressor with `predict_distribution`, such as `LabelDPRegressor`
+    estimator : fitted classifier with `predict_proba`, or regressor with `predict_distribution`,
+    such as `LabelDPRegressor`
         Also a pipeline that ends in one.
     X : n rows of features
     noisy : NoisyLabels of n rows
@@ -1357,7 +1665,8 @@ def likelihood_scorer(estimator: Any, X: object, noisy: NoisyLabels) -> float:
 def rows_to_score(
     noisy: NoisyLabels, answer: NDArray[Any], sample_weight: ArrayLike | None
 ) -> tuple[NoisyLabels, NDArray[Any], Floats | None]:
-    """Leave out the rows without evidence, which were asked about another column or are over their unit's cap.
+    """Leave out the rows without evidence, which were asked about another column or are over their
+    unit's cap.
 
     Parameters
     ----------
@@ -1371,26 +1680,38 @@ def rows_to_score(
     InvalidInput
         If no row has evidence, or the numbers of rows differ.
     """
-    kept, weights = noisy.evidenced, None if sample_weight is None else checked_weights(sample_weight, len(noisy))
+    kept, weights = (
+        noisy.evidenced,
+        (None if sample_weight is None else checked_weights(sample_weight, len(noisy))),
+    )
     if kept.all():
         return noisy, answer, weights
     if not kept.any():
         raise InvalidInput(
-            f"Expected evidence for at least one row to score by, got none among {len(noisy)} noisy labels: the rows are over their unit's "
-            "cap, or were asked about another column. Use fewer folds, or shuffled ones: cv=KFold(3, shuffle=True)."
+            f"Expected evidence for at least one row to score by, got none among {len(noisy)} noisy"
+            " labels: the rows are over their unit's cap, or were asked about another column. Use"
+            " fewer folds, or shuffled ones: cv=KFold(3, shuffle=True)."
         )
     if len(answer) != len(noisy):
-        raise InvalidInput(f"Expected predictions of {len(noisy)} rows, one a noisy label, got {len(answer)}.")
+        raise InvalidInput(
+            f"Expected predictions of {len(noisy)} rows, one a noisy label, got {len(answer)}."
+        )
     return noisy[kept], answer[kept], None if weights is None else weights[kept]
 
 
 def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
-    """Predict probabilities, with columns in the order of the noisy labels' classes; 0 for classes that the estimator lacks."""
+    """Predict probabilities, with columns in the order of the noisy labels' classes; 0 for classes
+    that the estimator lacks."""
     if not hasattr(estimator, "predict_proba"):
         return _distribution(estimator, X, noisy)
     found = np.asarray(estimator.predict_proba(X), np.float64)
     known = getattr(estimator, "classes_", None)
-    if known is None or list(known) == list(noisy.classes) or found.ndim != 2 or found.shape[1] != len(known):
+    if (
+        known is None
+        or list(known) == list(noisy.classes)
+        or found.ndim != 2
+        or found.shape[1] != len(known)
+    ):
         return found
     table = np.zeros((len(found), noisy.n_classes))
     table[:, _codes_of(noisy, np.asarray(known))] = found
@@ -1398,13 +1719,23 @@ def _aligned(estimator: Any, X: object, noisy: NoisyLabels) -> Floats:
 
 
 def _decisions(estimator: Any, X: object, noisy: NoisyLabels, positive: object) -> Floats:
-    """Compute scores of the positive class, (n,), by a decision function; all -inf, a tie, if the estimator lacks the class."""
-    found, known, code = np.asarray(estimator.decision_function(X)), getattr(estimator, "classes_", None), _code(noisy, positive)
-    codes = list(range(noisy.n_classes)) if known is None else _codes_of(noisy, np.asarray(known)).tolist()
+    """Compute scores of the positive class, (n,), by a decision function; all -inf, a tie, if the
+    estimator lacks the class."""
+    found, known, code = (
+        np.asarray(estimator.decision_function(X)),
+        getattr(estimator, "classes_", None),
+        _code(noisy, positive),
+    )
+    codes = (
+        list(range(noisy.n_classes))
+        if known is None
+        else _codes_of(noisy, np.asarray(known)).tolist()
+    )
     if found.shape[1:] != (len(codes),) and (found.ndim != 1 or len(codes) > 2):
         raise InvalidInput(
-            f"Expected a decision function with a column for each of {len(codes)} classes, or one number a row for two, got shape "
-            f"{found.shape}. Use an estimator with predict_proba, or decision_function_shape='ovr'."
+            f"Expected a decision function with a column for each of {len(codes)} classes, or one"
+            f" number a row for two, got shape {found.shape}. Use an estimator with predict_proba,"
+            " or decision_function_shape='ovr'."
         )
     if code not in codes:
         return np.full(len(found), -np.inf)
@@ -1414,23 +1745,29 @@ def _decisions(estimator: Any, X: object, noisy: NoisyLabels, positive: object) 
 
 
 def _distribution(estimator: Any, X: Any, noisy: NoisyLabels) -> Floats:
-    """Predict probabilities of the numbers on the noisy labels' grid, by a regressor or a pipeline that ends in one."""
+    """Predict probabilities of the numbers on the noisy labels' grid, by a regressor or a pipeline
+    that ends in one."""
     if hasattr(estimator, "steps"):  # a pipeline passes on only the methods that scikit-learn knows
-        return _distribution(estimator[-1], estimator[:-1].transform(X) if len(estimator) > 1 else X, noisy)
+        return _distribution(
+            estimator[-1], estimator[:-1].transform(X) if len(estimator) > 1 else X, noisy
+        )
     if not hasattr(estimator, "predict_distribution"):
         raise InvalidInput(
-            f"Expected an estimator that predicts probabilities (predict_proba, or predict_distribution of numbers), got "
-            f"{type(estimator).__name__}. Use a scorer of its predictions, such as labeldp.metrics.make_scorer({_SQUARES!r}) of numbers."
+            "Expected an estimator that predicts probabilities (predict_proba, or"
+            f" predict_distribution of numbers), got {type(estimator).__name__}. Use a scorer of"
+            f" its predictions, such as labeldp.metrics.make_scorer({_SQUARES!r}) of numbers."
         )
     if not np.array_equal(estimator.grid_, numbers_of(noisy)):
         raise InvalidInput(
-            "Expected noisy labels on the grid that the regressor has learned, got another one. Release both with one labeldp.Grid."
+            "Expected noisy labels on the grid that the regressor has learned, got another one."
+            " Release both with one labeldp.Grid."
         )
     return np.asarray(estimator.predict_distribution(X), np.float64)
 
 
 def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
-    """Compute the mean log-probability of the released outputs under a model's probabilities, up to a constant of these rows.
+    """Compute the mean log-probability of the released outputs under a model's probabilities, up to
+    a constant of these rows.
 
     Parameters
     ----------
@@ -1448,7 +1785,8 @@ def mean_log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> float:
 
 
 def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
-    """Compute ln P[output | model] of each row, ln sum_y proba[i, y] L[i, y], up to a constant per row: (n,) float64."""
+    """Compute ln P[output | model] of each row, ln sum_y proba[i, y] L[i, y], up to a constant per
+    row: (n,) float64."""
     evidence = (_probabilities(noisy, proba) * noisy.likelihood(dtype="float64")).sum(axis=1)
     return np.asarray(np.log(np.maximum(evidence, 1e-300)))
 
@@ -1462,7 +1800,8 @@ LEAST_ROWS = 30
 
 
 def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
-    """Find classes that a model practically never predicts, although the noisy labels are evidence for them.
+    """Find classes that a model practically never predicts, although the noisy labels are evidence
+    for them.
 
     Parameters
     ----------
@@ -1474,24 +1813,37 @@ def lost_classes(noisy: NoisyLabels, proba: ArrayLike) -> list[object]:
     Returns
     -------
     list of class values, in their order
-        Classes whose mean probability is below 0.1 / K and whose score is above 5 standard errors. If the outputs follow the model,
-        L_c / (sum_y p_y L_y) - 1 has mean 0 for every class c, so with many rows a class that does not occur is named with probability
-        3e-7. Where the law has unbiased weights, the class's frequency must be 5 standard errors above 0, too: so the bound holds for
-        a model that is wrong about other classes. None are named from fewer than LEAST_ROWS (30) rows.
+        Classes whose mean probability is below 0.1 / K and whose score is above 5 standard errors.
+        If the outputs follow the model, L_c / (sum_y p_y L_y) - 1 has mean 0 for every class c, so
+        with many rows a class that does not occur is named with probability 3e-7. Where the law has
+        unbiased weights, the class's frequency must be 5 standard errors above 0, too: so the bound
+        holds for a model that is wrong about other classes. None are named from fewer than
+        LEAST_ROWS (30) rows.
 
     Notes
     -----
-    The likelihood of a class whose probability is 0 has no gradient, so training does not bring a lost class back. Cost O(n K).
+    The likelihood of a class whose probability is 0 has no gradient, so training does not bring a
+    lost class back. Cost O(n K).
     """
     table, likelihood = _probabilities(noisy, proba, sums=False), noisy.likelihood(dtype="float64")
     if len(noisy) < LEAST_ROWS:
         return []
     rare = rarely(table)
-    return [noisy.classes[code] for code in sorted(lost_codes(likelihood, table, rare & _occurring(noisy)))] if rare.any() else []
+    return (
+        [
+            noisy.classes[code]
+            for code in sorted(lost_codes(likelihood, table, rare & _occurring(noisy)))
+        ]
+        if rare.any()
+        else []
+    )
 
 
-def lost_codes(likelihood: NDArray[np.floating], proba: Floats, among: NDArray[np.bool_], errors: float = 5.0) -> dict[int, float]:
-    """Find the classes that outputs speak for more than a model does, by their codes, with the shares that outputs give them.
+def lost_codes(
+    likelihood: NDArray[np.floating], proba: Floats, among: NDArray[np.bool_], errors: float = 5.0
+) -> dict[int, float]:
+    """Find the classes that outputs speak for more than a model does, by their codes, with the
+    shares that outputs give them.
 
     Parameters
     ----------
@@ -1514,18 +1866,21 @@ def lost_codes(likelihood: NDArray[np.floating], proba: Floats, among: NDArray[n
             break
         code = int(np.flatnonzero(rare)[high.argmax()])
         rare[code] = False
-        # Outputs of a class that the model lacks count as evidence for other classes, too: give it its share before the next test.
+        # Outputs of a class that the model lacks count as evidence for other classes, too: give it
+        # its share before the next test.
         found[code], evidence = _with_share(evidence, likelihood[:, code])
     return found
 
 
 def rarely(proba: Floats) -> NDArray[np.bool_]:
-    """Return whether a model practically never predicts a class: its mean probability is below RARELY / K."""
+    """Return whether a model practically never predicts a class: its mean probability is below
+    RARELY / K."""
     return np.asarray(proba.mean(axis=0) < RARELY / proba.shape[1])
 
 
 def _occurring(noisy: NoisyLabels) -> NDArray[np.bool_]:
-    """Find the classes whose unbiased frequency is 5 standard errors above 0, (K,); all where the law has none."""
+    """Find the classes whose unbiased frequency is 5 standard errors above 0, (K,); all where the
+    law has none."""
     told = noisy.measurable
     told = told[told.evidenced]
     if len(told) < LEAST_ROWS:
@@ -1535,19 +1890,22 @@ def _occurring(noisy: NoisyLabels) -> NDArray[np.bool_]:
 
 
 def _with_share(evidence: Floats, likelihood: NDArray[np.floating]) -> tuple[float, Floats]:
-    """Find the maximum-likelihood share of a class by EM; return it, and the model's evidence mixed with that of the class."""
+    """Find the maximum-likelihood share of a class by EM; return it, and the model's evidence mixed
+    with that of the class."""
     share = 0.1
     for _ in range(30):
         share = float(np.mean(share * likelihood / (share * likelihood + (1 - share) * evidence)))
     return share, np.asarray((1 - share) * evidence + share * likelihood)
 
 
-# Rows and their weights ---------------------------------------------------------------------------------------------------------------
+# Rows and their weights
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _OneClass:
-    """Rows seen as one class against the rest: stand-ins t for "is of the class", their reach, weights of mean 1, and the class's rate."""
+    """Rows seen as one class against the rest: stand-ins t for "is of the class", their reach,
+    weights of mean 1, and the class's rate."""
 
     code: int
     t: Floats
@@ -1558,23 +1916,48 @@ class _OneClass:
     @property
     def rate(self) -> float:
         """The known rate, or the estimated one, cut to [0, 1]."""
-        return min(max(float((self.weights * self.t).mean()), 0.0), 1.0) if self.known is None else self.known
+        return (
+            min(max(float((self.weights * self.t).mean()), 0.0), 1.0)
+            if self.known is None
+            else self.known
+        )
 
-    def over_rate(self, top: Terms, confidence: float, *, plus: Floats | float = 0.0, most: float = 1.0, constant: float) -> Estimate:
+    def over_rate(
+        self,
+        top: Terms,
+        confidence: float,
+        *,
+        plus: Floats | float = 0.0,
+        most: float = 1.0,
+        constant: float,
+    ) -> Estimate:
         """Estimate a statistic over the class's rate, to which `plus` of each row may be added."""
         rates = Terms(self.weights * self.t, self.weights)
         if self.known is not None:
             top, rates = top.given(rates, self.known), Terms(np.full(len(self.t), self.known), 0.0)
-        return replace(ratio(top, Terms(rates.values + plus, rates.slopes), self.reach, confidence, most=most), constant=constant)
+        return replace(
+            ratio(top, Terms(rates.values + plus, rates.slopes), self.reach, confidence, most=most),
+            constant=constant,
+        )
 
 
-def _one_class(noisy: NoisyLabels, positive: object, sample_weight: ArrayLike | None, class_prior: float | None = None) -> _OneClass:
+def _one_class(
+    noisy: NoisyLabels,
+    positive: object,
+    sample_weight: ArrayLike | None,
+    class_prior: float | None = None,
+) -> _OneClass:
     _require_rows(noisy)
-    fix = "Pass the rate of the positive class as one number, such as 0.02; rates of all classes are for a fit."
+    fix = (
+        "Pass the rate of the positive class as one number, such as 0.02; rates of all classes are"
+        " for a fit."
+    )
     known = None if class_prior is None else _validate.fraction(class_prior=class_prior, fix=fix)
     code = _code(noisy, positive)
     one = _indicator(noisy, code)
-    return _OneClass(code, noisy.debias(one), noisy.loss_range(one), _weights(sample_weight, len(noisy)), known)
+    return _OneClass(
+        code, noisy.debias(one), noisy.loss_range(one), _weights(sample_weight, len(noisy)), known
+    )
 
 
 def _indicator(noisy: NoisyLabels, code: int) -> Floats:
@@ -1590,7 +1973,8 @@ def _code(noisy: NoisyLabels, positive: object) -> int:
     if positive is None or positive not in known:
         given = "none" if positive is None else _validate.shown(positive)
         raise InvalidInput(
-            f"Expected positive= as one of the {noisy.n_classes} classes, got {given}. Name the class: one against the rest."
+            f"Expected positive= as one of the {noisy.n_classes} classes, got {given}. Name the"
+            " class: one against the rest."
         )
     return known.index(positive)
 
@@ -1600,7 +1984,10 @@ def _codes(noisy: NoisyLabels, predictions: ArrayLike) -> NDArray[np.int32]:
     _validate.unmasked(predictions=predictions)
     values = np.asarray(predictions)
     if values.shape != (len(noisy),):
-        raise InvalidInput(f"Expected predictions of shape ({len(noisy)},), one class a row; got shape {values.shape}.")
+        raise InvalidInput(
+            f"Expected predictions of shape ({len(noisy)},), one class a row; got shape"
+            f" {values.shape}."
+        )
     return _codes_of(noisy, values)
 
 
@@ -1615,12 +2002,16 @@ def _scores(noisy: NoisyLabels, scores: ArrayLike, code: int) -> Floats:
     values = values[:, code] if values.ndim == 2 and values.shape[1] == noisy.n_classes else values
     if values.shape != (len(noisy),) or np.isnan(values).any():
         what = "some that are NaN" if values.shape == (len(noisy),) else f"shape {values.shape}"
-        raise InvalidInput(f"Expected scores of shape ({len(noisy)},) or ({len(noisy)}, {noisy.n_classes}), none missing; got {what}.")
+        raise InvalidInput(
+            f"Expected scores of shape ({len(noisy)},) or ({len(noisy)}, {noisy.n_classes}), none"
+            f" missing; got {what}."
+        )
     return values
 
 
 def _top(scores: Floats, weights: Floats, share: float) -> Floats:
-    """Return how much of each row is within this share of the highest scores: (n,) in [0, 1], less than 1 for ties at the edge."""
+    """Return how much of each row is within this share of the highest scores: (n,) in [0, 1], less
+    than 1 for ties at the edge."""
     levels, group = np.unique(-scores, return_inverse=True)
     size = np.bincount(group, weights, len(levels))
     before = np.cumsum(size) - size
@@ -1631,7 +2022,10 @@ def _top(scores: Floats, weights: Floats, share: float) -> Floats:
 def _costs(costs: ArrayLike, k: int) -> Floats:
     table = _validate.floats(costs=costs)
     if table.shape != (k, k) or not np.isfinite(table).all():
-        raise InvalidInput(f"Expected costs of shape ({k}, {k}), costs[true, predicted], all finite; got shape {table.shape}.")
+        raise InvalidInput(
+            f"Expected costs of shape ({k}, {k}), costs[true, predicted], all finite; got shape"
+            f" {table.shape}."
+        )
     return table
 
 
@@ -1647,15 +2041,20 @@ def checked_weights(sample_weight: ArrayLike, n: int) -> Floats:
     """Check the weights of n rows: (n,) float64, finite, >= 0 and not all 0."""
     weights = _validate.floats(sample_weight=sample_weight)
     if weights.shape != (n,):
-        raise InvalidInput(f"Expected sample_weight of shape ({n},), one a row; got shape {weights.shape}.")
+        raise InvalidInput(
+            f"Expected sample_weight of shape ({n},), one a row; got shape {weights.shape}."
+        )
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(bad):
         raise InvalidInput(
-            f"Expected sample_weight finite and >= 0, got {weights[bad[0]]} in row {bad[0]} (the first is row 0). A row of weight 0 does "
-            "not count."
+            f"Expected sample_weight finite and >= 0, got {weights[bad[0]]} in row {bad[0]} (the"
+            " first is row 0). A row of weight 0 does not count."
         )
     if not 0 < weights.sum() < np.inf:
-        raise InvalidInput("Expected sample_weight that is not all zero, and of a finite sum; got others. Scale it.")
+        raise InvalidInput(
+            "Expected sample_weight that is not all zero, and of a finite sum; got others."
+            " Scale it."
+        )
     return weights
 
 
@@ -1672,20 +2071,29 @@ def _undefined(confidence: float, constant: float) -> Estimate:
 
 def _require_rows(noisy: NoisyLabels) -> None:
     if not isinstance(noisy, NoisyLabels):
-        raise InvalidInput(f"Expected NoisyLabels, got {type(noisy).__name__}. For public true labels use sklearn.metrics.")
+        raise InvalidInput(
+            f"Expected NoisyLabels, got {type(noisy).__name__}. For public true labels use"
+            " sklearn.metrics."
+        )
     if not len(noisy):
         raise InvalidInput("Expected noisy labels of at least one row, got none.")
 
 
 def _require_order(noisy: NoisyLabels) -> None:
-    """Refuse what are no noisy labels, or of no row; warn if they are in an order of their own, in which nobody predicts."""
+    """Refuse what are no noisy labels, or of no row; warn if they are in an order of their own, in
+    which nobody predicts."""
     _require_rows(noisy)
     if noisy.order == "drawn":
-        by = "the ids of the predicted rows" if noisy.explicit_ids else "range(n), if the predicted rows were read from that very file"
+        by = (
+            "the ids of the predicted rows"
+            if noisy.explicit_ids
+            else "range(n), if the predicted rows were read from that very file"
+        )
         warn(
             LabelDPWarning(
-                "The noisy labels were read from a released table, whose rows are in an order of their own, and nothing says which "
-                f"prediction belongs to which: they are taken one by one. Pass noisy.by_id(ids), with {by}."
+                "The noisy labels were read from a released table, whose rows are in an order of"
+                " their own, and nothing says which prediction belongs to which: they are taken"
+                f" one by one. Pass noisy.by_id(ids), with {by}."
             )
         )
 
@@ -1694,26 +2102,52 @@ def _probabilities(noisy: NoisyLabels, proba: ArrayLike, *, sums: bool = True) -
     _require_order(noisy)
     table = _validate.floats(proba=proba)
     if table.shape != (len(noisy), noisy.n_classes):
-        raise InvalidInput(f"Expected probabilities of shape {(len(noisy), noisy.n_classes)}, got shape {table.shape}.")
+        raise InvalidInput(
+            f"Expected probabilities of shape {(len(noisy), noisy.n_classes)}, got shape"
+            f" {table.shape}."
+        )
     right = (table >= 0).all(axis=1)
     if sums:
         right &= np.abs(table.sum(axis=1) - 1) <= _ROUNDING
     if not right.all():
         row = int(np.argmin(right))
-        raise InvalidInput(f"Expected probabilities >= 0 that sum to 1 in each row, got {table[row].tolist()} in row {row}.")
+        raise InvalidInput(
+            f"Expected probabilities >= 0 that sum to 1 in each row, got {table[row].tolist()} in"
+            f" row {row}."
+        )
     return table
 
 
 def _mean(
-    noisy: NoisyLabels, losses: Floats, weights: Floats, confidence: float, *, least: float = 0.0, most: float, constant: float
+    noisy: NoisyLabels,
+    losses: Floats,
+    weights: Floats,
+    confidence: float,
+    *,
+    least: float = 0.0,
+    most: float,
+    constant: float,
 ) -> Estimate:
     """Estimate the mean of a loss (n, K) at the true labels."""
-    found = _weighted_mean(noisy.debias(losses), noisy.loss_range(losses), weights, confidence, least, most)
+    found = _weighted_mean(
+        noisy.debias(losses), noisy.loss_range(losses), weights, confidence, least, most
+    )
     return replace(found, constant=constant)
 
 
-def _weighted_mean(values: Floats, ranges: Floats, weights: Floats, confidence: float, least: float, most: float) -> Estimate:
+def _weighted_mean(
+    values: Floats, ranges: Floats, weights: Floats, confidence: float, least: float, most: float
+) -> Estimate:
     if (weights != 1).any():
-        return ratio(Terms(weights * values, weights), Terms(weights, 0.0), ranges, confidence, least=least, most=most)
-    value, low, high, stderr = (float(part) for part in mean_interval(values, ranges, confidence, least=least, most=most))
+        return ratio(
+            Terms(weights * values, weights),
+            Terms(weights, 0.0),
+            ranges,
+            confidence,
+            least=least,
+            most=most,
+        )
+    value, low, high, stderr = (
+        float(part) for part in mean_interval(values, ranges, confidence, least=least, most=most)
+    )
     return Estimate(value, low, high, confidence, stderr, least, most)

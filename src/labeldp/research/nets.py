@@ -11,7 +11,8 @@ from labeldp.errors import InvalidInput
 
 
 class NeuralCollaborativeFiltering(nn.Module):
-    """A net of two branches with separate embeddings, the product of user and item and a perceptron, and a linear layer on both.
+    """A net of two branches with separate embeddings, the product of user and item and a
+    perceptron, and a linear layer on both.
 
     Parameters
     ----------
@@ -30,25 +31,41 @@ class NeuralCollaborativeFiltering(nn.Module):
 
     References
     ----------
-    He et al. (2017), "Neural collaborative filtering", section 3.4 (NeuMF); Ghazi et al. (2021), Appendix B.
+    He et al. (2017), "Neural collaborative filtering", section 3.4 (NeuMF); Ghazi et al. (2021),
+    Appendix B.
     """
 
     def __init__(
-        self, n_users: int = 6041, n_items: int = 3953, n_classes: int = 5, factors: int = 8, hidden: Sequence[int] = (64, 32, 16, 8)
+        self,
+        n_users: int = 6041,
+        n_items: int = 3953,
+        n_classes: int = 5,
+        factors: int = 8,
+        hidden: Sequence[int] = (64, 32, 16, 8),
     ) -> None:
         super().__init__()
         if len(hidden) < 2 or hidden[0] % 2:
-            raise InvalidInput(f"Expected hidden to start with an even width and have a layer, got {tuple(hidden)}. Use (64, 32, 16, 8).")
+            raise InvalidInput(
+                "Expected hidden to start with an even width and have a layer, got"
+                f" {tuple(hidden)}. Use (64, 32, 16, 8)."
+            )
         half = hidden[0] // 2
-        self.user_factors, self.item_factors = nn.Embedding(n_users, factors), nn.Embedding(n_items, factors)
-        self.user_inputs, self.item_inputs = nn.Embedding(n_users, half), nn.Embedding(n_items, half)
+        self.user_factors, self.item_factors = (
+            nn.Embedding(n_users, factors),
+            nn.Embedding(n_items, factors),
+        )
+        self.user_inputs, self.item_inputs = (
+            nn.Embedding(n_users, half),
+            nn.Embedding(n_items, half),
+        )
         layers: list[nn.Module] = []
         for n_in, n_out in pairwise(hidden):
             layers += [nn.Linear(n_in, n_out), nn.ReLU()]
         self.perceptron = nn.Sequential(*layers)
         self.head = nn.Linear(factors + hidden[-1], n_classes)
         for table in (self.user_factors, self.item_factors, self.user_inputs, self.item_inputs):
-            nn.init.normal_(table.weight, std=0.01)  # as in the reference code; torch's default std of 1 is far too large
+            # as in the reference code; torch's default std of 1 is far too large
+            nn.init.normal_(table.weight, std=0.01)
 
     def forward(self, x: Tensor) -> Tensor:
         user, item = x.unbind(dim=1)

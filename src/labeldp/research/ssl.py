@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-supervised learning on images: SimCLR, BYOL, and SCAN's clusters. No function here takes labels, so none can leak.
+"""Self-supervised learning on images: SimCLR, BYOL, and SCAN's clusters. No function here takes
+labels, so none can leak.
 
-Each method trains by `labeldp.deep.train` on pairs of views, and returns a net for `labeldp.research.embed.Embedder`. Views are made by
-`labeldp.deep.augment`, which draws from a given generator; kornia draws from torch's global one. lightly, which has these losses, too,
-needs torchvision.
+Each method trains by `labeldp.deep.train` on pairs of views, and returns a net for
+`labeldp.research.embed.Embedder`. Views are made by `labeldp.deep.augment`, which draws from a
+given generator; kornia draws from torch's global one. lightly, which has these losses, too, needs
+torchvision.
 """
 
 import math
@@ -38,7 +40,8 @@ BYOL = Recipe(epochs=200, batch_size=512, rate=0.2, schedule=cosine(0.05), clip=
 SCAN = Recipe(epochs=50, batch_size=512, rate=0.02, schedule=cosine(), clip=5.0, **_SGD)
 SELF_LABEL = Recipe(epochs=50, batch_size=1000, rate=0.01, schedule=cosine(), clip=5.0, **_SGD)
 
-_HIDDEN, _PROJECTED = 512, 128  # widths of the projection heads, which are dropped after the training
+# widths of the projection heads, which are dropped after the training
+_HIDDEN, _PROJECTED = 512, 128
 _HEADS = ("head", "fc", "classifier")  # usual names of a net's last layer
 
 
@@ -79,18 +82,22 @@ def simclr(
     fabric: Any = None,
     checkpoint: str | Path | None = None,
 ) -> nn.Module:
-    """Train a net so that two views of an image are nearer to each other than to views of other images.
+    """Train a net so that two views of an image are nearer to each other than to views of other
+    images.
 
     Parameters
     ----------
     module : nn.Module
-        Gives features (m, d), for example `without_head(CifarResNet18())`. Trained in place, moved to the device.
+        Gives features (m, d), for example `without_head(CifarResNet18())`. Trained in place, moved
+        to the device.
     inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
         Bytes (uint8) or floats of 0..1, of which `recipe.augment` may take others; public.
     recipe : Recipe, default=SIMCLR
-        Its `augment` makes one view of an image. None: crops, brightness and contrast; in three colours also colours and mirrored images.
+        Its `augment` makes one view of an image. None: crops, brightness and contrast; in three
+        colours also colours and mirrored images.
     generator : torch.Generator
-        On the CPU. It draws the order of images, the views, and the initial weights of layers that are added to the net.
+        On the CPU. It draws the order of images, the views, and the initial weights of layers that
+        are added to the net.
     temperature : float > 0, default=0.1
         Temperature of `nt_xent`.
     device, progress, fabric
@@ -100,7 +107,8 @@ def simclr(
 
     Returns
     -------
-    nn.Module in evaluation mode, giving features (m, d): `module`, or its average if the recipe asks for one.
+    nn.Module in evaluation mode, giving features (m, d): `module`, or its average if the recipe
+    asks for one.
 
     Notes
     -----
@@ -108,8 +116,9 @@ def simclr(
 
     References
     ----------
-    Chen, Kornblith, Norouzi and Hinton, "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020; settings of
-    Tang et al., "Machine Learning with Differentially Private Labels", PoPETs 2022.
+    Chen, Kornblith, Norouzi and Hinton, "A Simple Framework for Contrastive Learning of Visual
+    Representations", ICML 2020; settings of Tang et al., "Machine Learning with Differentially
+    Private Labels", PoPETs 2022.
     """
     _validate.positive(temperature=temperature)
     require_generator(generator)
@@ -118,7 +127,9 @@ def simclr(
         net = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
     views = _two_views(_view(recipe, found))
     loss = partial(nt_xent, temperature=temperature)
-    trained = _train(net, found, recipe, views, loss, generator, _Host(device, progress, fabric, checkpoint))
+    trained = _train(
+        net, found, recipe, views, loss, generator, _Host(device, progress, fabric, checkpoint)
+    )
     return _inside(trained, 0)
 
 
@@ -152,21 +163,26 @@ def byol(
 
     Returns
     -------
-    nn.Module in evaluation mode, giving features (m, d): `module`, or its average if the recipe asks for one.
+    nn.Module in evaluation mode, giving features (m, d): `module`, or its average if the recipe
+    asks for one.
 
     Notes
     -----
-    Guarantee: no label is read. Cost: two passes of the net with gradients and two without, an image and epoch.
+    Guarantee: no label is read. Cost: two passes of the net with gradients and two without, an
+    image and epoch.
 
     References
     ----------
-    Grill et al., "Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning", NeurIPS 2020.
+    Grill et al., "Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning", NeurIPS
+    2020.
     """
     require_generator(generator)
     found = _images(inputs)
     with _first_weights(generator):
         online = nn.Sequential(module, _perceptron(_width(module, found), _PROJECTED))
-        net = _Byol(online, _perceptron(_PROJECTED, _PROJECTED), _validate.fraction(decay=decay, zero=True))
+        net = _Byol(
+            online, _perceptron(_PROJECTED, _PROJECTED), _validate.fraction(decay=decay, zero=True)
+        )
     views = _two_views(_view(recipe, found))
     trained = _train(net, found, recipe, views, _both, generator, _Host(device, progress, fabric))
     return _inside(trained.online, 0)
@@ -183,12 +199,14 @@ def scan(
     progress: Progress | None = None,
     fabric: Any = None,
 ) -> nn.Module:
-    """Train a net of good features to put images and their neighbours into one cluster, then to agree with itself on confident images.
+    """Train a net of good features to put images and their neighbours into one cluster, then to
+    agree with itself on confident images.
 
     Parameters
     ----------
     module : nn.Module
-        Gives features (m, d) in which images of a class are near each other: what `simclr` or `byol` returned. Trained further in place.
+        Gives features (m, d) in which images of a class are near each other: what `simclr` or
+        `byol` returned. Trained further in place.
     inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
         Those that the features were learned on.
     n_clusters : int
@@ -202,8 +220,9 @@ def scan(
 
     Returns
     -------
-    nn.Module in evaluation mode, giving cluster probabilities (m, n_clusters). As an embedder for as many clusters it gives these clusters;
-    `predict(net, images).argmax(1)` are groups for `aggregate`.
+    nn.Module in evaluation mode, giving cluster probabilities (m, n_clusters). As an embedder for
+    as many clusters it gives these clusters; `predict(net, images).argmax(1)` are groups for
+    `aggregate`.
 
     Notes
     -----
@@ -211,15 +230,20 @@ def scan(
 
     References
     ----------
-    Van Gansbeke et al., "SCAN: Learning to Classify Images without Labels", ECCV 2020; used by Tang et al. 2022 for NoiseCluster.
+    Van Gansbeke et al., "SCAN: Learning to Classify Images without Labels", ECCV 2020; used by Tang
+    et al. 2022 for NoiseCluster.
     """
     require_generator(generator)
     settings, found = settings or ScanSettings(), _images(inputs)
     count = _validate.integer(n_clusters=n_clusters, low=2, high=len(found))
     near = _validate.integer(
-        n_neighbours=settings.n_neighbours, low=1, high=len(found) - 1, fix="An image has at most all others as neighbours."
+        n_neighbours=settings.n_neighbours,
+        low=1,
+        high=len(found) - 1,
+        fix="An image has at most all others as neighbours.",
     )
-    # The neighbours are found by the features as they are now, before the clusters' training changes them.
+    # The neighbours are found by the features as they are now, before the clusters' training
+    # changes them.
     module.to(device if fabric is None else fabric.device)
     pairs = _Pairs(found, nearest_rows(predict(module, found), near), _seed(generator))
     with _first_weights(generator):
@@ -228,30 +252,36 @@ def scan(
     loss = partial(scan_loss, entropy_weight=settings.entropy_weight)
     net = _train(net, pairs, recipe, _view_of_each(_view(recipe, found)), loss, generator, host)
     if last is not None:
-        loss = partial(self_label_loss, confidence=_validate.fraction(confidence=settings.confidence))
+        loss = partial(
+            self_label_loss, confidence=_validate.fraction(confidence=settings.confidence)
+        )
         net = _train(net, found, last, _beside(_view(last, found)), loss, generator, host)
     return nn.Sequential(net, _Probabilities()).eval()
 
 
 def without_head(module: nn.Module) -> nn.Module:
-    """Replace the last layer of a net by the identity, in place, so that the net returns that layer's inputs as features.
+    """Replace the last layer of a net by the identity, in place, so that the net returns that
+    layer's inputs as features.
 
     Parameters
     ----------
     module : nn.Module
-        With a last layer `head`, `fc` or `classifier`, as the image nets of `labeldp.deep.models` and most others.
+        With a last layer `head`, `fc` or `classifier`, as the image nets of `labeldp.deep.models`
+        and most others.
     """
     for name in _HEADS:
         if isinstance(getattr(module, name, None), nn.Linear | nn.Identity):
             setattr(module, name, nn.Identity())
             return module
     raise InvalidInput(
-        f"Expected a net with a linear layer {', '.join(_HEADS)}, got {type(module).__name__}. Make one that gives features."
+        f"Expected a net with a linear layer {', '.join(_HEADS)}, got {type(module).__name__}. Make"
+        " one that gives features."
     )
 
 
 class _Probabilities(nn.Module):
-    """Softmax in float32 or wider: in bf16, rows would sum to 1 only within a few parts in a thousand."""
+    """Softmax in float32 or wider: in bf16, rows would sum to 1 only within a few parts in a
+    thousand."""
 
     def forward(self, logits: Tensor) -> Tensor:
         return torch.softmax(at_least_float32(logits), dim=1)
@@ -263,11 +293,13 @@ class _Byol(nn.Module):
     def __init__(self, online: nn.Module, predictor: nn.Module, decay: float) -> None:
         super().__init__()
         self.online, self.predictor, self._decay = online, predictor, decay
-        self._slow: list[AveragedModel] = []  # made at the first call, on its device; in a list, so that no optimizer sees it
+        # made at the first call, on its device; in a list, so that no optimizer sees it
+        self._slow: list[AveragedModel] = []
 
     def forward(self, x: Tensor) -> Tensor:
         if not self._slow:
-            self._slow.append(weight_average(self.online, self._decay).train())  # batch normalisation as in the paper
+            # batch normalisation as in the paper
+            self._slow.append(weight_average(self.online, self._decay).train())
         else:
             self._slow[0].update_parameters(self.online)  # with the weights after the last step
         with torch.no_grad():
@@ -277,7 +309,8 @@ class _Byol(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class _Pairs(Inputs):
-    """Inputs that pair each image with a random one of its neighbours, stacked along the channels."""
+    """Inputs that pair each image with a random one of its neighbours, stacked along the
+    channels."""
 
     inputs: Inputs
     neighbours: Tensor
@@ -295,13 +328,16 @@ class _Pairs(Inputs):
         which = torch.randint(self.neighbours.shape[1], (len(rows),), generator=self.seed)
         return self.neighbours[rows, which]
 
-    def on(self, device: torch.device | str, layout: torch.memory_format = torch.preserve_format) -> Inputs:
+    def on(
+        self, device: torch.device | str, layout: torch.memory_format = torch.preserve_format
+    ) -> Inputs:
         return replace(self, inputs=self.inputs.on(device, layout))
 
 
 @dataclass(frozen=True)
 class _Host:
-    """The device and processes of a training, its progress function, and the file that it goes on from."""
+    """The device and processes of a training, its progress function, and the file that it goes on
+    from."""
 
     device: torch.device | str
     progress: Progress | None
@@ -318,14 +354,19 @@ def _train(
     generator: torch.Generator,
     host: _Host,
 ) -> Any:
-    """Train a net by the loop of `labeldp.deep.train`. Its evidence is row numbers, which no loss reads."""
+    """Train a net by the loop of `labeldp.deep.train`. Its evidence is row numbers, which no loss
+    reads."""
     if recipe.alpha or recipe.loss is not likelihood_loss:
-        raise InvalidInput("Expected a recipe without mixup and without a loss, since learning without labels has its own. Leave them out.")
+        raise InvalidInput(
+            "Expected a recipe without mixup and without a loss, since learning without labels has"
+            " its own. Leave them out."
+        )
 
     def of_pairs(outputs: Tensor, rows: Tensor, reduction: str = "mean") -> Tensor:
         return loss(outputs)
 
-    # Row numbers take the place of evidence: the loop wants some for each row, and this loss ignores them, so no label can be passed.
+    # Row numbers take the place of evidence: the loop wants some for each row, and this loss
+    # ignores them, so no label can be passed.
     own = replace(recipe, augment=pairs, loss=of_pairs)
     numbers = torch.arange(len(inputs))
     return train(net, inputs, numbers, own, generator=generator, **vars(host))
@@ -338,7 +379,10 @@ def _images(X: Any) -> Inputs:
         raise InvalidInput(f"Expected at least two images to compare, got {len(inputs)}.")
     if isinstance(inputs, Resident) and inputs.tensor.ndim in (3, 4):
         if not (inputs.tensor.is_floating_point() or inputs.tensor.dtype == torch.uint8):
-            raise InvalidInput(f"Expected images of bytes (uint8) or floats of 0..1, got {inputs.tensor.dtype}. Convert them to uint8.")
+            raise InvalidInput(
+                f"Expected images of bytes (uint8) or floats of 0..1, got {inputs.tensor.dtype}."
+                " Convert them to uint8."
+            )
         told_last = inputs.tensor.shape[-1] in CHANNELS and inputs.tensor.shape[1] not in CHANNELS
         return Resident(channels_first(inputs.tensor, "last" if told_last else "first"))
     return inputs
@@ -354,9 +398,14 @@ def _view(recipe: Recipe, inputs: Inputs) -> Augmentation:
         require_unit_range(inputs.tensor if isinstance(inputs, Resident) else few)
     if len(shape) != 4:
         raise InvalidInput(
-            f"Expected images, of which there is a rule for views, got rows of shape {tuple(shape)}. Pass Recipe(augment=...)."
+            "Expected images, of which there is a rule for views, got rows of shape"
+            f" {tuple(shape)}. Pass Recipe(augment=...)."
         )
-    return chain(resized_crop, flip, colour_jitter) if shape[1] == 3 else chain(resized_crop, colour_jitter)
+    return (
+        chain(resized_crop, flip, colour_jitter)
+        if shape[1] == 3
+        else chain(resized_crop, colour_jitter)
+    )
 
 
 def _two_views(view: Augmentation) -> Augmentation:
@@ -378,22 +427,33 @@ def _both(outputs: Tensor) -> Tensor:
 
 
 def _perceptron(n_in: int, n_out: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(n_in, _HIDDEN, bias=False), nn.BatchNorm1d(_HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, n_out))
+    return nn.Sequential(
+        nn.Linear(n_in, _HIDDEN, bias=False),
+        nn.BatchNorm1d(_HIDDEN),
+        nn.ReLU(inplace=True),
+        nn.Linear(_HIDDEN, n_out),
+    )
 
 
 def _width(module: nn.Module, inputs: Inputs) -> int:
     """Return the number of features that the net gives."""
     if next(module.parameters(), None) is None:
-        raise InvalidInput(f"Expected a net with weights to train, got {type(module).__name__}, which has none.")
+        raise InvalidInput(
+            f"Expected a net with weights to train, got {type(module).__name__}, which has none."
+        )
     shape = tuple(predict(module, inputs.take(torch.arange(2))).shape)
     if len(shape) != 2:
-        raise InvalidInput(f"Expected a net that gives features (m, d), got shape {shape}. Put torch.nn.Flatten() or a mean behind it.")
+        raise InvalidInput(
+            f"Expected a net that gives features (m, d), got shape {shape}. Put torch.nn.Flatten()"
+            " or a mean behind it."
+        )
     return int(shape[1])
 
 
 @contextmanager
 def _first_weights(generator: torch.Generator) -> Iterator[None]:
-    """Draw the initial weights of layers made in this block from the generator, and leave torch's global one unchanged."""
+    """Draw the initial weights of layers made in this block from the generator, and leave torch's
+    global one unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         yield
@@ -420,11 +480,13 @@ def nt_xent(projections: Tensor, temperature: float = 0.5) -> Tensor:
 
     Returns
     -------
-    Scalar tensor: mean over views of -ln softmax(cosines / temperature) at the partner. At least float32.
+    Scalar tensor: mean over views of -ln softmax(cosines / temperature) at the partner. At least
+    float32.
 
     Notes
     -----
-    Source: Chen et al., "A simple framework for contrastive learning" (2020), equation 1. Cost O(m^2 d).
+    Source: Chen et al., "A simple framework for contrastive learning" (2020), equation 1. Cost
+    O(m^2 d).
     """
     m = _half(projections)
     sharpness = 1 / _validate.positive(temperature=temperature)
@@ -449,12 +511,17 @@ def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
 
     Notes
     -----
-    Source: Grill et al., "Bootstrap your own latent" (2020), equation 2, the mean of both directions.
+    Source: Grill et al., "Bootstrap your own latent" (2020), equation 2, the mean of both
+    directions.
     """
     m = _half(predictions)
     if targets.shape != predictions.shape:
-        raise InvalidInput(f"Expected targets of shape {tuple(predictions.shape)}, got {tuple(targets.shape)}.")
-    cosines = functional.cosine_similarity(at_least_float32(predictions), at_least_float32(targets.detach()).roll(m, 0), dim=1)
+        raise InvalidInput(
+            f"Expected targets of shape {tuple(predictions.shape)}, got {tuple(targets.shape)}."
+        )
+    cosines = functional.cosine_similarity(
+        at_least_float32(predictions), at_least_float32(targets.detach()).roll(m, 0), dim=1
+    )
     return 2 - 2 * cosines.mean()
 
 
@@ -470,11 +537,13 @@ def scan_loss(logits: Tensor, entropy_weight: float = 5.0) -> Tensor:
 
     Returns
     -------
-    Scalar tensor: -mean ln sum_c p_c(row) p_c(neighbour) - entropy_weight x entropy of the mean p of the rows.
+    Scalar tensor: -mean ln sum_c p_c(row) p_c(neighbour) - entropy_weight x entropy of the mean p
+    of the rows.
 
     Notes
     -----
-    Source: Van Gansbeke et al., "SCAN: learning to classify images without labels" (2020), equation 2.
+    Source: Van Gansbeke et al., "SCAN: learning to classify images without labels" (2020), equation
+    2.
     """
     _half(logits)
     log_p = functional.log_softmax(at_least_float32(logits), dim=1)
@@ -486,7 +555,8 @@ def scan_loss(logits: Tensor, entropy_weight: float = 5.0) -> Tensor:
 
 
 def self_label_loss(logits: Tensor, confidence: float = 0.99) -> Tensor:
-    """Compute the loss of SCAN's last step: images that are surely in a cluster label their augmented views.
+    """Compute the loss of SCAN's last step: images that are surely in a cluster label their
+    augmented views.
 
     Parameters
     ----------
@@ -497,7 +567,8 @@ def self_label_loss(logits: Tensor, confidence: float = 0.99) -> Tensor:
 
     Returns
     -------
-    Scalar tensor: cross-entropy of the views of those rows, each cluster with the same weight; 0 where there is none.
+    Scalar tensor: cross-entropy of the views of those rows, each cluster with the same weight; 0
+    where there is none.
 
     Notes
     -----
@@ -507,15 +578,31 @@ def self_label_loss(logits: Tensor, confidence: float = 0.99) -> Tensor:
     least, wide = _validate.fraction(confidence=confidence), at_least_float32(logits)
     sure, cluster = functional.softmax(wide[:m].detach(), dim=1).max(dim=1)
     counted = (sure > least).to(wide.dtype)
-    sizes = torch.zeros(wide.shape[1], dtype=wide.dtype, device=wide.device).index_add_(0, cluster, counted)
-    # Each cluster has the same weight: otherwise the large ones, which are sure first, would grow until they take all images.
+    sizes = torch.zeros(wide.shape[1], dtype=wide.dtype, device=wide.device).index_add_(
+        0, cluster, counted
+    )
+    # Each cluster has the same weight: otherwise the large ones, which are sure first, would grow
+    # until they take all images.
     weights = counted / sizes[cluster].clamp_min(1)
     each = functional.cross_entropy(wide[m:], cluster, reduction="none")
     return (each * weights).sum() / weights.sum().clamp_min(1)
 
 
 def _half(rows: Tensor) -> int:
-    if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) % 2 or not len(rows) or not rows.is_floating_point():
-        found = f"shape {tuple(rows.shape)} of {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
-        raise InvalidInput(f"Expected floats (2m, d), both halves of a batch, got {found}. Concatenate the two views' outputs.")
+    if (
+        not isinstance(rows, Tensor)
+        or rows.ndim != 2
+        or len(rows) % 2
+        or not len(rows)
+        or not rows.is_floating_point()
+    ):
+        found = (
+            f"shape {tuple(rows.shape)} of {rows.dtype}"
+            if isinstance(rows, Tensor)
+            else type(rows).__name__
+        )
+        raise InvalidInput(
+            f"Expected floats (2m, d), both halves of a batch, got {found}. Concatenate the two"
+            " views' outputs."
+        )
     return len(rows) // 2

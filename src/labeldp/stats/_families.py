@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families of outcomes: P[class | predictors] and its derivatives, integrated over the evidence of each row.
+"""Families of outcomes: P[class | predictors] and its derivatives, integrated over the evidence of
+each row.
 
-A row with predictors eta (q,) and class probabilities P_y(eta) has the likelihood M = sum_y L_y P_y. Its logarithm has the gradient
-a = sum_y L_y P_y' / M and the Hessian sum_y L_y P_y'' / M - a a' (Louis 1982, "Finding the observed information matrix when using the EM
-algorithm"), which are exact.
+A row with predictors eta (q,) and class probabilities P_y(eta) has the likelihood M = sum_y L_y
+P_y. Its logarithm has the gradient a = sum_y L_y P_y' / M and the Hessian sum_y L_y P_y'' / M - a
+a' (Louis 1982, "Finding the observed information matrix when using the EM algorithm"), which are
+exact.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +26,8 @@ class Family(Protocol):
     """A model of the classes given predictors."""
 
     def pieces(self, eta: Floats, likelihood: Floats) -> Pieces:
-        """Compute log-likelihood, gradient and Hessian of rows from predictors (n, q) and likelihoods (n, K)."""
+        """Compute log-likelihood, gradient and Hessian of rows from predictors (n, q) and
+        likelihoods (n, K)."""
         ...
 
     def probabilities(self, eta: Floats) -> Floats:
@@ -34,7 +37,8 @@ class Family(Protocol):
 
 @dataclass(frozen=True)
 class Softmax:
-    """Multinomial logit with the first class for reference: predictors (n, K - 1). With K = 2, logistic regression."""
+    """Multinomial logit with the first class for reference: predictors (n, K - 1). With K = 2,
+    logistic regression."""
 
     def probabilities(self, eta: Floats) -> Floats:
         return np.asarray(softmax(np.column_stack([np.zeros(len(eta)), eta]), axis=1))
@@ -53,7 +57,8 @@ class Softmax:
 
 @dataclass(frozen=True, eq=False)
 class Cells(ABC):
-    """An outcome rounded to the nearest of K ascending points, and to the outermost ones beyond them.
+    """An outcome rounded to the nearest of K ascending points, and to the outermost ones beyond
+    them.
 
     Attributes
     ----------
@@ -65,13 +70,15 @@ class Cells(ABC):
 
     @abstractmethod
     def _function(self, eta: Floats) -> tuple[Floats, Floats, Floats]:
-        """Compute the distribution function at the borders, (n, K - 1), its gradient (n, K - 1, q) and Hessian (n, K - 1, q, q)."""
+        """Compute the distribution function at the borders, (n, K - 1), its gradient (n, K - 1, q)
+        and Hessian (n, K - 1, q, q)."""
 
     def probabilities(self, eta: Floats) -> Floats:
         return np.asarray(np.diff(self._function(eta)[0], axis=1, prepend=0.0, append=1.0))
 
     def means(self, eta: Floats, points: Floats) -> tuple[Floats, Floats]:
-        """Compute the mean of the rounded outcome, (n,), and its gradient in the predictors, (n, q), from the points (K,)."""
+        """Compute the mean of the rounded outcome, (n,), and its gradient in the predictors, (n,
+        q), from the points (K,)."""
         value, slope, _ = self._function(eta)
         gaps = np.diff(points)
         return np.asarray(points[-1] - value @ gaps), -np.einsum("b,nbq->nq", gaps, slope)
@@ -96,7 +103,10 @@ class Normal(Cells):
         density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
         slope = np.stack([-density / scale, -u * density], axis=2)
         cross = density * (1 - u * u)
-        rows = [np.stack([-u * density / scale**2, cross / scale], axis=2), np.stack([cross / scale, u * cross], axis=2)]
+        rows = [
+            np.stack([-u * density / scale**2, cross / scale], axis=2),
+            np.stack([cross / scale, u * cross], axis=2),
+        ]
         return ndtr(u), slope, np.stack(rows, axis=3)
 
 

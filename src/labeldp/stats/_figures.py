@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares, means and quantiles of the true labels, overall and by public groups, and differences between groups."""
+"""Shares, means and quantiles of the true labels, overall and by public groups, and differences
+between groups."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ _ROUNDING = 1e-9
 _GUESSES = 50  # rounds of EM towards the frequencies that weigh rows of one bit
 
 
-# What each row tells of the class frequencies -----------------------------------------------------------------------------------------
+# What each row tells of the class frequencies
+# -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,20 +52,24 @@ class Contributions:
     ----------
     noisy : NoisyLabels of n rows, all with evidence
     table : (n, K) float64
-        Rows sum to 1. Unbiased weights of the law; or the estimate plus the influence of each row on it.
+        Rows sum to 1. Unbiased weights of the law; or the estimate plus the influence of each row
+        on it.
     unbiased : bool
-        True for weights of the law: then rows may be asked different questions, whatever these depend on.
+        True for weights of the law: then rows may be asked different questions, whatever these
+        depend on.
     known : (K, K) float64
         Projection on the differences of frequencies that the evidence tells.
     spans : (n, K) float64, optional
         Of rows that answer by one bit: the difference between their vectors of either answer.
     answered : (n,) float64, optional
-        Of rows that answer by one bit: the probability of the given answer at the estimated frequencies.
+        Of rows that answer by one bit: the probability of the given answer at the estimated
+        frequencies.
     information : (K, K) float64, optional
-        Of rows that answer by one bit: the inverse of the covariance of their estimate, at a guess of the frequencies.
+        Of rows that answer by one bit: the inverse of the covariance of their estimate, at a guess
+        of the frequencies.
     lengths : function, optional
-        Of rows that answer by one bit, alone or beside others: computes, from numbers (K,), how far a row's estimates of their mean lie
-        apart: (m,) float64, of some rows.
+        Of rows that answer by one bit, alone or beside others: computes, from numbers (K,), how far
+        a row's estimates of their mean lie apart: (m,) float64, of some rows.
     """
 
     noisy: NoisyLabels
@@ -76,7 +82,8 @@ class Contributions:
     lengths: Callable[[Floats], Floats] | None = None
 
     def ranges(self, numbers: Floats) -> float:
-        """Compute the typical range of a row's estimate of the mean of these numbers (K,), over the outputs of its law."""
+        """Compute the typical range of a row's estimate of the mean of these numbers (K,), over the
+        outputs of its law."""
         if self.lengths is not None:
             return float(typical_length(self.lengths(numbers)))
         if not self.unbiased:
@@ -87,7 +94,10 @@ class Contributions:
     def tells(self, numbers: Floats) -> bool:
         """Return whether the evidence tells the mean of these numbers (K,)."""
         centred = numbers - numbers.mean()
-        return bool(np.abs(centred - self.known @ centred).max(initial=0.0) <= 1e-6 * max(float(np.abs(centred).max(initial=0.0)), 1e-300))
+        return bool(
+            np.abs(centred - self.known @ centred).max(initial=0.0)
+            <= 1e-6 * max(float(np.abs(centred).max(initial=0.0)), 1e-300)
+        )
 
     @property
     def tells_all(self) -> bool:
@@ -96,7 +106,8 @@ class Contributions:
 
 
 def contributions_of(noisy: NoisyLabels) -> Contributions:
-    """Compute what each row tells: the law's unbiased weights if every row has them for its own question, else by its questions together.
+    """Compute what each row tells: the law's unbiased weights if every row has them for its own
+    question, else by its questions together.
 
     Parameters
     ----------
@@ -104,14 +115,20 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
 
     Notes
     -----
-    Unbiased weights need no model: each row's expectation over its law is the indicator of its label.
+    Unbiased weights need no model: each row's expectation over its law is the indicator of its
+    label.
 
-    Weights that are unbiased over the drawn questions only (Threshold) vary more than estimates that take the questions as given. So these
-    come first (`_of_bits`, `_likeliest`; they take it that labels do not depend on the rows' questions), and the weights are taken where
-    rows are too few for them.
+    Weights that are unbiased over the drawn questions only (Threshold) vary more than estimates
+    that take the questions as given. So these come first (`_of_bits`, `_likeliest`; they take it
+    that labels do not depend on the rows' questions), and the weights are taken where rows are too
+    few for them.
     """
     own = noisy.invertible
-    weights = Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes)) if own.all() else None
+    weights = (
+        Contributions(noisy, noisy.class_weights(), True, _contrasts(noisy.n_classes))
+        if own.all()
+        else None
+    )
     if weights and all(type(block.law).questions is Law.questions for block in noisy.blocks):
         return weights
     once = sum(len(block.rows) for block in noisy.blocks) == len(noisy)
@@ -131,24 +148,32 @@ def contributions_of(noisy: NoisyLabels) -> Contributions:
 
 
 def asked_by_prior(block: Block) -> bool:
-    """Return whether a prior may have chosen what rows were asked; a threshold shows by its chance whether there was one."""
+    """Return whether a prior may have chosen what rows were asked; a threshold shows by its chance
+    whether there was one."""
     law = block.law
     if isinstance(law, Independent | OneColumn):
-        return any(asked_by_prior(column_block(block, law.sizes, number)) for number in range(len(law.sizes)))
+        return any(
+            asked_by_prior(column_block(block, law.sizes, number))
+            for number in range(len(law.sizes))
+        )
     if isinstance(law, Threshold):
-        # A prior changes the chance of every threshold or of none: those near the best one gain what the others lose.
+        # A prior changes the chance of every threshold or of none: those near the best one gain
+        # what the others lose.
         return bool((block.side["chance"] != 1.0 / (law.n_classes - 1)).any())
     return law.uses_prior
 
 
 def warn_of_questions(asked: Sequence[Block]) -> None:
-    """Warn that a figure without covariates assumes that rows were asked questions that do not depend on their labels."""
+    """Warn that a figure without covariates assumes that rows were asked questions that do not
+    depend on their labels."""
     laws = ", ".join(sorted({block.law.name for block in asked}))
     warn(
         PriorQuestionsWarning(
-            f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so this figure takes it that within each group "
-            "the prior does not tell rows apart. That holds if no prior was given, or one for all rows, or one a group. If a model "
-            "made it, use noisy.measurable (the rows of a first stage), or a regression on these features."
+            f"Rows may have been asked by a prior ({laws}) and have no unbiased estimator, so this"
+            " figure takes it that within each group the prior does not tell rows apart. That"
+            " holds if no prior was given, or one for all rows, or one a group. If a model made"
+            " it, use noisy.measurable (the rows of a first stage), or a regression on these"
+            " features."
         )
     )
 
@@ -160,19 +185,23 @@ def _contrasts(k: int) -> Floats:
 def _of_bits(noisy: NoisyLabels) -> Contributions:
     """Estimate from rows that each answer one question by one bit.
 
-    The likelihood has no maximum as soon as all answers to one question are alike, which a large epsilon makes likely. But the indicator
-    of the given answer, 1, has the expectation L_i p, linear in the frequencies p: they are found by least squares, weighted by the inverse
-    of its variance L_i p (1 - L_i p) at a guess of p. Given the questions the estimate is linear in the bits, and unbiased for a fixed
-    guess; where questions are as many as unknowns (thresholds), no guess matters. Each residual is divided by the root of one minus its
-    leverage (HC2), without which few rows a question would make the variance too small. If a row decides more than half of its own fit,
-    rows are too few for a variance. Cost O(n K^2).
+    The likelihood has no maximum as soon as all answers to one question are alike, which a large
+    epsilon makes likely. But the indicator of the given answer, 1, has the expectation L_i p,
+    linear in the frequencies p: they are found by least squares, weighted by the inverse of its
+    variance L_i p (1 - L_i p) at a guess of p. Given the questions the estimate is linear in the
+    bits, and unbiased for a fixed guess; where questions are as many as unknowns (thresholds), no
+    guess matters. Each residual is divided by the root of one minus its leverage (HC2), without
+    which few rows a question would make the variance too small. If a row decides more than half of
+    its own fit, rows are too few for a variance. Cost O(n K^2).
 
     References
     ----------
-    MacKinnon and White 1985, "Some heteroskedasticity-consistent covariance matrix estimators with improved finite sample properties".
+    MacKinnon and White 1985, "Some heteroskedasticity-consistent covariance matrix estimators with
+    improved finite sample properties".
     """
     likelihood = noisy.likelihood(dtype="float64")
-    likelihood /= (likelihood.max(axis=1) + likelihood.min(axis=1))[:, None]  # the probability of the answer; the other has the rest
+    # the probability of the answer; the other has the rest
+    likelihood /= (likelihood.max(axis=1) + likelihood.min(axis=1))[:, None]
     k = noisy.n_classes
     p = np.full(k, 1 / k)
     for _ in range(_GUESSES):
@@ -193,38 +222,59 @@ def _of_bits(noisy: NoisyLabels) -> Contributions:
     influence = spans * (1 - answered)[:, None]
     table, known = p + influence - influence.mean(axis=0), inverse @ information
     return Contributions(
-        noisy, table, False, known, spans, answered.clip(0, 1), information, lengths=lambda numbers: np.abs(spans @ numbers)
+        noisy,
+        table,
+        False,
+        known,
+        spans,
+        answered.clip(0, 1),
+        information,
+        lengths=lambda numbers: np.abs(spans @ numbers),
     )
 
 
 def _together(noisy: NoisyLabels, bits: NDArray[np.bool_]) -> Contributions:
-    """Combine the estimates of rows that answer by one bit and of the others, which have weights, by how precise they are.
+    """Combine the estimates of rows that answer by one bit and of the others, which have weights,
+    by how precise they are.
 
-    Each is linear in the outputs and unbiased for fixed weights, while maximum likelihood has a bias with many classes and few rows: on
-    64 points and 1,000 rows, half of either kind, its intervals cover 88 % instead of 95. The precision of the others is taken as the same
-    for all classes. It follows from the mean square of their weights, and from a guess of the frequencies: the squares of the deviations
-    from their own mean would depend on it, and are 0 where a few rows have the same output.
+    Each is linear in the outputs and unbiased for fixed weights, while maximum likelihood has a
+    bias with many classes and few rows: on 64 points and 1,000 rows, half of either kind, its
+    intervals cover 88 % instead of 95. The precision of the others is taken as the same for all
+    classes. It follows from the mean square of their weights, and from a guess of the frequencies:
+    the squares of the deviations from their own mean would depend on it, and are 0 where a few rows
+    have the same output.
     """
     k = noisy.n_classes
     asked, others = (np.flatnonzero(each) for each in (bits, ~bits))
     answers, weights = _of_bits(noisy[asked]), noisy[others].class_weights()
-    information = np.zeros((k, k)) if answers.information is None else answers.information  # too few rows: the others alone
+    # too few rows: the others alone
+    information = np.zeros((k, k)) if answers.information is None else answers.information
     guess = likeliest_frequencies(noisy.likelihood(dtype="float64"))
     guess = 0.99 * guess + 0.01 / k  # no label is certain
-    variance = max(1.0, float((weights**2).sum(axis=1).mean())) - float(guess @ guess)  # the expected square of a row's weights is >= 1
-    share = np.linalg.solve(information + np.eye(k) * ((k - 1) * len(others) / variance), information)  # of the bits, in the estimate
+    # the expected square of a row's weights is >= 1
+    variance = max(1.0, float((weights**2).sum(axis=1).mean())) - float(guess @ guess)
+    # of the bits, in the estimate
+    share = np.linalg.solve(
+        information + np.eye(k) * ((k - 1) * len(others) / variance), information
+    )
     rest, spread = _contrasts(k) - share, weights - weights.mean(axis=0)
     p = 1 / k + share @ (answers.table.mean(axis=0) - 1 / k) + rest @ (weights.mean(axis=0) - 1 / k)
     table = np.empty((len(noisy), k))
-    table[asked] = p + (answers.table - answers.table.mean(axis=0)) @ share.T * (len(noisy) / len(asked))
+    table[asked] = p + (answers.table - answers.table.mean(axis=0)) @ share.T * (
+        len(noisy) / len(asked)
+    )
     table[others] = p + spread @ rest.T * (len(noisy) / len(others))
     step = max(1, len(noisy) // _SAMPLE)
     some = noisy[others[::step]]
 
     def lengths(numbers: Floats) -> Floats:
-        own = np.zeros(len(asked)) if answers.lengths is None else answers.lengths(share.T @ numbers)
+        own = (
+            np.zeros(len(asked)) if answers.lengths is None else answers.lengths(share.T @ numbers)
+        )
         drawn = some.loss_range(np.tile(rest.T @ numbers, (len(some), 1)))
-        return np.concatenate([own[::step] * (len(noisy) / len(asked)), drawn * (len(noisy) / len(others))])
+        return np.concatenate(
+            [own[::step] * (len(noisy) / len(asked)), drawn * (len(noisy) / len(others))]
+        )
 
     return Contributions(noisy, table, False, _contrasts(k), lengths=lengths)
 
@@ -237,10 +287,11 @@ def _nothing(noisy: NoisyLabels) -> Contributions:
 def _likeliest(noisy: NoisyLabels) -> Contributions:
     """Estimate by maximum likelihood.
 
-    The frequencies p maximise sum_i ln L_i p over all vectors that sum to 1 and leave every row a positive probability, L_i p > 0. That
-    set is larger than the simplex (a component may be negative), so the estimate is regular also where a true frequency is 0, and its
-    covariance is the inverse of the observed information sum_i L_i L_i' / (L_i p)^2 on the differences of classes. The objective is
-    concave. Cost O(n K^2) a step, about six steps.
+    The frequencies p maximise sum_i ln L_i p over all vectors that sum to 1 and leave every row a
+    positive probability, L_i p > 0. That set is larger than the simplex (a component may be
+    negative), so the estimate is regular also where a true frequency is 0, and its covariance is
+    the inverse of the observed information sum_i L_i L_i' / (L_i p)^2 on the differences of
+    classes. The objective is concave. Cost O(n K^2) a step, about six steps.
     """
     likelihood = noisy.likelihood(dtype="float64")
     k = noisy.n_classes
@@ -258,7 +309,9 @@ def _likeliest(noisy: NoisyLabels) -> Contributions:
             break
         length, moved = 1.0, likelihood @ (p + step)
         # Armijo's rule; a step out of the domain has no logarithm.
-        while length > 1e-6 and not (moved.min() > 0 and np.log(moved / total).sum() >= 0.25 * length * gain):
+        while length > 1e-6 and not (
+            moved.min() > 0 and np.log(moved / total).sum() >= 0.25 * length * gain
+        ):
             length /= 2
             moved = likelihood @ (p + length * step)
         p, total = p + length * step, moved
@@ -271,7 +324,8 @@ def _likeliest(noisy: NoisyLabels) -> Contributions:
     return Contributions(noisy, p + (scores - 1.0) @ inverse, False, known)
 
 
-# Figures ------------------------------------------------------------------------------------------------------------------------------
+# Figures
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,8 +339,8 @@ class Figures:
     names : tuple of J str or class values
         What is estimated.
     value, low, high, stderr : (G, J) float64
-        As in `labeldp.metrics.Estimate`. A group without rows has value NaN, stderr infinity and the whole range as its interval; so has
-        what its evidence does not tell.
+        As in `labeldp.metrics.Estimate`. A group without rows has value NaN, stderr infinity and
+        the whole range as its interval; so has what its evidence does not tell.
     n_rows : (G,) int64
         Number of rows with evidence.
     confidence : float
@@ -309,7 +363,8 @@ class Figures:
     most: float
 
     def __getitem__(self, key: object) -> Estimate:
-        """Return one estimate: figures[name] without groups, or of figures with one name figures[group]; else figures[group, name]."""
+        """Return one estimate: figures[name] without groups, or of figures with one name
+        figures[group]; else figures[group, name]."""
         single = key if isinstance(key, tuple) and len(key) == 2 and key[0] in self.groups else None
         if single is not None:
             i, j = self.groups.index(single[0]), self._index(self.names, single[1], "names")
@@ -318,10 +373,15 @@ class Figures:
         elif len(self.names) == 1:
             i, j = self._index(self.groups, key, "groups"), 0
         else:
-            raise InvalidInput(f"Expected figures[group, name], got {_validate.shown(key)}. Groups: {self.groups}; names: {self.names}.")
+            raise InvalidInput(
+                f"Expected figures[group, name], got {_validate.shown(key)}. Groups: {self.groups};"
+                f" names: {self.names}."
+            )
         cells = (float(part[i, j]) for part in (self.value, self.low, self.high))
         value, low, high = cells
-        return Estimate(value, low, high, self.confidence, float(self.stderr[i, j]), self.least, self.most)
+        return Estimate(
+            value, low, high, self.confidence, float(self.stderr[i, j]), self.least, self.most
+        )
 
     @staticmethod
     def _index(known: tuple[object, ...], value: object, what: str) -> int:
@@ -330,7 +390,8 @@ class Figures:
         return known.index(value)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return one dict a figure (group, name, value, low, high, stderr, n_rows), as `pandas.DataFrame` takes them."""
+        """Return one dict a figure (group, name, value, low, high, stderr, n_rows), as
+        `pandas.DataFrame` takes them."""
         return [
             {
                 "group": group,
@@ -348,7 +409,12 @@ class Figures:
     def __str__(self) -> str:
         kind = "all intervals together" if self.simultaneous else "each interval by itself"
         shown = [
-            [str(row["group"]), str(row["n_rows"]), str(row["name"]), *(digits_text(row[name]) for name in ("value", "low", "high"))]
+            [
+                str(row["group"]),
+                str(row["n_rows"]),
+                str(row["name"]),
+                *(digits_text(row[name]) for name in ("value", "low", "high")),
+            ]
             for row in self.rows()
         ]
         head = ["group", "rows", "", "estimate", "low", "high"]
@@ -366,7 +432,10 @@ def text_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Align the cells of a table: the first column to the left, the others to the right."""
     widths = [max(len(line[j]) for line in (head, *lines)) for j in range(len(head))]
     text = [
-        [cell.ljust(w) if j == 0 else cell.rjust(w) for j, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        [
+            cell.ljust(w) if j == 0 else cell.rjust(w)
+            for j, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
         for line in (head, *lines)
     ]
     return "\n".join("  ".join(line).rstrip() for line in text)
@@ -387,23 +456,29 @@ def frequencies(
     Parameters
     ----------
     noisy : NoisyLabels of n rows
-        Rows without evidence, which are over their unit's cap, are left out: the figure is one of the rows within the cap.
+        Rows without evidence, which are over their unit's cap, are left out: the figure is one of
+        the rows within the cap.
     by : (n,) or (n, columns) public column, optional
-        Group of each row: an array, or a column or table of pandas, polars or Arrow. None (default): all rows are one group.
+        Group of each row: an array, or a column or table of pandas, polars or Arrow. None
+        (default): all rows are one group.
     groups : sequence, optional
-        Values of `by` in the order wanted; they may have no rows. None (default): its values, sorted, or the categories of a categorical.
+        Values of `by` in the order wanted; they may have no rows. None (default): its values,
+        sorted, or the categories of a categorical.
     units : (n,) public column, optional
         Unit of each row. Standard errors then allow labels of one unit to depend on each other.
     ids : (n,) array, optional
-        Ids of the rows of `by` and `units`, by which they are matched; needed for a released table, whose rows are shuffled.
+        Ids of the rows of `by` and `units`, by which they are matched; needed for a released table,
+        whose rows are shuffled.
     confidence : float
     simultaneous : bool
-        True (default): all intervals hold together with this confidence, by Sidak's bound; False: each by itself.
+        True (default): all intervals hold together with this confidence, by Sidak's bound; False:
+        each by itself.
 
     Returns
     -------
     Figures
-        Names are the classes. Values are unbiased, so noise can carry one below 0 or above 1; intervals are cut to [0, 1].
+        Names are the classes. Values are unbiased, so noise can carry one below 0 or above 1;
+        intervals are cut to [0, 1].
 
     Raises
     ------
@@ -416,14 +491,17 @@ def frequencies(
 
     Notes
     -----
-    Guarantee: post-processing of released outputs; it costs no privacy, however often it is called, and reads no raw label.
+    Guarantee: post-processing of released outputs; it costs no privacy, however often it is called,
+    and reads no raw label.
 
-    Intervals are about the population from which the rows are drawn, so they contain sampling error and noise. They are those of
-    `labeldp.protocol.metrics.mean_interval`, with sums over units in place of rows if units are given. With m intervals each has confidence
-    c^(1/m): exact for groups without common units, and never too little (in the normal limit) for any dependence. Where a law has no
-    unbiased estimator for each question, estimates are weighted least squares of bits (PriorSplit, Threshold) or maximum-likelihood ones
-    (and a warning says what that assumes if a prior asked). Where rows are too few for these, unbiased weights are taken, if the law has
-    some over its questions (Threshold); else the value is NaN.
+    Intervals are about the population from which the rows are drawn, so they contain sampling error
+    and noise. They are those of `labeldp.protocol.metrics.mean_interval`, with sums over units in
+    place of rows if units are given. With m intervals each has confidence c^(1/m): exact for groups
+    without common units, and never too little (in the normal limit) for any dependence. Where a law
+    has no unbiased estimator for each question, estimates are weighted least squares of bits
+    (PriorSplit, Threshold) or maximum-likelihood ones (and a warning says what that assumes if a
+    prior asked). Where rows are too few for these, unbiased weights are taken, if the law has some
+    over its questions (Threshold); else the value is NaN.
 
     Cost: O(n K) for laws with unbiased weights, O(n K^2) otherwise.
 
@@ -434,7 +512,9 @@ def frequencies(
     Examples
     --------
     >>> import labeldp as ldp, numpy as np
-    >>> noisy = ldp.privatize(np.arange(3000) % 3, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     np.arange(3000) % 3, ldp.RandomizedResponse(3, epsilon=2.0), noise=ldp.SeededNoise(0)
+    ... )
     >>> shares = ldp.stats.frequencies(noisy, by=np.arange(3000) // 1500)
     >>> bool((shares.low < 1 / 3).all() and (1 / 3 < shares.high).all())
     True
@@ -454,14 +534,16 @@ def mean(
     confidence: float = 0.95,
     simultaneous: bool = True,
 ) -> Figures:
-    """Estimate the mean of the true labels as numbers, or the share of some classes, overall or in each public group.
+    """Estimate the mean of the true labels as numbers, or the share of some classes, overall or in
+    each public group.
 
     Parameters
     ----------
     noisy : NoisyLabels of n rows
     by : (n,) or (n, columns) public column, optional
     of : None, class value, collection of class values, or mapping, optional
-        None (default): the class values are numbers. A class value, or several: their share. A mapping: the number of each class.
+        None (default): the class values are numbers. A class value, or several: their share. A
+        mapping: the number of each class.
     groups, units, ids, confidence, simultaneous
         As for `frequencies`.
 
@@ -482,7 +564,9 @@ def mean(
     Examples
     --------
     >>> import labeldp as ldp, numpy as np
-    >>> noisy = ldp.privatize(np.arange(5000) % 5, ldp.SubsetSelection(5, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     np.arange(5000) % 5, ldp.SubsetSelection(5, epsilon=2.0), noise=ldp.SeededNoise(0)
+    ... )
     >>> found = ldp.stats.mean(noisy)["mean"]
     >>> found.low < 2.0 < found.high
     True
@@ -503,7 +587,8 @@ def quantiles(
     confidence: float = 0.95,
     simultaneous: bool = True,
 ) -> Figures:
-    """Estimate quantiles of the true labels, whose class values are numbers, overall or in each public group.
+    """Estimate quantiles of the true labels, whose class values are numbers, overall or in each
+    public group.
 
     Parameters
     ----------
@@ -517,8 +602,9 @@ def quantiles(
     Returns
     -------
     Figures
-        Names are q. Values are class values; stderr is NaN. Intervals of a `Grid`, to whose points numbers were rounded, are about the
-        numbers before that: they reach half a step beyond the points, within the range.
+        Names are q. Values are class values; stderr is NaN. Intervals of a `Grid`, to whose points
+        numbers were rounded, are about the numbers before that: they reach half a step beyond the
+        points, within the range.
 
     Raises
     ------
@@ -527,10 +613,11 @@ def quantiles(
 
     Notes
     -----
-    The distribution function is estimated at each class value and made monotone by isotonic regression. The interval is Woodruff's: from
-    the first value whose upper bound reaches q to the last one before which a lower bound is below q. As values are discrete, it covers the
-    quantile with at least the stated confidence. Rounding keeps the order of numbers, so it moves a quantile by half a step at most.
-    Numbers outside of a grid's range count as its ends. Cost O(n K).
+    The distribution function is estimated at each class value and made monotone by isotonic
+    regression. The interval is Woodruff's: from the first value whose upper bound reaches q to the
+    last one before which a lower bound is below q. As values are discrete, it covers the quantile
+    with at least the stated confidence. Rounding keeps the order of numbers, so it moves a quantile
+    by half a step at most. Numbers outside of a grid's range count as its ends. Cost O(n K).
 
     References
     ----------
@@ -555,11 +642,25 @@ def quantiles(
     if isinstance(noisy.classes, Grid):
         half = noisy.classes.resolution / 2
         low, high = np.maximum(low - half, ends[0]), np.minimum(high + half, ends[1])
-    return Figures(rows.groups.values, wanted, value, low, high, np.full_like(value, np.nan), curve.n_rows, confidence, simultaneous, *ends)
+    return Figures(
+        rows.groups.values,
+        wanted,
+        value,
+        low,
+        high,
+        np.full_like(value, np.nan),
+        curve.n_rows,
+        confidence,
+        simultaneous,
+        *ends,
+    )
 
 
-def _inverted(points: Floats, curve: Floats, low: Floats, high: Floats, level: float) -> tuple[float, float, float]:
-    """Invert an estimated distribution function and its bounds at a level: quantile and ends of its interval."""
+def _inverted(
+    points: Floats, curve: Floats, low: Floats, high: Floats, level: float
+) -> tuple[float, float, float]:
+    """Invert an estimated distribution function and its bounds at a level: quantile and ends of its
+    interval."""
     if not np.isfinite(curve).all():
         return np.nan, float(points[0]), float(points[-1])
     last = len(points) - 1  # where the distribution function is 1, whatever was released
@@ -572,42 +673,67 @@ def _inverted(points: Floats, curve: Floats, low: Floats, high: Floats, level: f
 
 
 def _each(confidence: float, count: int) -> float:
-    """Compute the confidence of each of several intervals that hold together with the given one (Sidak 1967)."""
+    """Compute the confidence of each of several intervals that hold together with the given one
+    (Sidak 1967)."""
     return float(_validate.fraction(confidence=confidence) ** (1 / max(1, count)))
 
 
 def _with_rows(rows: Rows) -> int:
-    """Count the groups that have rows: the intervals of the others are the whole range, and hold whatever the confidence is."""
+    """Count the groups that have rows: the intervals of the others are the whole range, and hold
+    whatever the confidence is."""
     return len(np.unique(rows.groups.codes[rows.groups.codes >= 0]))
 
 
-def _figures(rows: Rows, numbers: Floats, names: tuple[object, ...], confidence: float, simultaneous: bool) -> Figures:
+def _figures(
+    rows: Rows, numbers: Floats, names: tuple[object, ...], confidence: float, simultaneous: bool
+) -> Figures:
     """Estimate the means of numbers (J, K) in each group."""
     _validate.boolean(simultaneous=simultaneous)
     _require_told(rows.noisy, numbers)
     members = list(each_group(rows))
-    cells, n_rows = np.empty((4, len(members), len(numbers))), np.array([len(mine) for mine in members], np.int64)
+    cells, n_rows = (
+        np.empty((4, len(members), len(numbers))),
+        np.array([len(mine) for mine in members], np.int64),
+    )
     each = _each(confidence, _with_rows(rows) * len(numbers) if simultaneous else 1)
     for i, mine in enumerate(members):
-        cells[:, i] = _estimates(_part(rows, mine), None if rows.units is None else rows.units[mine], numbers, each)
+        cells[:, i] = _estimates(
+            _part(rows, mine), None if rows.units is None else rows.units[mine], numbers, each
+        )
     low, high = float(numbers.min()), float(numbers.max())
     value, bottom, top, stderr = cells
-    return Figures(rows.groups.values, names, value, bottom, top, stderr, n_rows, confidence, simultaneous, low, high)
+    return Figures(
+        rows.groups.values,
+        names,
+        value,
+        bottom,
+        top,
+        stderr,
+        n_rows,
+        confidence,
+        simultaneous,
+        low,
+        high,
+    )
 
 
 def _require_told(noisy: NoisyLabels, numbers: Floats) -> None:
-    """Refuse means of numbers (J, K) of combinations that are no sums over columns, if each row was asked about one column."""
+    """Refuse means of numbers (J, K) of combinations that are no sums over columns, if each row was
+    asked about one column."""
     laws = [block.law for block in noisy.blocks]
     sizes = next((law.sizes for law in laws if isinstance(law, OneColumn)), ())
     if not sizes or not all(isinstance(law, OneColumn) for law in laws):
         return
     rest = (numbers - numbers.mean(axis=1, keepdims=True)).reshape(-1, *sizes)
     for axis in range(1, rest.ndim):
-        rest = rest - rest.mean(axis=tuple(other for other in range(1, rest.ndim) if other != axis), keepdims=True)
+        rest = rest - rest.mean(
+            axis=tuple(other for other in range(1, rest.ndim) if other != axis), keepdims=True
+        )
     if np.abs(rest).max(initial=0.0) > 1e-9 * np.abs(numbers).max(initial=0.0):
         raise InvalidInput(
-            "Expected a draw that tells how columns go together, got split 'one', which asks each row about one column. Estimate each "
-            "column, noisy[name], or release with split 'joint' or 'equal' to estimate combinations."
+            "Expected a draw that tells how columns go together, got split 'one', which asks each"
+            " row about one column. Estimate each column, noisy[name], or release with split"
+            " 'joint' or 'equal' to estimate combinations."
         )
 
 
@@ -615,8 +741,11 @@ def _part(rows: Rows, members: Codes) -> NoisyLabels:
     return rows.noisy if len(members) == len(rows.noisy) else rows.noisy[members]
 
 
-def _estimates(noisy: NoisyLabels, units: Codes | None, numbers: Floats, confidence: float) -> Floats:
-    """Estimate the means of numbers (J, K) over these rows: (4, J) of value, low, high and stderr."""
+def _estimates(
+    noisy: NoisyLabels, units: Codes | None, numbers: Floats, confidence: float
+) -> Floats:
+    """Estimate the means of numbers (J, K) over these rows: (4, J) of value, low, high and
+    stderr."""
     least, most = numbers.min(axis=1), numbers.max(axis=1)
     unknown = np.stack([np.full(len(numbers), np.nan), least, most, np.full(len(numbers), np.inf)])
     if not len(noisy):
@@ -625,14 +754,17 @@ def _estimates(noisy: NoisyLabels, units: Codes | None, numbers: Floats, confide
     found = np.empty((4, len(numbers)))
     for j, row in enumerate(numbers):
         values, ranges = by_units(part.table @ row, part.ranges(row), units)
-        found[:, j] = np.stack(mean_interval(values, ranges, confidence, least=float(least[j]), most=float(most[j])))
+        found[:, j] = np.stack(
+            mean_interval(values, ranges, confidence, least=float(least[j]), most=float(most[j]))
+        )
         if not part.tells(row):
             found[:, j] = unknown[:, j]
     return found
 
 
 def by_units(values: Floats, length: float, units: Codes | None) -> tuple[Floats, Floats]:
-    """Return values and ranges of independent units whose plain mean, and its variance, are those of the rows' mean.
+    """Return values and ranges of independent units whose plain mean, and its variance, are those
+    of the rows' mean.
 
     Parameters
     ----------
@@ -644,8 +776,9 @@ def by_units(values: Floats, length: float, units: Codes | None) -> tuple[Floats
 
     Notes
     -----
-    With s_u the sum over the n_u rows of unit u of U, the mean of m + (s_u - n_u m) U / n over units is m = sum s_u / n, and its variance
-    sum (s_u - n_u m)^2 / n^2: the usual linearised variance of a ratio.
+    With s_u the sum over the n_u rows of unit u of U, the mean of m + (s_u - n_u m) U / n over
+    units is m = sum s_u / n, and its variance sum (s_u - n_u m)^2 / n^2: the usual linearised
+    variance of a ratio.
     """
     if units is None:
         return values, np.array([length])
@@ -657,7 +790,8 @@ def by_units(values: Floats, length: float, units: Codes | None) -> tuple[Floats
     return np.asarray(average + sums * scale), np.asarray(length * sizes * scale)
 
 
-# Differences --------------------------------------------------------------------------------------------------------------------------
+# Differences
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -693,9 +827,15 @@ class Difference(Estimate):
 
     def __str__(self) -> str:
         first, second = self.groups
-        shown = [f"{number_text(average)} ({rows} rows)" for average, rows in zip(self.means, self.n_rows, strict=True)]
+        shown = [
+            f"{number_text(average)} ({rows} rows)"
+            for average, rows in zip(self.means, self.n_rows, strict=True)
+        ]
         sizes = f"{first!r}: {shown[0]}, {second!r}: {shown[1]}"
-        return f"{second!r} minus {first!r}{', adjusted' * self.adjusted}: {super().__str__()}, p = {self.pvalue:.4g}; {sizes}"
+        return (
+            f"{second!r} minus {first!r}{', adjusted' * self.adjusted}: {super().__str__()}, p ="
+            f" {self.pvalue:.4g}; {sizes}"
+        )
 
 
 def difference(
@@ -708,7 +848,8 @@ def difference(
     ids: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Difference:
-    """Estimate the difference between two public groups in the mean of the true labels, or in the share of some classes.
+    """Estimate the difference between two public groups in the mean of the true labels, or in the
+    share of some classes.
 
     Parameters
     ----------
@@ -718,7 +859,8 @@ def difference(
     of
         As for `mean`.
     groups : sequence of two values, optional
-        (first, second): the result is the mean of the second minus that of the first. None (default): the two values of `by`, sorted.
+        (first, second): the result is the mean of the second minus that of the first. None
+        (default): the two values of `by`, sorted.
     units, ids, confidence
         As for `frequencies`. A unit may have rows in both groups.
 
@@ -737,13 +879,15 @@ def difference(
 
     Notes
     -----
-    Guarantee and cost as for `frequencies`. The interval is value +- z stderr with the variances of both means, and the small-sample term
-    of `labeldp.protocol.metrics.mean_interval` for the sum of all rows: for groups of one size half of what both means have alone.
+    Guarantee and cost as for `frequencies`. The interval is value +- z stderr with the variances of
+    both means, and the small-sample term of `labeldp.protocol.metrics.mean_interval` for the sum of
+    all rows: for groups of one size half of what both means have alone.
 
     References
     ----------
-    Agresti and Caffo 2000, "Simple and effective confidence intervals for proportions and differences of proportions result from adding
-    two successes and two failures", who also add half as much to each of two groups as to one.
+    Agresti and Caffo 2000, "Simple and effective confidence intervals for proportions and
+    differences of proportions result from adding two successes and two failures", who also add half
+    as much to each of two groups as to one.
     """
     numbers = numbers_of(require_noisy(noisy), of)
     rows = rows_of(noisy, by, groups=groups, units=units, ids=ids)
@@ -755,7 +899,9 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     members = [np.flatnonzero(rows.groups.codes == i) for i in range(2)]
     for group, mine in zip(pair, members, strict=True):
         if not len(mine):
-            raise InvalidInput(f"Expected rows with evidence in both groups, got none in {group!r}.")
+            raise InvalidInput(
+                f"Expected rows with evidence in both groups, got none in {group!r}."
+            )
     z = quantile(confidence)
     parts = [contributions_of(_part(rows, mine)) for mine in members]
     sums, lengths, average = [], [], []
@@ -768,21 +914,39 @@ def _difference(rows: Rows, numbers: Floats, confidence: float) -> Difference:
     if rows.units is not None:
         unit = np.concatenate([rows.units[mine] for mine in members])
         signed, reach = np.bincount(unit, signed), np.bincount(unit, reach)
-    # as in `mean_interval`, of the values of both groups: z^2 observations at the full range are added to the variance
+    # as in `mean_interval`, of the values of both groups: z^2 observations at the full range are
+    # added to the variance
     variance = (z * float(typical_length(reach))) ** 2
     spread = float(np.ptp(numbers))
     value = average[1] - average[0]
     stderr = np.inf if np.isnan(value) else float(np.sqrt(variance + signed @ signed))
     low, high = max(value - z * stderr, -spread), min(value + z * stderr, spread)
-    if not low <= high:  # the interval lies outside of what is possible, or the evidence tells nothing
+    # the interval lies outside of what is possible, or the evidence tells nothing
+    if not low <= high:
         low, high = -spread, spread
     sizes = len(members[0]), len(members[1])
-    return Difference(value, low, high, confidence, stderr, -spread, spread, (first, second), (average[0], average[1]), sizes)
+    return Difference(
+        value,
+        low,
+        high,
+        confidence,
+        stderr,
+        -spread,
+        spread,
+        (first, second),
+        (average[0], average[1]),
+        sizes,
+    )
 
 
-def _two(groups: Levels, what: str = "groups", fix: str = "Name two, groups=(first, second).") -> tuple[object, object]:
+def _two(
+    groups: Levels, what: str = "groups", fix: str = "Name two, groups=(first, second)."
+) -> tuple[object, object]:
     if len(groups.values) != 2:
-        raise InvalidInput(f"Expected two {what}, got {len(groups.values)}: {', '.join(map(repr, groups.values[:5]))}. {fix}")
+        raise InvalidInput(
+            f"Expected two {what}, got {len(groups.values)}:"
+            f" {', '.join(map(repr, groups.values[:5]))}. {fix}"
+        )
     return groups.values[0], groups.values[1]
 
 
@@ -824,26 +988,30 @@ def effect(
     Raises
     ------
     InvalidInput
-        There are not two arms, an arm has no rows with evidence, a unit is in both arms, `control` is no arm, or covariates are asked for
-        where the law has no unbiased estimator.
+        There are not two arms, an arm has no rows with evidence, a unit is in both arms, `control`
+        is no arm, or covariates are asked for where the law has no unbiased estimator.
 
     Notes
     -----
-    Guarantee and cost as for `frequencies`. Without X, it is the difference of means. With X, the unbiased estimates of the outcome are
-    regressed on arm, centred X and their products; the coefficient of the arm estimates the same effect, whatever the true relation, and
-    its standard error is the sandwich one, by units if these are given (Lin 2013). Adjustment removes what X explains of the outcome's own
-    variance, not the noise, so at small epsilon it gains little.
+    Guarantee and cost as for `frequencies`. Without X, it is the difference of means. With X, the
+    unbiased estimates of the outcome are regressed on arm, centred X and their products; the
+    coefficient of the arm estimates the same effect, whatever the true relation, and its standard
+    error is the sandwich one, by units if these are given (Lin 2013). Adjustment removes what X
+    explains of the outcome's own variance, not the noise, so at small epsilon it gains little.
 
     References
     ----------
-    Neyman 1923; Lin 2013, "Agnostic notes on regression adjustments to experimental data: reexamining Freedman's critique".
+    Neyman 1923; Lin 2013, "Agnostic notes on regression adjustments to experimental data:
+    reexamining Freedman's critique".
 
     Examples
     --------
     >>> import labeldp as ldp, numpy as np
     >>> arm = np.arange(8000) % 2
     >>> bought = (np.arange(8000) % 10 < 2 + 2 * arm).astype(int)
-    >>> noisy = ldp.privatize(bought, ldp.RandomizedResponse(2, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     bought, ldp.RandomizedResponse(2, epsilon=2.0), noise=ldp.SeededNoise(0)
+    ... )
     >>> found = ldp.stats.effect(noisy, arm, of=1)
     >>> found.low < 0.2 < found.high and found.pvalue < 1e-6
     True
@@ -862,14 +1030,22 @@ def effect(
 
 
 def _arms(found: Levels, control: object) -> tuple[object, object]:
-    first, second = _two(found, "arms", "Pass the rows of two, or compare two of several groups by labeldp.stats.difference.")
+    first, second = _two(
+        found,
+        "arms",
+        "Pass the rows of two, or compare two of several groups by labeldp.stats.difference.",
+    )
     if control is not None and control not in found.values:
-        raise InvalidInput(f"Expected control to be one of the arms {found.values}, got {_validate.shown(control)}.")
+        raise InvalidInput(
+            f"Expected control to be one of the arms {found.values}, got"
+            f" {_validate.shown(control)}."
+        )
     return (first, second) if control is None or control == first else (second, first)
 
 
 def _check_units(rows: Rows) -> None:
-    """Refuse a unit that was in both arms: its rows say nothing of one treatment against the other in a randomised experiment."""
+    """Refuse a unit that was in both arms: its rows say nothing of one treatment against the other
+    in a randomised experiment."""
     if rows.units is None:
         return
     treated = np.zeros(int(rows.units.max(initial=-1)) + 1, np.int64)
@@ -878,33 +1054,47 @@ def _check_units(rows: Rows) -> None:
     if len(both):
         row = int(np.flatnonzero(rows.units == both[0])[0])
         raise InvalidInput(
-            f"Expected each unit in one arm, got {len(both)} in both, such as that of row {row}. Leave them out, or compare the groups by "
-            "labeldp.stats.difference, which is no effect of a randomised treatment."
+            f"Expected each unit in one arm, got {len(both)} in both, such as that of row {row}."
+            " Leave them out, or compare the groups by labeldp.stats.difference, which is no"
+            " effect of a randomised treatment."
         )
 
 
 def _adjusted(plain: Difference, rows: Rows, numbers: Floats, design: Design) -> Difference:
     if not rows.noisy.invertible.all():
         raise InvalidInput(
-            "Expected a law with an unbiased estimator in every row to adjust for covariates. Leave X out, or regress on arm and X by "
-            "labeldp.stats.regress, which takes every law."
+            "Expected a law with an unbiased estimator in every row to adjust for covariates. Leave"
+            " X out, or regress on arm and X by labeldp.stats.regress, which takes every law."
         )
     treated = (rows.groups.codes == 1).astype(np.float64)[:, None]
     centred = design.table - design.table.mean(axis=0)
     names = ("intercept", "arm", *design.names, *(f"arm x {name}" for name in design.names))
-    full = Design(np.column_stack([np.ones(len(treated)), treated, centred, treated * centred]), names)
+    full = Design(
+        np.column_stack([np.ones(len(treated)), treated, centred, treated * centred]), names
+    )
     require_rank(full)
-    coefficients, covariance = least_squares(full.table, rows.noisy.class_weights() @ numbers, rows.units)
+    coefficients, covariance = least_squares(
+        full.table, rows.noisy.class_weights() @ numbers, rows.units
+    )
     value, stderr = float(coefficients[1]), float(np.sqrt(covariance[1, 1]))
     z = quantile(plain.confidence)
     ends = max(value - z * stderr, plain.least), min(value + z * stderr, plain.most)
     low, high = ends if ends[0] <= ends[1] else (plain.least, plain.most)
-    rest = plain.confidence, stderr, plain.least, plain.most, plain.groups, plain.means, plain.n_rows
+    rest = (
+        plain.confidence,
+        stderr,
+        plain.least,
+        plain.most,
+        plain.groups,
+        plain.means,
+        plain.n_rows,
+    )
     return Difference(value, low, high, *rest, adjusted=True)
 
 
 def least_squares(X: Floats, values: Floats, units: Codes | None) -> tuple[Floats, Floats]:
-    """Regress values on a design of full rank: coefficients (p,) and their sandwich covariance (p, p), HC1 or clustered by units."""
+    """Regress values on a design of full rank: coefficients (p,) and their sandwich covariance (p,
+    p), HC1 or clustered by units."""
     q, r = np.linalg.qr(X)
     coefficients = np.linalg.solve(r, q.T @ values)
     bread = np.linalg.inv(r)
@@ -914,7 +1104,8 @@ def least_squares(X: Floats, values: Floats, units: Codes | None) -> tuple[Float
 
 
 def outer_of(scores: Floats, units: Codes | None) -> Floats:
-    """Sum the outer products of scores (n, p) over rows, or over sums of units, then with the factor U / (U - 1): (p, p)."""
+    """Sum the outer products of scores (n, p) over rows, or over sums of units, then with the
+    factor U / (U - 1): (p, p)."""
     if units is None:
         return np.asarray(scores.T @ scores)
     sums = sum_by(scores, units)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Likelihoods of regressions: their maxima, and the profile along one coefficient, whose intervals hold where few rows tell much."""
+"""Likelihoods of regressions: their maxima, and the profile along one coefficient, whose intervals
+hold where few rows tell much."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,12 @@ FAR = 50.0  # coefficient of a scaled column at which a growing estimate is give
 _STEPS = 200  # at most, of a fit and of an interval's end
 _DONE = 1e-10  # the gain of a step, per row, at which the maximum is reached
 _CELLS = 1 << 20  # numbers in one batch of rows
-_LEVEL = 1e-3  # the gain of a step at which a profile is reached, far below the 1.9 by which an interval's ends lie lower
-_CLOSE = 0.01  # share of an interval's half that its end may be off before the last step of Newton's method, which squares it
+# the gain of a step at which a profile is reached, far below the 1.9 by which an interval's ends
+# lie lower
+_LEVEL = 1e-3
+# share of an interval's half that its end may be off before the last step of Newton's method, which
+# squares it
+_CLOSE = 0.01
 _WIDE = 100.0  # halves of a normal interval, beyond which an end is infinite
 
 
@@ -42,7 +47,9 @@ class Problem:
 
     def predictors(self, flat: Floats, rows: slice) -> Floats:
         starts = self.starts
-        parts = [design[rows] @ flat[starts[j] : starts[j + 1]] for j, design in enumerate(self.designs)]
+        parts = [
+            design[rows] @ flat[starts[j] : starts[j + 1]] for j, design in enumerate(self.designs)
+        ]
         return np.column_stack(parts)
 
     def batches(self) -> list[slice]:
@@ -53,9 +60,14 @@ class Problem:
     def derivatives(self, flat: Floats) -> tuple[float, Floats, Floats]:
         """Compute log-likelihood, each row's score (n, p), and the Hessian (p, p)."""
         starts, total = self.starts, 0.0
-        scores, hessian = np.empty((len(self.likelihood), starts[-1])), np.zeros((starts[-1], starts[-1]))
+        scores, hessian = (
+            np.empty((len(self.likelihood), starts[-1])),
+            np.zeros((starts[-1], starts[-1])),
+        )
         for rows in self.batches():
-            value, slope, bend = self.family.pieces(self.predictors(flat, rows), self.likelihood[rows])
+            value, slope, bend = self.family.pieces(
+                self.predictors(flat, rows), self.likelihood[rows]
+            )
             total += float(value.sum())
             for j, left in enumerate(self.designs):
                 mine = slice(starts[j], starts[j + 1])
@@ -80,7 +92,9 @@ class Maximum:
     converged: bool
 
 
-def maximise(problem: Problem, start: Floats, free: Floats | None = None, done: float | None = None) -> Maximum:
+def maximise(
+    problem: Problem, start: Floats, free: Floats | None = None, done: float | None = None
+) -> Maximum:
     """Maximise by Newton's method, by default in all parameters, to a step's gain of 1e-10 a row.
 
     Parameters
@@ -92,8 +106,11 @@ def maximise(problem: Problem, start: Floats, free: Floats | None = None, done: 
     done : float, optional
         The gain of a step at which the maximum is reached.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long gives NaN, and is shortened
-        return _newton(problem, start, free, _DONE * len(problem.likelihood) if done is None else done)
+    # a step that is too long gives NaN, and is shortened
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _newton(
+            problem, start, free, _DONE * len(problem.likelihood) if done is None else done
+        )
 
 
 def _newton(problem: Problem, start: Floats, free: Floats | None, done: float) -> Maximum:
@@ -102,7 +119,11 @@ def _newton(problem: Problem, start: Floats, free: Floats | None, done: float) -
         if not np.isfinite(here.hessian).all():  # of a start beyond what numbers hold
             break
         slope = here.scores.sum(axis=0)
-        moves = _inverse(here.hessian, n) if free is None else free @ _inverse(free.T @ here.hessian @ free, n) @ free.T
+        moves = (
+            _inverse(here.hessian, n)
+            if free is None
+            else free @ _inverse(free.T @ here.hessian @ free, n) @ free.T
+        )
         step = moves @ slope
         gain = float(slope @ step)
         if gain < done:
@@ -110,20 +131,26 @@ def _newton(problem: Problem, start: Floats, free: Floats | None, done: float) -
         # In scaled columns a coefficient of 5 moves probabilities from one end to the other.
         length, there = min(1.0, 5.0 / float(np.abs(step).max())), here
         while length > 1e-10:
-            there = Maximum(here.flat + length * step, *problem.derivatives(here.flat + length * step), converged=False)
+            there = Maximum(
+                here.flat + length * step,
+                *problem.derivatives(here.flat + length * step),
+                converged=False,
+            )
             if there.loglik >= here.loglik + 1e-4 * length * gain:
                 break
             length /= 2
         else:  # the rest is rounding
             return replace(here, converged=gain < 1e-6 * n)
         here = there
-        if free is None and isinstance(problem.family, Softmax) and np.abs(here.flat).max() > FAR:  # grows without bound
+        # grows without bound
+        if free is None and isinstance(problem.family, Softmax) and np.abs(here.flat).max() > FAR:
             break
     return here
 
 
 def _inverse(hessian: Floats, n_rows: int) -> Floats:
-    """Invert -hessian, turned round where the curvature is positive, and bounded below: near a saddle or on a plateau steps stay finite."""
+    """Invert -hessian, turned round where the curvature is positive, and bounded below: near a
+    saddle or on a plateau steps stay finite."""
     roots, vectors = np.linalg.eigh(-hessian)
     return np.asarray((vectors / np.maximum(np.abs(roots), 1e-9 * n_rows)) @ vectors.T)
 
@@ -132,8 +159,9 @@ def _inverse(hessian: Floats, n_rows: int) -> Floats:
 class Profile:
     """The likelihood along each coefficient, at its maximum over the others.
 
-    Twice its fall is compared with the square of a quantile, times `ratio`. The quantile is normal; of a normal outcome, whose scale is
-    estimated from rows that tell as much as `rows` without noise, it is Student's, by the likelihood ratio that so many rows have.
+    Twice its fall is compared with the square of a quantile, times `ratio`. The quantile is normal;
+    of a normal outcome, whose scale is estimated from rows that tell as much as `rows` without
+    noise, it is Student's, by the likelihood ratio that so many rows have.
 
     Attributes
     ----------
@@ -143,14 +171,16 @@ class Profile:
     back : (p, p) float64
         Leads from parameters to coefficients, up to a constant.
     params, halves : (p,) float64
-        The estimates, and the lengths in which ends of intervals are searched: the standard errors, and of an estimate without a finite one
-        what moves predictors by about 1. An infinite one has the whole range as interval.
+        The estimates, and the lengths in which ends of intervals are searched: the standard errors,
+        and of an estimate without a finite one what moves predictors by about 1. An infinite one
+        has the whole range as interval.
     ratio : (p,) float64
         Squares of these standard errors over those of the observed information.
     rows : float or None
         None unless the outcome is normal.
     far : (p,) float64
-        Sizes from which on an end is infinite: so far out probabilities are 0 and 1, and no step finds whether others would do as well.
+        Sizes from which on an end is infinite: so far out probabilities are 0 and 1, and no step
+        finds whether others would do as well.
     open : bool
         Whether an estimate has no finite value. Each maximum is then sought from 0, too.
     """
@@ -167,7 +197,8 @@ class Profile:
 
     @property
     def _degrees(self) -> float | None:
-        """Degrees of freedom: of `rows`, less one for each coefficient of the mean; at most 0 where these tell no interval."""
+        """Degrees of freedom: of `rows`, less one for each coefficient of the mean; at most 0 where
+        these tell no interval."""
         return None if self.rows is None else self.rows - (len(self.params) - 1)
 
     def interval(self, confidence: float, places: Sequence[int]) -> Floats:
@@ -178,7 +209,10 @@ class Profile:
             reach = np.sqrt(self.rows * np.log1p(t**2 / degrees)) if degrees > 0 else np.inf
         ends = np.array([[self._end(i, reach, side) for side in (-1.0, 1.0)] for i in places])
         far = self.far[list(places)]
-        low, high = np.where(ends[:, 0] < -far, -np.inf, ends[:, 0]), np.where(ends[:, 1] > far, np.inf, ends[:, 1])
+        low, high = (
+            np.where(ends[:, 0] < -far, -np.inf, ends[:, 0]),
+            np.where(ends[:, 1] > far, np.inf, ends[:, 1]),
+        )
         return np.column_stack([low, high])
 
     def pvalues(self) -> Floats:
@@ -196,28 +230,42 @@ class Profile:
             return float(2 * stdtr(degrees, -np.sqrt(degrees * np.expm1(fall / self.rows))))
 
     def is_open(self, i: int) -> bool:
-        """Tell whether coefficient i may as well be ten standard errors larger or smaller, at a level of 5 %."""
+        """Tell whether coefficient i may as well be ten standard errors larger or smaller, at a
+        level of 5 %."""
         most = quantile(0.95) ** 2 * self.ratio[i]
-        return all(self._fall(self._at(i, move, self.found)) < most for move in (10 * self.halves[i], -10 * self.halves[i]))
+        return all(
+            self._fall(self._at(i, move, self.found)) < most
+            for move in (10 * self.halves[i], -10 * self.halves[i])
+        )
 
     def _fall(self, there: Maximum) -> float:
-        """Twice how much lower the likelihood is; 0 where it is higher, as another maximum than the found one may be."""
-        return max(2 * (self.found.loglik - there.loglik), 0.0) if np.isfinite(there.loglik) else np.inf
+        """Twice how much lower the likelihood is; 0 where it is higher, as another maximum than the
+        found one may be."""
+        return (
+            max(2 * (self.found.loglik - there.loglik), 0.0)
+            if np.isfinite(there.loglik)
+            else np.inf
+        )
 
     def _at(self, i: int, move: float, near: Maximum) -> Maximum:
         """Maximise where coefficient i is larger by `move` than it is in `near`."""
         along = self.back[i]
-        lead = _inverse(near.hessian, len(self.problem.likelihood)) @ along  # the others follow, as far as the curvature stays
+        # the others follow, as far as the curvature stays
+        lead = _inverse(near.hessian, len(self.problem.likelihood)) @ along
         free = np.linalg.qr(along[:, None], mode="complete")[0][:, 1:]
         there = maximise(self.problem, near.flat + lead * (move / (along @ lead)), free, _LEVEL)
         if not self.open:
             return there
-        # Where probabilities are 0 and 1, as far out, a step can end on a plateau below the maximum.
-        other = maximise(self.problem, along * ((along @ near.flat + move) / (along @ along)), free, _LEVEL)
+        # Where probabilities are 0 and 1, as far out, a step can end on a plateau below the
+        # maximum.
+        other = maximise(
+            self.problem, along * ((along @ near.flat + move) / (along @ along)), free, _LEVEL
+        )
         return other if other.loglik > there.loglik or not np.isfinite(there.loglik) else there
 
     def _end(self, i: int, reach: float, side: float) -> float:
-        """Find the end of an interval, by Newton's method for the root of the fall, which is nearly linear."""
+        """Find the end of an interval, by Newton's method for the root of the fall, which is nearly
+        linear."""
         if np.isinf(self.halves[i]) or np.isinf(reach):
             return side * np.inf
         half, wanted = reach * self.halves[i], reach * np.sqrt(self.ratio[i])
@@ -229,9 +277,18 @@ class Profile:
             if not np.isfinite(there.hessian).all():  # beyond what numbers hold
                 break
             root = np.sqrt(self._fall(there))
-            rise = -side * float(there.scores.sum(axis=0) @ self.back[i]) / float(self.back[i] @ self.back[i])
+            rise = (
+                -side
+                * float(there.scores.sum(axis=0) @ self.back[i])
+                / float(self.back[i] @ self.back[i])
+            )
             step = (wanted - root) * root / rise if rise > 0 else np.inf
-            if root > 0 and abs(wanted - root) < _CLOSE * wanted and inner <= away + step <= outer and np.isfinite(step):
+            if (
+                root > 0
+                and abs(wanted - root) < _CLOSE * wanted
+                and inner <= away + step <= outer
+                and np.isfinite(step)
+            ):
                 return float(self.params[i] + side * (away + step))
             if root < wanted:
                 inner, near = away, there

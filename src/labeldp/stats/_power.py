@@ -30,13 +30,15 @@ class Effect(Protocol):
         ...
 
     def variance(self, law: Law | None) -> float:
-        """Return the variance of its estimate times the number of rows, under this law, or without privacy."""
+        """Return the variance of its estimate times the number of rows, under this law, or without
+        privacy."""
         ...
 
 
 @dataclass(frozen=True)
 class ProportionDifference:
-    """A difference of the share of one class between two groups, as `labeldp.stats.difference` and `effect` estimate it.
+    """A difference of the share of one class between two groups, as `labeldp.stats.difference` and
+    `effect` estimate it.
 
     Attributes
     ----------
@@ -60,7 +62,8 @@ class ProportionDifference:
         return self.second - self.first
 
     def variance(self, law: Law | None) -> float:
-        """Compute the variance of the estimated difference times the number of rows, under a law, or without privacy."""
+        """Compute the variance of the estimated difference times the number of rows, under a law,
+        or without privacy."""
         parts = [_share_variance(law, p) for p in (self.first, self.second)]
         return parts[0] / (1 - self.share) + parts[1] / self.share
 
@@ -76,7 +79,8 @@ class MeanDifference:
     values : sequence of K numbers
         Class values, in the order of the classes.
     shares : sequence of K numbers >= 0
-        A guess of the class frequencies in both groups, of any scale. It is public: do not compute it from the private labels.
+        A guess of the class frequencies in both groups, of any scale. It is public: do not compute
+        it from the private labels.
     share : float in (0, 1)
         Share of the rows in the second group; a half by default.
     """
@@ -89,20 +93,28 @@ class MeanDifference:
     def __post_init__(self) -> None:
         _validate.fraction(share=self.share)
         values, shares = np.asarray(self.values, np.float64), np.asarray(self.shares, np.float64)
-        if values.ndim != 1 or values.shape != shares.shape or len(values) < 2 or not np.isfinite(values).all():
+        if (
+            values.ndim != 1
+            or values.shape != shares.shape
+            or len(values) < 2
+            or not np.isfinite(values).all()
+        ):
             raise InvalidInput(
                 "Expected two sequences, finite values of the classes and as many shares, got "
                 f"values={_validate.shown(self.values)}, shares={_validate.shown(self.shares)}."
             )
         if not ((shares >= 0) & (shares < np.inf)).all() or not shares.sum() > 0:
-            raise InvalidInput("Expected shares of at least 0, not all 0. Give a guess of the class frequencies.")
+            raise InvalidInput(
+                "Expected shares of at least 0, not all 0. Give a guess of the class frequencies."
+            )
 
     def size(self) -> float:
         """Return the difference."""
         return self.difference
 
     def variance(self, law: Law | None) -> float:
-        """Compute the variance of the estimated difference times the number of rows, under a law, or without privacy."""
+        """Compute the variance of the estimated difference times the number of rows, under a law,
+        or without privacy."""
         shares = np.asarray(self.shares, np.float64)
         one = mean_variance(law, np.asarray(self.values, np.float64), shares / shares.sum())
         return one / (1 - self.share) + one / self.share
@@ -110,14 +122,16 @@ class MeanDifference:
 
 @dataclass(frozen=True)
 class LogisticCoefficient:
-    """A coefficient of a logistic regression of a label of two classes on one column, as `labeldp.stats.regress` estimates it.
+    """A coefficient of a logistic regression of a label of two classes on one column, as
+    `labeldp.stats.regress` estimates it.
 
     Attributes
     ----------
     log_odds_ratio : float
         Change of the log-odds by one unit of the column; not 0.
     base_rate : float in (0, 1)
-        Probability of the second class where the column is at its mean (normal), or at 0 (two values).
+        Probability of the second class where the column is at its mean (normal), or at 0 (two
+        values).
     spread : float > 0
         Standard deviation of a normal column; 1 by default. Not used with `share`.
     share : float in (0, 1), optional
@@ -140,7 +154,8 @@ class LogisticCoefficient:
         return self.log_odds_ratio
 
     def variance(self, law: Law | None) -> float:
-        """Compute the variance of the estimated coefficient times the number of rows, under a law, or without privacy."""
+        """Compute the variance of the estimated coefficient times the number of rows, under a law,
+        or without privacy."""
         if self.share is None:
             nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
             x, weights = nodes * self.spread, weights / weights.sum()
@@ -151,11 +166,16 @@ class LogisticCoefficient:
         seen = other + (own - other) * p
         # Fisher's information of the output on the log-odds; none where the class is certain
         spread = seen * (1 - seen)
-        information = weights * ((own - other) * p * (1 - p)) ** 2 / np.where(spread > 0, spread, 1.0)
+        information = (
+            weights * ((own - other) * p * (1 - p)) ** 2 / np.where(spread > 0, spread, 1.0)
+        )
         design = np.column_stack([np.ones_like(x), x])
         found = design.T @ (information[:, None] * design)
         if not np.linalg.det(found) > 1e-12 * found[0, 0] * found[1, 1]:
-            raise InvalidInput(f"Expected an effect that leaves both classes possible at several values of the column, got {self}.")
+            raise InvalidInput(
+                "Expected an effect that leaves both classes possible at several values of the"
+                f" column, got {self}."
+            )
         return float(np.linalg.inv(found)[1, 1])
 
 
@@ -166,7 +186,8 @@ def power(effect: Effect, law: Law | None, n_rows: int, *, confidence: float = 0
     ----------
     effect : ProportionDifference, MeanDifference or LogisticCoefficient
     law : Law, or None
-        The law of each row: with at most m rows of a unit, at epsilon / m. None: no privacy, to compare.
+        The law of each row: with at most m rows of a unit, at epsilon / m. None: no privacy, to
+        compare.
     n_rows : int
         Rows of both groups together.
     confidence : float
@@ -180,7 +201,8 @@ def power(effect: Effect, law: Law | None, n_rows: int, *, confidence: float = 0
     Raises
     ------
     InvalidInput
-        The effect is 0, the law has other classes or no unbiased weights without a prior, or a number is not allowed.
+        The effect is 0, the law has other classes or no unbiased weights without a prior, or a
+        number is not allowed.
 
     Notes
     -----
@@ -195,11 +217,14 @@ def power(effect: Effect, law: Law | None, n_rows: int, *, confidence: float = 0
     """
     n = _validate.integer(n_rows=n_rows, low=1)
     z, size, variance = quantile(confidence), _size(effect), effect.variance(law)
-    ratio = size / math.sqrt(variance / n) if variance else math.inf  # labels without noise that are certain in each group
+    # labels without noise that are certain in each group
+    ratio = size / math.sqrt(variance / n) if variance else math.inf
     return float(ndtr(ratio - z) + ndtr(-ratio - z))
 
 
-def rows_for(effect: Effect, law: Law | None, *, power: float = 0.8, confidence: float = 0.95) -> int:
+def rows_for(
+    effect: Effect, law: Law | None, *, power: float = 0.8, confidence: float = 0.95
+) -> int:
     """Compute how many rows a two-sided test needs to detect an effect with this probability.
 
     Parameters
@@ -231,14 +256,19 @@ def rows_for(effect: Effect, law: Law | None, *, power: float = 0.8, confidence:
     wanted = _validate.fraction(power=power)
     z = quantile(confidence)
     if not wanted > 1 - confidence:
-        raise InvalidInput(f"Expected power > 1 - confidence = {1 - confidence:g}, which a test has without any rows, got {power:g}.")
+        raise InvalidInput(
+            f"Expected power > 1 - confidence = {1 - confidence:g}, which a test has without any"
+            f" rows, got {power:g}."
+        )
     size, variance = _size(effect), effect.variance(law)
-    # The smaller tail of the test is left out: a little more rows, and only at a power near the level.
+    # The smaller tail of the test is left out: a little more rows, and only at a power near the
+    # level.
     apart = (z + float(ndtri(wanted))) / size
     rows = variance * apart * apart
     if not rows < math.inf:
         raise InvalidInput(
-            f"Expected an effect that some number of rows detects, got one of size {size:.3g}. Give the least one that matters."
+            f"Expected an effect that some number of rows detects, got one of size {size:.3g}. Give"
+            " the least one that matters."
         )
     return max(_FEWEST, math.ceil(rows))
 
@@ -246,12 +276,16 @@ def rows_for(effect: Effect, law: Law | None, *, power: float = 0.8, confidence:
 def _size(effect: Effect) -> float:
     size = abs(effect.size())
     if not 0 < size < math.inf:
-        raise InvalidInput("Expected an effect other than 0, got none: no number of rows detects it. Give the least one that matters.")
+        raise InvalidInput(
+            "Expected an effect other than 0, got none: no number of rows detects it. Give the"
+            " least one that matters."
+        )
     return size
 
 
 def _inclusion(law: Law, n_classes: int | None = None) -> tuple[float, float]:
-    """Return the probabilities that a row's own class, and another, is in its output, for a law that has them without a prior."""
+    """Return the probabilities that a row's own class, and another, is in its output, for a law
+    that has them without a prior."""
     kind, shape = _checked(law, n_classes).layout()["output"]
     side = {name: value[None] for name, value in law.side_row().items()}
     own, other = (float(part[0]) for part in law.inclusion(np.zeros((1, *shape), kind), side))
@@ -262,14 +296,20 @@ def _inclusion(law: Law, n_classes: int | None = None) -> tuple[float, float]:
 
 def _checked(law: object, n_classes: int | None) -> Law:
     if not isinstance(law, Law):
-        raise InvalidInput(f"Expected a Law, such as labeldp.RandomizedResponse(2, 1.0), or None, got law={_validate.shown(law)}.")
+        raise InvalidInput(
+            "Expected a Law, such as labeldp.RandomizedResponse(2, 1.0), or None, got"
+            f" law={_validate.shown(law)}."
+        )
     if n_classes is not None and law.n_classes != n_classes:
         raise InvalidInput(f"Expected a law over {n_classes} classes, got {law}.")
     return law
 
 
 def _no_estimate(law: Law) -> InvalidInput:
-    return InvalidInput(f"Expected a law with unbiased weights and without a prior, such as RandomizedResponse, got {law}.")
+    return InvalidInput(
+        "Expected a law with unbiased weights and without a prior, such as RandomizedResponse, got"
+        f" {law}."
+    )
 
 
 def _share_variance(law: Law | None, share: float) -> float:
@@ -291,23 +331,33 @@ def mean_variance(law: Law | None, values: Floats, shares: Floats) -> float:
 
 
 def _variance_by_matrix(law: Law, values: Floats, shares: Floats) -> float:
-    """Compute the variance of a row's estimate of the mean from all outputs, as `labeldp.stats.mean` estimates it.
+    """Compute the variance of a row's estimate of the mean from all outputs, as
+    `labeldp.stats.mean` estimates it.
 
-    By the law's unbiased weights; or where these are for a drawn question (Threshold), by the information of maximum likelihood.
+    By the law's unbiased weights; or where these are for a drawn question (Threshold), by the
+    information of maximum likelihood.
     """
     if law.n_classes > MAX_CELLS**0.5:
-        raise InvalidInput(f"Expected RandomizedResponse or SubsetSelection over {law.n_classes} classes, got {law}.")
+        raise InvalidInput(
+            f"Expected RandomizedResponse or SubsetSelection over {law.n_classes} classes, got"
+            f" {law}."
+        )
     asked = law.questions(np.ones(law.n_classes))
     if asked is None:
         side = law.side_row()
         table = law.table(side)
         outputs = pack_sets(table.outputs) if law.kind == "set" else table.outputs
-        each = {name: np.broadcast_to(value, (len(outputs), *np.shape(value))) for name, value in side.items()}
+        each = {
+            name: np.broadcast_to(value, (len(outputs), *np.shape(value)))
+            for name, value in side.items()
+        }
         estimates = law.weights(outputs, each) @ values
         seen = shares @ _channel(table)
         found = float(seen @ estimates**2 - (seen @ estimates) ** 2)
     else:
-        channel = np.concatenate([chance * _channel(law.table(side)) for chance, side in asked], axis=1)
+        channel = np.concatenate(
+            [chance * _channel(law.table(side)) for chance, side in asked], axis=1
+        )
         centred = np.eye(len(values)) - 1 / len(values)  # shares sum to 1
         information = centred @ (channel / (shares @ channel)) @ channel.T @ centred
         found = float(values @ np.linalg.pinv(information, hermitian=True) @ values)
@@ -321,7 +371,8 @@ def _channel(table: Table) -> Floats:
 
 
 def _sums(values: Floats, own: float, size: int) -> tuple[Floats, Floats]:
-    """Compute mean and mean square of the sum of the values in a random set of this size, for each label: (K,), (K,)."""
+    """Compute mean and mean square of the sum of the values in a random set of this size, for each
+    label: (K,), (K,)."""
     others = len(values) - 1
     mean = (values.sum() - values) / others
     spread = ((values**2).sum() - values**2) / others - mean**2

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regressions of a private outcome on public columns by the exact likelihood of what was released."""
+"""Regressions of a private outcome on public columns by the exact likelihood of what was
+released."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,8 +36,12 @@ from labeldp.stats._likelihood import FAR, Maximum, Problem, Profile, maximise
 
 MODELS = ("logistic", "multinomial", "linear", "poisson", "least-squares")
 NUMERIC = ("linear", "poisson")
-_FLAT = 1e-7  # information of a row on a coefficient, in standard deviations of its column, below which it is told nothing
-_MISFIT = 0.01  # chance, at most, that a model is called a misfit though it is right: who is warned in vain loses little
+# information of a row on a coefficient, in standard deviations of its column, below which it is
+# told nothing
+_FLAT = 1e-7
+# chance, at most, that a model is called a misfit though it is right: who is warned in vain loses
+# little
+_MISFIT = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +52,16 @@ class Regression:
     ----------
     model : str
     names : tuple of p str
-        Coefficients. Of a multinomial model "CLASS: COLUMN", class by class without the first; of a linear one the last is "log(scale)".
+        Coefficients. Of a multinomial model "CLASS: COLUMN", class by class without the first; of a
+        linear one the last is "log(scale)".
     params, bse : (p,) float64
-        Estimates and standard errors. Where the data give no finite estimate the standard error is infinite and the estimate is where the
-        search ended. Intervals and p-values do not use the standard errors, except those of least squares.
+        Estimates and standard errors. Where the data give no finite estimate the standard error is
+        infinite and the estimate is where the search ended. Intervals and p-values do not use the
+        standard errors, except those of least squares.
     covariance : (p, p) float64
     loglik : float
-        Log-likelihood of the released outputs, up to a constant that does not depend on the model; NaN for least squares.
+        Log-likelihood of the released outputs, up to a constant that does not depend on the model;
+        NaN for least squares.
     n_rows : int
         Rows with evidence.
     n_units : int
@@ -65,8 +73,9 @@ class Regression:
 
     Notes
     -----
-    A regression keeps its columns and the likelihoods of its rows, from which `conf_int` and `pvalues` are computed when asked for. An end
-    of an interval and a p-value cost about two steps of the fit each, where rows tell little more.
+    A regression keeps its columns and the likelihoods of its rows, from which `conf_int` and
+    `pvalues` are computed when asked for. An end of an interval and a p-value cost about two steps
+    of the fit each, where rows tell little more.
     """
 
     model: str
@@ -101,23 +110,33 @@ class Regression:
 
     @cached_property
     def pvalues(self) -> Floats:
-        """Two-sided p-values of coefficients that are 0: (p,); by the profile likelihood, of least squares by the z-values."""
-        return np.asarray(2 * ndtr(-np.abs(self.zvalues))) if self._profile is None else self._profile.pvalues()
+        """Two-sided p-values of coefficients that are 0: (p,); by the profile likelihood, of least
+        squares by the z-values."""
+        return (
+            np.asarray(2 * ndtr(-np.abs(self.zvalues)))
+            if self._profile is None
+            else self._profile.pvalues()
+        )
 
     @property
     def aic(self) -> float:
         """Akaike's criterion: 2 p - 2 loglik, up to the constant of the log-likelihood."""
         return 2 * len(self.params) - 2 * self.loglik
 
-    def conf_int(self, confidence: float | None = None, names: Sequence[str] | None = None) -> Floats:
+    def conf_int(
+        self, confidence: float | None = None, names: Sequence[str] | None = None
+    ) -> Floats:
         """Compute intervals of the r coefficients `names`, by default of all: (r, 2).
 
-        They are those of the profile likelihood: the values that a likelihood ratio test does not reject. So they need not be symmetric,
-        and an end may be infinite: of a coefficient that grows without bound at least one is, and the other says how large it must be. Of
-        least squares they are params +- z bse.
+        They are those of the profile likelihood: the values that a likelihood ratio test does not
+        reject. So they need not be symmetric, and an end may be infinite: of a coefficient that
+        grows without bound at least one is, and the other says how large it must be. Of least
+        squares they are params +- z bse.
         """
         confidence = self.confidence if confidence is None else confidence
-        places = list(range(len(self.names))) if names is None else [self._place(name) for name in names]
+        places = (
+            list(range(len(self.names))) if names is None else [self._place(name) for name in names]
+        )
         if self._profile is not None:
             return self._profile.interval(confidence, places)
         params, halves = self.params[places], quantile(confidence) * self.bse[places]
@@ -126,7 +145,8 @@ class Regression:
     def _place(self, name: str) -> int:
         if name not in self.names:
             raise InvalidInput(
-                f"Expected one of {', '.join(self.names)}; got {_validate.shown(name)}.{_validate.suggest(name, self.names)}"
+                f"Expected one of {', '.join(self.names)}; got"
+                f" {_validate.shown(name)}.{_validate.suggest(name, self.names)}"
             )
         return self.names.index(name)
 
@@ -136,13 +156,15 @@ class Regression:
         return float(self.params[i]), float(self.bse[i])
 
     def predict(self, X: Any) -> Floats:
-        """Predict for rows of public columns as in the fit: class probabilities (n, K); of least squares the mean (n,)."""
+        """Predict for rows of public columns as in the fit: class probabilities (n, K); of least
+        squares the mean (n,)."""
         design = design_of(X, intercept=self._intercept).table
         free = len(self.params) - (self.model == "linear")
         width = free // (len(self._classes) - 1) if self.model == "multinomial" else free
         if design.shape[1] != width:
             raise InvalidInput(
-                f"Expected X with {width - self._intercept} columns, as in the fit, got {design.shape[1] - self._intercept}."
+                f"Expected X with {width - self._intercept} columns, as in the fit, got"
+                f" {design.shape[1] - self._intercept}."
             )
         eta = design @ self.params[:free].reshape(-1, width).T
         if self._family is None:
@@ -159,14 +181,39 @@ class Regression:
         """Format the fit as a table, as statsmodels does."""
         low, high = self.conf_int().T
         columns = (self.params, self.bse, self.zvalues, self.pvalues, low, high)
-        lines = [[name, *(digits_text(column[i]) for column in columns)] for i, name in enumerate(self.names)]
+        lines = [
+            [name, *(digits_text(column[i]) for column in columns)]
+            for i, name in enumerate(self.names)
+        ]
         tail = (1 - self.confidence) / 2
-        head = ["", "coef", "std err", "z", "P>|z|" if self._profile is None else "P", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
-        what = "unbiased least squares" if self.model == "least-squares" else f"{self.model} regression, exact likelihood"
+        head = [
+            "",
+            "coef",
+            "std err",
+            "z",
+            "P>|z|" if self._profile is None else "P",
+            f"[{tail:.3g}",
+            f"{1 - tail:.3g}]",
+        ]
+        what = (
+            "unbiased least squares"
+            if self.model == "least-squares"
+            else f"{self.model} regression, exact likelihood"
+        )
         units = f", {self.n_units} units" if self.n_units < self.n_rows else ""
         fit = "" if np.isnan(self.loglik) else f", log-likelihood {self.loglik:.2f}"
-        state = "" if self.converged else "\nNot converged: coefficients without a finite estimate have infinite standard errors."
-        return f"{what}: {self.n_rows} rows{units}, {self.standard_errors} standard errors{fit}\n{text_table(head, lines)}{state}"
+        state = (
+            ""
+            if self.converged
+            else (
+                "\nNot converged: coefficients without a finite estimate have infinite standard"
+                " errors."
+            )
+        )
+        return (
+            f"{what}: {self.n_rows} rows{units}, {self.standard_errors} standard"
+            f" errors{fit}\n{text_table(head, lines)}{state}"
+        )
 
     def __str__(self) -> str:
         return self.summary()
@@ -192,15 +239,16 @@ def regress(
     X : (n, d) array, frame of pandas or polars, or Arrow table
         Public numbers; categories are encoded first.
     model : str
-        "logistic": two classes, the log-odds of the second against the first.
-        "multinomial": log-odds of each class against the first.
-        "linear": class values are numbers. The outcome is normal with mean x'b and one standard deviation, rounded to the nearest class
-        value, numbers beyond the outermost ones to these (as `labeldp.Grid` encodes). Only then are its coefficients those of the mean:
-        of skewed numbers, such as incomes, they are biased, however many rows there are.
-        "poisson": the outcome is a Poisson count with mean exp(x'b), rounded in the same way.
-        "least-squares": unbiased estimates of the outcome are regressed. No distribution is assumed, so this is for skewed numbers; but
-        the law must have unbiased weights, intervals are wider than those of a right linear model, and the outcome is the number clamped
-        to the range of the class values.
+        "logistic": two classes, the log-odds of the second against the first. "multinomial":
+        log-odds of each class against the first. "linear": class values are numbers. The outcome is
+        normal with mean x'b and one standard deviation, rounded to the nearest class value, numbers
+        beyond the outermost ones to these (as `labeldp.Grid` encodes). Only then are its
+        coefficients those of the mean: of skewed numbers, such as incomes, they are biased, however
+        many rows there are. "poisson": the outcome is a Poisson count with mean exp(x'b), rounded
+        in the same way. "least-squares": unbiased estimates of the outcome are regressed. No
+        distribution is assumed, so this is for skewed numbers; but the law must have unbiased
+        weights, intervals are wider than those of a right linear model, and the outcome is the
+        number clamped to the range of the class values.
     names : sequence of d str, optional
         Names of the columns; by default the frame's, else x1, x2, ...
     intercept : bool
@@ -210,9 +258,10 @@ def regress(
     ids : (n,) array, optional
         Ids of the rows of X, by which they are matched.
     standard_errors : "observed" or "sandwich", optional
-        Inverse observed information, right if the model is; or Huber's sandwich, right also for the coefficients of a wrong model that
-        are nearest to the truth by likelihood. These are not the coefficients of the mean, and no standard error removes that bias.
-        None (default): "sandwich" with units and for least squares, else "observed".
+        Inverse observed information, right if the model is; or Huber's sandwich, right also for the
+        coefficients of a wrong model that are nearest to the truth by likelihood. These are not the
+        coefficients of the mean, and no standard error removes that bias. None (default):
+        "sandwich" with units and for least squares, else "observed".
 
     Returns
     -------
@@ -221,49 +270,60 @@ def regress(
     Raises
     ------
     InvalidInput
-        Columns are no finite numbers or linearly dependent, rows do not match, class values are no numbers, some classes are told apart by
-        no row, a logistic model has not two classes, or a linear one has.
+        Columns are no finite numbers or linearly dependent, rows do not match, class values are no
+        numbers, some classes are told apart by no row, a logistic model has not two classes, or a
+        linear one has.
 
     Warns
     -----
     MisfitWarning
-        A linear model contradicts least squares, where the law has unbiased weights: its coefficients and those of the released outcomes
-        differ by more than chance (at the level 0.01), and by more than a standard error of the model. A misfit that moves coefficients
-        by two or three standard errors is often not seen, since least squares are less precise: no warning is no proof.
+        A linear model contradicts least squares, where the law has unbiased weights: its
+        coefficients and those of the released outcomes differ by more than chance (at the level
+        0.01), and by more than a standard error of the model. A misfit that moves coefficients by
+        two or three standard errors is often not seen, since least squares are less precise: no
+        warning is no proof.
     SeparationWarning
-        Some coefficients have no finite estimate, as with perfectly separated classes: they are returned with infinite standard errors.
-        These are coefficients that grow without bound, and those that the others, grown so far, leave open: ten standard errors to either
-        side change the likelihood by less than chance does. Or the outputs tell of a linear model's scale no more than as many rows as it
-        has coefficients would without noise.
+        Some coefficients have no finite estimate, as with perfectly separated classes: they are
+        returned with infinite standard errors. These are coefficients that grow without bound, and
+        those that the others, grown so far, leave open: ten standard errors to either side change
+        the likelihood by less than chance does. Or the outputs tell of a linear model's scale no
+        more than as many rows as it has coefficients would without noise.
 
     Notes
     -----
     Guarantee: post-processing of released outputs; it costs no privacy and reads no raw label.
 
-    Intervals and p-values are those of the profile likelihood, since of rows that tell little the likelihood is lopsided, and the standard
-    error depends on the estimate. With the sandwich the likelihood ratio is divided by the square of its standard error over the observed
-    one. Of a linear model, whose scale is estimated, it is compared with the likelihood ratio that Student's t has with m rows and m - p
-    degrees of freedom, p the coefficients of the mean; m is the number of rows without noise that would tell the logarithm of the scale as
-    precisely. With m at most p all intervals are the whole range.
+    Intervals and p-values are those of the profile likelihood, since of rows that tell little the
+    likelihood is lopsided, and the standard error depends on the estimate. With the sandwich the
+    likelihood ratio is divided by the square of its standard error over the observed one. Of a
+    linear model, whose scale is estimated, it is compared with the likelihood ratio that Student's
+    t has with m rows and m - p degrees of freedom, p the coefficients of the mean; m is the number
+    of rows without noise that would tell the logarithm of the scale as precisely. With m at most p
+    all intervals are the whole range.
 
-    Maximises sum_i ln sum_y P[y | x_i] L_i[y] by Newton's method with exact gradient and Hessian; directions of positive curvature are
-    turned round, and steps are shortened by Armijo's rule. It starts where all classes are about equally likely. The likelihood is that of
-    labels which, given x, do not depend on the question that a row was asked. Cost O(n K q^2 + n p^2) a step, about ten steps, q the number
-    of predictors (K - 1 for "multinomial", else 1 or 2), and O(n (K + p)) memory. All intervals cost about 4 p steps, all p-values 2 p.
+    Maximises sum_i ln sum_y P[y | x_i] L_i[y] by Newton's method with exact gradient and Hessian;
+    directions of positive curvature are turned round, and steps are shortened by Armijo's rule. It
+    starts where all classes are about equally likely. The likelihood is that of labels which, given
+    x, do not depend on the question that a row was asked. Cost O(n K q^2 + n p^2) a step, about ten
+    steps, q the number of predictors (K - 1 for "multinomial", else 1 or 2), and O(n (K + p))
+    memory. All intervals cost about 4 p steps, all p-values 2 p.
 
     References
     ----------
-    Stewart 1983, "On least squares estimation when the dependent variable is grouped"; White 1982, "Maximum likelihood estimation of
-    misspecified models"; Kent 1982, "Robust properties of likelihood ratio tests"; Venzon and Moolgavkar 1988, "A method for computing
-    profile-likelihood-based confidence intervals"; van den Hout, van der Heijden and Gilchrist 2007, "The logistic regression model with
-    response variables subject to randomized response".
+    Stewart 1983, "On least squares estimation when the dependent variable is grouped"; White 1982,
+    "Maximum likelihood estimation of misspecified models"; Kent 1982, "Robust properties of
+    likelihood ratio tests"; Venzon and Moolgavkar 1988, "A method for computing
+    profile-likelihood-based confidence intervals"; van den Hout, van der Heijden and Gilchrist
+    2007, "The logistic regression model with response variables subject to randomized response".
 
     Examples
     --------
     >>> import labeldp as ldp, numpy as np
     >>> x = np.arange(6000) % 2
     >>> bought = (np.arange(6000) // 2 % 10 < 2 + 4 * x).astype(int)
-    >>> noisy = ldp.privatize(bought, ldp.RandomizedResponse(2, epsilon=2.0), noise=ldp.SeededNoise(0))
+    >>> noisy = ldp.privatize(
+    ...     bought, ldp.RandomizedResponse(2, epsilon=2.0), noise=ldp.SeededNoise(0)
+    ... )
     >>> fit = ldp.stats.regress(noisy, x, "logistic", names=["treated"])
     >>> low, high = fit.conf_int()[1]
     >>> bool(low < np.log(0.6 / 0.4) - np.log(0.2 / 0.8) < high)
@@ -271,7 +331,11 @@ def regress(
     """
     _validate.one_of(MODELS, model=model)
     _validate.boolean(intercept=intercept)
-    kind = _validate.one_of(("observed", "sandwich"), standard_errors=standard_errors) if standard_errors is not None else None
+    kind = (
+        _validate.one_of(("observed", "sandwich"), standard_errors=standard_errors)
+        if standard_errors is not None
+        else None
+    )
     _check_model(require_noisy(noisy), model)
     raw = design_of(X, names, intercept=intercept, noisy=noisy)
     columns, told = matched(noisy, ids, X=raw.table, units=units)
@@ -283,7 +347,11 @@ def regress(
         warn_of_units(told)
     known = told if len(kept) == len(told) else told[kept]
     chosen = kind or ("observed" if units is None and model != "least-squares" else "sandwich")
-    fit = _least_squares(known, design, people) if model == "least-squares" else _likeliest(known, design, model, people, chosen)
+    fit = (
+        _least_squares(known, design, people)
+        if model == "least-squares"
+        else _likeliest(known, design, model, people, chosen)
+    )
     object.__setattr__(fit, "_intercept", intercept)
     return fit
 
@@ -292,10 +360,21 @@ def _least_squares(noisy: NoisyLabels, design: Design, units: Codes | None) -> R
     numbers = numbers_of(noisy)
     if not noisy.invertible.all():
         raise InvalidInput(
-            "Expected a law with unbiased weights in every row for least squares. Use model='linear', which takes every law."
+            "Expected a law with unbiased weights in every row for least squares. Use"
+            " model='linear', which takes every law."
         )
     params, covariance = least_squares(design.table, noisy.class_weights() @ numbers, units)
-    return Regression("least-squares", design.names, params, covariance, np.nan, len(noisy), _count(noisy, units), "sandwich", True)
+    return Regression(
+        "least-squares",
+        design.names,
+        params,
+        covariance,
+        np.nan,
+        len(noisy),
+        _count(noisy, units),
+        "sandwich",
+        True,
+    )
 
 
 def _count(noisy: NoisyLabels, units: Codes | None) -> int:
@@ -303,35 +382,62 @@ def _count(noisy: NoisyLabels, units: Codes | None) -> int:
 
 
 def _order(classes: tuple[object, ...], model: str) -> Codes:
-    """Return codes in the order of the model's cells: ascending values of numeric models, else the declared order."""
-    return np.argsort(np.array(classes, np.float64), kind="stable") if model in NUMERIC else np.arange(len(classes))
+    """Return codes in the order of the model's cells: ascending values of numeric models, else the
+    declared order."""
+    return (
+        np.argsort(np.array(classes, np.float64), kind="stable")
+        if model in NUMERIC
+        else np.arange(len(classes))
+    )
 
 
-def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | None, kind: str) -> Regression:
+def _likeliest(
+    noisy: NoisyLabels, design: Design, model: str, units: Codes | None, kind: str
+) -> Regression:
     order = _order(noisy.classes, model)
     likelihood = np.asarray(noisy.likelihood(dtype="float64")[:, order], np.float64)
     _check_classes(noisy, likelihood, model)
-    # Columns that are orthogonal and of length 1 a row: then one threshold fits all of them, however the columns are scaled or correlated.
+    # Columns that are orthogonal and of length 1 a row: then one threshold fits all of them,
+    # however the columns are scaled or correlated.
     rows = np.sqrt(len(noisy))
     basis, mixed = np.linalg.qr(design.table)
-    family, designs, start, names, spread = _model(noisy, likelihood, Design(basis * rows, design.names), model)
+    family, designs, start, names, spread = _model(
+        noisy, likelihood, Design(basis * rows, design.names), model
+    )
     problem = Problem(family, likelihood, designs)
     found = maximise(problem, start)
     each = np.linalg.inv(mixed) * rows * spread
-    back = block_diag(*(each if part.shape[1] == len(each) and part is designs[0] else np.eye(1) for part in designs))
+    back = block_diag(
+        *(
+            each if part.shape[1] == len(each) and part is designs[0] else np.eye(1)
+            for part in designs
+        )
+    )
     observed, lost = _covariance(-found.hessian, found.scores, units, "observed", back)
-    covariance = observed if kind == "observed" else _covariance(-found.hessian, found.scores, units, kind, back)[0]
+    covariance = (
+        observed
+        if kind == "observed"
+        else _covariance(-found.hessian, found.scores, units, kind, back)[0]
+    )
     ratio = np.where(lost, 1.0, np.diagonal(covariance) / np.maximum(np.diagonal(observed), 1e-300))
     params = back @ found.flat
     # Sizes of the predictors' columns; one of the scale of a linear model.
-    reach = np.concatenate([np.sqrt((design.table**2).mean(axis=0)) if part is designs[0] else np.ones(1) for part in designs])
+    reach = np.concatenate(
+        [
+            np.sqrt((design.table**2).mean(axis=0)) if part is designs[0] else np.ones(1)
+            for part in designs
+        ]
+    )
     far = np.full(len(reach), np.inf) if isinstance(family, Normal) else FAR / 2 / reach
-    if isinstance(family, Softmax) and not found.converged:  # far coefficients that were still growing
+    # far coefficients that were still growing
+    if isinstance(family, Softmax) and not found.converged:
         lost |= np.abs(params) > far
     if isinstance(family, Normal):
         params[-1] += np.log(spread)
         family = Normal(family.borders * spread)
-    halves = np.where(lost, np.inf if isinstance(family, Normal) else 1 / reach, np.sqrt(np.diagonal(covariance)))
+    halves = np.where(
+        lost, np.inf if isinstance(family, Normal) else 1 / reach, np.sqrt(np.diagonal(covariance))
+    )
     if lost.any() and not isinstance(family, Normal):
         alone = Profile(problem, found, back, params, halves, ratio, None, far, open=True)
         lost |= [not gone and alone.is_open(i) for i, gone in enumerate(lost)]
@@ -341,42 +447,73 @@ def _likeliest(noisy: NoisyLabels, design: Design, model: str, units: Codes | No
         covariance[lost, lost] = np.inf
         warn(
             SeparationWarning(
-                f"The data give no finite estimate of {', '.join(name for name, gone in zip(names, lost, strict=True) if gone)}: a column "
-                "separates classes, or the outputs tell too little. Their standard errors are infinite. Leave columns out or use more rows."
+                "The data give no finite estimate of"
+                f" {', '.join(name for name, gone in zip(names, lost, strict=True) if gone)}: a"
+                " column separates classes, or the outputs tell too little. Their standard errors"
+                " are infinite. Leave columns out or use more rows."
             )
         )
     elif isinstance(problem.family, Normal) and found.converged and noisy.invertible.all():
-        outcome = noisy.class_weights() @ numbers_of(noisy) / spread, np.sort(numbers_of(noisy)) / spread
+        outcome = (
+            noisy.class_weights() @ numbers_of(noisy) / spread,
+            np.sort(numbers_of(noisy)) / spread,
+        )
         compared = _Compared.of(problem, problem.family, found, outcome, units, each)
         compared.warn(design.names, np.sqrt(np.diagonal(covariance)))
     # Rows without noise tell the logarithm of their scale with the variance 1 / (2 rows).
-    rows = float(0.0 if lost[-1] else 0.5 / observed[-1, -1]) if isinstance(family, Normal) else None
+    rows = (
+        float(0.0 if lost[-1] else 0.5 / observed[-1, -1]) if isinstance(family, Normal) else None
+    )
     if rows is not None and not lost.any() and rows <= len(design.names):
         warn(
             SeparationWarning(
-                f"The {len(noisy)} outputs tell of the scale of the linear model's errors what {number_text(rows)} rows without noise "
-                f"would, too few for {len(design.names)} coefficients. Their intervals are the whole range. Leave columns out or use more "
-                "rows."
+                f"The {len(noisy)} outputs tell of the scale of the linear model's errors what"
+                f" {number_text(rows)} rows without noise would, too few for {len(design.names)}"
+                " coefficients. Their intervals are the whole range. Leave columns out or use more"
+                " rows."
             )
         )
-    profile = Profile(problem, found, back, params, halves, ratio, rows, far, open=bool(lost.any()) and rows is None)
+    profile = Profile(
+        problem,
+        found,
+        back,
+        params,
+        halves,
+        ratio,
+        rows,
+        far,
+        open=bool(lost.any()) and rows is None,
+    )
     counts = len(noisy), _count(noisy, units)
     done = found.converged and not lost.any()
     return Regression(
-        model, names, params, covariance, found.loglik, *counts, kind, done, _classes=noisy.classes, _family=family, _profile=profile
+        model,
+        names,
+        params,
+        covariance,
+        found.loglik,
+        *counts,
+        kind,
+        done,
+        _classes=noisy.classes,
+        _family=family,
+        _profile=profile,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Compared:
-    """Least squares coefficients of the outcome, compared with those that a fitted model of numbers implies.
+    """Least squares coefficients of the outcome, compared with those that a fitted model of numbers
+    implies.
 
     Attributes
     ----------
     unbiased, implied : (p,) float64
-        Coefficients of the unbiased estimates of the rounded outcome, and of its means by the fitted model.
+        Coefficients of the unbiased estimates of the rounded outcome, and of its means by the
+        fitted model.
     pvalue : float
-        That both are estimates of the same, by a chi-square test (Hausman 1978, "Specification tests in econometrics").
+        That both are estimates of the same, by a chi-square test (Hausman 1978, "Specification
+        tests in econometrics").
     """
 
     unbiased: Floats
@@ -385,35 +522,55 @@ class _Compared:
 
     @classmethod
     def of(
-        cls, problem: Problem, family: Normal, found: Maximum, outcome: tuple[Floats, Floats], units: Codes | None, back: Floats
+        cls,
+        problem: Problem,
+        family: Normal,
+        found: Maximum,
+        outcome: tuple[Floats, Floats],
+        units: Codes | None,
+        back: Floats,
     ) -> "_Compared":
-        """Compare; `outcome` is unbiased estimates (n,) and points (K,), `back` (p, p) leads from the problem's columns to the user's."""
+        """Compare; `outcome` is unbiased estimates (n,) and points (K,), `back` (p, p) leads from
+        the problem's columns to the user's."""
         X, (values, points) = problem.designs[0], outcome
         n, p = X.shape
         means, moved = np.empty(n), np.zeros((p, len(found.flat)))
         for rows in problem.batches():
             means[rows], slope = family.means(problem.predictors(found.flat, rows), points)
-            moved += np.hstack([X[rows].T @ (part[rows] * slope[:, j : j + 1]) for j, part in enumerate(problem.designs)])
-        # How much each row moves the difference: by its own residual, and by its pull on the model's estimates.
-        each = X * (values - means)[:, None] - found.scores @ np.linalg.solve(-found.hessian, moved.T)
+            moved += np.hstack(
+                [
+                    X[rows].T @ (part[rows] * slope[:, j : j + 1])
+                    for j, part in enumerate(problem.designs)
+                ]
+            )
+        # How much each row moves the difference: by its own residual, and by its pull on the
+        # model's estimates.
+        each = X * (values - means)[:, None] - found.scores @ np.linalg.solve(
+            -found.hessian, moved.T
+        )
         total = each.sum(axis=0)
         statistic = float(total @ np.linalg.pinv(outer_of(each, units), hermitian=True) @ total)
         implied, apart = (back @ (part / n) for part in (X.T @ means, total))
         return cls(implied + apart, implied, float(gammaincc(p / 2, statistic / 2)))
 
     def warn(self, names: tuple[str, ...], stderr: Floats) -> None:
-        """Warn if the two differ by more than chance, and one coefficient by more than its standard error."""
+        """Warn if the two differ by more than chance, and one coefficient by more than its standard
+        error."""
         far = np.abs(self.unbiased - self.implied) > stderr[: len(names)]
         if self.pvalue > _MISFIT or not far.any():
             return
         listed = ", ".join(
-            f"{name} {number_text(self.unbiased[i])} and {number_text(self.implied[i])}" for i, name in enumerate(names) if far[i]
+            f"{name} {number_text(self.unbiased[i])} and {number_text(self.implied[i])}"
+            for i, name in enumerate(names)
+            if far[i]
         )
         warn(
             MisfitWarning(
-                "The linear model, whose errors are normal and equally wide in all rows, does not fit what was released: least squares of "
-                f"the outcome, which assumes no distribution, and the fitted model give {listed}. Its coefficients and intervals then miss "
-                "those of the mean, also with sandwich standard errors. Take model='least-squares' for numbers that are skewed."
+                "The linear model, whose errors are normal and equally wide in all rows, does not"
+                " fit what was released: least squares of the outcome, which assumes no"
+                f" distribution, and the fitted model give {listed}. Its coefficients and intervals"
+                " then miss those of the mean, also with sandwich standard errors. Take"
+                " model='least-squares' for numbers that are skewed."
             )
         )
 
@@ -421,14 +578,22 @@ class _Compared:
 def _check_model(noisy: NoisyLabels, model: str) -> None:
     """Refuse a model that is not for these classes."""
     if model == "logistic" and noisy.n_classes != 2:
-        raise InvalidInput(f"Expected two classes for a logistic regression, got {noisy.n_classes}. Use model='multinomial'.")
+        raise InvalidInput(
+            f"Expected two classes for a logistic regression, got {noisy.n_classes}. Use"
+            " model='multinomial'."
+        )
     if model in (*NUMERIC, "least-squares") and None in map(number_of, noisy.classes):
         other = "logistic" if noisy.n_classes == 2 else "multinomial"
-        raise InvalidInput(f"Expected class values that are finite numbers for model={model!r}, got others. Use model={other!r}.")
+        raise InvalidInput(
+            f"Expected class values that are finite numbers for model={model!r}, got others. Use"
+            f" model={other!r}."
+        )
     if model == "linear" and noisy.n_classes == 2:
         raise InvalidInput(
-            "Expected three class values or more for a linear model, got two, which tell no slope apart from the scale of the errors. Use "
-            "model='logistic' for log-odds, or 'least-squares' for how the mean changes; of the values 0 and 1 that is the share of 1."
+            "Expected three class values or more for a linear model, got two, which tell no slope"
+            " apart from the scale of the errors. Use model='logistic' for log-odds, or"
+            " 'least-squares' for how the mean changes; of the values 0 and 1 that is the share"
+            " of 1."
         )
 
 
@@ -442,40 +607,66 @@ def _check_classes(noisy: NoisyLabels, likelihood: Floats, model: str) -> None:
         if other == twin:
             continue
         raise InvalidInput(
-            f"Expected classes that are told apart, but no output distinguishes {noisy.classes[other]!r} and {noisy.classes[twin]!r}. "
-            "Use rows of another law."
+            "Expected classes that are told apart, but no output distinguishes"
+            f" {noisy.classes[other]!r} and {noisy.classes[twin]!r}. Use rows of another law."
         )
 
 
 def _model(
     noisy: NoisyLabels, likelihood: Floats, design: Design, model: str
 ) -> tuple[Family, tuple[Floats, ...], Floats, tuple[str, ...], float]:
-    """Make the family, the design of each predictor, the start, the names of the parameters, and the unit in which outcomes are fitted."""
+    """Make the family, the design of each predictor, the start, the names of the parameters, and
+    the unit in which outcomes are fitted."""
     p = design.table.shape[1]
     if model == "logistic":
         return Softmax(), (design.table,), np.zeros(p), design.names, 1.0
     if model == "multinomial":
         names = tuple(f"{value}: {name}" for value in noisy.classes[1:] for name in design.names)
-        return Softmax(), (design.table,) * (noisy.n_classes - 1), np.zeros(p * (noisy.n_classes - 1)), names, 1.0
+        return (
+            Softmax(),
+            (design.table,) * (noisy.n_classes - 1),
+            np.zeros(p * (noisy.n_classes - 1)),
+            names,
+            1.0,
+        )
     points = np.sort(numbers_of(noisy))
     if model == "poisson" and points[0] < 0:
-        raise InvalidInput(f"Expected class values of at least 0 for a Poisson regression, got {points[0]:g}.")
+        raise InvalidInput(
+            f"Expected class values of at least 0 for a Poisson regression, got {points[0]:g}."
+        )
     spread = float(np.ptp(points)) if model == "linear" else 1.0
     borders = (points[:-1] + points[1:]) / 2 / spread
-    # A point estimate of the mean to start from: nearly flat evidence gives the middle of the range.
+    # A point estimate of the mean to start from: nearly flat evidence gives the middle of the
+    # range.
     posterior = likelihood / likelihood.sum(axis=1, keepdims=True)
     middle = float((posterior @ points).mean()) / spread
     constant = design.table.mean(axis=0)  # the projection of 1, since the columns are orthogonal
     if model == "poisson":
-        return Count(borders), (design.table,), constant * np.log(max(middle, 1e-3)), design.names, 1.0
+        return (
+            Count(borders),
+            (design.table,),
+            constant * np.log(max(middle, 1e-3)),
+            design.names,
+            1.0,
+        )
     ones = np.ones((len(design.table), 1))
-    return Normal(borders), (design.table, ones), np.append(constant * middle, np.log(0.25)), (*design.names, "log(scale)"), spread
+    return (
+        Normal(borders),
+        (design.table, ones),
+        np.append(constant * middle, np.log(0.25)),
+        (*design.names, "log(scale)"),
+        spread,
+    )
 
 
-def _covariance(information: Floats, scores: Floats, units: Codes | None, kind: str, back: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Compute the covariance of the coefficients, `back` @ parameters, and mark those that the data do not tell: (p, p), (p,) bool."""
-    # A direction of which a row tells less than a ten-millionth of what it could without noise is told by none. Rows that tell nothing of
-    # it have a score of 0 along it; but the information is 0 there only at the very maximum, which is reached up to rounding.
+def _covariance(
+    information: Floats, scores: Floats, units: Codes | None, kind: str, back: Floats
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Compute the covariance of the coefficients, `back` @ parameters, and mark those that the data
+    do not tell: (p, p), (p,) bool."""
+    # A direction of which a row tells less than a ten-millionth of what it could without noise is
+    # told by none. Rows that tell nothing of it have a score of 0 along it; but the information is
+    # 0 there only at the very maximum, which is reached up to rounding.
     told = _directions(scores.T @ scores, len(scores))
     told = told @ _directions(told.T @ information @ told, len(scores))
     inverse = told @ np.linalg.inv(told.T @ information @ told) @ told.T
@@ -487,6 +678,7 @@ def _covariance(information: Floats, scores: Floats, units: Codes | None, kind: 
 
 
 def _directions(matrix: Floats, n_rows: int) -> Floats:
-    """Find the directions of which a matrix (p, p) of information has more than nothing: (p, r), orthonormal."""
+    """Find the directions of which a matrix (p, p) of information has more than nothing: (p, r),
+    orthonormal."""
     roots, vectors = np.linalg.eigh(matrix)
     return np.asarray(vectors[:, roots > _FLAT * n_rows])

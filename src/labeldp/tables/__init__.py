@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of tables: their specification (`ReleaseSpec`), their place (`Place`), and readers of released tables (`read_noisy`).
+"""Releases of tables: their specification (`ReleaseSpec`), their place (`Place`), and readers of
+released tables (`read_noisy`).
 
-`labeldp.release` releases files, `labeldp.tables.spark` and `labeldp.tables.ray` tables of a cluster. Names are imported at first use.
+`labeldp.release` releases files, `labeldp.tables.spark` and `labeldp.tables.ray` tables of a
+cluster. Names are imported at first use.
 """
 
 from importlib import import_module
@@ -13,7 +15,13 @@ if TYPE_CHECKING:
     from labeldp.tables._priors import PriorTable
     from labeldp.tables._spec import ReleaseSpec
 
-_HOME = {"Place": "_place", "PriorTable": "_priors", "ReleaseSpec": "_spec", "read_histogram": "_evidence", "read_noisy": "_evidence"}
+_HOME = {
+    "Place": "_place",
+    "PriorTable": "_priors",
+    "ReleaseSpec": "_spec",
+    "read_histogram": "_evidence",
+    "read_noisy": "_evidence",
+}
 
 __all__ = ["Place", "PriorTable", "ReleaseSpec", "read_histogram", "read_noisy"]
 

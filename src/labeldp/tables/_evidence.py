@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a released table as noisy labels, to train on it at no cost, after proving that it holds what was drawn."""
+"""Reads a released table as noisy labels, to train on it at no cost, after proving that it holds
+what was drawn."""
 
 import base64
 import json
@@ -101,26 +102,30 @@ def read_noisy(
     classes: Sequence[object] | None = None,
     id: str | Sequence[str] | None = None,
 ) -> NoisyLabels:
-    """Read the noisy labels of a table: those of a release are proven, others are declared by their law.
+    """Read the noisy labels of a table: those of a release are proven, others are declared by their
+    law.
 
     Parameters
     ----------
     path : str, Path, Place or (file system, path)
-        A Parquet or CSV file, or a folder of Parquet files, that `labeldp release` wrote, with its manifest beside it (Parquet files hold
-        the facts themselves); or a copy of it in another format or order, or with other columns.
+        A Parquet or CSV file, or a folder of Parquet files, that `labeldp release` wrote, with its
+        manifest beside it (Parquet files hold the facts themselves); or a copy of it in another
+        format or order, or with other columns.
     label : str, optional
-        The released column; by default the one that the manifest names. Of several columns that were released together, one of them, or
-        (None) the combinations, of which `noisy[name]` reads one column. Or the column of an earlier release, which the manifest lists.
+        The released column; by default the one that the manifest names. Of several columns that
+        were released together, one of them, or (None) the combinations, of which `noisy[name]`
+        reads one column. Or the column of an earlier release, which the manifest lists.
     manifest : str, Path, Place or (file system, path), optional
         The release's manifest, if it is not beside the table.
     released : str, Path, Place or (file system, path), optional
-        The released table, if `path` holds some of its rows: evidence is read there and matched by id. The label column of `path`
-        is not read.
+        The released table, if `path` holds some of its rows: evidence is read there and matched by
+        id. The label column of `path` is not read.
     ledger : Ledger, or its path, optional
-        The receipt, and the digest of the drawn rows, are looked up there. A contradiction is refused; an unknown receipt counts as "not
-        recorded".
+        The receipt, and the digest of the drawn rows, are looked up there. A contradiction is
+        refused; an unknown receipt counts as "not recorded".
     law : Law, optional
-        The law of labels that another mechanism drew, which are declared, not proven. Requires `label`.
+        The law of labels that another mechanism drew, which are declared, not proven. Requires
+        `label`.
     classes : sequence of K values, optional
         The classes of declared labels; 0..K-1 if None.
     id : str or sequence of str, optional
@@ -134,20 +139,27 @@ def read_noisy(
     Raises
     ------
     InvalidInput
-        The table is no release, or one of another column, or was changed: a label, id or evidence differs, or a row is missing, new or
-        repeated.
+        The table is no release, or one of another column, or was changed: a label, id or evidence
+        differs, or a row is missing, new or repeated.
 
     Notes
     -----
-    A digest finds accidental changes. A forger can write another digest; pass the ledger to find that, too.
+    A digest finds accidental changes. A forger can write another digest; pass the ledger to find
+    that, too.
     """
     source = open_table(path)
-    # A declaration is believed without proof, so a release, which can be proven, is never read by a declaration.
+    # A declaration is believed without proof, so a release, which can be proven, is never read by a
+    # declaration.
     if law is not None:
-        if manifest is not None or released is not None or (label is not None and any(is_of(facts, label) for facts in all_facts(source))):
+        if (
+            manifest is not None
+            or released is not None
+            or (label is not None and any(is_of(facts, label) for facts in all_facts(source)))
+        ):
             raise InvalidInput(
-                f"Expected labels of another mechanism with law=, got a release in {source.path.name}, or what proves one. Leave law= out: "
-                "a draw that was released is proven, and never declared beside itself as another one."
+                "Expected labels of another mechanism with law=, got a release in"
+                f" {source.path.name}, or what proves one. Leave law= out: a draw that was released"
+                " is proven, and never declared beside itself as another one."
             )
         return _declared(source, label, law, classes, id)
     original = source if released is None else open_table(released)
@@ -157,18 +169,23 @@ def read_noisy(
     return found.noisy if released is None else matched(source, found)
 
 
-def read_histogram(path: Any, label: str | None = None, *, manifest: Any = None, ledger: Ledger | None = None) -> Aggregate:
-    """Read the noisy histogram that a release has paid for as its prior (`prior=HistogramPrior()`), after proving its table.
+def read_histogram(
+    path: Any, label: str | None = None, *, manifest: Any = None, ledger: Ledger | None = None
+) -> Aggregate:
+    """Read the noisy histogram that a release has paid for as its prior (`prior=HistogramPrior()`),
+    after proving its table.
 
     Parameters
     ----------
     path, label, manifest, ledger
-        As in `read_noisy`. The table must have all of its rows, since the digest of what was drawn covers the histogram and the labels.
+        As in `read_noisy`. The table must have all of its rows, since the digest of what was drawn
+        covers the histogram and the labels.
 
     Returns
     -------
     Aggregate
-        The noisy counts of all classes in one group of all rows. Its receipt is that of the labels: one charge covers both.
+        The noisy counts of all classes in one group of all rows. Its receipt is that of the labels:
+        one charge covers both.
 
     Raises
     ------
@@ -183,47 +200,73 @@ def read_histogram(path: Any, label: str | None = None, *, manifest: Any = None,
     query, said = charged_histogram(block.receipt), found.facts.get(HISTOGRAM)
     if query is None or said is None:
         raise InvalidInput(
-            f"Expected a release with a histogram as its prior, got one without in {source.path.name}. labeldp.stats estimates counts."
+            "Expected a release with a histogram as its prior, got one without in"
+            f" {source.path.name}. labeldp.stats estimates counts."
         )
     counts, rows = np.array([said["counts"]], np.int64), np.array([said["rows"]], np.int64)
     return Aggregate(query, counts, rows, found.noisy.classes, block.receipt)
 
 
 def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> InvalidInput:
-    """Make the error for a table that should be a release of this column, but has neither manifest nor metadata, or those of others."""
+    """Make the error for a table that should be a release of this column, but has neither manifest
+    nor metadata, or those of others."""
     return of_others(source, label, None, ledger) or InvalidInput(
-        f"Expected a released table, got {source.path.name} without manifest or metadata of labeldp. Name its manifest (manifest=, "
-        "--manifest), or, for some of its rows, the released table (released=, --released). Labels that another mechanism drew are "
-        "declared by its law (law= and classes=; --noisy, --law, --epsilon and --classes)."
+        f"Expected a released table, got {source.path.name} without manifest or metadata of"
+        " labeldp. Name its manifest (manifest=, --manifest), or, for some of its rows, the"
+        " released table (released=, --released). Labels that another mechanism drew are declared"
+        " by its law (law= and classes=; --noisy, --law, --epsilon and --classes)."
     )
 
 
-def of_others(source: Source, label: str | None, manifest: Any = None, ledger: Ledger | None = None) -> InvalidInput | None:
-    """Make the error for a column that a table was not released with; None for one that was, or a table that is no release."""
+def of_others(
+    source: Source, label: str | None, manifest: Any = None, ledger: Ledger | None = None
+) -> InvalidInput | None:
+    """Make the error for a column that a table was not released with; None for one that was, or a
+    table that is no release."""
     facts = facts_of(source, label, manifest)
     if facts is None or label is None or is_of(facts, label):
         return None
     names = [name for each in all_facts(source, manifest) for name in labels_of(each)]
-    earlier = () if ledger is None else _manifests(label, Receipt.from_dict(facts["receipt"]).dataset, ledger)
+    earlier = (
+        ()
+        if ledger is None
+        else _manifests(label, Receipt.from_dict(facts["receipt"]).dataset, ledger)
+    )
     if earlier:
-        way = f"{label!r} was released by itself: name that release's manifest (manifest=, --manifest): {' or '.join(earlier)}."
+        way = (
+            f"{label!r} was released by itself: name that release's manifest (manifest=,"
+            f" --manifest): {' or '.join(earlier)}."
+        )
     else:
-        way = f"If {label!r} was released by itself, name that release's manifest (manifest=, --manifest)."
+        way = (
+            f"If {label!r} was released by itself, name that release's manifest (manifest=,"
+            " --manifest)."
+        )
     return InvalidInput(
-        f"Expected a released column, got {label!r}: {source.path.name} was released with the label column{'s' * (len(names) > 1)} "
-        f"{_validate.quoted(names)}.{_validate.suggest(label, names)} {way}"
+        f"Expected a released column, got {label!r}: {source.path.name} was released with the label"
+        f" column{'s' * (len(names) > 1)}"
+        f" {_validate.quoted(names)}.{_validate.suggest(label, names)} {way}"
     )
 
 
 def _manifests(label: str, dataset: str, ledger: Ledger) -> tuple[str, ...]:
-    """List the places of the manifests of a data set's releases of one column, as far as the runs' folders name them."""
-    stores = [(RunStore(ledger.run_dir(run.run_id)), stage) for run in ledger.runs(dataset) if label in run.columns for stage in run.drawn]
+    """List the places of the manifests of a data set's releases of one column, as far as the runs'
+    folders name them."""
+    stores = [
+        (RunStore(ledger.run_dir(run.run_id)), stage)
+        for run in ledger.runs(dataset)
+        if label in run.columns
+        for stage in run.drawn
+    ]
     places = ((store.read(kept_name(KEPT_PLACE, stage)) or b"").decode() for store, stage in stores)
     return tuple(dict.fromkeys(manifest_name(place) for place in places if place))
 
 
-def proven(source: Source, label: str | None = None, manifest: Any = None, ledger: Ledger | None = None) -> ProvenLabels | None:
-    """Read and prove the noisy labels of a released table; None if it claims to be no release of this column.
+def proven(
+    source: Source, label: str | None = None, manifest: Any = None, ledger: Ledger | None = None
+) -> ProvenLabels | None:
+    """Read and prove the noisy labels of a released table; None if it claims to be no release of
+    this column.
 
     Raises
     ------
@@ -235,8 +278,9 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
         if label is None or label + EVIDENCE not in source.names:
             return None
         raise InvalidInput(
-            f"Expected the manifest of a released table, got none: {manifest_place(source.path).name}. Put it beside "
-            f"{source.path.name} again, or name it (manifest=, --manifest)."
+            "Expected the manifest of a released table, got none:"
+            f" {manifest_place(source.path).name}. Put it beside {source.path.name} again, or name"
+            " it (manifest=, --manifest)."
         )
     if label is not None and not is_of(facts, label):
         other = None if manifest is None else of_others(source, label, manifest, ledger)
@@ -245,31 +289,51 @@ def proven(source: Source, label: str | None = None, manifest: Any = None, ledge
         raise other
     _check_facts(source, facts)
     pieces, drawn = _read(source, facts, in_files="digests" not in facts)
-    receipt = replace(_on_record(ledger, source, facts, drawn), rows_over_the_cap=int(facts.get("rows_over_the_cap") or 0))
+    receipt = replace(
+        _on_record(ledger, source, facts, drawn),
+        rows_over_the_cap=int(facts.get("rows_over_the_cap") or 0),
+    )
     parts = [_noisy(piece, facts, receipt) for piece in pieces if piece.outputs]
     if not parts:
         raise InvalidInput("Expected rows in the released table, got none.")
-    noisy, codec, columns = concat(parts), _codec_of(facts, source), frozenset(noisy_names(all_facts(source, manifest)))
+    noisy, codec, columns = (
+        concat(parts),
+        _codec_of(facts, source),
+        frozenset(noisy_names(all_facts(source, manifest))),
+    )
     if isinstance(codec, ColumnsCodec) and label in codec.columns:
-        return ProvenLabels(noisy.column(str(label)), facts, codec.codecs[codec.columns.index(str(label))], columns)
+        return ProvenLabels(
+            noisy.column(str(label)), facts, codec.codecs[codec.columns.index(str(label))], columns
+        )
     return ProvenLabels(noisy, facts, codec, columns)
 
 
-def proven_together(source: Source, labels: Sequence[str], manifest: Any = None, ledger: Ledger | None = None) -> ProvenLabels | None:
-    """Read and prove the noisy labels of the release that drew several columns together, maybe with others; see `proven`.
+def proven_together(
+    source: Source, labels: Sequence[str], manifest: Any = None, ledger: Ledger | None = None
+) -> ProvenLabels | None:
+    """Read and prove the noisy labels of the release that drew several columns together, maybe with
+    others; see `proven`.
 
     Raises
     ------
     InvalidInput
         Also if the columns were not drawn together.
     """
-    facts = next((facts for label in labels if (facts := facts_of(source, label, manifest)) is not None and is_of(facts, label)), None)
+    facts = next(
+        (
+            facts
+            for label in labels
+            if (facts := facts_of(source, label, manifest)) is not None and is_of(facts, label)
+        ),
+        None,
+    )
     if facts is None:
         return proven(source, labels[0], manifest, ledger)  # none, or the error that says why
     if others := [label for label in labels if label not in labels_of(facts)]:
         raise InvalidInput(
-            f"Expected label columns that were released together, got {_validate.quoted(labels)}: the release of "
-            f"{_validate.quoted(labels_of(facts))} did not draw {_validate.quoted(others)}. Train for one at a time (--label)."
+            f"Expected label columns that were released together, got {_validate.quoted(labels)}:"
+            f" the release of {_validate.quoted(labels_of(facts))} did not draw"
+            f" {_validate.quoted(others)}. Train for one at a time (--label)."
         )
     return proven(source, str(facts["label"]), manifest, ledger)
 
@@ -284,35 +348,55 @@ def matched(source: Source, found: ProvenLabels) -> NoisyLabels:
     """
     names = found.id_names
     if not names:
-        raise InvalidInput("Expected a release with ids to find its rows by, got one without. Release with an id column (id=, --id).")
+        raise InvalidInput(
+            "Expected a release with ids to find its rows by, got one without. Release with an id"
+            " column (id=, --id)."
+        )
     check_columns(source, names)
-    words = np.concatenate([id_words(row_ids(batch, names)) for batch in source.batches(list(names))])
+    words = np.concatenate(
+        [id_words(row_ids(batch, names)) for batch in source.batches(list(names))]
+    )
     known = id_words(found.noisy.ids if found.noisy.ids.ndim == 1 else list(found.noisy.ids.T))
     order = np.argsort(known, kind="stable")
-    # Ids are compared by 64-bit words, because the two tables may hold them in different types. Of two ids with one word, one would get the
-    # other's labels: among n ids with a probability of about n^2 / 2^65.
+    # Ids are compared by 64-bit words, because the two tables may hold them in different types. Of
+    # two ids with one word, one would get the other's labels: among n ids with a probability of
+    # about n^2 / 2^65.
     place = order[np.minimum(np.searchsorted(known[order], words), len(known) - 1)]
     missing = np.flatnonzero(known[place] != words)
     if len(missing):
         raise InvalidInput(
-            f"Expected only rows of the release, got another id in {row_name(source, int(missing[0]))} of {source.path.name}. Drop them."
+            "Expected only rows of the release, got another id in"
+            f" {row_name(source, int(missing[0]))} of {source.path.name}. Drop them."
         )
     # A row that occurs twice would count its evidence twice.
     again = np.setdiff1d(np.arange(len(place)), np.unique(place, return_index=True)[1])
     if len(again):
         row = row_name(source, int(again[0]))
-        raise InvalidInput(f"Expected each row of the release once, got an id twice in {source.path.name}, again in {row}. Drop it.")
+        raise InvalidInput(
+            f"Expected each row of the release once, got an id twice in {source.path.name}, again"
+            f" in {row}. Drop it."
+        )
     return derived(found.noisy[place], order="file")
 
 
-def _declared(source: Source, label: str | None, law: Law, classes: Sequence[object] | None, id: str | Sequence[str] | None) -> NoisyLabels:
+def _declared(
+    source: Source,
+    label: str | None,
+    law: Law,
+    classes: Sequence[object] | None,
+    id: str | Sequence[str] | None,
+) -> NoisyLabels:
     names = () if id is None else (id,) if isinstance(id, str) else tuple(id)
     if label is None:
         raise InvalidInput("Expected the column of declared labels by name, got none. Pass label=.")
     check_columns(source, [label, *names])
     values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
     released = law.released(values)
-    codec = LabelCodec(parse_classes(released, label, source.type_of(label), text_table=source.text), label, source.type_of(label))
+    codec = LabelCodec(
+        parse_classes(released, label, source.type_of(label), text_table=source.text),
+        label,
+        source.type_of(label),
+    )
     codes: list[NDArray[np.generic]] = []
     ids = []
     for batch in source.batches([label, *names]):
@@ -326,12 +410,14 @@ def _declared(source: Source, label: str | None, law: Law, classes: Sequence[obj
 
 
 def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
-    """Check that a table agrees with its manifest and the ledger, batch by batch, without keeping rows.
+    """Check that a table agrees with its manifest and the ledger, batch by batch, without keeping
+    rows.
 
     Raises
     ------
     InvalidInput, LedgerError
-        The table was changed, or the manifest names other classes, ids, law or stage than were drawn.
+        The table was changed, or the manifest names other classes, ids, law or stage than were
+        drawn.
     """
     facts = read_manifest(Place.of(manifest), named=True) or {}
     _check_facts(source, facts)
@@ -339,8 +425,11 @@ def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
     _on_record(ledger, source, facts, drawn)
 
 
-def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source: Source | None = None) -> None:
-    """Refuse columns that would be published or learned from as they are, but that the ledger has charged as private in this data set.
+def check_unchanged(
+    names: Collection[str], dataset: str, ledger: Ledger, source: Source | None = None
+) -> None:
+    """Refuse columns that would be published or learned from as they are, but that the ledger has
+    charged as private in this data set.
 
     Parameters
     ----------
@@ -349,13 +438,14 @@ def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source
     dataset : str
     ledger : Ledger
     source : Source, optional
-        Their table. A column that is proven to hold what a run has drawn, row by row, is noisy, and passes. None: no column is.
+        Their table. A column that is proven to hold what a run has drawn, row by row, is noisy, and
+        passes. None: no column is.
 
     Raises
     ------
     InvalidInput
-        A column is private and is not proven to be noisy, or the table says that it was drawn, but it holds something else. Nothing was
-        charged.
+        A column is private and is not proven to be noisy, or the table says that it was drawn, but
+        it holds something else. Nothing was charged.
     """
     runs = ledger.runs(dataset)
     private = private_names(run.receipt for run in runs).intersection(names)
@@ -364,37 +454,46 @@ def check_unchanged(names: Collection[str], dataset: str, ledger: Ledger, source
     if private:
         found = _validate.quoted(name for name in names if name in private)
         text = (
-            f"Expected public columns beside the label, got {found}, which the ledger has charged as private in data set {dataset!r}. "
-            "Their raw values would be published, or a model would learn from them. Release all private columns together ({}), or start "
-            "from the earlier release's output, which holds noisy labels and needs ids, or leave {} out: take it out of the table, or of "
-            "the features ({})."
+            f"Expected public columns beside the label, got {found}, which the ledger has charged"
+            f" as private in data set {dataset!r}. Their raw values would be published, or a model"
+            " would learn from them. Release all private columns together ({}), or start from"
+            " the earlier release's output, which holds noisy labels and needs ids, or leave {}"
+            " out: take it out of the table, or of the features ({})."
         )
         raise InvalidInput(
-            text.format("labeldp.LabelColumns", found, "exclude="), cli=text.format("labeldp release --label A,B", found, "--exclude")
+            text.format("labeldp.LabelColumns", found, "exclude="),
+            cli=text.format("labeldp release --label A,B", found, "--exclude"),
         )
     if source is not None:
         check_claims(source, names, ledger)
 
 
 def check_claims(source: Source, names: Collection[str], ledger: Ledger) -> None:
-    """Refuse a table that says that releases drew these columns, but holds something else there: its next manifest would say so, too."""
+    """Refuse a table that says that releases drew these columns, but holds something else there:
+    its next manifest would say so, too."""
     said = [facts for facts in all_facts(source) if not set(names).isdisjoint(labels_of(facts))]
     manifest: Manifest = (read_manifest(source.path) if said else None) or {}
-    # A table that is as it was published was proven then, though it may lack rows that the earlier release had.
+    # A table that is as it was published was proven then, though it may lack rows that the earlier
+    # release had.
     if "digests" in manifest and holds(source.path, manifest["digests"].get("output"), manifest):
         return
     for facts in said:
         if _recorded(source, facts, ledger) is None:
-            found, run_id = _validate.quoted(name for name in names if name in labels_of(facts)), Receipt.from_dict(facts["receipt"]).run_id
+            found, run_id = (
+                _validate.quoted(name for name in names if name in labels_of(facts)),
+                Receipt.from_dict(facts["receipt"]).run_id,
+            )
             raise InvalidInput(
-                f"Expected in column {found} what run {run_id} has drawn, as the manifest or metadata of {source.path.name} says, got "
-                f"something else, or not all of its rows and evidence: raw values may stand there. Start from the released table as it "
-                f"was, or take {found} out of the table."
+                f"Expected in column {found} what run {run_id} has drawn, as the manifest or"
+                f" metadata of {source.path.name} says, got something else, or not all of its rows"
+                " and evidence: raw values may stand there. Start from the released table as it"
+                f" was, or take {found} out of the table."
             )
 
 
 def require_drawn(source: Source, found: Sequence[Manifest]) -> None:
-    """Refuse a table that does not hold what these facts say was drawn: its bytes are compared, and if they differ, its rows.
+    """Refuse a table that does not hold what these facts say was drawn: its bytes are compared, and
+    if they differ, its rows.
 
     Parameters
     ----------
@@ -414,8 +513,11 @@ def require_drawn(source: Source, found: Sequence[Manifest]) -> None:
         _read(source, facts, in_files="digests" not in facts, keep=False)
 
 
-def warn_of_names(names: Collection[str], dataset: str, ledger: Ledger, found: Sequence[Manifest] = ()) -> None:
-    """Warn if a data set's name hides from the ledger that its rows, or columns that are taken as they are, are those of another one.
+def warn_of_names(
+    names: Collection[str], dataset: str, ledger: Ledger, found: Sequence[Manifest] = ()
+) -> None:
+    """Warn if a data set's name hides from the ledger that its rows, or columns that are taken as
+    they are, are those of another one.
 
     Parameters
     ----------
@@ -431,43 +533,61 @@ def warn_of_names(names: Collection[str], dataset: str, ledger: Ledger, found: S
         known = _validate.told([repr(name) for name in sorted(earlier)], ", ")
         warn(
             LabelDPWarning(
-                f"The rows were released before in data set {known}, and are charged now in data set {dataset!r}: the "
-                "ledger does not add up what they cost. Name the same data set (dataset=, --dataset)."
+                f"The rows were released before in data set {known}, and are charged now in data"
+                f" set {dataset!r}: the ledger does not add up what they cost. Name the same data"
+                " set (dataset=, --dataset)."
             )
         )
     raw = set(names) - noisy_names(found)
-    others = {name: run.dataset for run in ledger.runs() if run.dataset != dataset for name in run.columns if name in raw}
+    others = {
+        name: run.dataset
+        for run in ledger.runs()
+        if run.dataset != dataset
+        for name in run.columns
+        if name in raw
+    }
     if others:
-        listed = _validate.told([f"{name!r} (in {others[name]!r})" for name in names if name in others], ", ")
+        listed = _validate.told(
+            [f"{name!r} (in {others[name]!r})" for name in names if name in others], ", "
+        )
         warn(
             RawLabelsWarning(
-                f"Columns that are taken as they are, in data set {dataset!r}, have the names of private columns of other data sets in the "
-                f"ledger: {listed}. If the rows are the same, name that data set (dataset=, --dataset), in which they are refused. Or take "
-                "them out of the table, or of the features (exclude=, --exclude)."
+                f"Columns that are taken as they are, in data set {dataset!r}, have the names of"
+                f" private columns of other data sets in the ledger: {listed}. If the rows are the"
+                " same, name that data set (dataset=, --dataset), in which they are refused. Or"
+                " take them out of the table, or of the features (exclude=, --exclude)."
             )
         )
 
 
 def warn_of_copies(labels: Collection[str], dataset: str, ledger: Ledger) -> None:
-    """Warn of earlier releases of this data set on this machine that hold one of these columns as it was: they came before its charge."""
+    """Warn of earlier releases of this data set on this machine that hold one of these columns as
+    it was: they came before its charge."""
     runs = ledger.runs(dataset)
     for run in runs:
         store = RunStore(ledger.run_dir(run.run_id))
         for stage in run.drawn:
             place = (store.read(kept_name(KEPT_PLACE, stage)) or b"").decode()
-            found = _held_raw(place, set(labels) - set(run.columns), ledger, runs) if place and not URI.match(place) else set()
+            found = (
+                _held_raw(place, set(labels) - set(run.columns), ledger, runs)
+                if place and not URI.match(place)
+                else set()
+            )
             if found:
                 held = ", ".join(sorted(found))
                 warn(
                     RawLabelsWarning(
-                        f"{place}, which run {run.run_id} released from data set {dataset!r}, holds the private column {held} as it was. "
-                        "Delete that file, or keep it as secret as the raw table: no noise protects what it shows. So with its copies, "
-                        "which a repeat may have written elsewhere."
+                        f"{place}, which run {run.run_id} released from data set {dataset!r}, holds"
+                        f" the private column {held} as it was. Delete that file, or keep it as"
+                        " secret as the raw table: no noise protects what it shows. So with its"
+                        " copies, which a repeat may have written elsewhere."
                     )
                 )
 
 
-def _held_raw(place: str, names: Collection[str], ledger: Ledger, runs: Sequence[RunRecord]) -> set[str]:
+def _held_raw(
+    place: str, names: Collection[str], ledger: Ledger, runs: Sequence[RunRecord]
+) -> set[str]:
     """List the private columns that a released table holds raw; none if it is gone."""
     try:
         source = open_table(Path(place))
@@ -477,42 +597,60 @@ def _held_raw(place: str, names: Collection[str], ledger: Ledger, runs: Sequence
         return set()
 
 
-def released_columns(source: Source, names: Collection[str], dataset: str, ledger: Ledger) -> set[str]:
+def released_columns(
+    source: Source, names: Collection[str], dataset: str, ledger: Ledger
+) -> set[str]:
     """List those of a table's columns that hold noisy labels or their evidence.
 
-    The table's own facts, evidence beside a column, or the ledger show it. A private column of which none of them shows that it is noisy is
-    not listed: `check_unchanged` refuses it.
+    The table's own facts, evidence beside a column, or the ledger show it. A private column of
+    which none of them shows that it is noisy is not listed: `check_unchanged` refuses it.
     """
     found = noisy_names(all_facts(source))
     for evidence in (name for name in source.names if name.endswith(EVIDENCE)):
         label = evidence.removesuffix(EVIDENCE)
-        columns = {label, *_validate.parted(label)}.intersection(source.names)  # a joint release is named by all its columns
+        # a joint release is named by all its columns
+        columns = {label, *_validate.parted(label)}.intersection(source.names)
         found |= {evidence, *columns} if columns else set()
     runs = ledger.runs(dataset)
     private = {name for run in runs for name in run.columns}.intersection(names) - found
-    return (found | (_noisy_columns(source, private, ledger, runs) if private else set())).intersection(names)
+    return (
+        found | (_noisy_columns(source, private, ledger, runs) if private else set())
+    ).intersection(names)
 
 
-def _noisy_columns(source: Source, names: Collection[str], ledger: Ledger, runs: Sequence[RunRecord]) -> set[str]:
+def _noisy_columns(
+    source: Source, names: Collection[str], ledger: Ledger, runs: Sequence[RunRecord]
+) -> set[str]:
     """List the columns that a table is proven to hold as one of these runs has drawn them."""
     known, noisy = {run.run_id: run for run in runs}, set[str]()
-    for facts in _claims(source, ledger, [run for run in runs if not set(run.columns).isdisjoint(names)]):
+    for facts in _claims(
+        source, ledger, [run for run in runs if not set(run.columns).isdisjoint(names)]
+    ):
         columns = set(labels_of(facts))
-        if (set(names) - noisy) & columns and Receipt.from_dict(facts["receipt"]).run_id in known and _recorded(source, facts, ledger):
+        if (
+            (set(names) - noisy) & columns
+            and Receipt.from_dict(facts["receipt"]).run_id in known
+            and _recorded(source, facts, ledger)
+        ):
             noisy |= columns
     return noisy
 
 
 def _claims(source: Source, ledger: Ledger, runs: Sequence[RunRecord]) -> Iterator[Manifest]:
-    """List the facts of releases that a table may hold: those that it names, and those that the runs' folders have kept."""
+    """List the facts of releases that a table may hold: those that it names, and those that the
+    runs' folders have kept."""
     yield from all_facts(source)
     for run in runs:
-        texts = (RunStore(ledger.run_dir(run.run_id)).read(kept_name(KEPT_MANIFEST, stage)) for stage in run.drawn)
+        texts = (
+            RunStore(ledger.run_dir(run.run_id)).read(kept_name(KEPT_MANIFEST, stage))
+            for stage in run.drawn
+        )
         yield from (json.loads(text) for text in texts if text is not None)
 
 
 def _recorded(source: Source, facts: Manifest, ledger: Ledger) -> bool | None:
-    """Tell whether the ledger knows the rows that a table holds; None if the facts or the ledger say that they were not drawn."""
+    """Tell whether the ledger knows the rows that a table holds; None if the facts or the ledger
+    say that they were not drawn."""
     try:
         _check_facts(source, facts)
         _, drawn = _read(source, facts, in_files="digests" not in facts, keep=False)
@@ -532,31 +670,44 @@ class _Piece:
 
 
 def _check_facts(source: Source, facts: Manifest) -> None:
-    """Refuse facts with columns that the table lacks, or with another law than the receipt names for this stage."""
+    """Refuse facts with columns that the table lacks, or with another law than the receipt names
+    for this stage."""
     evidence = [str(facts["evidence"])] if facts.get("evidence") else []
     check_columns(source, [*labels_of(facts), *evidence, *_names(facts.get("id"))])
     receipt = Receipt.from_dict(facts["receipt"])
-    # The receipt names the law that was charged. A manifest with a larger epsilon would make labels look more reliable than they are.
+    # The receipt names the law that was charged. A manifest with a larger epsilon would make labels
+    # look more reliable than they are.
     known = is_charged(law_from_dict(facts["law"]), receipt, str(facts["stage"]))
     if not known or (HISTOGRAM in facts) != (charged_histogram(receipt) is not None):
         raise InvalidInput(
-            f"Expected the law and stage that the receipt of run {receipt.run_id} names, got others. The manifest or metadata was changed; "
-            "restore it."
+            f"Expected the law and stage that the receipt of run {receipt.run_id} names, got"
+            " others. The manifest or metadata was changed; restore it."
         )
 
 
-def _read(source: Source, facts: Manifest, *, in_files: bool, keep: bool = True) -> tuple[list[_Piece], str]:
-    """Read all rows, and compare their digest with that in the facts; with `in_files`, that of each file with its own facts."""
+def _read(
+    source: Source, facts: Manifest, *, in_files: bool, keep: bool = True
+) -> tuple[list[_Piece], str]:
+    """Read all rows, and compare their digest with that in the facts; with `in_files`, that of each
+    file with its own facts."""
     if not in_files or not isinstance(source, DatasetSource):
         piece, drawn = _piece(source, facts, keep)
         claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
         _compare(source, facts, drawn, claimed)
         return [piece], drawn
-    # A folder without a manifest: each file is proven by its own metadata, and all files must be of one release.
+    # A folder without a manifest: each file is proven by its own metadata, and all files must be of
+    # one release.
     said = [embedded_facts(file) or {} for file in source.files]
     own = ("drawn", "first_row")
-    if any({k: v for k, v in each.items() if k not in own} != {k: v for k, v in facts.items() if k not in own} for each in said):
-        raise InvalidInput(f"Expected files of one release in {source.path.name}, got others among them. Name the files of one.")
+    if any(
+        {k: v for k, v in each.items() if k not in own}
+        != {k: v for k, v in facts.items() if k not in own}
+        for each in said
+    ):
+        raise InvalidInput(
+            f"Expected files of one release in {source.path.name}, got others among them. Name the"
+            " files of one."
+        )
     found = [_piece(file, each) for file, each in zip(source.files, said, strict=True)]
     for file, each, (_, drawn) in zip(source.files, said, found, strict=True):
         _compare(file, facts, drawn, each.get("drawn"))
@@ -589,7 +740,8 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
 
 
 def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> None:
-    """Refuse rows whose digest differs from the claimed one. Facts without such a digest require the unchanged files."""
+    """Refuse rows whose digest differs from the claimed one. Facts without such a digest require
+    the unchanged files."""
     if claimed is not None:
         if drawn != claimed:
             raise changed(source, facts)
@@ -597,8 +749,9 @@ def _compare(source: Source, facts: Manifest, drawn: str, claimed: object) -> No
     digests = facts.get("digests")
     if digests is None:
         raise InvalidInput(
-            f"Expected a table that can be proven, got {source.path.name}, whose metadata names no digest of its labels. Put its manifest "
-            "beside it, or name it (manifest=, --manifest)."
+            f"Expected a table that can be proven, got {source.path.name}, whose metadata names no"
+            " digest of its labels. Put its manifest beside it, or name it (manifest=,"
+            " --manifest)."
         )
     if not holds(source.path, digests.get("output"), facts):
         raise changed(source, facts)
@@ -609,9 +762,10 @@ def changed(source: Source, facts: Manifest, why: str = "") -> InvalidInput:
     run_id = Receipt.from_dict(facts["receipt"]).run_id
     ids = "or" if facts.get("id") else "or their order (the release has no ids)"
     return InvalidInput(
-        f"Expected what run {run_id} has drawn, got something else in {source.path.name}: labels, evidence, ids {ids} rows differ."
-        f"{f' ({why})' if why else ''} Restore the released table; for some of its rows, name it (released=, --released). Raw labels "
-        "belong under another name, without this manifest or metadata."
+        f"Expected what run {run_id} has drawn, got something else in {source.path.name}: labels,"
+        f" evidence, ids {ids} rows differ.{f' ({why})' if why else ''} Restore the released table;"
+        " for some of its rows, name it (released=, --released). Raw labels belong under another"
+        " name, without this manifest or metadata."
     )
 
 
@@ -622,8 +776,9 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
         return receipt
     looked_up = ledger.looked_up(receipt)
     run = ledger.run(receipt.run_id) if looked_up.recorded else None
-    # The ledger decides, because whoever has the table can rewrite its manifest. First by content, which holds for any copy; then, for
-    # ledgers of older versions or facts without digests, by the bytes of whole files.
+    # The ledger decides, because whoever has the table can rewrite its manifest. First by content,
+    # which holds for any copy; then, for ledgers of older versions or facts without digests, by the
+    # bytes of whole files.
     if run is None or run.drawn.get(str(facts["stage"])) == drawn:
         return looked_up
     # The SHA-256 of a file covers its own metadata, but not a manifest beside it.
@@ -631,31 +786,50 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
         if holds(source.path, run.artefact, facts):
             return looked_up
         if run.adopted and not run.drawn:
-            return replace(looked_up, recorded=False)  # an adopted run has lost the digest of its drawn rows, so a copy cannot be compared
+            # an adopted run has lost the digest of its drawn rows, so a copy cannot be compared
+            return replace(looked_up, recorded=False)
         # Some files of a released folder, each as it was announced.
-        announced, files = {part.sha256 for part in ledger.parts(run.run_id)}, file_digests(source.path)
+        announced, files = (
+            {part.sha256 for part in ledger.parts(run.run_id)},
+            file_digests(source.path),
+        )
         if announced and set(files) <= announced and len(set(files)) == len(files):
             return looked_up
     raise InvalidInput(
-        f"Expected what run {receipt.run_id} has drawn, as the ledger names it, got something else in {source.path.name}. Its manifest "
-        "or metadata was made for other labels, or changed; restore the released table."
+        f"Expected what run {receipt.run_id} has drawn, as the ledger names it, got something else"
+        f" in {source.path.name}. Its manifest or metadata was made for other labels, or changed;"
+        " restore the released table."
     )
 
 
 def _codec_of(facts: Manifest, source: Source, law: Law | None = None) -> LabelCodec:
-    """Make a codec of the classes, or of what the law has released, for the columns' present types, which may be a copy's."""
+    """Make a codec of the classes, or of what the law has released, for the columns' present types,
+    which may be a copy's."""
     known = classes_of(facts)
     if isinstance(known, LabelColumns):
-        return ColumnsCodec([_codec_of_column(name, tuple(values), source) for name, values in zip(known.names, known.lists, strict=True)])
-    return _codec_of_column(str(facts["label"]), tuple(known) if law is None else law.released(known), source)
+        return ColumnsCodec(
+            [
+                _codec_of_column(name, tuple(values), source)
+                for name, values in zip(known.names, known.lists, strict=True)
+            ]
+        )
+    return _codec_of_column(
+        str(facts["label"]), tuple(known) if law is None else law.released(known), source
+    )
 
 
 def _codec_of_column(column: str, classes: tuple[object, ...], source: Source) -> LabelCodec:
     kind = source.type_of(column)
     # Many tools write an empty text as an empty field, which is read back as null.
     if source.text or "" not in classes or None in classes or is_text(value_type(kind)):
-        return LabelCodec(parse_classes(classes, column, kind, text_table=source.text), column, kind)
-    return LabelCodec(parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False), column, kind)
+        return LabelCodec(
+            parse_classes(classes, column, kind, text_table=source.text), column, kind
+        )
+    return LabelCodec(
+        parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False),
+        column,
+        kind,
+    )
 
 
 @dataclass(frozen=True)
@@ -668,18 +842,27 @@ class _Labels:
 
     def column(self, name: str) -> pa.Array:
         codecs = self.codec.codecs if isinstance(self.codec, ColumnsCodec) else (self.codec,)
-        return _as_labels(self.batch.column(name), next(each for each in codecs if each.column == name), self.source)
+        return _as_labels(
+            self.batch.column(name),
+            next(each for each in codecs if each.column == name),
+            self.source,
+        )
 
 
 def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
-    """Replace nulls by the empty text, if that is a class: other tools read an empty field as null."""
+    """Replace nulls by the empty text, if that is a class: other tools read an empty field as
+    null."""
     if source.text or not labels.null_count or "" not in codec.classes or None in codec.classes:
         return labels
     return pc.fill_null(plain(labels), "")
 
 
 def _names(value: object) -> list[str]:
-    return [str(name) for name in value] if isinstance(value, Sequence) and not isinstance(value, str) else []
+    return (
+        [str(name) for name in value]
+        if isinstance(value, Sequence) and not isinstance(value, str)
+        else []
+    )
 
 
 def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
@@ -693,15 +876,27 @@ def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:
     column = _from_base64(column) if is_text(column.type) else column
     raw, present = from_arrow(column, record_type(law).itemsize)
     if not present.all():
-        raise InvalidInput("Expected evidence in every row of a released table, got none in some. The file is damaged.")
+        raise InvalidInput(
+            "Expected evidence in every row of a released table, got none in some. The file is"
+            " damaged."
+        )
     return raw
 
 
 def _from_base64(texts: pa.Array) -> pa.Array:
     try:
-        return pa.array([base64.b64decode(t + "=" * (-len(t) % 4), altchars=b"-_", validate=True) for t in texts.to_pylist()], pa.binary())
+        return pa.array(
+            [
+                base64.b64decode(t + "=" * (-len(t) % 4), altchars=b"-_", validate=True)
+                for t in texts.to_pylist()
+            ],
+            pa.binary(),
+        )
     except (ValueError, TypeError):
-        raise InvalidInput("Expected evidence in base64url, got something else. The column was changed after the release.") from None
+        raise InvalidInput(
+            "Expected evidence in base64url, got something else. The column was changed after the"
+            " release."
+        ) from None
 
 
 def _noisy(piece: _Piece, facts: Manifest, receipt: Receipt) -> NoisyLabels:
@@ -710,4 +905,8 @@ def _noisy(piece: _Piece, facts: Manifest, receipt: Receipt) -> NoisyLabels:
     block = Block(law, outputs, side, np.arange(len(outputs)), receipt, str(facts["stage"]))
     order = "file" if str(facts.get("order")).startswith("kept") else "drawn"
     ids = np.concatenate(piece.ids)
-    return as_drawn(NoisyLabels(len(outputs), classes_of(facts), (block,), ids, bool(facts.get("id")), order=order))
+    return as_drawn(
+        NoisyLabels(
+            len(outputs), classes_of(facts), (block,), ids, bool(facts.get("id")), order=order
+        )
+    )

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places of files, on this machine or in a store, and the publication of a release: the files first, the manifest last.
+"""Places of files, on this machine or in a store, and the publication of a release: the files
+first, the manifest last.
 
-A `Place` is a path in any file system. `Staging` is the private folder of a run's files until they are published. `workplace` locks a local
-output, so that one process of a POSIX machine at a time works on it.
+A `Place` is a path in any file system. `Staging` is the private folder of a run's files until they
+are published. `workplace` locks a local output, so that one process of a POSIX machine at a time
+works on it.
 """
 
 import hashlib
@@ -26,12 +28,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from labeldp._files import clear_own, own_folder, private_file, private_opener, publish_file, replace_file, sync
+from labeldp._files import (
+    clear_own,
+    own_folder,
+    private_file,
+    private_opener,
+    publish_file,
+    replace_file,
+    sync,
+)
 from labeldp._hash import digest
 from labeldp.errors import InvalidInput, ReleaseError
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_CAN_RENAME = ("local", "hdfs", "mock")  # file systems that rename a folder in one step; all others are treated as object stores
+# file systems that rename a folder in one step; all others are treated as object stores
+_CAN_RENAME = ("local", "hdfs", "mock")
 SCHEMES = {"gcs": "gs", "abfs": "abfs", "s3": "s3", "hdfs": "hdfs"}
 CHUNK = 1 << 20
 JOURNAL = "_publishing.json"
@@ -48,7 +59,8 @@ _COUNTER = itertools.count()
 
 @dataclass(frozen=True, repr=False)
 class Place:
-    """The path of a file or folder, which may not exist, in a pyarrow file system. It can be pickled if the file system can.
+    """The path of a file or folder, which may not exist, in a pyarrow file system. It can be
+    pickled if the file system can.
 
     Attributes
     ----------
@@ -62,12 +74,14 @@ class Place:
 
     @classmethod
     def of(cls, where: Any) -> "Place":
-        """Convert a path, a URI ("s3://bucket/key", "file:///...") or a pair (pyarrow or fsspec file system, path) to a place.
+        """Convert a path, a URI ("s3://bucket/key", "file:///...") or a pair (pyarrow or fsspec
+        file system, path) to a place.
 
         Raises
         ------
         InvalidInput
-            The file system is unknown or cannot be reached. The message does not show the URI, which may hold credentials.
+            The file system is unknown or cannot be reached. The message does not show the URI,
+            which may hold credentials.
         """
         if isinstance(where, Place):
             return where
@@ -81,9 +95,13 @@ class Place:
 
     @classmethod
     def _inside(cls, filesystem: pafs.FileSystem, path: str) -> "Place":
-        # Sub-trees are unwrapped, so that two places of one file are equal: else the check that an output is not the input would fail.
+        # Sub-trees are unwrapped, so that two places of one file are equal: else the check that an
+        # output is not the input would fail.
         while isinstance(filesystem, pafs.SubTreeFileSystem):
-            filesystem, path = filesystem.base_fs, f"{filesystem.base_path.rstrip('/')}/{path.strip('/')}"
+            filesystem, path = (
+                filesystem.base_fs,
+                f"{filesystem.base_path.rstrip('/')}/{path.strip('/')}",
+            )
         if isinstance(filesystem, pafs.LocalFileSystem):
             path = Path(path).absolute().as_posix()
         return cls(filesystem, path.rstrip("/") or "/")
@@ -95,12 +113,14 @@ class Place:
         return f"{SCHEMES.get(kind, kind.removeprefix('py::fsspec+'))}://{self.path.lstrip('/')}"
 
     def __repr__(self) -> str:
-        return f"Place({str(self)!r})"  # never the file system's options, which may hold credentials
+        # never the file system's options, which may hold credentials
+        return f"Place({str(self)!r})"
 
     def __hash__(self) -> int:
         return hash((self.filesystem.type_name, self.path))
 
-    # Names ------------------------------------------------------------------------------------------------------------------------
+    # Names
+    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def local(self) -> Path | None:
@@ -140,13 +160,17 @@ class Place:
 
     def child(self, *names: str) -> "Place":
         """Return a place below this folder."""
-        return Place(self.filesystem, "/".join([self.path.rstrip("/"), *names]) if self.path else "/".join(names))
+        return Place(
+            self.filesystem,
+            "/".join([self.path.rstrip("/"), *names]) if self.path else "/".join(names),
+        )
 
     def beside(self, name: str) -> "Place":
         """Return a place in the same folder."""
         return self.parent.child(name)
 
-    # State ------------------------------------------------------------------------------------------------------------------------
+    # State
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def info(self) -> pafs.FileInfo:
@@ -162,7 +186,8 @@ class Place:
         return bool(self.info.is_file)
 
     def is_folder(self) -> bool:
-        """Tell whether a folder is there; in an object store, whether any object has this prefix."""
+        """Tell whether a folder is there; in an object store, whether any object has this
+        prefix."""
         return bool(self.info.type == pafs.FileType.Directory)
 
     @property
@@ -173,7 +198,8 @@ class Place:
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Size and time of the last change (0 if unknown) of the file, by which a change is noticed."""
+        """Size and time of the last change (0 if unknown) of the file, by which a change is
+        noticed."""
         info = self.info
         if not info.is_file:
             raise FileNotFoundError(self.path)
@@ -182,13 +208,18 @@ class Place:
     def files(self) -> list["Place"]:
         """List all files below this folder, sorted by path; none if there is no such folder."""
         selector = pafs.FileSelector(self.path, recursive=True, allow_not_found=True)
-        paths = sorted(info.path for info in self.filesystem.get_file_info(selector) if info.is_file)
+        paths = sorted(
+            info.path for info in self.filesystem.get_file_info(selector) if info.is_file
+        )
         return [Place(self.filesystem, path) for path in paths]
 
     def names(self) -> list[str]:
-        """List the names in this folder, or under this prefix; none if there is no such folder or it cannot be read."""
+        """List the names in this folder, or under this prefix; none if there is no such folder or
+        it cannot be read."""
         try:
-            found = self.filesystem.get_file_info(pafs.FileSelector(self.path or ".", allow_not_found=True))
+            found = self.filesystem.get_file_info(
+                pafs.FileSelector(self.path or ".", allow_not_found=True)
+            )
         except OSError:
             return []
         return [info.base_name for info in found]
@@ -198,14 +229,16 @@ class Place:
         top = folder.path.strip("/")
         return PurePosixPath(self.path.strip("/")[len(top) :].strip("/")).parts
 
-    # Content ----------------------------------------------------------------------------------------------------------------------
+    # Content
+    # ----------------------------------------------------------------------------------------------
 
     def open_input(self) -> pa.NativeFile:
         """Open the file for random reads."""
         return self.filesystem.open_input_file(self.path)
 
     def open_output(self) -> pa.NativeFile:
-        """Open a file for writing, and make missing folders. Only its owner can read a new local file."""
+        """Open a file for writing, and make missing folders. Only its owner can read a new local
+        file."""
         if self.can_rename:
             self.parent.make_folder()
         # pyarrow would create the file with the usual rights, so it is created privately before.
@@ -231,12 +264,14 @@ class Place:
                 state.update(chunk)
         return state.hexdigest()
 
-    # Changes ----------------------------------------------------------------------------------------------------------------------
+    # Changes
+    # ----------------------------------------------------------------------------------------------
 
     def make_folder(self, *, private: bool = False) -> bool:
         """Make the folder and those above it; no effect in an object store.
 
-        With `private`, a local folder is made or checked by `own_folder`. Returns False if such a private folder was there already.
+        With `private`, a local folder is made or checked by `own_folder`. Returns False if such a
+        private folder was there already.
         """
         if self.local is not None and private:
             self.local.parent.mkdir(parents=True, exist_ok=True)
@@ -248,16 +283,21 @@ class Place:
         return True
 
     def move(self, target: "Place") -> None:
-        """Rename a file in its file system, replacing a file of that name; a local file is synced before, and gets the usual rights."""
+        """Rename a file in its file system, replacing a file of that name; a local file is synced
+        before, and gets the usual rights."""
         if self.local is not None and target.local is not None:
             publish_file(self.local, target.local)
         elif self.can_rename:
             self.filesystem.move(self.path, target.path)
         else:
-            # An object store has no rename. A copy appears only when it is complete; the original is deleted after the sizes agree.
+            # An object store has no rename. A copy appears only when it is complete; the original
+            # is deleted after the sizes agree.
             self.filesystem.copy_file(self.path, target.path)
             if target.size != self.size:
-                raise ReleaseError(f"Expected a whole copy, got another size at {target}. Run the same command again.")
+                raise ReleaseError(
+                    f"Expected a whole copy, got another size at {target}. Run the same command"
+                    " again."
+                )
             self.delete()
 
     def delete(self) -> None:
@@ -278,9 +318,16 @@ def _filesystem(given: Any) -> pafs.FileSystem:
     if isinstance(given, pafs.FileSystem):
         return given
     if not hasattr(given, "protocol"):
-        raise InvalidInput(f"Expected a pyarrow or fsspec file system, got {type(given).__name__}. Give (file system, path).")
+        raise InvalidInput(
+            f"Expected a pyarrow or fsspec file system, got {type(given).__name__}. Give (file"
+            " system, path)."
+        )
     protocols = (given.protocol,) if isinstance(given.protocol, str) else tuple(given.protocol)
-    return pafs.LocalFileSystem() if "file" in protocols else pafs.PyFileSystem(pafs.FSSpecHandler(given))
+    return (
+        pafs.LocalFileSystem()
+        if "file" in protocols
+        else pafs.PyFileSystem(pafs.FSSpecHandler(given))
+    )
 
 
 def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
@@ -292,14 +339,15 @@ def _from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
         pass  # pyarrow does not know the scheme; fsspec may
     except OSError as error:
         raise InvalidInput(
-            f"Expected a {scheme}:// address that can be reached, got {type(error).__name__}. Check the address, region, and credentials."
+            f"Expected a {scheme}:// address that can be reached, got {type(error).__name__}. Check"
+            " the address, region, and credentials."
         ) from None
     try:
         found, path = importlib.import_module("fsspec.core").url_to_fs(uri)
     except (ImportError, ValueError, OSError):
         raise InvalidInput(
-            f"Expected a path or an address that pyarrow or fsspec knows, got one that starts with {scheme}://. "
-            "Install the fsspec package for it, or give (file system, path)."
+            "Expected a path or an address that pyarrow or fsspec knows, got one that starts with"
+            f" {scheme}://. Install the fsspec package for it, or give (file system, path)."
         ) from None
     return _filesystem(found), path
 
@@ -319,16 +367,24 @@ def reading(place: Place) -> Iterator[None]:
     except FileNotFoundError:
         raise ReleaseError(f"Expected an existing file, got {place}. Check the path.") from None
     except OSError as error:
-        raise ReleaseError(f"Expected a file that can be read, got {place} ({error.strerror or type(error).__name__}).") from None
+        raise ReleaseError(
+            f"Expected a file that can be read, got {place}"
+            f" ({error.strerror or type(error).__name__})."
+        ) from None
 
 
 class HashedFile:
-    """Writes a new binary file in a thread, and computes its SHA-256. After `finish` a local file is on disk."""
+    """Writes a new binary file in a thread, and computes its SHA-256. After `finish` a local file
+    is on disk."""
 
     def __init__(self, path: Path | Place):
         place = Place.of(path)
         self._local = place.local is not None
-        self._file: Any = place.open_output() if place.local is None else open(place.local, "xb", opener=private_opener)  # noqa: SIM115 (closed by its owner)
+        self._file: Any
+        if place.local is None:
+            self._file = place.open_output()
+        else:  # closed by its owner
+            self._file = open(place.local, "xb", opener=private_opener)  # noqa: SIM115
         self._state = hashlib.sha256()
         self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
         self._thread: threading.Thread | None = None
@@ -397,7 +453,8 @@ class HashedFile:
         self._file.close()
 
 
-# A run's private folder, and publishing ---------------------------------------------------------------------------------------------------
+# A run's private folder, and publishing
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -427,8 +484,9 @@ class Part:
 class Staging:
     """The private folder of one run's files, until they are published or given up.
 
-    It is a hidden folder beside the output, or a prefix below it in an object store. Files are moved out of it one by one; then the
-    manifest is written, which makes the release complete. The value can be pickled, so that the workers of a cluster write into the folder.
+    It is a hidden folder beside the output, or a prefix below it in an object store. Files are
+    moved out of it one by one; then the manifest is written, which makes the release complete. The
+    value can be pickled, so that the workers of a cluster write into the folder.
 
     Parameters
     ----------
@@ -449,19 +507,24 @@ class Staging:
     def __post_init__(self) -> None:
         # Staging and manifest are beside the output, so the output cannot be a whole bucket.
         if "/" not in self.out.path.strip("/") and self.out.local is None:
-            raise InvalidInput(f"Expected an output inside a bucket or folder, got {self.out} itself. Add a name to it.")
+            raise InvalidInput(
+                f"Expected an output inside a bucket or folder, got {self.out} itself. Add a name"
+                " to it."
+            )
 
     @cached_property
     def folder(self) -> Place:
         """The staging folder."""
         if self.out.can_rename:
             return self.out.beside(f".{self.out.name}.labeldp-{self.run_id[:8]}")
-        # An object store lists by prefix. Files of a folder are staged below it, under a name with an underscore, which readers skip.
+        # An object store lists by prefix. Files of a folder are staged below it, under a name with
+        # an underscore, which readers skip.
         name = f"{STAGING_PREFIX}{self.run_id}"
         return self.out.beside(f"{name}_{self.out.name}") if self.single else self.out.child(name)
 
     def prepare(self) -> None:
-        """Make the staging folder, or delete what a killed attempt left in it, except the journal, which `publish` needs.
+        """Make the staging folder, or delete what a killed attempt left in it, except the journal,
+        which `publish` needs.
 
         Only the driver may call this, before any worker writes.
         """
@@ -475,7 +538,8 @@ class Staging:
 
     @property
     def started(self) -> bool:
-        """True if this run has started to publish and was killed: some of its files may have their final names."""
+        """True if this run has started to publish and was killed: some of its files may have their
+        final names."""
         return self.folder.child(JOURNAL).exists()
 
     @property
@@ -489,10 +553,17 @@ class Staging:
 
     def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the final names of parts, in their order."""
-        return (self.out.name,) if self.single else tuple(part_name(i, _suffix(part.name)) for i, part in enumerate(parts))
+        return (
+            (self.out.name,)
+            if self.single
+            else tuple(part_name(i, _suffix(part.name)) for i, part in enumerate(parts))
+        )
 
-    def publish(self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False) -> tuple[str, ...]:
-        """Move the parts to their final names, then write the manifest, and delete everything else in staging.
+    def publish(
+        self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False
+    ) -> tuple[str, ...]:
+        """Move the parts to their final names, then write the manifest, and delete everything else
+        in staging.
 
         After a crash the same call finishes the publication. Until then `unfinished` warns readers.
 
@@ -517,17 +588,21 @@ class Staging:
         names = self.names(parts)
         if self.single and len(parts) != 1:
             raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
-        # Earlier attempts of this run may have moved files to the final names, with other bytes if their batches differed. The journal has
-        # the digests of all of them. A file with any other digest belongs to somebody else, and is not replaced.
+        # Earlier attempts of this run may have moved files to the final names, with other bytes if
+        # their batches differed. The journal has the digests of all of them. A file with any other
+        # digest belongs to somebody else, and is not replaced.
         known, there = self._journal(), self._there()
         for name, part in zip(names, parts, strict=True):
             known[name] = [*known.get(name, []), part.sha256]
-        if not replace and not all(file.digest() in known.get(name, ()) for name, file in there.items()):
+        if not replace and not all(
+            file.digest() in known.get(name, ()) for name, file in there.items()
+        ):
             raise name_taken_error(self.out)
         if self.folder.files():  # an empty folder: everything was published before
             self._write_journal(known)
         if not self.single:
-            # The folder's entry is on disk before files move into it: else power loss could take them away with the folder.
+            # The folder's entry is on disk before files move into it: else power loss could take
+            # them away with the folder.
             self.out.make_folder()
             if self.out.local is not None:
                 sync(self.out.local.parent)
@@ -542,14 +617,17 @@ class Staging:
         return names
 
     def _write_journal(self, known: dict[str, list[str]]) -> None:
-        """Write the journal atomically: for each final name the SHA-256 of the files that this run's attempts give it."""
+        """Write the journal atomically: for each final name the SHA-256 of the files that this
+        run's attempts give it."""
         journal, data = self.folder.child(JOURNAL), json.dumps(known).encode()
         if journal.local is not None:
-            # On disk before the first move, so that every file under a final name can be recognised as this run's.
+            # On disk before the first move, so that every file under a final name can be recognised
+            # as this run's.
             replace_file(journal.local.with_name(TEMPORARY), journal.local, data)
             return
         if self.single and not self.out.can_rename:
-            # First the marker, then the journal, then the object, so that a reader at any moment is warned.
+            # First the marker, then the journal, then the object, so that a reader at any moment is
+            # warned.
             _marker(self.out).write_bytes(b"")
         self._write_whole(journal, data)
 
@@ -575,7 +653,8 @@ class Staging:
             staged.move(target)
         elif size >= 0 or target.size != part.size or target.digest() != part.sha256:
             raise ReleaseError(
-                f"Expected the file {part.name} in {self.folder} as it was written, got none or another one. Run the same command again."
+                f"Expected the file {part.name} in {self.folder} as it was written, got none or"
+                " another one. Run the same command again."
             )
 
     def write_manifest(self, data: bytes) -> None:
@@ -597,17 +676,24 @@ class Staging:
     def delete(self) -> None:
         """Delete the staging folder, with its journal."""
         self._delete_folder()
-        if not self.out.can_rename and not self.single and self.out.is_folder() and not self.out.files():
+        if (
+            not self.out.can_rename
+            and not self.single
+            and self.out.is_folder()
+            and not self.out.files()
+        ):
             self.out.delete()  # an object store's marker of an empty folder
 
     def _delete_folder(self) -> None:
         if self.single and not self.out.can_rename:
-            # The marker before the journal: a process killed in between leaves the journal, by which the next attempt deletes both.
+            # The marker before the journal: a process killed in between leaves the journal, by
+            # which the next attempt deletes both.
             _marker(self.out).delete()
         delete_folder(self.folder)
 
     def delete_unless_started(self) -> None:
-        """Delete the staging folder, unless the run has started to publish: then it can finish, and needs the journal to know its files."""
+        """Delete the staging folder, unless the run has started to publish: then it can finish, and
+        needs the journal to know its files."""
         if not self.started:
             self.delete()
 
@@ -624,26 +710,37 @@ def delete_folder(folder: Place) -> None:
     if local is None:
         folder.delete()
     elif local.exists() or local.is_symlink():
-        # Checked right before the deletion: somebody may have put a link in its place since it was made.
+        # Checked right before the deletion: somebody may have put a link in its place since it was
+        # made.
         own_folder(local)
         _clear(local, _AND_JOURNAL)
-        with suppress(OSError):  # an attempt that a cluster has given up may have written once more; the next release here deletes it
+        # an attempt that a cluster has given up may have written once more; the next release here
+        # deletes it
+        with suppress(OSError):
             local.rmdir()
 
 
 def _clear(folder: Path, ours: re.Pattern[str], *, kept: str = "") -> None:
-    """Delete the files that labeldp made in a private folder, except `kept`; ReleaseError if there are others."""
+    """Delete the files that labeldp made in a private folder, except `kept`; ReleaseError if there
+    are others."""
     strangers = [path for path in clear_own(folder, ours) if path.name != kept]
     if strangers:
         raise ReleaseError(
-            f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing else is deleted there: move it away."
+            f"Expected only files that labeldp makes in {folder}, got {strangers[0].name}. Nothing"
+            " else is deleted there: move it away."
         )
 
 
 def unfinished(out: Place) -> bool:
-    """Tell whether a release of this name is being published, or was killed meanwhile; by names alone, which anybody can list."""
+    """Tell whether a release of this name is being published, or was killed meanwhile; by names
+    alone, which anybody can list."""
     if out.can_rename:
-        return any(map(re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}").fullmatch, out.parent.names()))
+        return any(
+            map(
+                re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}").fullmatch,
+                out.parent.names(),
+            )
+        )
     if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
         return True
     with suppress(OSError):  # the caller may not read there
@@ -652,13 +749,17 @@ def unfinished(out: Place) -> bool:
 
 
 def _marker(out: Place) -> Place:
-    """Return the place of the empty object that marks a single object as being published; a reader checks it without listing the bucket."""
+    """Return the place of the empty object that marks a single object as being published; a reader
+    checks it without listing the bucket."""
     return out.beside(f"_labeldp_publishing_{out.name}")
 
 
 def name_taken_error(out: Place) -> ReleaseError:
     """Make the error for an output whose name is taken."""
-    return ReleaseError(f"Expected a new name for the output, got {out}, which holds something else. Remove it, or choose another name.")
+    return ReleaseError(
+        f"Expected a new name for the output, got {out}, which holds something else. Remove it, or"
+        " choose another name."
+    )
 
 
 def manifest_place(out: Place) -> Place:
@@ -682,7 +783,8 @@ def manifest_name(name: str) -> str:
 
 
 def release_digest(files: list[str], *, single: bool) -> str:
-    """Compute the digest of a release: the SHA-256 of its file, or of the list of its files' digests in order; hexadecimal."""
+    """Compute the digest of a release: the SHA-256 of its file, or of the list of its files'
+    digests in order; hexadecimal."""
     return files[0] if single else digest({"format": "parts/1", "files": files})
 
 
@@ -690,7 +792,8 @@ def _suffix(name: str) -> str:
     return "".join(re.findall(r"\.\w+$", name)) or ".parquet"
 
 
-# The lock on a local output ---------------------------------------------------------------------------------------------------------------
+# The lock on a local output
+# --------------------------------------------------------------------------------------------------
 
 
 class _Busy(Exception):
@@ -701,37 +804,42 @@ class _Busy(Exception):
 def workplace(out: Path, *names: str) -> Iterator[Path]:
     """Make a private folder beside `out` for a `with` block, and lock it; delete it afterwards.
 
-    Files that a killed process left there are deleted. The lock excludes other processes of a POSIX machine; other systems have none, and
-    there is none between machines.
+    Files that a killed process left there are deleted. The lock excludes other processes of a POSIX
+    machine; other systems have none, and there is none between machines.
 
     Parameters
     ----------
     out : Path
     names : str
-        Names of files that the caller makes in the folder, besides one of the output's own name. No other file is ever deleted.
+        Names of files that the caller makes in the folder, besides one of the output's own name. No
+        other file is ever deleted.
 
     Raises
     ------
     ReleaseError
-        The output's folder is missing or cannot be written, another process holds the lock, or the private folder exists and was not made
-        by this user's labeldp.
+        The output's folder is missing or cannot be written, another process holds the lock, or the
+        private folder exists and was not made by this user's labeldp.
     """
     folder = _workplace_of(out)
     ours = re.compile("|".join([LOCK, BUCKET, *map(re.escape, (out.name, *names))]))
     try:
         own_folder(folder)
-        # O_NOFOLLOW: a link with the lock's name would make this process create or lock a file elsewhere.
+        # O_NOFOLLOW: a link with the lock's name would make this process create or lock a file
+        # elsewhere.
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     except OSError as error:
         raise ReleaseError(
-            f"Expected a folder to write {out.name} to, got {out.parent} ({error.strerror}). Create it, or mend its permissions."
+            f"Expected a folder to write {out.name} to, got {out.parent} ({error.strerror}). Create"
+            " it, or mend its permissions."
         ) from None
     try:
         _lock(lock, folder)
         _clear_stale(folder, ours, out)
         yield folder
     except _Busy:
-        raise ReleaseError(f"Expected no other process to work on {out}, got one that does. Wait until it ends.") from None
+        raise ReleaseError(
+            f"Expected no other process to work on {out}, got one that does. Wait until it ends."
+        ) from None
     except BaseException:
         _delete_workplace(folder, ours)
         raise
@@ -742,11 +850,13 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
 
 
 def _workplace_of(out: Path) -> Path:
-    return out.parent / f".{out.name}.labeldp"  # beside the output, so on the same file system, where a rename is atomic
+    # beside the output, so on the same file system, where a rename is atomic
+    return out.parent / f".{out.name}.labeldp"
 
 
 def can_work_on(out: Place) -> bool:
-    """Tell whether this process, a worker, sees the `workplace` that the driver has made for a local output, and may write there."""
+    """Tell whether this process, a worker, sees the `workplace` that the driver has made for a
+    local output, and may write there."""
     return out.local is None or os.access(_workplace_of(out.local), os.W_OK | os.X_OK)
 
 
@@ -756,7 +866,8 @@ def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
     for left in sorted(out.parent.iterdir()):
         if re.fullmatch(rf"{re.escape(folder.name)}-[0-9a-f]{{8}}", left.name):
             with suppress(OSError, ReleaseError):  # another user's, or no folder: it stays
-                # If the output exists, its run may have been killed while publishing, and needs its journal to finish.
+                # If the output exists, its run may have been killed while publishing, and needs its
+                # journal to finish.
                 stale = Staging(Place.of(out), left.name[-8:], single=True)
                 stale.delete_unless_started() if out.exists() else stale.delete()
 
@@ -776,7 +887,8 @@ def _lock(lock: int, folder: Path) -> None:
 
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The process that held the lock before may have deleted its folder since this one opened the file: such a lock excludes nobody.
+        # The process that held the lock before may have deleted its folder since this one opened
+        # the file: such a lock excludes nobody.
         here = os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))
     except (BlockingIOError, FileNotFoundError):
         raise _Busy from None
@@ -786,7 +898,8 @@ def _lock(lock: int, folder: Path) -> None:
 
 @contextmanager
 def scratch(out: Place) -> Iterator[Path]:
-    """Make a private folder for temporary files: `workplace` of a local output, else one of the system's, without a lock.
+    """Make a private folder for temporary files: `workplace` of a local output, else one of the
+    system's, without a lock.
 
     Raises
     ------
@@ -797,14 +910,16 @@ def scratch(out: Place) -> Iterator[Path]:
         with workplace(out.local) as folder:
             yield folder
         return
-    # A small object is written before the first pass: a release that cannot be written should not be charged.
+    # A small object is written before the first pass: a release that cannot be written should not
+    # be charged.
     probe = out.beside(f"_labeldp_probe_{unused_name()}")
     try:
         probe.write_bytes(b"")
         probe.delete()
     except OSError as error:
         raise ReleaseError(
-            f"Expected a place to write {out} to, got an error ({type(error).__name__}). Check that it exists, and your rights."
+            f"Expected a place to write {out} to, got an error ({type(error).__name__}). Check that"
+            " it exists, and your rights."
         ) from None
     with tempfile.TemporaryDirectory(prefix="labeldp-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Priors that are no columns of the released table: a public table in which weights are looked up, and a model that is asked once.
+"""Priors that are no columns of the released table: a public table in which weights are looked up,
+and a model that is asked once.
 
-A prior is public. It may come from other data, earlier releases or experts, but never from these raw labels: a prior gets only the columns
-that it names, and the label is never one of them.
+A prior is public. It may come from other data, earlier releases or experts, but never from these
+raw labels: a prior gets only the columns that it names, and the label is never one of them.
 
-A model's answers can differ in the last bits between batches, machines and runs, and a row that is drawn under two priors spends twice. So
-a model is asked once, before the charge. Its answers are quantised (`labeldp.laws._exact`) and written to files of ids and weights, which
-all draws of the run read until the release is published. The files hold no labels.
+A model's answers can differ in the last bits between batches, machines and runs, and a row that is
+drawn under two priors spends twice. So a model is asked once, before the charge. Its answers are
+quantised (`labeldp.laws._exact`) and written to files of ids and weights, which all draws of the
+run read until the release is published. The files hold no labels.
 """
 
 import json
@@ -37,7 +39,15 @@ from labeldp.ledger._run_store import RunStore
 from labeldp.tables._place import Part, Place, Staging, delete_folder, reading
 from labeldp.tables.formats._csv import CsvSource, delimiter_of
 from labeldp.tables.formats._parquet import FORMATS, ParquetSink, ParquetSource
-from labeldp.tables.formats._table import WEIGHTS, Columns, PartsSink, as_binary, plain, row_ids, row_number
+from labeldp.tables.formats._table import (
+    WEIGHTS,
+    Columns,
+    PartsSink,
+    as_binary,
+    plain,
+    row_ids,
+    row_number,
+)
 
 Floats = NDArray[np.float64]
 
@@ -89,7 +99,8 @@ class OpenPrior(Protocol):
         ...
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
-        """Compute the weights of rows that have `columns` only: (n, K). `start` is the number of the first row, for messages, or None."""
+        """Compute the weights of rows that have `columns` only: (n, K). `start` is the number of
+        the first row, for messages, or None."""
         ...
 
 
@@ -102,35 +113,47 @@ def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[
         It reads the label or a column that the table lacks, or it has other classes.
     """
     found = prior.open(classes)
-    # The side, which is published, is computed from the prior: a prior that saw the label would reveal it.
+    # The side, which is published, is computed from the prior: a prior that saw the label would
+    # reveal it.
     if label in found.columns:
-        raise InvalidInput(f"Expected a prior that never sees the label, got one that reads column {label!r}. A prior is public.")
+        raise InvalidInput(
+            f"Expected a prior that never sees the label, got one that reads column {label!r}. A"
+            " prior is public."
+        )
     for name in found.columns:
         if name not in names:
             raise InvalidInput(
-                f"Expected a table with every column that the prior reads, got none named {name!r}.{_validate.suggest(name, names)}"
+                "Expected a table with every column that the prior reads, got none named"
+                f" {name!r}.{_validate.suggest(name, names)}"
             )
     return found
 
 
 def prior_identity(prior: OpenPrior) -> str | None:
-    """Return the prior's name in a request, a digest of its facts; None if it is exact, since the digest of the sides then names it."""
+    """Return the prior's name in a request, a digest of its facts; None if it is exact, since the
+    digest of the sides then names it."""
     return None if prior.exact else digest({"prior": dict(prior.facts)})
 
 
 def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: int) -> Floats:
     """Compute and check the prior's weights of a batch: (n, K) float64."""
     # The prior gets its own columns only, because the batch also holds the raw labels.
-    rows = pa.record_batch([batch.column(name) for name in prior.columns], names=list(prior.columns))
+    rows = pa.record_batch(
+        [batch.column(name) for name in prior.columns], names=list(prior.columns)
+    )
     weights = np.asarray(prior.weights(rows, start))
     if weights.shape != (len(rows), n_classes) or weights.dtype.kind != "f":
         raise InvalidInput(
-            f"Expected the prior to give {n_classes} numbers for each row, one a class, got an array of shape {weights.shape} and type "
-            f"{weights.dtype}. Give one that is made for these classes."
+            f"Expected the prior to give {n_classes} numbers for each row, one a class, got an"
+            f" array of shape {weights.shape} and type {weights.dtype}. Give one that is made for"
+            " these classes."
         )
     good = np.asarray(((weights >= 0) & (weights < np.inf)).all(axis=1))
     if not good.all():
-        raise InvalidInput(f"Expected finite weights >= 0 from the prior, got others for {_which(good, start)}. Mend the prior.")
+        raise InvalidInput(
+            f"Expected finite weights >= 0 from the prior, got others for {_which(good, start)}."
+            " Mend the prior."
+        )
     return weights.astype(np.float64, copy=False)
 
 
@@ -140,7 +163,8 @@ def _which(good: NDArray[np.bool_], start: int | None) -> str:
 
 
 def ordered_by_value(names: Sequence[object], classes: Sequence[object]) -> list[int] | None:
-    """Return the position of each class among `names`, compared as text; None if the two lists hold different values."""
+    """Return the position of each class among `names`, compared as text; None if the two lists hold
+    different values."""
     found = {as_text(name): i for i, name in enumerate(names)}
     wanted = [as_text(value) for value in classes]
     return [found[value] for value in wanted] if sorted(found) == sorted(wanted) else None
@@ -183,24 +207,28 @@ class OwnHistogram:
         return lambda n_rows: histogram_of_all(total, n_classes, n_rows, self.epsilon)
 
 
-# A table that is looked up ----------------------------------------------------------------------------------------------------------------
+# A table that is looked up
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PriorTable:
-    """A small public table with weights of the classes, looked up by columns that the released table also has.
+    """A small public table with weights of the classes, looked up by columns that the released
+    table also has.
 
     Parameters
     ----------
     path : str, Path or Place
         Parquet (.parquet, .pq) or CSV (.csv, .tsv).
     key : str or sequence of str
-        Columns of integers or text in both tables, unique in this one: for example a cluster id, a segment, or the row id.
+        Columns of integers or text in both tables, unique in this one: for example a cluster id, a
+        segment, or the row id.
     columns : sequence of str, optional
-        K columns of weights >= 0, in the order of the classes. None (default): all columns but the key; matched by name if the names are
-        the class values, else in the order of the table.
+        K columns of weights >= 0, in the order of the classes. None (default): all columns but the
+        key; matched by name if the names are the class values, else in the order of the table.
     missing : {"error", "uniform"}
-        For a row whose key is not in the table: "error" (default) refuses it, "uniform" gives it equal weights.
+        For a row whose key is not in the table: "error" (default) refuses it, "uniform" gives it
+        equal weights.
     """
 
     path: object
@@ -216,7 +244,10 @@ class PriorTable:
         put(self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key))
         put(self, "columns", None if self.columns is None else tuple(self.columns))
         if not self.key or not all(isinstance(name, str) and name for name in self.key):
-            raise InvalidInput(f"Expected the key's columns by name, got key={self.key!r}. Name the column that both tables have.")
+            raise InvalidInput(
+                f"Expected the key's columns by name, got key={self.key!r}. Name the column that"
+                " both tables have."
+            )
         if not isinstance(self.path, Place):
             put(self, "path", str(self.path))
 
@@ -228,32 +259,60 @@ class PriorTable:
     def to_dict(self) -> dict[str, object]:
         """Return the prior as JSON-ready data."""
         columns = None if self.columns is None else list(self.columns)
-        return {"table": str(self.path), "key": list(self.key), "columns": columns, "missing": self.missing}
+        return {
+            "table": str(self.path),
+            "key": list(self.key),
+            "columns": columns,
+            "missing": self.missing,
+        }
 
     def open(self, classes: Sequence[object]) -> "OpenTable":
         """Read and check the table."""
         place = Place.of(self.path)
         table = _read(place, self.reads)
         columns = self._weight_columns(table, place.name, classes)
-        keys = tuple(_key(_column(table, name, place.name), name, place.name) for name in self.reads)
-        weights = np.column_stack([_numbers(_column(table, name, place.name), name, place.name) for name in columns])
+        keys = tuple(
+            _key(_column(table, name, place.name), name, place.name) for name in self.reads
+        )
+        weights = np.column_stack(
+            [_numbers(_column(table, name, place.name), name, place.name) for name in columns]
+        )
         words = public_hash("prior", list(keys))
         order = np.argsort(words, kind="stable")
-        facts = self.to_dict() | {"table": place.name, "columns": list(columns), "sha256": place.digest()}
-        made = OpenTable(self.reads, facts, words[order], tuple(k.take(pa.array(order)) for k in keys), weights[order], self.missing)
-        # Different keys have equal 64-bit hashes with a probability of about n^2 / 2^65, so equal hashes are taken for equal keys.
+        facts = self.to_dict() | {
+            "table": place.name,
+            "columns": list(columns),
+            "sha256": place.digest(),
+        }
+        made = OpenTable(
+            self.reads,
+            facts,
+            words[order],
+            tuple(k.take(pa.array(order)) for k in keys),
+            weights[order],
+            self.missing,
+        )
+        # Different keys have equal 64-bit hashes with a probability of about n^2 / 2^65, so equal
+        # hashes are taken for equal keys.
         again = order[1:][made.words[1:] == made.words[:-1]]
         if len(again):
             row, names = row_number(int(again.min())), _validate.quoted(self.reads)
-            raise InvalidInput(f"Expected each key once in {place.name}, got one of {names} twice, again in {row}. Keep one row of each.")
+            raise InvalidInput(
+                f"Expected each key once in {place.name}, got one of {names} twice, again in {row}."
+                " Keep one row of each."
+            )
         return made
 
     def _weight_columns(self, table: pa.Table, name: str, classes: Sequence[object]) -> list[str]:
-        columns = list(self.columns) if self.columns is not None else [c for c in table.column_names if c not in self.key]
+        columns = (
+            list(self.columns)
+            if self.columns is not None
+            else [c for c in table.column_names if c not in self.key]
+        )
         if len(columns) != len(classes):
             raise InvalidInput(
-                f"Expected one column of weights a class ({len(classes)}) in {name}, got {len(columns)}. Name them in the order of the "
-                "classes: columns=[...]."
+                f"Expected one column of weights a class ({len(classes)}) in {name}, got"
+                f" {len(columns)}. Name them in the order of the classes: columns=[...]."
             )
         order = ordered_by_value(columns, classes) if self.columns is None else None
         return columns if order is None else [columns[i] for i in order]
@@ -277,15 +336,17 @@ class OpenTable:
         place, found = self._find(rows) if len(self.columns) > 1 else self._find_distinct(rows)
         if self.missing == "error" and not found.all():
             raise InvalidInput(
-                f"Expected a prior for every {_validate.quoted(self.columns)}, got none in {self.facts['table']} for "
-                f"{_which(found, start)}. Add it, or give such rows a uniform prior: missing='uniform'."
+                f"Expected a prior for every {_validate.quoted(self.columns)}, got none in"
+                f" {self.facts['table']} for {_which(found, start)}. Add it, or give such rows a"
+                " uniform prior: missing='uniform'."
             )
         weights = self.table[place]
         weights[~found] = 1.0  # uniform
         return weights
 
     def _find_distinct(self, rows: pa.RecordBatch) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Find the rows' places as `_find`, with one look-up for each distinct key: clusters and segments repeat."""
+        """Find the rows' places as `_find`, with one look-up for each distinct key: clusters and
+        segments repeat."""
         (name,) = self.columns
         coded = plain(rows.column(name)).dictionary_encode(null_encoding="encode")
         place, found = self._find(pa.record_batch([coded.dictionary], names=[name]))
@@ -294,20 +355,27 @@ class OpenTable:
 
     def _find(self, rows: pa.RecordBatch) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         texts = [_text_of(plain(rows.column(name)), name) for name in self.columns]
-        present = np.logical_and.reduce([text.is_valid().to_numpy(zero_copy_only=False) for text in texts])
+        present = np.logical_and.reduce(
+            [text.is_valid().to_numpy(zero_copy_only=False) for text in texts]
+        )
         texts = [pc.fill_null(text, "") for text in texts]
         place = np.searchsorted(self.words, public_hash("prior", texts))
-        # Hashes find the place, and the keys themselves decide. A hash above all others is compared with the last key, which differs.
+        # Hashes find the place, and the keys themselves decide. A hash above all others is compared
+        # with the last key, which differs.
         place = np.minimum(place, len(self.words) - 1)
         for text, key in zip(texts, self.keys, strict=True):
-            present = present & pc.equal(text, key.take(pa.array(place))).to_numpy(zero_copy_only=False)
+            present = present & pc.equal(text, key.take(pa.array(place))).to_numpy(
+                zero_copy_only=False
+            )
         return place, present
 
 
 def _read(place: Place, key: Sequence[str]) -> pa.Table:
     kind = FORMATS.get(place.suffix.lower())
     if kind not in (ParquetSource, CsvSource):
-        raise InvalidInput(f"Expected a table of priors in .parquet or .csv, got {place.name}. Convert it.")
+        raise InvalidInput(
+            f"Expected a table of priors in .parquet or .csv, got {place.name}. Convert it."
+        )
     with reading(place), place.open_input() as stream:
         try:
             if kind is ParquetSource:
@@ -315,11 +383,19 @@ def _read(place: Place, key: Sequence[str]) -> pa.Table:
             else:
                 options = pyarrow.csv.ParseOptions(delimiter=delimiter_of(place))
                 # Keys stay text: read as a number, the code 01234 would be another key.
-                missing = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
-                kinds = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(key, pa.string()), **missing)
+                missing = {
+                    "null_values": [""],
+                    "strings_can_be_null": True,
+                    "quoted_strings_can_be_null": False,
+                }
+                kinds = pyarrow.csv.ConvertOptions(
+                    column_types=dict.fromkeys(key, pa.string()), **missing
+                )
                 table = pyarrow.csv.read_csv(stream, parse_options=options, convert_options=kinds)
         except pa.ArrowInvalid:
-            raise InvalidInput(f"Expected a table of priors, got something else in {place.name}. Write it again.") from None
+            raise InvalidInput(
+                f"Expected a table of priors, got something else in {place.name}. Write it again."
+            ) from None
     if not table.num_rows:
         raise InvalidInput(f"Expected rows in the table of priors, got none in {place.name}.")
     return table
@@ -328,7 +404,9 @@ def _read(place: Place, key: Sequence[str]) -> pa.Table:
 def _column(table: pa.Table, name: str, where: str) -> pa.Array:
     if name not in table.column_names:
         names = table.column_names
-        raise InvalidInput(f"Expected a column {name!r} in {where}, got none.{_validate.suggest(name, names)}")
+        raise InvalidInput(
+            f"Expected a column {name!r} in {where}, got none.{_validate.suggest(name, names)}"
+        )
     found = table.column(name).combine_chunks()
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
@@ -336,15 +414,26 @@ def _column(table: pa.Table, name: str, where: str) -> pa.Array:
 def _key(column: pa.Array, name: str, where: str) -> pa.Array:
     text = _text_of(plain(column), name)
     if text.null_count:
-        raise InvalidInput(f"Expected a key in every row of {where}, got none in {text.null_count} rows of column {name!r}. Fill them.")
+        raise InvalidInput(
+            f"Expected a key in every row of {where}, got none in {text.null_count} rows of column"
+            f" {name!r}. Fill them."
+        )
     return text
 
 
 def _text_of(column: pa.Array, name: str) -> pa.Array:
-    """Convert a key column of integers or text to text, so that 7 in one table equals "7" in the other."""
+    """Convert a key column of integers or text to text, so that 7 in one table equals "7" in the
+    other."""
     types = pa.types
-    if not (types.is_integer(column.type) or types.is_string(column.type) or types.is_large_string(column.type)):
-        raise InvalidInput(f"Expected a key of whole numbers or text, got column {name!r} of type {column.type}. Cast it.")
+    if not (
+        types.is_integer(column.type)
+        or types.is_string(column.type)
+        or types.is_large_string(column.type)
+    ):
+        raise InvalidInput(
+            f"Expected a key of whole numbers or text, got column {name!r} of type {column.type}."
+            " Cast it."
+        )
     return column.cast(pa.large_string())
 
 
@@ -353,18 +442,24 @@ def _numbers(column: pa.Array, name: str, where: str) -> Floats:
         values = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidInput(
-            f"Expected numbers in column {name!r} of {where}, got something else. It is to hold a class's weights."
+            f"Expected numbers in column {name!r} of {where}, got something else. It is to hold a"
+            " class's weights."
         ) from None
     if not ((values >= 0) & (values < np.inf)).all():
-        raise InvalidInput(f"Expected finite weights >= 0 in column {name!r} of {where}, got others. Mend those rows.")
+        raise InvalidInput(
+            f"Expected finite weights >= 0 in column {name!r} of {where}, got others. Mend those"
+            " rows."
+        )
     return values
 
 
-# A model that is asked once ---------------------------------------------------------------------------------------------------------------
+# A model that is asked once
+# --------------------------------------------------------------------------------------------------
 
 
 class AskedOnce:
-    """The stored answers of a model prior for one charge: made before it, found again by a resumed run, deleted after publication.
+    """The stored answers of a model prior for one charge: made before it, found again by a resumed
+    run, deleted after publication.
 
     Parameters
     ----------
@@ -375,9 +470,10 @@ class AskedOnce:
         The output; the folder of the answers is beside it.
     """
 
-    # A note in the run's folder names the files, and the digest of the sides that the law derives from them. Before anything is drawn, this
-    # digest is fixed for the draw (`TablePin.charge`), and no other side is ever drawn with. So lost files may be made anew, by asking the
-    # model again, if no draw has started or if its answers lead to the same sides.
+    # A note in the run's folder names the files, and the digest of the sides that the law derives
+    # from them. Before anything is drawn, this digest is fixed for the draw (`TablePin.charge`),
+    # and no other side is ever drawn with. So lost files may be made anew, by asking the model
+    # again, if no draw has started or if its answers lead to the same sides.
 
     def __init__(self, pin: TablePin, ledger: Ledger, out: Place):
         self._pin, self._ledger, self._out = pin, ledger, out
@@ -385,8 +481,11 @@ class AskedOnce:
         self._folder: Place | None = None
         self.files: tuple[Place, ...] = ()
 
-    def charge(self, ask: "Callable[[AnswersFolder], Answers]", public_digest: str = "") -> TableDraw | RunRecord:
-        """Ask the prior, unless a run to be resumed has its answers, and charge. Afterwards `files` are the answers.
+    def charge(
+        self, ask: "Callable[[AnswersFolder], Answers]", public_digest: str = ""
+    ) -> TableDraw | RunRecord:
+        """Ask the prior, unless a run to be resumed has its answers, and charge. Afterwards `files`
+        are the answers.
 
         Parameters
         ----------
@@ -408,11 +507,17 @@ class AskedOnce:
             run = self._pin.charge(public_digest)
         except BaseException:
             # Without a charge in the ledger nobody would ever find these files.
-            if all(each.run_id != secret.run_id for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.columns[0])):
+            if all(
+                each.run_id != secret.run_id
+                for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.columns[0])
+            ):
                 self._undo()
             raise
         if run.receipt.run_id != secret.run_id:
-            raise ReleaseError("Expected one process to work on this release, but another one has finished it. Run the same command again.")
+            raise ReleaseError(
+                "Expected one process to work on this release, but another one has finished it. Run"
+                " the same command again."
+            )
         return run
 
     def forget(self) -> None:
@@ -438,7 +543,8 @@ class AskedOnce:
         return f"{self._pin.stage_name}.{ANSWERS}"
 
     def _found(self) -> bool:
-        """Find the files of the note, and tell whether they are complete. Other files in the folder are of failed attempts."""
+        """Find the files of the note, and tell whether they are complete. Other files in the folder
+        are of failed attempts."""
         note, said = self._store.read(self._note), self._store.read(ANSWERS)
         if note is None or said is None:
             return False
@@ -459,20 +565,28 @@ class AskedOnce:
         folder.folder.make_folder(private=True)
         made = ask(folder)
         # If the ids differ from those of the first pass, the weights belong to other rows.
-        if made.sums.rows != self._pin.sums.rows or made.sums.ids.hexdigest() != self._pin.sums.ids.hexdigest():
+        if (
+            made.sums.rows != self._pin.sums.rows
+            or made.sums.ids.hexdigest() != self._pin.sums.ids.hexdigest()
+        ):
             raise changed_input()
         side = made.sums.side.hexdigest()
-        self._pin.check_side(self._run_id, side)  # before the note is replaced, so that the former files could still be restored
+        # before the note is replaced, so that the former files could still be restored
+        self._pin.check_side(self._run_id, side)
         # The files' entries are on disk before the note that names them.
         if folder.folder.local is not None:
             sync(folder.folder.local)
-        self._store.write(self._note, json.dumps({"side": side, "parts": [asdict(part) for part in made.parts]}).encode())
+        self._store.write(
+            self._note,
+            json.dumps({"side": side, "parts": [asdict(part) for part in made.parts]}).encode(),
+        )
         self._pin.take_side(made.sums.side, made.sums.told)
         self.files = tuple(folder.folder.child(part.name) for part in made.parts)
 
 
 class AnswersFolder(Staging):
-    """The folder of stored answers: private and hidden, beside the output. It outlives a killed process, since a charged run needs it."""
+    """The folder of stored answers: private and hidden, beside the output. It outlives a killed
+    process, since a charged run needs it."""
 
     @cached_property
     def folder(self) -> Place:
@@ -482,7 +596,8 @@ class AnswersFolder(Staging):
 
 @dataclass(frozen=True)
 class Answers:
-    """Stored answers of a model prior for a table or a partition: its files, and the sums over ids and sides."""
+    """Stored answers of a model prior for a table or a partition: its files, and the sums over ids
+    and sides."""
 
     parts: tuple[Part, ...]
     sums: PassSums
@@ -496,20 +611,34 @@ class Answers:
         return cls(tuple(part for each in found for part in each.parts), sums)
 
 
-def write_answers(rows: Iterable[tuple[Columns, Floats]], ids: Sequence[str], facts: RunFacts, folder: AnswersFolder) -> Answers:
-    """Write the answers for all rows into files of a folder: the id columns, and the quantised weights.
+def write_answers(
+    rows: Iterable[tuple[Columns, Floats]],
+    ids: Sequence[str],
+    facts: RunFacts,
+    folder: AnswersFolder,
+) -> Answers:
+    """Write the answers for all rows into files of a folder: the id columns, and the quantised
+    weights.
 
     `rows` has batches from row 0 on, each with its (n, K) weights.
     """
     first, sink = FirstPass(facts, ()), None
     try:
         for batch, weights in rows:
-            # Quantised before the side is computed, so that the draw, which reads the files, derives the same side to the last bit.
+            # Quantised before the side is computed, so that the draw, which reads the files,
+            # derives the same side to the last bit.
             whole = quantise(weights)
             # `FirstPass` wants codes; zeros stand for the labels, which this pass does not read.
-            first.add(np.zeros(len(whole), np.int32), row_ids(batch, tuple(ids)), first.sums.rows, prior=whole)
+            first.add(
+                np.zeros(len(whole), np.int32),
+                row_ids(batch, tuple(ids)),
+                first.sums.rows,
+                prior=whole,
+            )
             raw = np.ascontiguousarray(whole.astype("<u4")).view(np.uint8)
-            kept = pa.record_batch({name: plain(batch.column(name)) for name in ids} | {WEIGHTS: as_binary(raw)})
+            kept = pa.record_batch(
+                {name: plain(batch.column(name)) for name in ids} | {WEIGHTS: as_binary(raw)}
+            )
             sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema), ".parquet")
             sink.write(kept)
         if sink is not None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases a table, by the same steps on every engine: this process, Spark or Ray.
 
-The steps are: check the arguments, pin the input (first pass), charge, draw into a private folder (second pass), publish the files and then
-the manifest, and settle. An engine reads the table, asks a prior for its rows, and writes the drawn rows.
+The steps are: check the arguments, pin the input (first pass), charge, draw into a private folder
+(second pass), publish the files and then the manifest, and settle. An engine reads the table, asks
+a prior for its rows, and writes the drawn rows.
 """
 
 import errno
@@ -48,36 +49,70 @@ from labeldp.tables._place import (
     scratch,
     unfinished,
 )
-from labeldp.tables._priors import Answers, AnswersFolder, AskedOnce, OpenPrior, Prior, opened, prior_identity
+from labeldp.tables._priors import (
+    Answers,
+    AnswersFolder,
+    AskedOnce,
+    OpenPrior,
+    Prior,
+    opened,
+    prior_identity,
+)
 from labeldp.tables._spec import ReleaseSpec, law_of
 from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_apart, table_name
 from labeldp.tables.formats._table import EVIDENCE, LabelCodec, Source, drawn_in_all, evidence_width
 
 KEPT_PLACE, KEPT_MANIFEST = "output", "manifest.json"
-"""Files in a run's private folder by which a repeat finds the release: the place of the table, and the manifest's text."""
+"""Files in a run's private folder by which a repeat finds the release: the place of the table, and
+the manifest's text."""
 Manifest = Mapping[str, Any]
 EARLIER = "earlier"
 """The list, in the facts of a release, of earlier releases whose noisy columns passed through."""
 _ORDERS = {"shuffle": "keyed permutation", "keep": "kept: stated to be public"}
-_PASSED_ON = ("label", "columns", "classes", "grid", "evidence", "id", "law", "receipt", "stage", "rows_over_the_cap", HISTOGRAM)
-"""The facts of an earlier release by which its column is read and proven; besides them the digest of what it drew."""
+_PASSED_ON = (
+    "label",
+    "columns",
+    "classes",
+    "grid",
+    "evidence",
+    "id",
+    "law",
+    "receipt",
+    "stage",
+    "rows_over_the_cap",
+    HISTOGRAM,
+)
+"""The facts of an earlier release by which its column is read and proven; besides them the digest
+of what it drew."""
 
-_PLAN_ANEW = ("make a new plan (labeldp.app.stage.plan), which is charged", "make a new plan with labeldp stage plan, which is charged")
+_PLAN_ANEW = (
+    "make a new plan (labeldp.app.stage.plan), which is charged",
+    "make a new plan with labeldp stage plan, which is charged",
+)
 
 
 class Passes(Protocol):
     """An engine's two passes over the rows of one release."""
 
     def pin(self) -> str:
-        """Run the first pass, which checks and pins every row. Return the digest of the public columns if rows have no ids, else ""."""
+        """Run the first pass, which checks and pins every row. Return the digest of the public
+        columns if rows have no ids, else ""."""
         ...
 
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
         """Run a model prior once, between the passes, and store its answers. No label is read."""
         ...
 
-    def draw(self, run: TableDraw, facts: "ReleaseFacts", staging: Staging, scratch: Path, answers: Sequence[Place]) -> "OutputFacts":
-        """Run the second pass, which draws and writes every row, with the stored answers of the prior if there are any.
+    def draw(
+        self,
+        run: TableDraw,
+        facts: "ReleaseFacts",
+        staging: Staging,
+        scratch: Path,
+        answers: Sequence[Place],
+    ) -> "OutputFacts":
+        """Run the second pass, which draws and writes every row, with the stored answers of the
+        prior if there are any.
 
         ReleaseError if the input has changed since the first pass.
         """
@@ -96,7 +131,8 @@ class Engine(Protocol):
     source : Place or None
         The input's place, if the output could overwrite it.
     earlier : sequence of mappings
-        The facts of earlier releases whose noisy columns pass unchanged (`passed_on`); set by `codec`.
+        The facts of earlier releases whose noisy columns pass unchanged (`passed_on`); set by
+        `codec`.
     """
 
     names: Sequence[str]
@@ -105,19 +141,25 @@ class Engine(Protocol):
     earlier: Sequence[Manifest]
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
-        """Return the data set's name in the ledger; refuse a spec that this engine cannot release."""
+        """Return the data set's name in the ledger; refuse a spec that this engine cannot
+        release."""
         ...
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
-        """Return the codec of the label column; refuse a table that lacks a column, or was released already."""
+        """Return the codec of the label column; refuse a table that lacks a column, or was released
+        already."""
         ...
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse columns that pass unchanged but are private in this data set, by the ledger; warn of earlier files with these labels."""
+        """Refuse columns that pass unchanged but are private in this data set, by the ledger; warn
+        of earlier files with these labels."""
         ...
 
-    def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> Passes:
-        """Return the passes of one run, which ask `prior` for each row. None: no prior, or a model, which `ask` runs once."""
+    def passes(
+        self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None
+    ) -> Passes:
+        """Return the passes of one run, which ask `prior` for each row. None: no prior, or a model,
+        which `ask` runs once."""
         ...
 
 
@@ -144,7 +186,9 @@ class TableRelease:
     unchanged: tuple[str, ...]
 
 
-def release_table(engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool) -> TableRelease:
+def release_table(
+    engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool
+) -> TableRelease:
     """Release an engine's table; see `labeldp.release` and `labeldp.tables.spark.release`."""
     with ChargesUnwarned(spec.strict):
         task = _Release(engine, out, spec, ledger, redraw=redraw)
@@ -155,39 +199,65 @@ def release_table(engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger,
 class _Release:
     """One release."""
 
-    def __init__(self, engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool):
+    def __init__(
+        self, engine: Engine, out: Place, spec: ReleaseSpec, ledger: Ledger, *, redraw: bool
+    ):
         dataset = engine.dataset(spec, out)
         spec = _as_drawn_before(spec, dataset, ledger)
         self._engine, self._spec, self._ledger = engine, spec, ledger
         overlap: Overlap = "refuse" if spec.overlap == "refuse" else "charge"
-        self._account = Account(dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap)
-        self._out = Publication(out, engine.many, engine.source, spec.stage_name, replace(self._account, column=spec.labels[0]))
+        self._account = Account(
+            dataset, spec.label, spec.max_rows_per_unit, ledger, redraw=redraw, overlap=overlap
+        )
+        self._out = Publication(
+            out,
+            engine.many,
+            engine.source,
+            spec.stage_name,
+            replace(self._account, column=spec.labels[0]),
+        )
         # Before any row is read, so that a taken name is refused at once.
         self._out.check_free()
         self._codec = engine.codec(spec, ledger)
         self._unchanged = tuple(unchanged(engine.names, spec))
-        self._prior = opened(spec.prior, self._codec.classes, spec.label, engine.names) if isinstance(spec.prior, Prior) else None
+        self._prior = (
+            opened(spec.prior, self._codec.classes, spec.label, engine.names)
+            if isinstance(spec.prior, Prior)
+            else None
+        )
 
     def run(self, folder: Path) -> TableRelease:
         """Pin, charge, draw, publish and settle."""
         prior, pin = self._prior, self._begin()
-        # A model may give other answers if it is asked again (other batches, another machine), and rows would be drawn under two priors. So
-        # it is asked once, between the passes, and its answers are stored until the release is published.
-        model = None if prior is None or prior.exact else AskedOnce(pin, self._ledger, self._out.place)
+        # A model may give other answers if it is asked again (other batches, another machine), and
+        # rows would be drawn under two priors. So it is asked once, between the passes, and its
+        # answers are stored until the release is published.
+        model = (
+            None if prior is None or prior.exact else AskedOnce(pin, self._ledger, self._out.place)
+        )
         passes = self._engine.passes(self._spec, self._codec, pin, prior if model is None else None)
         rows = passes.pin()
-        # Only after the first pass is it known which run this request repeats, so which existing output it may replace.
+        # Only after the first pass is it known which run this request repeats, so which existing
+        # output it may replace.
         known = pin.lookup(rows)
         self._out.check_owner(known)
-        # What a repeat returns, or a resumed run publishes, was settled by its own charge; a later charge does not take it back.
+        # What a repeat returns, or a resumed run publishes, was settled by its own charge; a later
+        # charge does not take it back.
         if known is None or self._account.redraw:
             self._engine.check_private(self._spec, str(self._account.dataset), self._ledger)
-        run = pin.charge(rows) if model is None or prior is None else model.charge(partial(passes.ask, prior=prior), rows)
-        # The same request has settled: the table that was published then is returned, byte for byte.
+        run = (
+            pin.charge(rows)
+            if model is None or prior is None
+            else model.charge(partial(passes.ask, prior=prior), rows)
+        )
+        # The same request has settled: the table that was published then is returned, byte for
+        # byte.
         if isinstance(run, RunRecord):
-            manifest = self._out.repeat(run, self._spec)  # the table may be gone: only an answer that is there comes back
+            # the table may be gone: only an answer that is there comes back
+            manifest = self._out.repeat(run, self._spec)
             stale = "Later changes to the table's labels or other columns are not in it."
-            # A prior under which the law draws otherwise was refused above, or made another request.
+            # A prior under which the law draws otherwise was refused above, or made another
+            # request.
             if model is not None:
                 stale += " The prior's model was not asked again."
             elif self._spec.prior is not None and self._spec.histogram is None:
@@ -196,8 +266,16 @@ class _Release:
             return TableRelease(self._out.place, run.receipt, True, manifest, self._unchanged)
         prior_facts = None if prior is None else prior.facts
         drawn = self._codec.classes, run.facts.law, run.receipt
-        facts = ReleaseFacts(self._spec, str(self._account.dataset), *drawn, prior_facts, tuple(self._engine.earlier), run.histogram)
-        # From here on the charge stays. After any error the same request resumes the run and draws the same outputs.
+        facts = ReleaseFacts(
+            self._spec,
+            str(self._account.dataset),
+            *drawn,
+            prior_facts,
+            tuple(self._engine.earlier),
+            run.histogram,
+        )
+        # From here on the charge stays. After any error the same request resumes the run and draws
+        # the same outputs.
         with self._out.staging(run.receipt.run_id) as staging:
             written = passes.draw(run, facts, staging, folder, () if model is None else model.files)
             manifest = manifest_of(facts, written, many=self._engine.many)
@@ -207,7 +285,8 @@ class _Release:
         return TableRelease(self._out.place, run.receipt, False, manifest, self._unchanged)
 
     def _begin(self) -> TablePin:
-        """Start the first pass. Its request does not depend on the engine, so that one engine can resume or repeat another's run."""
+        """Start the first pass. Its request does not depend on the engine, so that one engine can
+        resume or repeat another's run."""
         spec, classes = self._spec, self._codec.classes
         return TablePin(
             law_of(spec, len(classes)),
@@ -219,33 +298,57 @@ class _Release:
             stage=spec.stage,
             prior=None if self._prior is None else prior_identity(self._prior),
             facts={"classes_inferred": True} if spec.infers_classes else None,
-            divide=None if spec.histogram is None else spec.histogram.divided(spec.epsilon, len(classes)),
+            divide=(
+                None
+                if spec.histogram is None
+                else spec.histogram.divided(spec.epsilon, len(classes))
+            ),
         )
 
 
 def _as_drawn_before(spec: ReleaseSpec, dataset: str, ledger: Ledger) -> ReleaseSpec:
-    """Name thresholds, once the default of numbers, as the law of a spec without one where they drew these ranges at this epsilon first.
+    """Name thresholds, once the default of numbers, as the law of a spec without one where they
+    drew these ranges at this epsilon first.
 
-    So a command of that time resumes or repeats its run, and is not charged again. Ranges that the present default drew before any
-    thresholds go on with the present one, for the same reason.
+    So a command of that time resumes or repeats its run, and is not charged again. Ranges that the
+    present default drew before any thresholds go on with the present one, for the same reason.
     """
-    if spec.law is not None or spec.prior is not None or not any(isinstance(values, Grid) for values in spec.lists):
+    if (
+        spec.law is not None
+        or spec.prior is not None
+        or not any(isinstance(values, Grid) for values in spec.lists)
+    ):
         return spec
-    then = replace(spec, law=spec.classes.by_thresholds(spec.epsilon) if isinstance(spec.classes, LabelColumns) else "threshold")
+    then = replace(
+        spec,
+        law=(
+            spec.classes.by_thresholds(spec.epsilon)
+            if isinstance(spec.classes, LabelColumns)
+            else "threshold"
+        ),
+    )
     laws = [law_of(each, len(spec.classes)).to_dict() for each in (spec, then)]
     for run in ledger.runs(dataset, spec.labels[0]):
         drawn = run.event.get("law")
-        law = drawn.get("law") if isinstance(drawn, Mapping) and drawn.get("stage") == RELEASE else None
+        law = (
+            drawn.get("law")
+            if isinstance(drawn, Mapping) and drawn.get("stage") == RELEASE
+            else None
+        )
         if law in laws and _may_have_drawn(run, spec, ledger):
             return spec if law == laws[0] else then
     return spec
 
 
 def _may_have_drawn(run: RunRecord, spec: ReleaseSpec, ledger: Ledger) -> bool:
-    """Tell whether a run drew the classes of a spec without a prior, by its manifest; True if it has none, as before it is published."""
+    """Tell whether a run drew the classes of a spec without a prior, by its manifest; True if it
+    has none, as before it is published."""
     text = RunStore(ledger.run_dir(run.run_id)).read(KEPT_MANIFEST)
     facts = None if text is None else json.loads(text)
-    return facts is None or (facts.get("prior") is None and class_facts(as_classes(spec.classes)).items() <= facts.items())
+    return facts is None or (
+        facts.get("prior") is None
+        and class_facts(as_classes(spec.classes)).items() <= facts.items()
+    )
 
 
 def unchanged(names: Sequence[str], spec: ReleaseSpec) -> list[str]:
@@ -256,15 +359,22 @@ def unchanged(names: Sequence[str], spec: ReleaseSpec) -> list[str]:
 def _without_null(classes: tuple[object, ...]) -> tuple[object, ...]:
     """Name the null class, in each of several columns, by a text."""
     if isinstance(classes, LabelColumns):
-        return LabelColumns({name: _without_null(values) for name, values in zip(classes.names, classes.lists, strict=True)})
+        return LabelColumns(
+            {
+                name: _without_null(values)
+                for name, values in zip(classes.names, classes.lists, strict=True)
+            }
+        )
     return tuple("(null)" if value is None else value for value in classes)
 
 
-# The output: its owner, its publication, and its recovery ---------------------------------------------------------------------------------
+# The output: its owner, its publication, and its recovery
+# ---------------------------------------------------------------------------------
 
 
 class Publication:
-    """The output of a release: it checks which run wrote an existing output, publishes and settles, and recovers a settled release.
+    """The output of a release: it checks which run wrote an existing output, publishes and settles,
+    and recovers a settled release.
 
     Parameters
     ----------
@@ -276,18 +386,23 @@ class Publication:
     stage : str
         Name of the stage; each stage of a run is a release of its own.
     account : Account
-        The account whose runs may have written an existing output: of several columns that of the first one.
+        The account whose runs may have written an existing output: of several columns that of the
+        first one.
     """
 
-    def __init__(self, place: Place, many: bool, source: Place | None, stage: str, account: Account):
+    def __init__(
+        self, place: Place, many: bool, source: Place | None, stage: str, account: Account
+    ):
         assert account.ledger is not None  # no release without one
         self.place, self._many, self._source, self._stage = place, many, source, stage
         self._account, self._ledger = account, account.ledger
 
-    # Before the charge ------------------------------------------------------------------------------------------------------------
+    # Before the charge
+    # ----------------------------------------------------------------------------------------------
 
     def check_free(self) -> None:
-        """Refuse an impossible name, and an existing output that no run of this account has written."""
+        """Refuse an impossible name, and an existing output that no run of this account has
+        written."""
         self.files_of("")  # raises for a place that can have no staging folder
         kind = self.place.info.type
         if self._many and kind == FileType.File:
@@ -296,26 +411,42 @@ class Publication:
             raise ReleaseError(f"Expected a file name for the output, got the folder {self.place}.")
         if self._many and self._source is not None:
             check_apart(self._source, self.place)
-        elif self._source is not None and kind == FileType.File and _same_file(self.place, self._source):
-            raise ReleaseError(f"Expected another file for the output, got the input {self.place}. It would be overwritten.")
-        # With redraw, an output may be replaced only if its run died right before it settled: a settled release is never overwritten.
+        elif (
+            self._source is not None
+            and kind == FileType.File
+            and _same_file(self.place, self._source)
+        ):
+            raise ReleaseError(
+                f"Expected another file for the output, got the input {self.place}. It would be"
+                " overwritten."
+            )
+        # With redraw, an output may be replaced only if its run died right before it settled: a
+        # settled release is never overwritten.
         there = self._occupied() if kind == FileType.Directory else kind != FileType.NotFound
-        if there and not self._is_of(run for run in self._runs() if not self._account.redraw or run.state == "charged"):
+        if there and not self._is_of(
+            run for run in self._runs() if not self._account.redraw or run.state == "charged"
+        ):
             raise name_taken_error(self.place)
 
     def check_owner(self, known: RunRecord | None) -> None:
-        """Refuse an existing output of another run than the one that this request repeats; called before the charge."""
-        if self._occupied() and not self._is_of(run for run in self._runs() if known is not None and run.identity == known.identity):
+        """Refuse an existing output of another run than the one that this request repeats; called
+        before the charge."""
+        if self._occupied() and not self._is_of(
+            run for run in self._runs() if known is not None and run.identity == known.identity
+        ):
             raise name_taken_error(self.place)
 
     def _occupied(self) -> bool:
         """Tell whether there is anything that a release would replace."""
         if not self._many or not self.place.is_folder():
             return self.place.exists()
-        return any(not file.below(self.place)[0].startswith(STAGING_PREFIX) for file in self.place.files())
+        return any(
+            not file.below(self.place)[0].startswith(STAGING_PREFIX) for file in self.place.files()
+        )
 
     def _is_of(self, runs: Iterable[RunRecord]) -> bool:
-        """Tell whether one of these runs wrote the existing output, completely or until it was killed."""
+        """Tell whether one of these runs wrote the existing output, completely or until it was
+        killed."""
         known = {run.run_id: run for run in runs}
         if self._producing_run() in known or any(self.files_of(run_id).started for run_id in known):
             return True
@@ -329,17 +460,26 @@ class Publication:
                 digests[file.path] = file.digest()
             return digests[file.path]
 
-        texts = ((run, self._store(run_id).read(kept_name(KEPT_MANIFEST, self._stage))) for run_id, run in known.items())
-        return any(holds(self.place, run.artefact, json.loads(text), digest_of) for run, text in texts if text is not None)
+        texts = (
+            (run, self._store(run_id).read(kept_name(KEPT_MANIFEST, self._stage)))
+            for run_id, run in known.items()
+        )
+        return any(
+            holds(self.place, run.artefact, json.loads(text), digest_of)
+            for run, text in texts
+            if text is not None
+        )
 
     def _producing_run(self) -> str:
-        """Return the id of the run that wrote the existing output in this stage, by its manifest; "" if there is none."""
+        """Return the id of the run that wrote the existing output in this stage, by its manifest;
+        "" if there is none."""
         return producing_run(read_manifest(self.place) or {}, self._stage)
 
     def _runs(self) -> list[RunRecord]:
         return list(self._ledger.runs(str(self._account.dataset), self._account.column))
 
-    # A release --------------------------------------------------------------------------------------------------------------------
+    # A release
+    # ----------------------------------------------------------------------------------------------
 
     def files_of(self, run_id: str) -> Staging:
         """Return the staging folder of a run's files."""
@@ -350,61 +490,93 @@ class Publication:
         """Make an empty staging folder for a `with` block, and delete it afterwards."""
         staging = replace(self.files_of(run_id), occupied=self._occupied())
         if staging.occupied and self._producing_run() != run_id and not staging.started:
-            raise name_taken_error(self.place)  # the output of an earlier draw, while this run was charged for a later one
-        # The run's folder names the staging folder before it is made, so that `labeldp ledger repair` finds what a killed process leaves.
+            # the output of an earlier draw, while this run was charged for a later one
+            raise name_taken_error(self.place)
+        # The run's folder names the staging folder before it is made, so that `labeldp ledger
+        # repair` finds what a killed process leaves.
         self._store(run_id).write(STAGING, str(staging.folder).encode())
         with self._prepared(staging):
             yield staging
 
-    def publish(self, run: TableDraw, staging: Staging, facts: dict[str, Any], parts: Sequence[Part]) -> None:
+    def publish(
+        self, run: TableDraw, staging: Staging, facts: dict[str, Any], parts: Sequence[Part]
+    ) -> None:
         """Record the files in the ledger, give them their final names, and settle."""
         run_id, text, digests = run.receipt.run_id, to_json(facts).encode(), facts["digests"]
         store = self._store(run_id)
-        # The ledger has the files' digests before anybody can read them: so a released file is never taken for raw labels, even without its
-        # manifest.
-        run.announce([replace(part, name=name) for part, name in zip(parts, staging.names(parts), strict=True)], digests["drawn"])
-        # Place and manifest are on disk before the run settles: then the secret is gone, and a repeat can only copy the table from there.
-        # They are written after the files are announced, which is refused if another process has settled the run: its place stays known.
+        # The ledger has the files' digests before anybody can read them: so a released file is
+        # never taken for raw labels, even without its manifest.
+        run.announce(
+            [
+                replace(part, name=name)
+                for part, name in zip(parts, staging.names(parts), strict=True)
+            ],
+            digests["drawn"],
+        )
+        # Place and manifest are on disk before the run settles: then the secret is gone, and a
+        # repeat can only copy the table from there. They are written after the files are announced,
+        # which is refused if another process has settled the run: its place stays known.
         store.write(kept_name(KEPT_PLACE, self._stage), str(self.place).encode())
         store.write(kept_name(KEPT_MANIFEST, self._stage), text)
         # The owner is checked again, since the draw may have taken hours.
-        staging.publish(parts, text + b"\n", replace=staging.occupied and self._producing_run() == run_id)
-        # The secret is destroyed after table and manifest are on disk: a run that is killed before that can draw the same outputs again.
+        staging.publish(
+            parts, text + b"\n", replace=staging.occupied and self._producing_run() == run_id
+        )
+        # The secret is destroyed after table and manifest are on disk: a run that is killed before
+        # that can draw the same outputs again.
         run.settle(digests["output"])
         (store.folder / STAGING).unlink(missing_ok=True)
 
-    # A settled release ------------------------------------------------------------------------------------------------------------
+    # A settled release
+    # ----------------------------------------------------------------------------------------------
 
     def repeat(self, record: RunRecord, spec: ReleaseSpec) -> dict[str, object]:
-        """Restore the output of a settled release, by a copy of the table it first wrote if needed, and return its manifest.
+        """Restore the output of a settled release, by a copy of the table it first wrote if needed,
+        and return its manifest.
 
-        ReleaseError if its rows are in another order than the spec's: labels would be read beside other rows, or an order be published.
+        ReleaseError if its rows are in another order than the spec's: labels would be read beside
+        other rows, or an order be published.
         """
         store = self._store(record.run_id)
-        text, first = (store.read(kept_name(name, self._stage)) for name in (KEPT_MANIFEST, KEPT_PLACE))
+        text, first = (
+            store.read(kept_name(name, self._stage)) for name in (KEPT_MANIFEST, KEPT_PLACE)
+        )
         facts = {} if text is None else json.loads(text)
         if facts.get("order", _ORDERS[spec.order]) != _ORDERS[spec.order]:
             asked, written = sorted(_ORDERS, key=lambda name: name != spec.order)
             raise ReleaseError(
-                f"Expected order={written!r} (--order {written}), in which this release has written its rows, got {asked!r}. It was "
-                "settled and is never written anew. Ask for it in its order, or for a new draw with redraw (--redraw), which is charged."
+                f"Expected order={written!r} (--order {written}), in which this release has written"
+                f" its rows, got {asked!r}. It was settled and is never written anew. Ask for it in"
+                " its order, or for a new draw with redraw (--redraw), which is charged."
             )
         places = [self.place, *([self._first_place(first.decode())] if first else [])]
         # Only a table with the digest that the run settled with is returned as the release.
-        found = next((place for place in places if place is not None and holds(place, record.artefact, facts)), None)
+        found = next(
+            (
+                place
+                for place in places
+                if place is not None and holds(place, record.artefact, facts)
+            ),
+            None,
+        )
         if text is None:
             store.require()
         if text is None or found is None:
             raise ReleaseError(
-                f"Expected the table that this release wrote to {places[-1]}, but it is gone or was changed. It was settled and is never "
-                "computed again. Restore it, or ask for a new draw with redraw (--redraw), which is charged."
+                f"Expected the table that this release wrote to {places[-1]}, but it is gone or was"
+                " changed. It was settled and is never computed again. Restore it, or ask for a"
+                " new draw with redraw (--redraw), which is charged."
             )
         staging = self.files_of(record.run_id)
         if found != self.place:
             if self._occupied() and not staging.started:
                 raise name_taken_error(self.place)
             with self._prepared(staging):
-                files = [found.child(str(part["name"])) for part in _parts_of(facts)] if self._many else [found]
+                files = (
+                    [found.child(str(part["name"])) for part in _parts_of(facts)]
+                    if self._many
+                    else [found]
+                )
                 staging.publish([_copied(file, staging) for file in files], text + b"\n")
         # The manifest is missing: a process was killed after the table, or somebody removed it.
         elif not manifest_place(self.place).exists():
@@ -413,11 +585,13 @@ class Publication:
         return read_manifest(self.place) or {}
 
     def _first_place(self, text: str) -> Place | None:
-        """Return the place with this address: on this machine, or in the output's or the input's file system; None if it is unknown."""
+        """Return the place with this address: on this machine, or in the output's or the input's
+        file system; None if it is unknown."""
         if not URI.match(text):
             return Place.of(text)
         for known in filter(None, (self.place, self._source)):
-            # The address holds no credentials, but a file system that the caller has opened has them.
+            # The address holds no credentials, but a file system that the caller has opened has
+            # them.
             path = text.split("://", 1)[1]
             if str(Place(known.filesystem, path)) == text:
                 return Place(known.filesystem, path if known.path[:1] != "/" else f"/{path}")
@@ -431,7 +605,8 @@ class Publication:
 
     @contextmanager
     def _prepared(self, staging: Staging) -> Iterator[None]:
-        """Make an empty staging folder for a `with` block; after an error delete it, unless the run has started to publish."""
+        """Make an empty staging folder for a `with` block; after an error delete it, unless the run
+        has started to publish."""
         try:
             staging.prepare()
             yield
@@ -440,22 +615,30 @@ class Publication:
                 staging.delete_unless_started()
             if not isinstance(error, OSError):
                 raise
-            # The charge and the secret are kept, so the message says that the same command continues.
+            # The charge and the secret are kept, so the message says that the same command
+            # continues.
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             what = "no room is left" if full else error.strerror or type(error).__name__
             fix = "Make room" if full else "Mend it"
             raise ReleaseError(
-                f"Expected to write {self.place} and temporary files for it, got: {what}. Nothing was published; a charge that was "
-                f"made stands. {fix}, and run the same command again: it picks up the charge."
+                f"Expected to write {self.place} and temporary files for it, got: {what}. Nothing"
+                f" was published; a charge that was made stands. {fix}, and run the same command"
+                " again: it picks up the charge."
             ) from None
 
 
 def kept_name(name: str, stage: str) -> str:
-    """Return the name of a file (`KEPT_PLACE` or `KEPT_MANIFEST`) in a run's folder, which has one for each stage."""
+    """Return the name of a file (`KEPT_PLACE` or `KEPT_MANIFEST`) in a run's folder, which has one
+    for each stage."""
     return name if stage == RELEASE else f"{stage}.{name}"
 
 
-def holds(place: Place, artefact: str | None, facts: Mapping[str, Any], digest_of: Callable[[Place], str] = Place.digest) -> bool:
+def holds(
+    place: Place,
+    artefact: str | None,
+    facts: Mapping[str, Any],
+    digest_of: Callable[[Place], str] = Place.digest,
+) -> bool:
     """Tell whether a place holds, byte for byte, the table with this manifest and this digest."""
     if "parts" not in facts:
         return place.is_file() and f"sha256:{digest_of(place)}" == artefact
@@ -463,7 +646,10 @@ def holds(place: Place, artefact: str | None, facts: Mapping[str, Any], digest_o
     # With a file more or less it is another table, even if all listed files are unchanged.
     if sorted(names) != sorted("/".join(file.below(place)) for file in place.files()):
         return False
-    return f"sha256:{release_digest([digest_of(place.child(name)) for name in names], single=False)}" == artefact
+    return (
+        f"sha256:{release_digest([digest_of(place.child(name)) for name in names], single=False)}"
+        == artefact
+    )
 
 
 def _parts_of(facts: Mapping[str, object]) -> list[Mapping[str, object]]:
@@ -486,7 +672,8 @@ def _same_file(one: Place, other: Place) -> bool:
     return one == other
 
 
-# The manifest: public facts only ----------------------------------------------------------------------------------------------------------
+# The manifest: public facts only
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -545,26 +732,39 @@ class OutputFacts:
 
 
 def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> dict[str, Any]:
-    """Return the manifest as JSON-ready data, guarantee first. `many`: the output is a folder, even if it has one file."""
+    """Return the manifest as JSON-ready data, guarantee first. `many`: the output is a folder, even
+    if it has one file."""
     spec, receipt = release.spec, release.receipt
     prior = release.prior if spec.histogram is None else spec.histogram.to_dict()
     facts: dict[str, Any] = release.shared | {
         "dataset": release.dataset,
-        "dataset_from": "given" if spec.dataset else "name of the input file" if not many else "name of the input folder",
+        "dataset_from": (
+            "given"
+            if spec.dataset
+            else "name of the input file"
+            if not many
+            else "name of the input folder"
+        ),
         "classes_inferred": spec.infers_classes,
         "order": _ORDERS[spec.order],
         "prior": (list(spec.prior_columns) or None) if prior is None else dict(prior),
         "rows": sum(part.rows for part in written.parts),
         **_left_out(spec, written),
         "digests": {
-            "output": f"sha256:{release_digest([part.sha256 for part in written.parts], single=not many)}",
+            "output": (
+                f"sha256:{release_digest([part.sha256 for part in written.parts], single=not many)}"
+            ),
             "drawn": drawn_in_all([part.drawn for part in written.parts]),
-            "public_columns": None if written.public_digest is None else f"sha256:{written.public_digest}",
+            "public_columns": (
+                None if written.public_digest is None else f"sha256:{written.public_digest}"
+            ),
         },
     }
     if many:
         named = [(part_name(number), part) for number, part in enumerate(written.parts)]
-        facts["parts"] = [{"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named]
+        facts["parts"] = [
+            {"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named
+        ]
     # Seeded noise protects nothing, so such a manifest has no guarantee that somebody could quote.
     if not receipt.secure:
         return {"insecure": True} | facts
@@ -572,7 +772,8 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
 
 
 def guarantee(receipt: Receipt, law: Law) -> dict[str, object]:
-    """Return the guarantee of a receipt and a row's law as JSON-ready data, the unit of protection first."""
+    """Return the guarantee of a receipt and a row's law as JSON-ready data, the unit of protection
+    first."""
     query = charged_histogram(receipt)
     return {
         "unit": receipt.unit,
@@ -588,7 +789,10 @@ def _left_out(spec: ReleaseSpec, written: OutputFacts) -> dict[str, object]:
     """Return the number of rows that are not in the table, by reason."""
     if spec.stage is None:
         return {"rows_over_the_cap": written.dropped}
-    return {"stages": {"number": spec.stage.number} | spec.stage.facts(), "rows_of_other_stages_or_over_the_cap": written.dropped}
+    return {
+        "stages": {"number": spec.stage.number} | spec.stage.facts(),
+        "rows_of_other_stages_or_over_the_cap": written.dropped,
+    }
 
 
 def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:
@@ -597,14 +801,18 @@ def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:
 
 
 def charged_law(receipt: Receipt, stage: str) -> Law | None:
-    """Return the law of one row in a stage of a charged run, from its receipt; None if the receipt names none."""
+    """Return the law of one row in a stage of a charged run, from its receipt; None if the receipt
+    names none."""
     drawn = receipt.event.get("law")
     if not isinstance(drawn, Mapping):
         return None
     stages = drawn.get("stages")
     facts: Any
     if stages:
-        facts = next((each["law"] for number, each in enumerate(stages, 1) if stage_name(number) == stage), None)
+        facts = next(
+            (each["law"] for number, each in enumerate(stages, 1) if stage_name(number) == stage),
+            None,
+        )
     else:
         facts = drawn.get("law") if drawn.get("stage") == stage else None
     return None if facts is None else law_per_row(law_from_dict(facts), receipt.max_rows_per_unit)
@@ -615,26 +823,38 @@ def is_charged(law: Law, receipt: Receipt, stage: str) -> bool:
     charged = charged_law(receipt, stage)
     if charged is None or law == charged:
         return law == charged
-    # A law of numbers is made for the run's own histogram after the charge; or it was solved for again at a row's share of a unit's
-    # epsilon, and another machine may find another of several best mechanisms. The digest of the drawn rows covers the one drawn with.
-    again = law.kind == "number" and (receipt.max_rows_per_unit > 1 or charged_histogram(receipt) is not None)
-    return again and (law.name, law.n_classes, law.epsilon) == (charged.name, charged.n_classes, charged.epsilon)
+    # A law of numbers is made for the run's own histogram after the charge; or it was solved for
+    # again at a row's share of a unit's epsilon, and another machine may find another of several
+    # best mechanisms. The digest of the drawn rows covers the one drawn with.
+    again = law.kind == "number" and (
+        receipt.max_rows_per_unit > 1 or charged_histogram(receipt) is not None
+    )
+    return again and (law.name, law.n_classes, law.epsilon) == (
+        charged.name,
+        charged.n_classes,
+        charged.epsilon,
+    )
 
 
 def charged_histogram(receipt: Receipt) -> Histogram | None:
-    """Return the query of the histogram that a run was charged for as its prior; None if there is none."""
+    """Return the query of the histogram that a run was charged for as its prior; None if there is
+    none."""
     drawn = receipt.event.get("law")
     asked = drawn.get(HISTOGRAM) if isinstance(drawn, Mapping) else None
     if not isinstance(asked, Mapping):
         return None
     query = query_from_dict(asked)
     if type(query) is not Histogram:
-        raise InvalidInput(f"Expected a histogram as the prior that run {receipt.run_id} was charged for, got a {query.name} query.")
+        raise InvalidInput(
+            f"Expected a histogram as the prior that run {receipt.run_id} was charged for, got a"
+            f" {query.name} query."
+        )
     return query
 
 
 def histogram_facts(answer: Aggregate) -> dict[str, object]:
-    """Write a release's own histogram as JSON-ready data: its noisy counts, and the number of rows that it counted."""
+    """Write a release's own histogram as JSON-ready data: its noisy counts, and the number of rows
+    that it counted."""
     return {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0])}
 
 
@@ -653,24 +873,36 @@ def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object
         return None
     except (OSError, ValueError):
         facts = None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("kind") != "release":
+    if (
+        not isinstance(facts, dict)
+        or facts.get("format") != FORMAT
+        or facts.get("kind") != "release"
+    ):
         raise InvalidInput(
-            f"Expected a manifest of format {FORMAT}, got something else in {path.name}. Restore it from where the table came from."
+            f"Expected a manifest of format {FORMAT}, got something else in {path.name}. Restore it"
+            " from where the table came from."
         )
     return facts
 
 
 def producing_run(facts: Mapping[str, object], stage: str) -> str:
-    """Return the id of the run that made a table in this stage, by its facts; "" if they name none."""
+    """Return the id of the run that made a table in this stage, by its facts; "" if they name
+    none."""
     receipt = facts.get("receipt")
-    return str(receipt["run_id"]) if isinstance(receipt, Mapping) and "run_id" in receipt and facts.get("stage") == stage else ""
+    return (
+        str(receipt["run_id"])
+        if isinstance(receipt, Mapping) and "run_id" in receipt and facts.get("stage") == stage
+        else ""
+    )
 
 
-# Facts that a table carries ---------------------------------------------------------------------------------------------------------------
+# Facts that a table carries
+# --------------------------------------------------------------------------------------------------
 
 
 def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
-    """Read the release facts of a table from `manifest`, from the manifest beside it, or from its Parquet metadata; None if there are none.
+    """Read the release facts of a table from `manifest`, from the manifest beside it, or from its
+    Parquet metadata; None if there are none.
 
     `proven` checks that they describe this table.
     """
@@ -680,31 +912,47 @@ def released_facts(source: Source, manifest: Any = None) -> Manifest | None:
         if found is None:
             raise InvalidInput(f"Expected a manifest, got none at {place}. Check the path.")
         return found
-    # The manifest comes first, because it covers a whole folder; the metadata of a file covers that file alone.
+    # The manifest comes first, because it covers a whole folder; the metadata of a file covers that
+    # file alone.
     found = read_manifest(source.path)
     embedded = None if found is not None else embedded_facts(source)
     # A single Parquet file is complete once it has its name, but a folder may still lack files.
-    if found is None and (embedded is None or isinstance(source, DatasetSource)) and unfinished(source.path):
+    if (
+        found is None
+        and (embedded is None or isinstance(source, DatasetSource))
+        and unfinished(source.path)
+    ):
         raise InvalidInput(
-            f"Expected a whole release, got {source.path.name}, whose files are being published, or were when that was interrupted: its "
-            "manifest is not there yet. The same labeldp release command finishes it, free of charge."
+            f"Expected a whole release, got {source.path.name}, whose files are being published, or"
+            " were when that was interrupted: its manifest is not there yet. The same labeldp"
+            " release command finishes it, free of charge."
         )
     return found or embedded
 
 
 def facts_of(source: Source, label: str | None, manifest: Any = None) -> Manifest | None:
-    """Read the facts of the release that drew a column: the table's own (`released_facts`), or those of an earlier one that it lists."""
+    """Read the facts of the release that drew a column: the table's own (`released_facts`), or
+    those of an earlier one that it lists."""
     own = released_facts(source, manifest)
     if own is None or label is None or is_of(own, label):
         return own
     # The rows are in the order of the last release, whatever that of the earlier one was.
-    return next(({**each, "order": own.get("order")} for each in earlier_of(own) if is_of(each, label)), own)
+    return next(
+        ({**each, "order": own.get("order")} for each in earlier_of(own) if is_of(each, label)), own
+    )
 
 
 def all_facts(source: Source, manifest: Any = None) -> list[Manifest]:
-    """List the facts of all releases of whose columns a table says (or the named manifest) that it has them: its own and earlier ones."""
+    """List the facts of all releases of whose columns a table says (or the named manifest) that it
+    has them: its own and earlier ones."""
     own = released_facts(source, manifest)
-    files = () if manifest is not None else source.files if isinstance(source, DatasetSource) else (source,)
+    files = (
+        ()
+        if manifest is not None
+        else source.files
+        if isinstance(source, DatasetSource)
+        else (source,)
+    )
     found: dict[tuple[str, str], Manifest] = {}
     for facts in filter(None, (own, *map(embedded_facts, files))):
         for each in (facts, *earlier_of(facts)):
@@ -713,16 +961,25 @@ def all_facts(source: Source, manifest: Any = None) -> list[Manifest]:
 
 
 def earlier_of(facts: Manifest) -> Sequence[Manifest]:
-    """List the facts of the earlier releases that a manifest names; refuse a list that labeldp did not write."""
+    """List the facts of the earlier releases that a manifest names; refuse a list that labeldp did
+    not write."""
     listed = facts.get(EARLIER) or []
     try:
         for each in listed:
             Receipt.from_dict(each["receipt"])
-        whole = all({"label", "classes", "stage"} <= each.keys() and "law" in each["law"] and "drawn" in each["digests"] for each in listed)
+        whole = all(
+            {"label", "classes", "stage"} <= each.keys()
+            and "law" in each["law"]
+            and "drawn" in each["digests"]
+            for each in listed
+        )
     except (AttributeError, KeyError, TypeError, InvalidInput):
         whole = False
     if not whole:
-        raise InvalidInput("Expected earlier releases in a manifest as labeldp wrote them, got something else. Restore it.")
+        raise InvalidInput(
+            "Expected earlier releases in a manifest as labeldp wrote them, got something else."
+            " Restore it."
+        )
     return tuple(listed)
 
 
@@ -731,13 +988,15 @@ def _draw_of(facts: Manifest) -> tuple[str, str]:
 
 
 def default_dataset(source: Source, own: str | None = None) -> str:
-    """Name the data set of a table for which none is named: that of the releases that it says it is of, or else its own name."""
+    """Name the data set of a table for which none is named: that of the releases that it says it is
+    of, or else its own name."""
     said = {Receipt.from_dict(facts["receipt"]).dataset for facts in all_facts(source)}
     return said.pop() if len(said) == 1 else table_name(source) if own is None else own
 
 
 def is_of(facts: Manifest, label: str) -> bool:
-    """Tell whether a release drew this column, alone or with others; `label` may be the name of all of them."""
+    """Tell whether a release drew this column, alone or with others; `label` may be the name of all
+    of them."""
     return label in (facts["label"], *labels_of(facts))
 
 
@@ -747,9 +1006,14 @@ def noisy_names(found: Iterable[Manifest]) -> set[str]:
 
 
 def passed_on(source: Source, labels: Collection[str]) -> tuple[Manifest, ...]:
-    """Make the facts of those earlier releases whose columns a table has beside the label, as the next manifest lists them."""
+    """Make the facts of those earlier releases whose columns a table has beside the label, as the
+    next manifest lists them."""
     beside = set(source.names).difference(labels)
-    return tuple(_passed(source, facts) for facts in all_facts(source) if not beside.isdisjoint(labels_of(facts)))
+    return tuple(
+        _passed(source, facts)
+        for facts in all_facts(source)
+        if not beside.isdisjoint(labels_of(facts))
+    )
 
 
 def _passed(source: Source, facts: Manifest) -> Manifest:
@@ -757,22 +1021,41 @@ def _passed(source: Source, facts: Manifest) -> Manifest:
         drawn = facts["digests"].get("drawn")
     else:  # the metadata of a file has the digest of its own rows
         files = source.files if isinstance(source, DatasetSource) else (source,)
-        said = [each for each in map(embedded_facts, files) if each is not None and _draw_of(each) == _draw_of(facts)]
-        drawn = drawn_in_all(str(each["drawn"]) for each in said) if all("drawn" in each for each in said) else None
-    return {name: facts[name] for name in _PASSED_ON if name in facts} | {"digests": {"drawn": drawn}}
+        said = [
+            each
+            for each in map(embedded_facts, files)
+            if each is not None and _draw_of(each) == _draw_of(facts)
+        ]
+        drawn = (
+            drawn_in_all(str(each["drawn"]) for each in said)
+            if all("drawn" in each for each in said)
+            else None
+        )
+    return {name: facts[name] for name in _PASSED_ON if name in facts} | {
+        "digests": {"drawn": drawn}
+    }
 
 
-def check_raw(table: Source, labels: str | Sequence[str], ledger: Ledger | None = None, except_dataset: str | None = None) -> None:
-    """Refuse a table whose labels are noisy already, according to its manifest, its metadata, or a ledger that knows the file.
+def check_raw(
+    table: Source,
+    labels: str | Sequence[str],
+    ledger: Ledger | None = None,
+    except_dataset: str | None = None,
+) -> None:
+    """Refuse a table whose labels are noisy already, according to its manifest, its metadata, or a
+    ledger that knows the file.
 
-    With a ledger that has releases of this column, the file is read once for its SHA-256. Releases of `except_dataset` are not compared:
-    with few rows the input of a repeat may equal its own output.
+    With a ledger that has releases of this column, the file is read once for its SHA-256. Releases
+    of `except_dataset` are not compared: with few rows the input of a repeat may equal its own
+    output.
     """
     names = (labels,) if isinstance(labels, str) else tuple(labels)
     marks = [name + EVIDENCE for name in (*names, joined(names))]
     if set(marks) & set(table.names):
         raise released_already(*names)
-    if found_already := set(names) & {name for facts in all_facts(table) for name in labels_of(facts)}:
+    if found_already := set(names) & {
+        name for facts in all_facts(table) for name in labels_of(facts)
+    }:
         raise released_already(*sorted(found_already))
     if ledger is None:
         return
@@ -784,34 +1067,63 @@ def check_raw(table: Source, labels: str | Sequence[str], ledger: Ledger | None 
         if run.dataset != except_dataset
         for part in ledger.parts(run.run_id)
     }
-    found = next((runs[sha256] for sha256 in file_digests(table.path) if sha256 in runs), None) if runs else None
+    found = (
+        next((runs[sha256] for sha256 in file_digests(table.path) if sha256 in runs), None)
+        if runs
+        else None
+    )
     if found is not None:
         raise InvalidInput(
-            f"Expected a table with raw labels, got {table.path.name}, which run {found} released and whose manifest is gone. To train on "
-            f"it, put {manifest_place(table.path).name} beside it again, or name it (manifest=, --manifest); while it lies where "
-            "it was written, the same labeldp release command writes its manifest again, free of charge. Elsewhere name its original."
+            f"Expected a table with raw labels, got {table.path.name}, which run {found} released"
+            f" and whose manifest is gone. To train on it, put {manifest_place(table.path).name}"
+            " beside it again, or name it (manifest=, --manifest); while it lies where it was"
+            " written, the same labeldp release command writes its manifest again, free of charge."
+            " Elsewhere name its original."
         )
 
 
 def labels_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """List the label columns of a release, by its facts: one, or several that were drawn together."""
+    """List the label columns of a release, by its facts: one, or several that were drawn
+    together."""
     return tuple(map(str, facts.get("columns") or [facts["label"]]))
 
 
 def released_already(*names: str) -> InvalidInput:
     """Make the error for a table whose label columns hold noisy labels."""
-    what = f"column{'s' * (len(names) > 1)} {_validate.quoted(names)} {'were' if len(names) > 1 else 'was'}"
-    return InvalidInput(f"Expected a table with raw labels, got one whose {what} released already. Name its original.")
+    what = (
+        f"column{'s' * (len(names) > 1)} {_validate.quoted(names)}"
+        f" {'were' if len(names) > 1 else 'was'}"
+    )
+    return InvalidInput(
+        f"Expected a table with raw labels, got one whose {what} released already. Name its"
+        " original."
+    )
 
 
 def embedded_facts(source: Source) -> dict[str, object] | None:
-    """Read the release facts that a Parquet file carries in its metadata (of a folder, its first file); None if there are none."""
+    """Read the release facts that a Parquet file carries in its metadata (of a folder, its first
+    file); None if there are none."""
     file = source.first if isinstance(source, DatasetSource) else source
-    facts = json.loads(file.facts) if isinstance(file, ParquetSource) and file.facts is not None else None
-    return facts if isinstance(facts, dict) and facts.get("kind") == "release" and facts.get("format") == FORMAT else None
+    facts = (
+        json.loads(file.facts)
+        if isinstance(file, ParquetSource) and file.facts is not None
+        else None
+    )
+    return (
+        facts
+        if isinstance(facts, dict)
+        and facts.get("kind") == "release"
+        and facts.get("format") == FORMAT
+        else None
+    )
 
 
 def file_digests(place: Place) -> list[str]:
-    """Compute the SHA-256 of a file, or of each file below a folder except hidden ones, sorted by path; hexadecimal."""
-    files = [file for file in place.files() if file.name[:1] not in "._"] if place.is_folder() else [place]
+    """Compute the SHA-256 of a file, or of each file below a folder except hidden ones, sorted by
+    path; hexadecimal."""
+    files = (
+        [file for file in place.files() if file.name[:1] not in "._"]
+        if place.is_folder()
+        else [place]
+    )
     return [file.digest() for file in files if file.is_file()]

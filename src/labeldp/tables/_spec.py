@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The specification of a table release, and the plan of several releases under one charge, as frozen values that can be logged."""
+"""The specification of a table release, and the plan of several releases under one charge, as
+frozen values that can be logged."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,48 +32,59 @@ class ReleaseSpec:
     Parameters
     ----------
     label : str
-        The private column. All other columns are assumed to be public. Of several columns the `name` of their `LabelColumns`.
+        The private column. All other columns are assumed to be public. Of several columns the
+        `name` of their `LabelColumns`.
     classes : sequence of values, Grid, LabelColumns, or "infer"
-        The declared classes, in the order of their codes; for numbers a `Grid`, to whose nearest point each label is rounded. None among
-        them declares that the label may be null. "infer" reads them off the private column, which reveals the classes that occur: it
-        warns, manifest and receipt say so, and floats, or more than sqrt(n) different values, are refused.
+        The declared classes, in the order of their codes; for numbers a `Grid`, to whose nearest
+        point each label is rounded. None among them declares that the label may be null. "infer"
+        reads them off the private column, which reveals the classes that occur: it warns, manifest
+        and receipt say so, and floats, or more than sqrt(n) different values, are refused.
     epsilon : float
         Total for one unit, 0 < epsilon < inf.
     law : str, Law or None
-        A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/laws.md; `register_law` adds your own), or a law, whose epsilon
-        must be `epsilon`; of several columns one of `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior; both release
-        plain labels that any trainer can use. For a grid "square-wave", or "threshold" of more than 700 points, as `LabelDPRegressor` draws
-        in one stage, and with a prior "threshold"; for several columns what tells most; with a histogram as the prior of classes "auto".
-        What pays for a histogram is taken off the law's epsilon.
+        A law's name, such as "auto", "subset:2" or "rr-top-k:3" (see docs/laws.md; `register_law`
+        adds your own), or a law, whose epsilon must be `epsilon`; of several columns one of
+        `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior; both release
+        plain labels that any trainer can use. For a grid "square-wave", or "threshold" of more than
+        700 points, as `LabelDPRegressor` draws in one stage, and with a prior "threshold"; for
+        several columns what tells most; with a histogram as the prior of classes "auto". What pays
+        for a histogram is taken off the law's epsilon.
     id : str, sequence of str, or None
-        Columns that name a row, unique and never null. None (default): the row's position in the file.
+        Columns that name a row, unique and never null. None (default): the row's position in the
+        file.
     unit : str or None
         Column that names the person. None (default): each row is its own unit.
     max_rows_per_unit : int
-        Largest number of rows of one unit that are released; others are dropped. Each row's law has epsilon divided by this, rounded down.
-        1 by default.
+        Largest number of rows of one unit that are released; others are dropped. Each row's law has
+        epsilon divided by this, rounded down. 1 by default.
     prior : sequence of str, PriorTable, PriorModel, HistogramPrior or None
-        K numeric columns, in the order of `classes`, with public weights that were never computed from these labels; or a public table
-        (`labeldp.tables._priors.PriorTable`), or a model (`labeldp.app._model.PriorModel`). Or `labeldp.learn.HistogramPrior`: a part of
-        epsilon pays for a noisy histogram of this column, which the manifest holds, too. None (default): no prior.
+        K numeric columns, in the order of `classes`, with public weights that were never computed
+        from these labels; or a public table (`labeldp.tables._priors.PriorTable`), or a model
+        (`labeldp.app._model.PriorModel`). Or `labeldp.learn.HistogramPrior`: a part of epsilon pays
+        for a noisy histogram of this column, which the manifest holds, too. None (default): no
+        prior.
     dataset : str or None
-        Name in the ledger. None (default): the data set of the releases that wrote the input, else the file's name without its ending. Rows
-        that were released under another name must be released under that name again, or the ledger does not see their earlier charge.
+        Name in the ledger. None (default): the data set of the releases that wrote the input, else
+        the file's name without its ending. Rows that were released under another name must be
+        released under that name again, or the ledger does not see their earlier charge.
     order : {"shuffle", "keep"}
-        "shuffle" (default) releases the rows in a secret random order. "keep" states that the order of the rows, and the path of the file,
-        do not depend on the labels.
+        "shuffle" (default) releases the rows in a secret random order. "keep" states that the order
+        of the rows, and the path of the file, do not depend on the labels.
     overlap : {"charge", "refuse"}
         Whether rows of an earlier release of this column are charged again (default) or refused.
     strict : bool, default=False
-        Refuse, before the charge, what would give a warning before it: inferred classes, an epsilon that protects next to nothing, rows
-        or columns that another data set or an earlier file shows, and classes that no row tells apart. A repeat, a run that is resumed
-        after a crash, and rows over the cap are not refused. False by default.
+        Refuse, before the charge, what would give a warning before it: inferred classes, an epsilon
+        that protects next to nothing, rows or columns that another data set or an earlier file
+        shows, and classes that no row tells apart. A repeat, a run that is resumed after a crash,
+        and rows over the cap are not refused. False by default.
     stage : Stage or None
-        One stage of a planned release (`labeldp.app.stage`), whose law is `law`: only the rows of its part are released.
+        One stage of a planned release (`labeldp.app.stage`), whose law is `law`: only the rows of
+        its part are released.
 
     Notes
     -----
-    Guarantee: the released table is epsilon-label-DP with respect to the label of one row, or to all labels of one unit.
+    Guarantee: the released table is epsilon-label-DP with respect to the label of one row, or to
+    all labels of one unit.
     """
 
     label: str
@@ -92,13 +104,23 @@ class ReleaseSpec:
     def __post_init__(self) -> None:
         put = object.__setattr__
         if isinstance(self.classes, LabelColumns) and not isinstance(self.label, str):
-            raise InvalidInput(f"Expected label=columns.name, the one text {self.classes.name!r}, got {_validate.shown(self.label)}.")
+            raise InvalidInput(
+                f"Expected label=columns.name, the one text {self.classes.name!r}, got"
+                f" {_validate.shown(self.label)}."
+            )
         _named(label=self.label)
         put(self, "epsilon", _validate.epsilon(self.epsilon))
-        put(self, "max_rows_per_unit", _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1))
+        put(
+            self,
+            "max_rows_per_unit",
+            _validate.integer(max_rows_per_unit=self.max_rows_per_unit, low=1),
+        )
         put(self, "classes", declared_or_infer(self.classes, strict=self.strict))
         if isinstance(self.classes, LabelColumns) and self.label != self.classes.name:
-            raise InvalidInput(f"Expected label={self.classes.name!r}, the names of the declared columns, got {self.label!r}.")
+            raise InvalidInput(
+                f"Expected label={self.classes.name!r}, the names of the declared columns, got"
+                f" {self.label!r}."
+            )
         put(self, "id", _columns("id", self.id))
         put(self, "prior", _prior(self.prior))
         _validate.one_of(("shuffle", "keep"), order=self.order)
@@ -107,33 +129,51 @@ class ReleaseSpec:
             _named(unit=self.unit)
             unit_of(self.unit)
         if self.max_rows_per_unit > 1 and self.unit is None:
-            raise InvalidInput("Expected unit= with max_rows_per_unit > 1, got none. Name the column that says whose row it is.")
+            raise InvalidInput(
+                "Expected unit= with max_rows_per_unit > 1, got none. Name the column that says"
+                " whose row it is."
+            )
         self._check_roles()
         self._check_law()
         self._check_stage()
 
     def _check_roles(self) -> None:
-        for role, names in {"id": self.ids, "unit": (self.unit,), "prior": self._prior_reads}.items():
+        for role, names in {
+            "id": self.ids,
+            "unit": (self.unit,),
+            "prior": self._prior_reads,
+        }.items():
             if found := set(self.labels) & set(names):
-                raise InvalidInput(f"Expected {role} to name public columns, got the label column {min(found)!r}. Leave it out.")
+                raise InvalidInput(
+                    f"Expected {role} to name public columns, got the label column {min(found)!r}."
+                    " Leave it out."
+                )
         if self.prior and len(self.labels) > 1:
-            raise InvalidInput("Expected no prior with several label columns, got one. Leave it out, or use privatize in Python.")
+            raise InvalidInput(
+                "Expected no prior with several label columns, got one. Leave it out, or use"
+                " privatize in Python."
+            )
         listed = self.prior_columns
         if listed and not self.infers_classes and len(listed) != len(self.classes):
             raise InvalidInput(
-                f"Expected one prior column a class ({len(self.classes)}), got {len(listed)}. List them in the order of the classes."
+                f"Expected one prior column a class ({len(self.classes)}), got {len(listed)}. List"
+                " them in the order of the classes."
             )
 
     def _check_law(self) -> None:
         if isinstance(self.law, Law):
             if self.law.epsilon != self.epsilon:
-                raise InvalidInput(f"Expected the law's epsilon to be {self.epsilon!r}, got {self.law.epsilon!r}. Give both the same.")
+                raise InvalidInput(
+                    f"Expected the law's epsilon to be {self.epsilon!r}, got {self.law.epsilon!r}."
+                    " Give both the same."
+                )
             if isinstance(self.classes, LabelColumns):
                 self.classes.check(self._declared_law)
         elif self.infers_classes:
             parse_law(self.law_name)
         else:
-            # Built here, so that a law that is impossible with these classes or this epsilon is refused before anything is read.
+            # Built here, so that a law that is impossible with these classes or this epsilon is
+            # refused before anything is read.
             _ = self._declared_law
         if isinstance(self.classes, LabelColumns):
             return
@@ -141,45 +181,68 @@ class ReleaseSpec:
         if kind.kind == "number":
             if not isinstance(self.classes, Grid):
                 raise InvalidInput(
-                    f"Expected a range for law {self.law_name!r}, which releases numbers, got a list of classes. Pass "
-                    "classes=labeldp.Grid(low, high, points).",
-                    cli=f"Expected --range LOW:HIGH with --law {self.law_name}, which releases numbers, got --classes.",
+                    f"Expected a range for law {self.law_name!r}, which releases numbers, got a"
+                    " list of classes. Pass classes=labeldp.Grid(low, high, points).",
+                    cli=(
+                        f"Expected --range LOW:HIGH with --law {self.law_name}, which releases"
+                        " numbers, got --classes."
+                    ),
                 )
             law_of(self, len(self.classes)).released(self.classes)
         if self.histogram is not None:
             self._check_histogram(self.histogram, kind)
         elif self.prior and not self._takes_prior():
-            raise InvalidInput(f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or leave the prior out.")
+            raise InvalidInput(
+                f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or"
+                " leave the prior out."
+            )
 
     def _check_histogram(self, asked: OwnHistogram, law: Law | type[Law]) -> None:
         kind = type(law) if isinstance(law, Law) else law
         # A law that derives its question from the prior alone would ask all rows the same one.
         if not (kind.draws_side and kind.uses_prior) and kind.made_for is Law.made_for:
             raise InvalidInput(
-                "Expected a law that draws each row's question under one prior of all rows ('auto', 'split', 'threshold'), or is "
-                f"made for it ('rr-on-bins', 'unbiased'), with a histogram as the prior, got {self.law_name!r}. Take one of these, or drop "
-                "the prior."
+                "Expected a law that draws each row's question under one prior of all rows"
+                " ('auto', 'split', 'threshold'), or is made for it ('rr-on-bins', 'unbiased'),"
+                f" with a histogram as the prior, got {self.law_name!r}. Take one of these, or drop"
+                " the prior."
             )
         if asked.epsilon is not None:
-            histogram_of_all(self.epsilon, 2 if self.infers_classes else len(self.classes), 1, asked.epsilon)  # raises if it is impossible
+            # raises if it is impossible
+            histogram_of_all(
+                self.epsilon, 2 if self.infers_classes else len(self.classes), 1, asked.epsilon
+            )
 
     def _check_stage(self) -> None:
         stage = self.stage
         if stage is None:
             return
         if self.histogram is not None:
-            raise InvalidInput("Expected no histogram as the prior of a stage, got one. The stages before give the prior: their model.")
+            raise InvalidInput(
+                "Expected no histogram as the prior of a stage, got one. The stages before give the"
+                " prior: their model."
+            )
         if isinstance(self.classes, LabelColumns):
-            raise InvalidInput("Expected one label column in a release in stages, got several. Release them without stages.")
-        # A row's stage is chosen by its id, and later stages find the plan's charge in the ledger by the data set's name.
+            raise InvalidInput(
+                "Expected one label column in a release in stages, got several. Release them"
+                " without stages."
+            )
+        # A row's stage is chosen by its id, and later stages find the plan's charge in the ledger
+        # by the data set's name.
         if not (self.ids and not self.infers_classes and self.dataset):
-            raise InvalidInput("Expected id, declared classes and dataset with a stage, got one without. Name them: all stages share them.")
+            raise InvalidInput(
+                "Expected id, declared classes and dataset with a stage, got one without. Name"
+                " them: all stages share them."
+            )
         if self.law != stage.law:
-            raise InvalidInput(f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass law=stage.law.")
+            raise InvalidInput(
+                f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass"
+                " law=stage.law."
+            )
         if stage.number > 1 and stage.law.uses_prior and not self.prior:
             raise InvalidInput(
-                f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made for one, got none. Pass what the model "
-                "of the stages before predicts."
+                f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made"
+                " for one, got none. Pass what the model of the stages before predicts."
             )
 
     @cached_property
@@ -208,7 +271,8 @@ class ReleaseSpec:
         return _law_over(self, len(self.classes))
 
     def _takes_prior(self) -> bool:
-        # Of a set the heaviest class under the prior is written as the label, so laws that release sets can use a prior, too.
+        # Of a set the heaviest class under the prior is written as the label, so laws that release
+        # sets can use a prior, too.
         if isinstance(self.classes, LabelColumns):
             return False
         law = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
@@ -217,7 +281,11 @@ class ReleaseSpec:
     @cached_property
     def prior_columns(self) -> tuple[str, ...]:
         """The columns of the prior; empty if the prior is no columns."""
-        return () if self.prior is None or isinstance(self.prior, Prior | OwnHistogram) else tuple(self.prior)
+        return (
+            ()
+            if self.prior is None or isinstance(self.prior, Prior | OwnHistogram)
+            else tuple(self.prior)
+        )
 
     @property
     def histogram(self) -> OwnHistogram | None:
@@ -236,7 +304,11 @@ class ReleaseSpec:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """All columns that a release reads by name: label, ids, unit and prior."""
-        return tuple(dict.fromkeys([*self.labels, *self.ids, *([self.unit] if self.unit else []), *self.prior_columns]))
+        return tuple(
+            dict.fromkeys(
+                [*self.labels, *self.ids, *([self.unit] if self.unit else []), *self.prior_columns]
+            )
+        )
 
     @cached_property
     def law_name(self) -> str:
@@ -260,22 +332,31 @@ class ReleaseSpec:
         resolved = {
             "law": self.law.to_dict() if isinstance(self.law, Law) else self.law_name,
             "id": list(self.ids) or None,
-            "prior": self.prior.to_dict() if isinstance(self.prior, Prior | OwnHistogram) else self.prior,
-            "stage": None if self.stage is None else {"number": self.stage.number} | self.stage.facts(),
+            "prior": (
+                self.prior.to_dict() if isinstance(self.prior, Prior | OwnHistogram) else self.prior
+            ),
+            "stage": (
+                None if self.stage is None else {"number": self.stage.number} | self.stage.facts()
+            ),
         }
         return data | resolved
 
 
 def law_of(spec: ReleaseSpec, n_classes: int) -> Law:
     """Return the law of a spec for `n_classes` classes."""
-    return _law_over(spec, n_classes) if spec.infers_classes or n_classes != len(spec.classes) else spec._declared_law
+    return (
+        _law_over(spec, n_classes)
+        if spec.infers_classes or n_classes != len(spec.classes)
+        else spec._declared_law
+    )
 
 
 def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
     if isinstance(spec.law, Law):
         if spec.law.n_classes != n_classes:
             raise InvalidInput(
-                f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}. Build it with n_classes={n_classes}."
+                f"Expected a law over the {n_classes} classes, got one over {spec.law.n_classes}."
+                f" Build it with n_classes={n_classes}."
             )
         return spec.law
     if isinstance(spec.classes, LabelColumns):
@@ -283,8 +364,11 @@ def _law_over(spec: ReleaseSpec, n_classes: int) -> Law:
     return law_named(spec.law_name, n_classes, spec.epsilon)
 
 
-def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False) -> Sequence[object]:
-    """Check declared classes and return them as plain values, with None if labels may be null; "infer" is returned unless `strict`."""
+def declared_or_infer(
+    classes: Sequence[object] | None, *, strict: bool = False
+) -> Sequence[object]:
+    """Check declared classes and return them as plain values, with None if labels may be null;
+    "infer" is returned unless `strict`."""
     if classes is None:
         raise undeclared(numbers=True)
     if isinstance(classes, LabelColumns):
@@ -294,8 +378,13 @@ def declared_or_infer(classes: Sequence[object] | None, *, strict: bool = False)
     if not infers(classes):
         return declare(classes, null=True)
     if strict:
-        text = "Expected declared classes of what is strict, which reads none off private labels. {}"
-        raise InvalidInput(text.format("Pass classes=['no', 'yes']."), cli=text.format("Add --classes A,B, or leave out --strict."))
+        text = (
+            "Expected declared classes of what is strict, which reads none off private labels. {}"
+        )
+        raise InvalidInput(
+            text.format("Pass classes=['no', 'yes']."),
+            cli=text.format("Add --classes A,B, or leave out --strict."),
+        )
     return classes
 
 
@@ -312,26 +401,36 @@ def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | 
     for name in listed:
         _named(**{role: name})
     if len(set(listed)) < len(listed):
-        raise InvalidInput(f"Expected distinct columns for {role}, got one twice in {list(listed)}. List each one once.")
+        raise InvalidInput(
+            f"Expected distinct columns for {role}, got one twice in {list(listed)}. List each one"
+            " once."
+        )
     return listed
 
 
 def _prior(given: Any) -> Sequence[str] | Prior | OwnHistogram | None:
-    if getattr(given, "of_all_rows", False):  # `labeldp.learn.HistogramPrior`, which may be changed later
+    # `labeldp.learn.HistogramPrior`, which may be changed later
+    if getattr(given, "of_all_rows", False):
         return OwnHistogram(given.epsilon)
     if hasattr(given, "plan_groups"):
-        raise InvalidInput("Expected columns, a table, a model or a HistogramPrior as the prior of a release, got one of clusters.")
+        raise InvalidInput(
+            "Expected columns, a table, a model or a HistogramPrior as the prior of a release, got"
+            " one of clusters."
+        )
     return given if isinstance(given, Prior) else _columns("prior", given) or None
 
 
-# Several releases under one charge --------------------------------------------------------------------------------------------------------
+# Several releases under one charge
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ReleasePlan:
-    """A plan of several releases of one table under one charge. Each row is drawn in one stage, by the stage's law.
+    """A plan of several releases of one table under one charge. Each row is drawn in one stage, by
+    the stage's law.
 
-    Made by `labeldp.app.stage.plan`. It is public: it can be logged and stored with the released tables.
+    Made by `labeldp.app.stage.plan`. It is public: it can be logged and stored with the released
+    tables.
 
     Attributes
     ----------
@@ -371,14 +470,16 @@ class ReleasePlan:
         return len(self.fractions)
 
     def spec(self, stage: int, prior: Sequence[str] | None = None) -> ReleaseSpec:
-        """Return the specification of one stage, for `labeldp.release` and those of Spark and Ray Data, with the ledger of the plan.
+        """Return the specification of one stage, for `labeldp.release` and those of Spark and Ray
+        Data, with the ledger of the plan.
 
         Parameters
         ----------
         stage : int
             Number of the stage, from 1.
         prior : as in ReleaseSpec
-            Public weights of the classes for all rows, usually the predictions of a model that was trained on the stages before.
+            Public weights of the classes for all rows, usually the predictions of a model that was
+            trained on the stages before.
         """
         made = Stage(self.id, stage, tuple(self._law(name) for name in self.laws), self.fractions)
         return self._spec(made.law, prior, made)
@@ -392,12 +493,17 @@ class ReleasePlan:
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         try:
             return json.dumps(
-                {"format": FORMAT} | facts | class_facts(self.classes) | {"ledger": _ledger_facts(self.ledger)},
+                {"format": FORMAT}
+                | facts
+                | class_facts(self.classes)
+                | {"ledger": _ledger_facts(self.ledger)},
                 indent=2,
                 ensure_ascii=False,
             )
         except TypeError:
-            raise InvalidInput("Expected classes of text or numbers in a plan, got others. Write them as text.") from None
+            raise InvalidInput(
+                "Expected classes of text or numbers in a plan, got others. Write them as text."
+            ) from None
 
     @classmethod
     def from_json(cls, text: str, ledger: Ledger, *, draws: bool = True) -> "ReleasePlan":
@@ -413,30 +519,39 @@ class ReleasePlan:
         Raises
         ------
         InvalidInput
-            The text is no plan, or the plan was made for another ledger. Or, if it draws, for another budget, or with a key source while
-            the given ledger has none and nothing is charged yet.
+            The text is no plan, or the plan was made for another ledger. Or, if it draws, for
+            another budget, or with a key source while the given ledger has none and nothing is
+            charged yet.
         """
-        # A plan is a public file that others may edit. If it chose the ledger, the budget or the key source (which may name a function to
-        # call), whoever edits it could hide a charge or run code. So these are given by the caller, and only compared with the plan.
+        # A plan is a public file that others may edit. If it chose the ledger, the budget or the
+        # key source (which may name a function to call), whoever edits it could hide a charge or
+        # run code. So these are given by the caller, and only compared with the plan.
         try:
             facts = json.loads(text)
             if facts.pop("format") != FORMAT:
                 raise ValueError
-            lists = {name: tuple(facts[name]) for name in ("id_columns", "laws", "fractions")} | {"classes": classes_of(facts)}
+            lists = {name: tuple(facts[name]) for name in ("id_columns", "laws", "fractions")} | {
+                "classes": classes_of(facts)
+            }
             facts.pop("grid", None)
             said = {name: facts["ledger"][name] for name in ("location", "budget", "key")}
             plan = cls(**facts | lists | {"ledger": ledger_of(ledger)})
         except InvalidInput:
             raise  # its message names the fact, such as a law that is not registered
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise InvalidInput(f"Expected a plan of format {FORMAT}, got something else. Restore it, or make a new one.") from None
+            raise InvalidInput(
+                f"Expected a plan of format {FORMAT}, got something else. Restore it, or make a new"
+                " one."
+            ) from None
         _check_same_ledger(said, plan, draws)
         return plan
 
     def _law(self, name: str) -> Law:
         return law_of(self._spec(name), len(self.classes))
 
-    def _spec(self, law: Law | str, prior: Sequence[str] | None = None, stage: Stage | None = None) -> ReleaseSpec:
+    def _spec(
+        self, law: Law | str, prior: Sequence[str] | None = None, stage: Stage | None = None
+    ) -> ReleaseSpec:
         return ReleaseSpec(
             self.label,
             self.classes,
@@ -452,17 +567,29 @@ class ReleasePlan:
         )
 
 
-def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | None, ledger: Ledger) -> ReleasePlan:
-    """Make a new plan from the spec that all stages share. Stage 1 has `first_law`; by default a law that needs no prior."""
+def make_plan(
+    spec: ReleaseSpec, fractions: Sequence[float], first_law: str | None, ledger: Ledger
+) -> ReleasePlan:
+    """Make a new plan from the spec that all stages share. Stage 1 has `first_law`; by default a
+    law that needs no prior."""
     if spec.prior is not None or spec.stage is not None or spec.overlap != "charge":
         raise InvalidInput(
-            "Expected a spec without prior, stage and overlap= for a plan, got one. Give the prior when a stage is released."
+            "Expected a spec without prior, stage and overlap= for a plan, got one. Give the prior"
+            " when a stage is released."
         )
     if spec.infers_classes:
-        raise InvalidInput("Expected declared classes in a plan, got 'infer': all stages share them. Pass classes=['no', 'yes'].")
-    law = spec.law or (law_of_numbers(len(spec.classes), prior=True) if isinstance(spec.classes, Grid) else "auto")
+        raise InvalidInput(
+            "Expected declared classes in a plan, got 'infer': all stages share them. Pass"
+            " classes=['no', 'yes']."
+        )
+    law = spec.law or (
+        law_of_numbers(len(spec.classes), prior=True) if isinstance(spec.classes, Grid) else "auto"
+    )
     if isinstance(law, Law):
-        raise InvalidInput(f"Expected the name of a law in a plan, which is a file, got {law}. Name your own law after register_law.")
+        raise InvalidInput(
+            f"Expected the name of a law in a plan, which is a file, got {law}. Name your own law"
+            " after register_law."
+        )
     # The plan stores names of laws, since it is a file; the law is built here to check it.
     drawn = law_named(law, len(spec.classes), spec.epsilon)
     first = without_prior(drawn)
@@ -483,27 +610,32 @@ def make_plan(spec: ReleaseSpec, fractions: Sequence[float], first_law: str | No
 
 
 def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan, draws: bool) -> None:
-    """Refuse a plan that was made for another ledger than its `ledger`; if it draws, one that lacks its budget or key source."""
+    """Refuse a plan that was made for another ledger than its `ledger`; if it draws, one that lacks
+    its budget or key source."""
     given = _ledger_facts(plan.ledger)
     if given["location"] != said["location"]:
         raise InvalidInput(
-            f"Expected the ledger that the plan was made for, {said['location']!r}, got {given['location']!r}. A plan does not choose the "
-            "ledger: if it is the right one, give it yourself (ledger=, --ledger)."
+            f"Expected the ledger that the plan was made for, {said['location']!r}, got"
+            f" {given['location']!r}. A plan does not choose the ledger: if it is the right one,"
+            " give it yourself (ledger=, --ledger)."
         )
     if not draws:
         return
-    # A source may move, so its text tells nothing. Once the plan is charged, the run's folder names the release secret by its id.
+    # A source may move, so its text tells nothing. Once the plan is charged, the run's folder names
+    # the release secret by its id.
     if said["key"] is not None and given["key"] is None and plan.run().record is None:
         raise InvalidInput(
-            f"Expected a key source, since the plan was made with one, {said['key']!r}, got none. A plan does not choose it: give the "
-            "place of your release secret yourself (Ledger(key=), --key, LABELDP_KEY)."
+            f"Expected a key source, since the plan was made with one, {said['key']!r}, got none. A"
+            " plan does not choose it: give the place of your release secret yourself"
+            " (Ledger(key=), --key, LABELDP_KEY)."
         )
     # A budget that is set in the ledger holds anyway, so the plan's may differ.
     known = said["budget"] is None or given["budget"] == said["budget"]
     if not known and plan.ledger.budget_of(plan.dataset, plan.label) is None:
         raise InvalidInput(
-            f"Expected the budget that the plan was made for, {said['budget']!r}, got {given['budget']!r}. A plan does not set it: give it "
-            f"yourself (Ledger(budget=), --budget), or set it with {plan.ledger.command('set-budget')}."
+            f"Expected the budget that the plan was made for, {said['budget']!r}, got"
+            f" {given['budget']!r}. A plan does not set it: give it yourself (Ledger(budget=),"
+            f" --budget), or set it with {plan.ledger.command('set-budget')}."
         )
 
 
@@ -511,7 +643,12 @@ def _ledger_facts(ledger: Ledger) -> Mapping[str, object]:
     location = ledger.location
     if isinstance(location, LedgerUrl) and str(location) != location.url:
         raise InvalidInput(
-            f"Expected a ledger's URL without a password, since a plan is public, got {location}. Keep it in ~/.pgpass or PGPASSWORD."
+            f"Expected a ledger's URL without a password, since a plan is public, got {location}."
+            " Keep it in ~/.pgpass or PGPASSWORD."
         )
     text = location.url if isinstance(location, LedgerUrl) else str(location)
-    return {"location": text, "budget": ledger.budget, "key": None if ledger.key_source is None else ledger.key_source.text}
+    return {
+        "location": text,
+        "budget": ledger.budget,
+        "key": None if ledger.key_source is None else ledger.key_source.text,
+    }

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases on Ray Data: `release(dataset, out, spec)`.
 
-Workers need labeldp in their Python. An actor holds the run's secret (with a key source, one half of it), from which workers fetch it. The
-actor forgets it after each pass and is killed at the end, so that it is in no closure, name or log.
+Workers need labeldp in their Python. An actor holds the run's secret (with a key source, one half
+of it), from which workers fetch it. The actor forgets it after each pass and is killed at the end,
+so that it is in no closure, name or log.
 """
 
 import importlib.util
@@ -43,7 +44,13 @@ TRIES: dict[str, Any] = {"max_retries": 8, "retry_exceptions": True}
 
 
 def release(
-    dataset: "Dataset", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
+    dataset: "Dataset",
+    out: object,
+    spec: ReleaseSpec,
+    ledger: Ledger | None = None,
+    *,
+    redraw: bool = False,
+    progress: Progress = silent,
 ) -> "Dataset":
     """Release a Ray Dataset with a private label column, eagerly.
 
@@ -61,8 +68,8 @@ def release(
 
     Notes
     -----
-    Guarantee: as `labeldp.release`. A run gives the same rows on every engine, however often tasks are retried.
-    Cost: as `labeldp.tables.spark.release`; order="shuffle" sorts the table once.
+    Guarantee: as `labeldp.release`. A run gives the same rows on every engine, however often tasks
+    are retried. Cost: as `labeldp.tables.spark.release`; order="shuffle" sorts the table once.
     """
     import ray
 
@@ -84,7 +91,13 @@ def release_dataset(
     if not hasattr(dataset, "map_batches"):
         raise InvalidInput(f"Expected a Ray Dataset, got {type(dataset).__name__}.")
     with _plain_errors(), closing(_Ray()) as cluster:
-        return release_table(ClusterEngine(cluster, dataset, progress, files), Place.of(out), spec, ledger_of(ledger), redraw=redraw)
+        return release_table(
+            ClusterEngine(cluster, dataset, progress, files),
+            Place.of(out),
+            spec,
+            ledger_of(ledger),
+            redraw=redraw,
+        )
 
 
 def start(address: str | None = None) -> None:
@@ -95,7 +108,12 @@ def start(address: str | None = None) -> None:
 
     # A session that is running belongs to the user, and keeps its settings.
     if not ray.is_initialized():
-        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address=address,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
@@ -105,9 +123,13 @@ def read(source: Place) -> "Dataset":
     import ray
 
     if is_other_format(source):
-        raise InvalidInput(f"Expected Parquet for engine='ray', got {source.name}. Convert it, or read it into a Dataset of your own.")
+        raise InvalidInput(
+            f"Expected Parquet for engine='ray', got {source.name}. Convert it, or read it into a"
+            " Dataset of your own."
+        )
     context = ray.data.DataContext.get_current()
-    newest = getattr(context, "use_datasource_v2", None)  # it lists files in tasks, which takes longer than a small release
+    # it lists files in tasks, which takes longer than a small release
+    newest = getattr(context, "use_datasource_v2", None)
     if newest:
         context.use_datasource_v2 = False
     try:
@@ -121,8 +143,8 @@ def read(source: Place) -> "Dataset":
 class _Keeper:
     """An actor that holds a shipment in the memory of its process."""
 
-    # Secrets and row set are sent in separate calls: small arguments bypass Ray's object store, which may spill to disk, but a row set may
-    # be large.
+    # Secrets and row set are sent in separate calls: small arguments bypass Ray's object store,
+    # which may spill to disk, but a row set may be large.
 
     def __init__(self) -> None:
         self._secrets: SecretParts = ()
@@ -162,11 +184,15 @@ class _Ray:
         self._keeper: Any = None
 
     def schema(self, table: "Dataset") -> pa.Schema:
-        """Return the schema of the Arrow blocks, without Arrow's views, which cannot be reordered."""
+        """Return the schema of the Arrow blocks, without Arrow's views, which cannot be
+        reordered."""
         found = table.schema()
         base = getattr(found, "base_schema", None)
         if not isinstance(base, pa.Schema):
-            raise InvalidInput("Expected a Dataset of Arrow tables, got another kind of blocks. Read it with ray.data.read_parquet.")
+            raise InvalidInput(
+                "Expected a Dataset of Arrow tables, got another kind of blocks. Read it with"
+                " ray.data.read_parquet."
+            )
         return pa.schema([field.with_type(without_views(field.type)) for field in base])
 
     def read(self, files: Sequence[Place]) -> "Dataset":
@@ -176,9 +202,12 @@ class _Ray:
         context = ray.data.DataContext.get_current()
         newer = getattr(context, "use_datasource_v2", None)
         if newer:
-            context.use_datasource_v2 = False  # it lists files in threads, which sometimes fails without aiohttp
+            # it lists files in threads, which sometimes fails without aiohttp
+            context.use_datasource_v2 = False
         try:
-            return ray.data.read_parquet([file.path for file in files], filesystem=files[0].filesystem)
+            return ray.data.read_parquet(
+                [file.path for file in files], filesystem=files[0].filesystem
+            )
         finally:
             if newer:
                 context.use_datasource_v2 = newer
@@ -187,12 +216,20 @@ class _Ray:
         """Project to these columns, which the Parquet reader pushes down."""
         return table.select_columns(list(names))
 
-    def joined(self, table: "Dataset", other: "Dataset", on: Sequence[str], more: str, rows: int) -> "Dataset":
+    def joined(
+        self, table: "Dataset", other: "Dataset", on: Sequence[str], more: str, rows: int
+    ) -> "Dataset":
         """Join by the columns `on`, bucket by bucket. Ray's own join needs another library."""
         kinds = self.schema(table)
-        # Both sides get one schema, with nulls in missing columns, because a union of different schemas may fail.
-        kind = pa.schema([*(pa.field(field.name, field.type) for field in kinds), pa.field(more, pa.binary())])
-        both = [each.map_batches(_Widened(kind), batch_format="pyarrow", batch_size=None) for each in (table, other)]
+        # Both sides get one schema, with nulls in missing columns, because a union of different
+        # schemas may fail.
+        kind = pa.schema(
+            [*(pa.field(field.name, field.type) for field in kinds), pa.field(more, pa.binary())]
+        )
+        both = [
+            each.map_batches(_Widened(kind), batch_format="pyarrow", batch_size=None)
+            for each in (table, other)
+        ]
         return _by_bucket(both[0].union(both[1]), on, 2 * rows, _Joined(tuple(on), more))
 
     @contextmanager
@@ -202,7 +239,12 @@ class _Ray:
 
         if self._keeper is None:
             self._keeper = ray.remote(num_cpus=0)(_Keeper).remote()
-        ray.get([self._keeper.take_secrets.remote(shipment.secrets), self._keeper.take_rows.remote(shipment.rows)])
+        ray.get(
+            [
+                self._keeper.take_secrets.remote(shipment.secrets),
+                self._keeper.take_rows.remote(shipment.rows),
+            ]
+        )
         try:
             yield _Actor(self._keeper)
         finally:
@@ -220,19 +262,33 @@ class _Ray:
     def summaries(self, table: "Dataset", job: Job) -> Iterable[bytes]:
         """Run a job on every block; Ray returns the result of one attempt for each."""
         with _in_order(table):
-            return [value for batch in _batches(self.flow(table, job, job.schema)) for value in batch.column("summary").to_pylist()]
+            return [
+                value
+                for batch in _batches(self.flow(table, job, job.schema))
+                for value in batch.column("summary").to_pylist()
+            ]
 
     def flow(self, table: "Dataset", job: Job, schema: pa.Schema) -> "Dataset":
         """Run a job on every block, by map_batches."""
-        return table.map_batches(_OnTable(job), batch_format="pyarrow", batch_size=None, zero_copy_batch=True, **_tries(table.map_batches))
+        return table.map_batches(
+            _OnTable(job),
+            batch_format="pyarrow",
+            batch_size=None,
+            zero_copy_batch=True,
+            **_tries(table.map_batches),
+        )
 
     def ordered_summaries(self, table: "Dataset", by: str, rows: int, job: Job) -> Iterable[bytes]:
-        """Run a job on sorted buckets of equal ranges of a uniform column. Ray's own sort samples the table first, and is far slower."""
+        """Run a job on sorted buckets of equal ranges of a uniform column. Ray's own sort samples
+        the table first, and is far slower."""
         found = _by_bucket(table, [by], rows, _Sorted(by, job), ranges=True)
         return [value for batch in _batches(found) for value in batch.column("summary").to_pylist()]
 
-    def capped(self, table: "Dataset", unit: str, by: str, cap: int, mark: str, rows: int) -> "Dataset":
-        """Mark the first `cap` rows of each unit in the order of `by`, in buckets of whole units."""
+    def capped(
+        self, table: "Dataset", unit: str, by: str, cap: int, mark: str, rows: int
+    ) -> "Dataset":
+        """Mark the first `cap` rows of each unit in the order of `by`, in buckets of whole
+        units."""
         return _by_bucket(table, [unit], rows, _Marked(unit, by, cap, mark))
 
     def count(self, table: "Dataset") -> int:
@@ -250,17 +306,26 @@ def _batches(table: "Dataset") -> Iterator[Any]:
 
 
 def _by_bucket(
-    table: "Dataset", columns: Sequence[str], rows: int, work: Callable[[pa.Table], pa.Table], *, ranges: bool = False
+    table: "Dataset",
+    columns: Sequence[str],
+    rows: int,
+    work: Callable[[pa.Table], pa.Table],
+    *,
+    ranges: bool = False,
 ) -> "Dataset":
-    """Group rows with equal values, or (`ranges`) with values in one range, into buckets, and apply `work` to each."""
+    """Group rows with equal values, or (`ranges`) with values in one range, into buckets, and apply
+    `work` to each."""
     import ray
 
     # One bucket for each core, fewer for few rows, more if a bucket would not fit in memory.
     resources: dict[str, float] = ray.cluster_resources()
     buckets = max(1, min(int(resources.get("CPU", 1)), rows // FEW), -(-rows // MANY))
-    # By a hash of the values, so that equal values are in one bucket; or by range, so that buckets are in order.
+    # By a hash of the values, so that equal values are in one bucket; or by range, so that buckets
+    # are in order.
     marking = _Bucketed(tuple(columns), buckets, ranges)
-    marked = table.map_batches(marking, batch_format="pyarrow", batch_size=None, **_tries(table.map_batches))
+    marked = table.map_batches(
+        marking, batch_format="pyarrow", batch_size=None, **_tries(table.map_batches)
+    )
     groups = marked.groupby(BUCKET, num_partitions=buckets)
     return groups.map_groups(work, batch_format="pyarrow", **_tries(groups.map_groups))
 
@@ -293,23 +358,34 @@ class _Bucketed:
     ranges: bool
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        return table.append_column(BUCKET, pa.array(self._of([table.column(name) for name in self.columns]).astype(np.int32)))
+        return table.append_column(
+            BUCKET,
+            pa.array(self._of([table.column(name) for name in self.columns]).astype(np.int32)),
+        )
 
     def _of(self, columns: list[pa.ChunkedArray]) -> NDArray[np.integer]:
         if self.ranges:
             (values,) = columns
-            place: NDArray[np.float64] = np.floor((values.to_numpy() / 2.0**64 + 0.5) * self.buckets)
+            place: NDArray[np.float64] = np.floor(
+                (values.to_numpy() / 2.0**64 + 0.5) * self.buckets
+            )
             return np.minimum(place.astype(np.int64), self.buckets - 1)
-        # Equal values must get equal hashes, also if one block has them as a dictionary and another does not.
+        # Equal values must get equal hashes, also if one block has them as a dictionary and another
+        # does not.
         plain = map(_plain, columns)
-        words = public_hash("bucket", [c.to_numpy() if pa.types.is_integer(c.type) else c.combine_chunks() for c in plain])
+        words = public_hash(
+            "bucket",
+            [c.to_numpy() if pa.types.is_integer(c.type) else c.combine_chunks() for c in plain],
+        )
         found: NDArray[np.uint64] = words % np.uint64(self.buckets)
         return found
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Decode a column if it is dictionary-encoded."""
-    return pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    return (
+        pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    )
 
 
 @dataclass(frozen=True)
@@ -334,13 +410,21 @@ class _Widened:
     schema: pa.Schema
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        columns = [table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type) for f in self.schema]
+        columns = [
+            (
+                table.column(f.name).cast(f.type)
+                if f.name in table.column_names
+                else pa.nulls(len(table), f.type)
+            )
+            for f in self.schema
+        ]
         return pa.table(columns, schema=self.schema)
 
 
 @dataclass(frozen=True)
 class _Joined:
-    """Join a bucket that holds the rows of both tables: those without and those with a value in column `more`."""
+    """Join a bucket that holds the rows of both tables: those without and those with a value in
+    column `more`."""
 
     __name__: ClassVar[str] = "joined"  # Ray asks functions for it
 
@@ -351,17 +435,22 @@ class _Joined:
         other = pc.is_valid(table.column(self.more))
         rows, said = table.filter(pc.invert(other)).drop_columns([BUCKET]), table.filter(other)
         place = pc.index_in(self._names(rows), value_set=self._names(said).combine_chunks())
-        rows = rows.set_column(rows.column_names.index(self.more), self.more, said.column(self.more).take(place))
+        rows = rows.set_column(
+            rows.column_names.index(self.more), self.more, said.column(self.more).take(place)
+        )
         return rows.filter(pc.is_valid(place))
 
     def _names(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the key of each row: the column, or the text of several columns with their lengths, so that different keys differ."""
+        """Return the key of each row: the column, or the text of several columns with their
+        lengths, so that different keys differ."""
         columns = [_plain(table.column(name)) for name in self.on]
         if len(columns) == 1:
             return columns[0]
         text = [pc.cast(c, pa.large_string()) for c in columns]
         lengths = [pc.cast(pc.binary_length(c), pa.large_string()) for c in text]
-        return pc.binary_join_element_wise(*(part for pair in zip(lengths, text, strict=True) for part in pair), ":")
+        return pc.binary_join_element_wise(
+            *(part for pair in zip(lengths, text, strict=True) for part in pair), ":"
+        )
 
 
 @dataclass(frozen=True)
@@ -373,7 +462,9 @@ class _Repeated:
     column: str
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        return pa.table({"repeated": [pc.count_distinct(table.column(self.column)).as_py() < len(table)]})
+        return pa.table(
+            {"repeated": [pc.count_distinct(table.column(self.column)).as_py() < len(table)]}
+        )
 
 
 @dataclass(frozen=True)
@@ -411,7 +502,8 @@ def _in_order(table: "Dataset") -> Iterator[None]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Replace Ray's errors, which have a worker's traceback and may quote data, by messages of our own."""
+    """Replace Ray's errors, which have a worker's traceback and may quote data, by messages of our
+    own."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*ray_remote_args.*", DeprecationWarning)
@@ -432,6 +524,6 @@ def _told(error: BaseException) -> LabelDPError:
     if cause is not None:
         return type(cause)(*cause.args)
     return told_by_workers(str(error)) or ReleaseError(
-        f"Expected Ray to finish, got {type(error).__name__}. Nothing was published; the same call picks up a charge that was made. "
-        "Ray's own log says more."
+        f"Expected Ray to finish, got {type(error).__name__}. Nothing was published; the same call"
+        " picks up a charge that was made. Ray's own log says more."
     )

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases on Apache Spark: `release(df, out, spec)`, and the sessions that the command line starts.
+"""Releases on Apache Spark: `release(df, out, spec)`, and the sessions that the command line
+starts.
 
-Workers need labeldp in their Python. The run's secret (with a key source, one half of it) is sent to them as a broadcast variable, which is
-destroyed after each pass, so that it is in no plan, closure or log. Spark writes broadcast variables and shuffled rows, which may hold raw
-labels, to its local folders. `spark.io.encryption.enabled`, which sessions started here set, encrypts both.
+Workers need labeldp in their Python. The run's secret (with a key source, one half of it) is sent
+to them as a broadcast variable, which is destroyed after each pass, so that it is in no plan,
+closure or log. Spark writes broadcast variables and shuffled rows, which may hold raw labels, to
+its local folders. `spark.io.encryption.enabled`, which sessions started here set, encrypts both.
 """
 
 import importlib.util
@@ -26,7 +28,14 @@ from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.tables._place import Place
 from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.engines._cluster import SUMMARY, ClusterEngine, Handle, Job, Shipment, told_by_workers
+from labeldp.tables.engines._cluster import (
+    SUMMARY,
+    ClusterEngine,
+    Handle,
+    Job,
+    Shipment,
+    told_by_workers,
+)
 from labeldp.tables.engines._local import Progress, silent
 from labeldp.tables.formats._parquet import is_other_format, root_of
 from labeldp.tables.formats._table import Source
@@ -35,12 +44,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 INSTALL = "pip install 'labeldp[spark]'"
-JAVA = "Install Java 17 or newer, for example `apt install openjdk-17-jre-headless`, or set JAVA_HOME."
+JAVA = (
+    "Install Java 17 or newer, for example `apt install openjdk-17-jre-headless`, or set JAVA_HOME."
+)
 FEW, MANY = 1 << 18, 1 << 22  # smallest and largest number of rows of a partition that is sorted
 
 
 def release(
-    df: "DataFrame", out: object, spec: ReleaseSpec, ledger: Ledger | None = None, *, redraw: bool = False, progress: Progress = silent
+    df: "DataFrame",
+    out: object,
+    spec: ReleaseSpec,
+    ledger: Ledger | None = None,
+    *,
+    redraw: bool = False,
+    progress: Progress = silent,
 ) -> "DataFrame":
     """Release a DataFrame with a private label column, eagerly.
 
@@ -49,7 +66,8 @@ def release(
     df : pyspark.sql.DataFrame
         The table. It is evaluated twice; if the two evaluations differ, nothing is published.
     out : str, Path or Place
-        New folder for the Parquet files, to which driver and workers can write. The manifest is written beside it.
+        New folder for the Parquet files, to which driver and workers can write. The manifest is
+        written beside it.
     spec : ReleaseSpec
         It must have `id`, declared `classes` and `dataset`.
     ledger : Ledger, or its path, optional
@@ -70,10 +88,11 @@ def release(
 
     Notes
     -----
-    Guarantee: as `labeldp.release`. A run gives the same rows on every engine, however often tasks are retried.
-    Cost: two passes, the first over ids, label and prior only; one shuffle of 12 bytes a row for more than 50 million text ids. The driver
-    holds up to 8 bytes a row for scattered or text ids, and for units. order="shuffle" shuffles the table once, and order="keep" does not;
-    a unit's cap shuffles rows by unit, and a model's answers are joined by id.
+    Guarantee: as `labeldp.release`. A run gives the same rows on every engine, however often tasks
+    are retried. Cost: two passes, the first over ids, label and prior only; one shuffle of 12 bytes
+    a row for more than 50 million text ids. The driver holds up to 8 bytes a row for scattered or
+    text ids, and for units. order="shuffle" shuffles the table once, and order="keep" does not; a
+    unit's cap shuffles rows by unit, and a model's answers are joined by id.
     """
     done = release_frame(df, out, spec, ledger, redraw=redraw, progress=progress)
     return _spark_of(df).read.parquet(_path(done.place))
@@ -92,19 +111,28 @@ def release_frame(
     """Release a DataFrame as `release` does; return receipt and manifest instead of a DataFrame."""
     with _quiet(), _plain_errors():
         return release_table(
-            ClusterEngine(_Spark(_spark_of(df)), df, progress, files), Place.of(out), spec, ledger_of(ledger), redraw=redraw
+            ClusterEngine(_Spark(_spark_of(df)), df, progress, files),
+            Place.of(out),
+            spec,
+            ledger_of(ledger),
+            redraw=redraw,
         )
 
 
 def start(master: str | None = None) -> "SparkSession":
-    """Return the session that is running, or start one: on all cores of this machine, or at `master`."""
+    """Return the session that is running, or start one: on all cores of this machine, or at
+    `master`."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pandas") is None:
-        raise MissingExtra(f"Expected PySpark for engine='spark', which is not installed: {INSTALL}. It needs Java, too. {JAVA}")
+        raise MissingExtra(
+            f"Expected PySpark for engine='spark', which is not installed: {INSTALL}. It needs"
+            f" Java, too. {JAVA}"
+        )
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         raise MissingExtra(f"Expected Java for engine='spark', got none. {JAVA}")
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # by default workers run the system's Python, which lacks labeldp
+    # by default workers run the system's Python, which lacks labeldp
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     options = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 16),
@@ -115,7 +143,9 @@ def start(master: str | None = None) -> "SparkSession":
         "spark.log.level": "ERROR",
     }
     # The second number lets Spark retry tasks, as on a cluster.
-    building = SparkSession.builder.appName("labeldp").master(master or f"local[{os.cpu_count()},4]")
+    building = SparkSession.builder.appName("labeldp").master(
+        master or f"local[{os.cpu_count()},4]"
+    )
     for name, value in options.items():
         building = building.config(name, value)
     try:
@@ -125,20 +155,25 @@ def start(master: str | None = None) -> "SparkSession":
         if not _is_of_spark(error):
             raise
         raise MissingExtra(
-            f"Expected Spark to start{f' at {master}' if master else ''}, got {type(error).__name__}. Is the address right, and Java new "
-            f"enough? {JAVA}"
+            f"Expected Spark to start{f' at {master}' if master else ''}, got"
+            f" {type(error).__name__}. Is the address right, and Java new enough? {JAVA}"
         ) from None
 
 
 def read(session: "SparkSession", source: Place) -> "DataFrame":
     """Read a Parquet file, or a folder or pattern of them, as a DataFrame."""
     if is_other_format(source):
-        raise InvalidInput(f"Expected Parquet for engine='spark', got {source.name}. Convert it, or read it into a DataFrame of your own.")
+        raise InvalidInput(
+            f"Expected Parquet for engine='spark', got {source.name}. Convert it, or read it into a"
+            " DataFrame of your own."
+        )
     with _plain_errors():
         if source.exists():
             return session.read.parquet(_path(source))
         # Names of folders below the first "*", such as day=1, are columns, as on the local engine.
-        return session.read.option("basePath", _address(root_of(source))).parquet(_path(source, pattern=True))
+        return session.read.option("basePath", _address(root_of(source))).parquet(
+            _path(source, pattern=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -167,7 +202,11 @@ class _Spark:
         from pyspark.sql.types import StructType
 
         _check_case(self._session, table.columns)
-        zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+        zone: dict[str, Any] = (
+            {"timezone": "UTC"}
+            if "timezone" in inspect.signature(to_arrow_schema).parameters
+            else {}
+        )
         # Field by field, so that the message can name a column that Spark cannot pass to Python.
         fields = []
         for field in table.schema.fields:
@@ -177,8 +216,9 @@ class _Spark:
                 made = None
             if made is None or pa.types.is_time(made.type):  # which Spark cannot read from Parquet
                 raise InvalidInput(
-                    f"Expected columns that Spark hands to Python and reads from Parquet, got {field.name!r} of type "
-                    f"{field.dataType.simpleString()}. Cast it, or leave it out."
+                    "Expected columns that Spark hands to Python and reads from Parquet, got"
+                    f" {field.name!r} of type {field.dataType.simpleString()}. Cast it, or leave it"
+                    " out."
                 )
             fields.append(made)
         return pa.schema(fields)
@@ -191,11 +231,19 @@ class _Spark:
         """Project to these columns, which Parquet readers push down."""
         return table.select(*map(_quoted, names))
 
-    def joined(self, table: "DataFrame", other: "DataFrame", on: Sequence[str], more: str, rows: int) -> "DataFrame":
-        """Join by the columns `on`, under numbered names: Spark takes a dot in a name for a field of a struct."""
-        left, right = table.toDF(*(f"c{i}" for i in range(len(table.columns)))), other.select(*map(_quoted, on), more)
+    def joined(
+        self, table: "DataFrame", other: "DataFrame", on: Sequence[str], more: str, rows: int
+    ) -> "DataFrame":
+        """Join by the columns `on`, under numbered names: Spark takes a dot in a name for a field
+        of a struct."""
+        left, right = (
+            table.toDF(*(f"c{i}" for i in range(len(table.columns)))),
+            other.select(*map(_quoted, on), more),
+        )
         right = right.toDF(*(f"k{i}" for i in range(len(on))), more)
-        same = [left[f"c{table.columns.index(name)}"] == right[f"k{i}"] for i, name in enumerate(on)]
+        same = [
+            left[f"c{table.columns.index(name)}"] == right[f"k{i}"] for i, name in enumerate(on)
+        ]
         return left.join(right, same).select(*left.columns, more).toDF(*table.columns, more)
 
     @contextmanager
@@ -205,14 +253,17 @@ class _Spark:
             context = self._session.sparkContext
         except Exception:
             raise InvalidInput(
-                "Expected a classic Spark session, got a Spark Connect one, which cannot send the run's secret to its workers privately. "
-                "Run the release where the driver is, for example with spark-submit."
+                "Expected a classic Spark session, got a Spark Connect one, which cannot send the"
+                " run's secret to its workers privately. Run the release where the driver is, for"
+                " example with spark-submit."
             ) from None
-        variable = context.broadcast(pickle.dumps(shipment))  # as bytes: Spark cannot encrypt arrays that it pickles itself
+        # as bytes: Spark cannot encrypt arrays that it pickles itself
+        variable = context.broadcast(pickle.dumps(shipment))
         try:
             yield _Broadcast(variable)
         finally:
-            # Also after an error, so that executors drop the run's secret, and Spark deletes its file.
+            # Also after an error, so that executors drop the run's secret, and Spark deletes its
+            # file.
             variable.destroy(blocking=True)
 
     def summaries(self, table: "DataFrame", job: Job) -> Iterable[bytes]:
@@ -223,26 +274,33 @@ class _Spark:
         """Run a job on every partition, by mapInArrow."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        numbered = table.toDF(*(f"c{i}" for i in range(len(table.columns))))  # because of dots in names, as in `joined`
+        # because of dots in names, as in `joined`
+        numbered = table.toDF(*(f"c{i}" for i in range(len(table.columns))))
         return numbered.mapInArrow(_Named(job, table.columns), from_arrow_schema(schema))
 
-    def ordered_summaries(self, table: "DataFrame", by: str, rows: int, job: Job) -> Iterable[bytes]:
+    def ordered_summaries(
+        self, table: "DataFrame", by: str, rows: int, job: Job
+    ) -> Iterable[bytes]:
         """Run a job on sorted partitions of equal ranges of a uniform column.
 
-        Spark's own sort evaluates the table twice, once to sample it: every label would be drawn twice, for nothing.
+        Spark's own sort evaluates the table twice, once to sample it: every label would be drawn
+        twice, for nothing.
         """
         from pyspark.sql import functions as f
 
         if not hasattr(table, "repartitionById"):  # before Spark 4.1
             return self.summaries(table.orderBy(by), job)
-        # As many ranges as Spark would choose, but small enough to be sorted in memory, and large enough to be worth a task.
+        # As many ranges as Spark would choose, but small enough to be sorted in memory, and large
+        # enough to be worth a task.
         usual = int(self._session.conf.get("spark.sql.shuffle.partitions") or 200)
         parts = min(-(-rows // FEW), max(usual, -(-rows // MANY)))
         range_ = f.floor((f.col(by).cast("double") / 2.0**64 + 0.5) * parts)
         ranges = table.repartitionById(parts, f.least(range_, f.lit(parts - 1)).cast("int"))
         return self.summaries(ranges.sortWithinPartitions(by), job)
 
-    def capped(self, table: "DataFrame", unit: str, by: str, cap: int, mark: str, rows: int) -> "DataFrame":
+    def capped(
+        self, table: "DataFrame", unit: str, by: str, cap: int, mark: str, rows: int
+    ) -> "DataFrame":
         """Mark the first `cap` rows of each unit in the order of `by`, by a window function."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
@@ -272,7 +330,10 @@ class _Named:
 
 def _quoted(name: str) -> str:
     if "`" in name:
-        raise InvalidInput(f"Expected column names without backticks, which Spark cannot look up, got {name!r}. Rename it.")
+        raise InvalidInput(
+            f"Expected column names without backticks, which Spark cannot look up, got {name!r}."
+            " Rename it."
+        )
     return f"`{name}`"
 
 
@@ -284,8 +345,9 @@ def _check_case(session: "SparkSession", names: Sequence[str]) -> None:
     for name in names:
         if (other := known.setdefault(name.lower(), name)) != name:
             raise InvalidInput(
-                f"Expected column names that differ in more than upper and lower case, which Spark does not tell apart, got {other!r} and "
-                f"{name!r}. Rename one, or set spark.sql.caseSensitive to true."
+                "Expected column names that differ in more than upper and lower case, which Spark"
+                f" does not tell apart, got {other!r} and {name!r}. Rename one, or set"
+                " spark.sql.caseSensitive to true."
             )
 
 
@@ -302,7 +364,8 @@ def _address(place: Place) -> str:
 
 
 def _path(place: Place, *, pattern: bool = False) -> str:
-    """Return an address for Spark's reader, which takes each for a pattern: what has a meaning there, but none in ours, is escaped."""
+    """Return an address for Spark's reader, which takes each for a pattern: what has a meaning
+    there, but none in ours, is escaped."""
     return re.sub(r"[{}\\]" if pattern else r"[][{}?*\\]", r"\\\g<0>", _address(place))
 
 
@@ -310,13 +373,16 @@ def _path(place: Place, *, pattern: bool = False) -> str:
 def _quiet() -> Iterator[None]:
     """Silence Spark's warning about the installed pandas, which a release does not use."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        warnings.filterwarnings(
+            "ignore", "PySpark does not yet fully support pandas", FutureWarning
+        )
         yield
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Replace Spark's errors, which have a worker's traceback and may quote data, by messages of our own."""
+    """Replace Spark's errors, which have a worker's traceback and may quote data, by messages of
+    our own."""
     try:
         yield
     except LabelDPError:
@@ -339,6 +405,7 @@ def _told(error: Exception) -> LabelDPError:
     # Only the name of the error condition, because the message may quote values.
     condition = getattr(error, "getCondition", lambda: None)()
     return ReleaseError(
-        f"Expected Spark to finish, got {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was published; the same "
-        "call picks up a charge that was made. Spark's own log says more."
+        "Expected Spark to finish, got"
+        f" {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was published;"
+        " the same call picks up a charge that was made. Spark's own log says more."
     )

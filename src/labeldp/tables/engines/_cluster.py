@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine of a cluster: two eager passes over the same input.
 
-The first pass reads ids, label and prior columns, and computes the row set, the digest of the prior and the pin. In the second pass workers
-draw and write files, and the pin over the attempts that count must be the same.
+The first pass reads ids, label and prior columns, and computes the row set, the digest of the prior
+and the pin. In the second pass workers draw and write files, and the pin over the attempts that
+count must be the same.
 
-A job is what workers run on the Arrow batches of one partition: a frozen value that can be pickled, with a handle by which a worker fetches
-the secrets. Jobs whose results are files or sums return summaries, one row each. Every attempt writes files under names of its own, and the
-driver publishes those that the summaries name: files of repeated attempts at the same partition do not count.
+A job is what workers run on the Arrow batches of one partition: a frozen value that can be pickled,
+with a handle by which a worker fetches the secrets. Jobs whose results are files or sums return
+summaries, one row each. Every attempt writes files under names of its own, and the driver publishes
+those that the summaries name: files of repeated attempts at the same partition do not count.
 """
 
 import copy
@@ -25,7 +27,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labeldp import __version__, _validate, errors
-from labeldp.custody._draw import BatchDraw, FirstPass, PassSums, RunFacts, SecondPass, SecretParts, run_secrets_of
+from labeldp.custody._draw import (
+    BatchDraw,
+    FirstPass,
+    PassSums,
+    RunFacts,
+    SecondPass,
+    SecretParts,
+    run_secrets_of,
+)
 from labeldp.custody._request import RunSecret
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
@@ -37,7 +47,15 @@ from labeldp.receipt import Receipt
 from labeldp.tables._evidence import check_claims, check_unchanged, warn_of_copies, warn_of_names
 from labeldp.tables._place import Part, Place, Staging, can_work_on
 from labeldp.tables._priors import Answers, AnswersFolder, OpenPrior, weights_of, write_answers
-from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, passed_on, released_already, to_json, unchanged
+from labeldp.tables._release import (
+    Manifest,
+    OutputFacts,
+    ReleaseFacts,
+    passed_on,
+    released_already,
+    to_json,
+    unchanged,
+)
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, Reader, published, silent
 from labeldp.tables.formats._parquet import WriterSettings, released_sink
@@ -62,7 +80,8 @@ from labeldp.tables.formats._table import (
 
 _log = logging.getLogger("labeldp")
 MOST_NAMES = 50_000_000
-"""Largest number of text ids that are compared with those of other runs: the driver holds 8 bytes for each, at times twice."""
+"""Largest number of text ids that are compared with those of other runs: the driver holds 8 bytes
+for each, at times twice."""
 ROWS = 1 << 17  # rows processed at once
 SUMMARY = pa.schema([("summary", pa.binary())])
 WORD, KEPT, ROW_COUNT, NAME = "__labeldp_word", "__labeldp_kept", "__labeldp_rows", "__labeldp_id"
@@ -90,7 +109,8 @@ class Job(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Shipment:
-    """Secrets and row sets that the driver sends to its workers as the engine's private data, so that no query plan or closure holds them.
+    """Secrets and row sets that the driver sends to its workers as the engine's private data, so
+    that no query plan or closure holds them.
 
     Attributes
     ----------
@@ -117,7 +137,8 @@ class Shipment:
 
 
 class Handle(Protocol):
-    """A reference to a shipment; pickling copies the reference only, and a worker fetches the content."""
+    """A reference to a shipment; pickling copies the reference only, and a worker fetches the
+    content."""
 
     def fetch(self) -> Shipment:
         """Return the shipment."""
@@ -151,10 +172,12 @@ class Work:
     version: str = __version__
 
     def fetch(self) -> Shipment:
-        """Fetch the shipment, on a worker, which must have the driver's labeldp: another one may draw by other rules."""
+        """Fetch the shipment, on a worker, which must have the driver's labeldp: another one may
+        draw by other rules."""
         if self.version != __version__:
             raise ReleaseError(
-                f"Expected labeldp {self.version} in the workers' Python, as on the driver, got {__version__}. Install it there."
+                f"Expected labeldp {self.version} in the workers' Python, as on the driver, got"
+                f" {__version__}. Install it there."
             )
         return self.handle.fetch()
 
@@ -166,7 +189,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The settings of the second pass: charge, prior digest, output folder, metadata, and the salt of the digest of drawn rows."""
+    """The settings of the second pass: charge, prior digest, output folder, metadata, and the salt
+    of the digest of drawn rows."""
 
     receipt: Receipt
     prior: str
@@ -183,7 +207,11 @@ class Drawing:
 
     def sink(self, work: Work) -> PartsSink:
         """Open the sink of released batches."""
-        return PartsSink(self.staging, lambda place: released_sink(place, work.shape, self.settings, self.metadata), ".parquet")
+        return PartsSink(
+            self.staging,
+            lambda place: released_sink(place, work.shape, self.settings, self.metadata),
+            ".parquet",
+        )
 
 
 @dataclass(frozen=True)
@@ -196,7 +224,8 @@ class FirstSummary:
 
 @dataclass(frozen=True)
 class SecondSummary:
-    """The result of the second pass over one partition: files, sums, number of dropped rows, and the word of the first kept row."""
+    """The result of the second pass over one partition: files, sums, number of dropped rows, and
+    the word of the first kept row."""
 
     parts: tuple[Part, ...]
     check: tuple[int, int, int]
@@ -204,7 +233,8 @@ class SecondSummary:
     first_word: int = 0
 
 
-# The driver -------------------------------------------------------------------------------------------------------------------------------
+# The driver
+# --------------------------------------------------------------------------------------------------
 
 
 class Cluster(Protocol):
@@ -225,15 +255,18 @@ class Cluster(Protocol):
         ...
 
     def joined(self, table: Table, other: Table, on: Sequence[str], more: str, rows: int) -> Table:
-        """Add column `more` of another table to the rows that have the same values in the columns `on` (an inner join)."""
+        """Add column `more` of another table to the rows that have the same values in the columns
+        `on` (an inner join)."""
         ...
 
     def ship(self, shipment: Shipment) -> AbstractContextManager[Handle]:
-        """Send a shipment to the workers privately for a `with` block, and take it back afterwards."""
+        """Send a shipment to the workers privately for a `with` block, and take it back
+        afterwards."""
         ...
 
     def summaries(self, table: Table, job: Job) -> Iterable[bytes]:
-        """Run a job that returns summaries on every partition; return those of the attempts that count, in the order of partitions."""
+        """Run a job that returns summaries on every partition; return those of the attempts that
+        count, in the order of partitions."""
         ...
 
     def flow(self, table: Table, job: Job, schema: pa.Schema) -> Table:
@@ -241,11 +274,13 @@ class Cluster(Protocol):
         ...
 
     def ordered_summaries(self, table: Table, by: str, rows: int, job: Job) -> Iterable[bytes]:
-        """Run a job as `summaries`, on partitions by ranges of a uniformly distributed int64 column, each sorted by it."""
+        """Run a job as `summaries`, on partitions by ranges of a uniformly distributed int64
+        column, each sorted by it."""
         ...
 
     def capped(self, table: Table, unit: str, by: str, cap: int, mark: str, rows: int) -> Table:
-        """Add a column `mark`, which is true for the `cap` rows of each unit with the smallest values of `by`."""
+        """Add a column `mark`, which is true for the `cap` rows of each unit with the smallest
+        values of `by`."""
         ...
 
     def repeats(self, table: Table, column: str, rows: int) -> bool:
@@ -266,19 +301,27 @@ class ClusterEngine:
     table : DataFrame of Spark or Dataset of Ray
     progress : function, optional
     files : Source, optional
-        The files that the table was read from: their manifest names the noisy columns of earlier releases. None: they are not known.
+        The files that the table was read from: their manifest names the noisy columns of earlier
+        releases. None: they are not known.
     """
 
     many = True
     source: Place | None = None
 
-    def __init__(self, cluster: Cluster, table: Table, progress: Progress = silent, files: Source | None = None):
+    def __init__(
+        self,
+        cluster: Cluster,
+        table: Table,
+        progress: Progress = silent,
+        files: Source | None = None,
+    ):
         self._cluster, self._table, self._progress, self._files = cluster, table, progress, files
         self.earlier: Sequence[Manifest] = ()
         self.names: Sequence[str] = ()
 
     def dataset(self, spec: ReleaseSpec, out: Place) -> str:
-        """Return the data set's name, which the spec must have, since a cluster's table has none."""
+        """Return the data set's name, which the spec must have, since a cluster's table has
+        none."""
         self._out = out
         return check_spec(spec, self._cluster.name)
 
@@ -296,19 +339,25 @@ class ClusterEngine:
         return label_codec(spec.classes, spec.label, kinds[spec.label], text_table=False)
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table proves them."""
+        """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table
+        proves them."""
         names = unchanged(self.names, spec)
         check_unchanged(names, dataset, ledger)
-        # The next manifest repeats what that of the files says of earlier columns, so this process reads these columns and proves it.
+        # The next manifest repeats what that of the files says of earlier columns, so this process
+        # reads these columns and proves it.
         if self._files is not None:
             check_claims(self._files, names, ledger)
         warn_of_names(names, dataset, ledger, self.earlier)
         warn_of_copies(spec.labels, dataset, ledger)
 
-    def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "ClusterPasses":
+    def passes(
+        self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None
+    ) -> "ClusterPasses":
         """Return the passes over partitions, on workers."""
         shape = Shape(self._schema, codec.releasing(pin.facts.law), evidence_width(pin.facts.law))
-        return ClusterPasses(self._cluster, self._table, self._out, spec, shape, pin, prior, self._progress)
+        return ClusterPasses(
+            self._cluster, self._table, self._out, spec, shape, pin, prior, self._progress
+        )
 
 
 class ClusterPasses:
@@ -325,21 +374,34 @@ class ClusterPasses:
         prior: OpenPrior | None,
         progress: Progress,
     ):
-        self._cluster, self._table, self._out, self._spec, self._shape, self._pin = cluster, table, out, spec, shape, pin
+        self._cluster, self._table, self._out, self._spec, self._shape, self._pin = (
+            cluster,
+            table,
+            out,
+            spec,
+            shape,
+            pin,
+        )
         self._prior, self._progress = prior, progress
 
-    # First pass -------------------------------------------------------------------------------------------------------------------
+    # First pass
+    # ----------------------------------------------------------------------------------------------
 
     def pin(self) -> str:
         """Run the first pass, which checks and pins every row."""
-        narrow = self._cluster.select(self._table, Reader(self._spec, self._shape.codec, self._prior).columns)
+        narrow = self._cluster.select(
+            self._table, Reader(self._spec, self._shape.codec, self._prior).columns
+        )
         # Workers add up their rows. The driver merges sums and row sets, and reads no label.
         rows = self._row_set(narrow)
         with self._cluster.ship(Shipment(self._pin.for_workers(), rows)) as handle:
             work = self._work(handle, narrow)
-            found: list[FirstSummary] = read_summaries(self._cluster.summaries(narrow, PinJob(work, self._out)))
+            found: list[FirstSummary] = read_summaries(
+                self._cluster.summaries(narrow, PinJob(work, self._out))
+            )
             for part in found:
-                # The engine returns the summary of one attempt for each task, so a retried task counts once.
+                # The engine returns the summary of one attempt for each task, so a retried task
+                # counts once.
                 self._pin.absorb(part.sums, part.rows)
             if not self._pin.sums.rows:
                 raise InvalidInput("Expected rows, got none: the table is empty.")
@@ -351,54 +413,89 @@ class ClusterPasses:
         """Shuffle the ids once to find duplicates, when the row set alone cannot decide."""
         names = self._cluster.select(self._table, self._spec.ids)
         job = NameJob(self._work(handle, names))
-        return self._cluster.repeats(self._cluster.flow(names, job, job.schema), NAME, self._pin.sums.rows)
+        return self._cluster.repeats(
+            self._cluster.flow(names, job, job.schema), NAME, self._pin.sums.rows
+        )
 
     def _row_set(self, table: Table) -> RowSetBuilder | None:
         """Make the builder of the run's row set; None for more than `MOST_NAMES` text ids."""
         text = self._has_text_ids()
         # A run without a row set counts for every row. That is more than it spends, which is safe.
         if text and self._cluster.count(table) > MOST_NAMES:
-            _log.warning("Above %d rows text ids are not told apart: this run counts against every run of the column.", MOST_NAMES)
+            _log.warning(
+                "Above %d rows text ids are not told apart: this run counts against every run of"
+                " the column.",
+                MOST_NAMES,
+            )
             return None
         return self._pin.row_set_builder(integers=not text)
 
-    # Between the passes, for a model prior ------------------------------------------------------------------------------------------
+    # Between the passes, for a model prior
+    # ------------------------------------------------------------------------------------------
 
     def ask(self, folder: AnswersFolder, prior: OpenPrior) -> Answers:
         """Run a model prior once, and store its answers. No label is read."""
-        narrow = self._cluster.select(self._table, list(dict.fromkeys([*self._spec.ids, *prior.columns])))
+        narrow = self._cluster.select(
+            self._table, list(dict.fromkeys([*self._spec.ids, *prior.columns]))
+        )
         with self._cluster.ship(Shipment([])) as handle:  # asking needs no secret
             work = replace(self._work(handle, narrow), prior=prior)
-            found: list[Answers] = read_summaries(self._cluster.summaries(narrow, AskJob(work, folder)))
+            found: list[Answers] = read_summaries(
+                self._cluster.summaries(narrow, AskJob(work, folder))
+            )
         self._progress("prior", 1, 1)
         return Answers.merged(found)
 
-    # Second pass ------------------------------------------------------------------------------------------------------------------
+    # Second pass
+    # ----------------------------------------------------------------------------------------------
 
-    def draw(self, run: TableDraw, facts: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
+    def draw(
+        self,
+        run: TableDraw,
+        facts: ReleaseFacts,
+        staging: Staging,
+        scratch: Path,
+        answers: Sequence[Place],
+    ) -> OutputFacts:
         """Run the second pass, in which workers draw and write."""
         with self._cluster.ship(Shipment(run.for_workers())) as handle:
             table = self._table
             if answers:
-                # Joined by id, because partitions have no order: a row must never be drawn with another row's weights.
-                table = self._cluster.joined(table, self._cluster.read(answers), self._spec.ids, WEIGHTS, run.n_rows)
+                # Joined by id, because partitions have no order: a row must never be drawn with
+                # another row's weights.
+                table = self._cluster.joined(
+                    table, self._cluster.read(answers), self._spec.ids, WEIGHTS, run.n_rows
+                )
             work = replace(self._work(handle, table), answered=bool(answers))
             named = run.prior, run.stage_name
             drawing = Drawing(
-                run.receipt, *named, staging, _settings(self._shape), to_json(facts.shared, indent=None), draw_salt(facts.shared)
+                run.receipt,
+                *named,
+                staging,
+                _settings(self._shape),
+                to_json(facts.shared, indent=None),
+                draw_salt(facts.shared),
             )
             try:
                 found = self._second(table, run.n_rows, work, drawing)
             except InvalidInput:
-                raise changed_input() from None  # the first pass accepted these rows, so they have changed
-        # A table is evaluated in each pass, and may differ (a source that changed, a random function): then nothing is published.
+                # the first pass accepted these rows, so they have changed
+                raise changed_input() from None
+        # A table is evaluated in each pass, and may differ (a source that changed, a random
+        # function): then nothing is published.
         run.check_pin(_check_of(found))
         self._progress("draw", 1, 1)
-        return OutputFacts(tuple(part for each in found for part in each.parts), sum(each.dropped for each in found))
+        return OutputFacts(
+            tuple(part for each in found for part in each.parts),
+            sum(each.dropped for each in found),
+        )
 
-    def _second(self, table: Table, n_rows: int, work: Work, drawing: Drawing) -> list[SecondSummary]:
+    def _second(
+        self, table: Table, n_rows: int, work: Work, drawing: Drawing
+    ) -> list[SecondSummary]:
         if self._spec.unit is not None:
-            # The words depend on secret and id, so that each attempt, on any worker, keeps the same rows of a unit.
+            # The words depend on secret and id, so that each attempt, on any worker, keeps the same
+            # rows of a unit.
             job = CapJob(work)
             words, cap = self._cluster.flow(table, job, job.schema), self._spec.max_rows_per_unit
             table = self._cluster.capped(words, self._spec.unit, WORD, cap, KEPT, n_rows)
@@ -406,16 +503,21 @@ class ClusterPasses:
             return read_summaries(self._cluster.summaries(table, DrawAndWriteJob(work, drawing)))
         draw = DrawJob(work, drawing)
         rows, write = self._cluster.flow(table, draw, draw.schema), WriteJob(work, drawing)
-        found: list[SecondSummary] = read_summaries(self._cluster.ordered_summaries(rows, WORD, n_rows, write))
+        found: list[SecondSummary] = read_summaries(
+            self._cluster.ordered_summaries(rows, WORD, n_rows, write)
+        )
         # Ranges come back in any order, and are put in the order of their words.
         return sorted(found, key=lambda part: part.first_word)
 
-    # Details ----------------------------------------------------------------------------------------------------------------------
+    # Details
+    # ----------------------------------------------------------------------------------------------
 
     def _has_text_ids(self) -> bool:
         """Tell whether ids or units are anything but one column of integers each."""
         names = [*self._spec.ids, *([] if self._spec.unit is None else [self._spec.unit])]
-        return len(self._spec.ids) > 1 or not all(pa.types.is_integer(self._shape.schema.field(name).type) for name in names)
+        return len(self._spec.ids) > 1 or not all(
+            pa.types.is_integer(self._shape.schema.field(name).type) for name in names
+        )
 
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self._shape, schema=self._cluster.schema(table).remove_metadata())
@@ -424,27 +526,36 @@ class ClusterPasses:
 
 def _check_of(found: Sequence[SecondSummary]) -> tuple[int, int, int]:
     """Add up the sums of the second pass over all partitions, as `PassSums.check`."""
-    rows, first, second = (sum(column) for column in zip(*(part.check for part in found), strict=True))
+    rows, first, second = (
+        sum(column) for column in zip(*(part.check for part in found), strict=True)
+    )
     return rows, first % 2**64, second % 2**64
 
 
 def check_spec(spec: ReleaseSpec, engine: str) -> str:
-    """Check that a spec has ids, declared classes and a data set's name, which a cluster needs; return the name."""
+    """Check that a spec has ids, declared classes and a data set's name, which a cluster needs;
+    return the name."""
     if not spec.ids:
         raise InvalidInput(
-            f"Expected a column that names each row, got none. {engine} tries again and moves rows about, so only an id says which "
-            "row is which: id='COLUMN' (--id COLUMN)."
+            f"Expected a column that names each row, got none. {engine} tries again and moves rows"
+            " about, so only an id says which row is which: id='COLUMN' (--id COLUMN)."
         )
     if spec.infers_classes:
         text = f"Expected declared classes with {engine}, which reads none off the private labels. "
-        raise InvalidInput(text + "Pass classes=['no', 'yes'] with yours.", cli=text + "Declare yours: --classes no,yes.")
+        raise InvalidInput(
+            text + "Pass classes=['no', 'yes'] with yours.",
+            cli=text + "Declare yours: --classes no,yes.",
+        )
     if spec.histogram is not None:
         raise InvalidInput(
-            f"Expected a prior that is known before the release with {engine}, got a histogram of the column itself. Take the local "
-            "engine, which asks for it between its passes."
+            f"Expected a prior that is known before the release with {engine}, got a histogram of"
+            " the column itself. Take the local engine, which asks for it between its passes."
         )
     if not spec.dataset:
-        raise InvalidInput("Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset NAME).")
+        raise InvalidInput(
+            "Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset"
+            " NAME)."
+        )
     return spec.dataset
 
 
@@ -452,13 +563,15 @@ def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str
     for name in names:
         if name not in schema.names:
             raise InvalidInput(
-                f"Expected a column that the table has, got {name!r}.{_validate.suggest(name, schema.names)} "
-                f"Its columns: {', '.join(schema.names[:20])}."
+                "Expected a column that the table has, got"
+                f" {name!r}.{_validate.suggest(name, schema.names)} Its columns:"
+                f" {', '.join(schema.names[:20])}."
             )
     check_own(schema.names)
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInput("Expected distinct column names, got one twice. Rename it.")
-    # A cluster's table has no manifest beside it. Only the evidence, named after all columns of a release, shows that it was released.
+    # A cluster's table has no manifest beside it. Only the evidence, named after all columns of a
+    # release, shows that it was released.
     drawn = [name.removesuffix(EVIDENCE) for name in schema.names if name.endswith(EVIDENCE)]
     for label in labels:
         if any(label in (name, *_validate.parted(name)) for name in drawn):
@@ -466,37 +579,50 @@ def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str
 
 
 def _settings(shape: Shape) -> WriterSettings:
-    """Choose the writer's settings: dictionaries for text only, since for numbers they mostly cost more time than they save bytes."""
+    """Choose the writer's settings: dictionaries for text only, since for numbers they mostly cost
+    more time than they save bytes."""
     types = pa.types
     kinds = {field.name: field.type for field in shape.released()}
-    plain = [name for name, kind in kinds.items() if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)]
+    plain = [
+        name
+        for name, kind in kinds.items()
+        if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
+    ]
     return {"compression": "snappy", "use_dictionary": plain}
 
 
-# Results and errors of workers ------------------------------------------------------------------------------------------------------------
+# Results and errors of workers
+# --------------------------------------------------------------------------------------------------
 
 
 def summarised(job: Callable[[Batches], Iterable[object]], batches: Batches) -> Batches:
-    """Run a job that returns summaries. An error in the table is returned as a summary, so that the engine does not retry the task."""
+    """Run a job that returns summaries. An error in the table is returned as a summary, so that the
+    engine does not retry the task."""
     try:
         with scrubbed_errors():
             found: list[object] = list(job(batches))
-    # The next attempt would fail alike. As a result it ends the task without a retry, and without the engine's traceback, which may quote
-    # data.
+    # The next attempt would fail alike. As a result it ends the task without a retry, and without
+    # the engine's traceback, which may quote data.
     except InvalidInput as error:
         found = [error]
-    yield pa.record_batch([pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY)
+    yield pa.record_batch(
+        [pa.array([pickle.dumps(each) for each in found], pa.binary())], schema=SUMMARY
+    )
 
 
 @contextmanager
 def scrubbed_errors() -> Iterator[None]:
-    """Replace unforeseen errors, whose text may quote data and is logged by engines, by one that names only their type."""
+    """Replace unforeseen errors, whose text may quote data and is logged by engines, by one that
+    names only their type."""
     try:
         yield
     except LabelDPError:
         raise
     except Exception as error:
-        raise ReleaseError(f"Expected a partition that can be worked on, got {type(error).__name__}. The engine may try again.") from None
+        raise ReleaseError(
+            f"Expected a partition that can be worked on, got {type(error).__name__}. The engine"
+            " may try again."
+        ) from None
 
 
 def scrubs_errors(job: Method) -> Method:
@@ -512,7 +638,8 @@ def scrubs_errors(job: Method) -> Method:
 
 def read_summaries(column: Iterable[bytes]) -> list[Any]:
     """Unpickle the summaries, in the order of partitions; raise an error that a worker returned."""
-    found = [pickle.loads(each) for each in column]  # safe: written by this release's workers, not read from a file
+    # safe: written by this release's workers, not read from a file
+    found = [pickle.loads(each) for each in column]
     for each in found:
         if isinstance(each, LabelDPError):
             raise each
@@ -520,24 +647,31 @@ def read_summaries(column: Iterable[bytes]) -> list[Any]:
 
 
 def told_by_workers(text: str) -> LabelDPError | None:
-    """Extract the first error of ours, or a missing module, from the text of an engine's error; None if there is neither."""
-    # The text has a worker's traceback, which may quote data. Only a message of our own is taken from it, which does not.
+    """Extract the first error of ours, or a missing module, from the text of an engine's error;
+    None if there is neither."""
+    # The text has a worker's traceback, which may quote data. Only a message of our own is taken
+    # from it, which does not.
     ours, missing = OURS.search(text), MISSING.search(text)
     # The release secret that a worker finds has an error of its own.
     kind = getattr(errors, ours[1], errors.LedgerError) if ours else None
     if ours and isinstance(kind, type) and issubclass(kind, LabelDPError):
         return kind(ours[2].strip())
     if missing:  # labeldp, or the module of a law of the user's own
-        return ReleaseError(f"Expected {missing[1]} in the workers' Python, got a worker without it. Install it there, or send it along.")
+        return ReleaseError(
+            f"Expected {missing[1]} in the workers' Python, got a worker without it. Install it"
+            " there, or send it along."
+        )
     return None
 
 
-# What workers run -------------------------------------------------------------------------------------------------------------------------
+# What workers run
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PinJob:
-    """Run the first pass on one partition: check every row and add it to the sums, and that the second pass can write here."""
+    """Run the first pass on one partition: check every row and add it to the sums, and that the
+    second pass can write here."""
 
     schema: ClassVar[pa.Schema] = SUMMARY
 
@@ -552,8 +686,9 @@ class PinJob:
         # Before the charge: this process may have other disks than the driver, or another user.
         if not can_work_on(self.out):
             raise InvalidInput(
-                f"Expected an output that all workers can write to, got {self.out}, where one cannot. Choose a folder on a disk that they "
-                "share with this process, under the same user, or a place in a store."
+                f"Expected an output that all workers can write to, got {self.out}, where one"
+                " cannot. Choose a folder on a disk that they share with this process, under the"
+                " same user, or a place in a store."
             )
         first, rows = FirstPass(work.facts, shipment.run_secrets(work.facts)), shipment.own_rows()
         for batch in regrouped(batches):
@@ -566,7 +701,8 @@ class PinJob:
 
 @dataclass(frozen=True)
 class AskJob:
-    """Run a model prior on one partition, between the passes, and store its answers. No label is present.
+    """Run a model prior on one partition, between the passes, and store its answers. No label is
+    present.
 
     Attributes
     ----------
@@ -604,11 +740,17 @@ class NameJob:
 
     @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
-        # Keyed, because a shuffle writes it to disk, where unkeyed hashes of names could be guessed.
+        # Keyed, because a shuffle writes it to disk, where unkeyed hashes of names could be
+        # guessed.
         key = self.work.fetch().run_secrets(self.work.facts)[0].key("ids")
         for batch in regrouped(batches):
             rows = conformed(batch, self.work.shape.schema)
-            raw = id_blocks(row_ids(rows, self.work.spec.ids), key).templates().view(np.uint8).reshape(-1, 16)[:, 1:13]
+            raw = (
+                id_blocks(row_ids(rows, self.work.spec.ids), key)
+                .templates()
+                .view(np.uint8)
+                .reshape(-1, 16)[:, 1:13]
+            )
             yield pa.record_batch([as_binary(raw)], schema=self.schema)
 
 
@@ -652,16 +794,20 @@ class DrawAndWriteJob:
                 _, released, _ = _released(batch, self.work, self.drawing, second)
                 dropped += len(batch) - len(released)
                 _write(sink, released)
-            yield SecondSummary(_finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped)
+            yield SecondSummary(
+                _finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped
+            )
         finally:
             sink.abort()
 
 
 @dataclass(frozen=True)
 class DrawJob:
-    """Draw one partition whose rows will be shuffled: add to each row the word to sort by, and its addends to the sums.
+    """Draw one partition whose rows will be shuffled: add to each row the word to sort by, and its
+    addends to the sums.
 
-    Rows that get no output are replaced by one row with the sum of their addends and no label, which `WriteJob` drops.
+    Rows that get no output are replaced by one row with the sum of their addends and no label,
+    which `WriteJob` drops.
     """
 
     work: Work
@@ -670,33 +816,61 @@ class DrawJob:
     @property
     def schema(self) -> pa.Schema:
         """The released columns, and the columns that `WriteJob` needs."""
-        more = [*(pa.field(name, pa.int64()) for name in (DRAWN, WORD, *CHECK, ROW_COUNT)), pa.field(KEPT, pa.bool_())]
+        more = [
+            *(pa.field(name, pa.int64()) for name in (DRAWN, WORD, *CHECK, ROW_COUNT)),
+            pa.field(KEPT, pa.bool_()),
+        ]
         return pa.schema([*self.work.shape.released(), *more])
 
     @scrubs_errors
     def __call__(self, batches: Batches) -> Batches:
         second = self.drawing.second(self.work)
         for batch in regrouped(batches):
-            rows, released, drawn = _released(batch, self.work, self.drawing, second, check_rows=True)
+            rows, released, drawn = _released(
+                batch, self.work, self.drawing, second, check_rows=True
+            )
             assert drawn.check is not None
             if len(released):
-                yield self._with(released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1)
+                yield self._with(
+                    released, second.order_words(drawn.blocks), drawn.check[drawn.kept], 1
+                )
             if len(released) < len(rows):
-                # The sums must cover these rows, too, to agree with the first pass; but their raw labels must not be shuffled.
+                # The sums must cover these rows, too, to agree with the first pass; but their raw
+                # labels must not be shuffled.
                 others = drawn.check[~drawn.kept]
                 first = rows.slice(int(np.argmin(drawn.kept)), 1)
-                yield self._with(self._blank(first), np.zeros(1, np.uint64), others.sum(axis=0, keepdims=True), 0, len(others))
+                yield self._with(
+                    self._blank(first),
+                    np.zeros(1, np.uint64),
+                    others.sum(axis=0, keepdims=True),
+                    0,
+                    len(others),
+                )
 
     def _blank(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         shape = self.work.shape
-        evidence = np.zeros((len(rows), shape.evidence_bytes), np.uint8) if shape.evidence_bytes else None
-        return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence).append_column(DRAWN, pa.array([0], pa.int64()))
+        evidence = (
+            np.zeros((len(rows), shape.evidence_bytes), np.uint8) if shape.evidence_bytes else None
+        )
+        return shape.rewrite(rows, np.zeros(len(rows), np.int32), evidence).append_column(
+            DRAWN, pa.array([0], pa.int64())
+        )
 
     def _with(
-        self, rows: pa.RecordBatch, words: NDArray[np.uint64], check: NDArray[np.uint64], kept: int, stands_for: int = 1
+        self,
+        rows: pa.RecordBatch,
+        words: NDArray[np.uint64],
+        check: NDArray[np.uint64],
+        kept: int,
+        stands_for: int = 1,
     ) -> pa.RecordBatch:
         sums = [pa.array(np.ascontiguousarray(column).view(np.int64)) for column in check.T]
-        more = [sortable(words), *sums, pa.array(np.full(len(rows), stands_for)), pa.array(np.full(len(rows), bool(kept)))]
+        more = [
+            sortable(words),
+            *sums,
+            pa.array(np.full(len(rows), stands_for)),
+            pa.array(np.full(len(rows), bool(kept))),
+        ]
         return pa.record_batch([*rows.columns, *more], schema=self.schema)
 
 
@@ -713,12 +887,23 @@ class WriteJob:
         return summarised(self._run, batches)
 
     def _run(self, batches: Batches) -> Iterator[SecondSummary]:
-        sink, sums, rows, dropped, first = self.drawing.sink(self.work), np.zeros(2, np.uint64), 0, 0, None
+        sink, sums, rows, dropped, first = (
+            self.drawing.sink(self.work),
+            np.zeros(2, np.uint64),
+            0,
+            0,
+            None,
+        )
         schema = self.work.shape.released().append(pa.field(DRAWN, pa.int64()))
         try:
             for batch in regrouped(batches):
                 for i, name in enumerate(CHECK):
-                    sums[i : i + 1] += batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64).sum(dtype=np.uint64)
+                    sums[i : i + 1] += (
+                        batch.column(name)
+                        .to_numpy(zero_copy_only=False)
+                        .view(np.uint64)
+                        .sum(dtype=np.uint64)
+                    )
                 # A row of `DrawJob` may stand for many that got no output.
                 stands_for = int(batch.column(ROW_COUNT).to_numpy(zero_copy_only=False).sum())
                 rows += stands_for
@@ -726,7 +911,9 @@ class WriteJob:
                 dropped += stands_for - len(kept)
                 first = kept.column(WORD)[0].as_py() if first is None and len(kept) else first
                 _write(sink, conformed(kept, schema))
-            yield SecondSummary(_finished(sink), (rows, int(sums[0]), int(sums[1])), dropped, first or 0)
+            yield SecondSummary(
+                _finished(sink), (rows, int(sums[0]), int(sums[1])), dropped, first or 0
+            )
         finally:
             sink.abort()
 
@@ -744,7 +931,8 @@ def _finished(sink: PartsSink) -> tuple[Part, ...]:
 
 
 def regrouped(batches: Batches) -> Batches:
-    """Join the small batches of engines into batches of about `ROWS` rows, since each costs a fixed time."""
+    """Join the small batches of engines into batches of about `ROWS` rows, since each costs a fixed
+    time."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -760,25 +948,47 @@ def regrouped(batches: Batches) -> Batches:
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Join batches into one, or into several if their text exceeds 2 GB."""
     filled = [batch for batch in batches if len(batch)]
-    return filled if len(filled) == 1 else list(pa.Table.from_batches(filled).combine_chunks().to_batches())
+    return (
+        filled
+        if len(filled) == 1
+        else list(pa.Table.from_batches(filled).combine_chunks().to_batches())
+    )
 
 
 def _released(
-    batch: pa.RecordBatch, work: Work, drawing: Drawing, second: SecondPass, *, check_rows: bool = False
+    batch: pa.RecordBatch,
+    work: Work,
+    drawing: Drawing,
+    second: SecondPass,
+    *,
+    check_rows: bool = False,
 ) -> tuple[pa.RecordBatch, pa.RecordBatch, BatchDraw]:
-    """Draw a batch; return its rows with raw labels, the released rows, and the draw. `check_rows` as in `SecondPass.draw`."""
+    """Draw a batch; return its rows with raw labels, the released rows, and the draw. `check_rows`
+    as in `SecondPass.draw`."""
     rows, kept = conformed(batch, work.shape.schema), None
     if KEPT in batch.schema.names:
         kept = np.asarray(batch.column(KEPT).to_numpy(zero_copy_only=False), bool)
     facts = work.reader(rows, None)
-    drawn = second.draw(facts.codes, facts.ids, prior=facts.prior, kept=kept, check_rows=check_rows, units=facts.units)
-    return rows, published(rows, facts, drawn.noisy, drawn.kept, work.shape.rewrite, drawing.salt), drawn
+    drawn = second.draw(
+        facts.codes,
+        facts.ids,
+        prior=facts.prior,
+        kept=kept,
+        check_rows=check_rows,
+        units=facts.units,
+    )
+    return (
+        rows,
+        published(rows, facts, drawn.noisy, drawn.kept, work.shape.rewrite, drawing.salt),
+        drawn,
+    )
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Give a batch a table's columns and types.
 
-    Engines return text, times and nested columns in types of their own. Blocks of Ray may lack a column, which is null there.
+    Engines return text, times and nested columns in types of their own. Blocks of Ray may lack a
+    column, which is null there.
     """
     return pa.record_batch([_conformed(batch, field) for field in schema], schema=schema)
 
@@ -791,8 +1001,9 @@ def _conformed(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         return column if column.type == field.type else column.cast(field.type)
     except pa.ArrowException:  # whose text quotes a value
         raise ReleaseError(
-            f"Expected column {field.name!r} of type {field.type} in all parts of the table, got values of type {column.type} that it "
-            "does not hold. Cast it, and run the same again: it picks up a charge that was made."
+            f"Expected column {field.name!r} of type {field.type} in all parts of the table, got"
+            f" values of type {column.type} that it does not hold. Cast it, and run the same again:"
+            " it picks up a charge that was made."
         ) from None
 
 

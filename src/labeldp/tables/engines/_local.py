@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of one batch, from raw labels to released rows, on every engine; and the engine of one machine, which streams a table twice.
+"""The steps of one batch, from raw labels to released rows, on every engine; and the engine of one
+machine, which streams a table twice.
 
 The first pass pins the rows, the second draws and writes them.
 """
@@ -31,10 +32,34 @@ from labeldp.laws._columns import LabelColumns, laws_of_columns
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables._evidence import check_unchanged, warn_of_copies, warn_of_names
 from labeldp.tables._place import Place, Staging
-from labeldp.tables._priors import Answers, AnswersFolder, Floats, OpenPrior, OpenTable, kept_weights, weights_of, write_answers
-from labeldp.tables._release import Manifest, OutputFacts, ReleaseFacts, check_raw, default_dataset, passed_on, to_json, unchanged
+from labeldp.tables._priors import (
+    Answers,
+    AnswersFolder,
+    Floats,
+    OpenPrior,
+    OpenTable,
+    kept_weights,
+    weights_of,
+    write_answers,
+)
+from labeldp.tables._release import (
+    Manifest,
+    OutputFacts,
+    ReleaseFacts,
+    check_raw,
+    default_dataset,
+    passed_on,
+    to_json,
+    unchanged,
+)
 from labeldp.tables._spec import ReleaseSpec, declared_or_infer
-from labeldp.tables.formats._parquet import DatasetSource, ParquetSource, check_layout, check_same_format, row_name
+from labeldp.tables.formats._parquet import (
+    DatasetSource,
+    ParquetSource,
+    check_layout,
+    check_same_format,
+    row_name,
+)
 from labeldp.tables.formats._table import (
     DRAWN,
     WEIGHTS,
@@ -57,12 +82,14 @@ from labeldp.tables.formats._table import (
 )
 
 GROUP_BATCHES = 4
-"""Number of batches that are drawn ahead: about a row group, so that drawing goes on while a group is written."""
+"""Number of batches that are drawn ahead: about a row group, so that drawing goes on while a group
+is written."""
 BUCKET_BYTES = 1 << 24
 MAX_BITS = 9
 WORD = "__labeldp_word"
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the pass, the part that is done, and the total, in units of the table's choice."""
+"""Called with the name of the pass, the part that is done, and the total, in units of the table's
+choice."""
 
 
 def silent(phase: str, done: int, total: int) -> None:
@@ -88,7 +115,8 @@ class Facts:
 
 
 Read = Callable[[Columns, int | None], Facts]
-"""A function from a batch and the number of its first row (None: rows have no numbers) to its facts."""
+"""A function from a batch and the number of its first row (None: rows have no numbers) to its
+facts."""
 
 
 @dataclass(frozen=True)
@@ -113,41 +141,59 @@ class Reader:
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        return list(dict.fromkeys([*self.spec.columns, *(self.prior.columns if self.prior else ())]))
+        return list(
+            dict.fromkeys([*self.spec.columns, *(self.prior.columns if self.prior else ())])
+        )
 
     def __call__(self, batch: Columns, start: int | None) -> Facts:
-        """Read and check codes, ids, units and prior of a batch; `start` is the number of its first row, for messages, or None."""
+        """Read and check codes, ids, units and prior of a batch; `start` is the number of its first
+        row, for messages, or None."""
         spec, codes = self.spec, self.codec.read(batch)
-        ids, units = row_ids(batch, spec.ids), None if spec.unit is None else id_column(batch, spec.unit)
+        ids, units = (
+            row_ids(batch, spec.ids),
+            (None if spec.unit is None else id_column(batch, spec.unit)),
+        )
         return Facts(codes, ids, units, self._prior(batch, start))
 
     def _prior(self, batch: Columns, start: int | None) -> NDArray[np.float64] | None:
         n_classes = len(self.codec.classes)
         if self.answered:
             return kept_weights(batch.column(WEIGHTS), n_classes)
-        return _prior(batch, self.spec.prior_columns) if self.prior is None else weights_of(self.prior, batch, start, n_classes)
+        return (
+            _prior(batch, self.spec.prior_columns)
+            if self.prior is None
+            else weights_of(self.prior, batch, start, n_classes)
+        )
 
 
 def _prior(batch: Columns, names: Sequence[str] | None) -> NDArray[np.float64] | None:
     if not names:
         return None
     weights = np.column_stack([_number_column(batch, name) for name in names])
-    if not np.all((weights >= 0) & (weights < np.inf)):  # here, before the charge, also for laws that ignore the prior
-        raise InvalidInput(f"Expected finite weights >= 0 in the prior's columns {_validate.quoted(names)}, got others. Mend those rows.")
+    # here, before the charge, also for laws that ignore the prior
+    if not np.all((weights >= 0) & (weights < np.inf)):
+        raise InvalidInput(
+            f"Expected finite weights >= 0 in the prior's columns {_validate.quoted(names)}, got"
+            " others. Mend those rows."
+        )
     return weights
 
 
 def _number_column(batch: Columns, name: str) -> NDArray[np.float64]:
     try:
-        return np.asarray(pc.cast(batch.column(name), pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+        return np.asarray(
+            pc.cast(batch.column(name), pa.float64()).to_numpy(zero_copy_only=False), np.float64
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidInput(
-            f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a weight for every class."
+            f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a"
+            " weight for every class."
         ) from None
 
 
 Rewrite = Callable[[pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch]
-"""A function that replaces the labels of rows by these codes, with this evidence (`Source.rewrite`)."""
+"""A function that replaces the labels of rows by these codes, with this evidence
+(`Source.rewrite`)."""
 
 
 def published(
@@ -159,7 +205,8 @@ def published(
     salt: str,
     words: NDArray[np.uint64] | None = None,
 ) -> pa.RecordBatch:
-    """Make the released rows of a drawn batch, with a column `DRAWN` of their words in the digest of drawn rows.
+    """Make the released rows of a drawn batch, with a column `DRAWN` of their words in the digest
+    of drawn rows.
 
     Parameters
     ----------
@@ -181,26 +228,38 @@ def published(
     if not kept.all():
         # Rows over the cap, or of another stage, are not in the released table at all.
         batch = batch.filter(pa.array(kept))
-        ids, prior = None if ids is None else filtered(ids, kept), None if prior is None else prior[kept]
+        ids, prior = (
+            None if ids is None else filtered(ids, kept),
+            (None if prior is None else prior[kept]),
+        )
     (block,) = noisy.blocks
-    # Ties between equally likely classes are broken by a hash of the row's id. Row numbers must not be used instead: ties, whose hash
-    # everybody can compute, would reveal them, and the order of the input, which the shuffle hides, may depend on the labels.
+    # Ties between equally likely classes are broken by a hash of the row's id. Row numbers must not
+    # be used instead: ties, whose hash everybody can compute, would reveal them, and the order of
+    # the input, which the shuffle hides, may depend on the labels.
     named = noisy if noisy.explicit_ids or words is None else replace(noisy, ids=words)
     codes = block.outputs if block.law.releases_codes else _likeliest(named, prior)
     evidence = pack(block.law, block.outputs, block.side) if needs_evidence(block.law) else None
     rows = rewrite(batch, codes, evidence)
-    return rows.append_column(DRAWN, pa.array(drawn_words(salt, ids, codes, evidence).view(np.int64)))
+    return rows.append_column(
+        DRAWN, pa.array(drawn_words(salt, ids, codes, evidence).view(np.int64))
+    )
 
 
 def _likeliest(noisy: NoisyLabels, prior: NDArray[np.float64] | None) -> NDArray[np.integer]:
-    """Choose the label that is written for each row: of several columns each one's likeliest class, if the law tells of each."""
+    """Choose the label that is written for each row: of several columns each one's likeliest class,
+    if the law tells of each."""
     classes = noisy.classes
-    if prior is None and isinstance(classes, LabelColumns) and laws_of_columns(noisy.blocks[0].law, classes.sizes):
+    if (
+        prior is None
+        and isinstance(classes, LabelColumns)
+        and laws_of_columns(noisy.blocks[0].law, classes.sizes)
+    ):
         return classes.codes([noisy.column(name).hard_codes() for name in classes.names])
     return noisy.hard_codes(prior)
 
 
-# The engine -------------------------------------------------------------------------------------------------------------------------------
+# The engine
+# --------------------------------------------------------------------------------------------------
 
 
 class LocalEngine:
@@ -229,27 +288,36 @@ class LocalEngine:
         return spec.dataset or default_dataset(self._table)
 
     def codec(self, spec: ReleaseSpec, ledger: Ledger) -> LabelCodec:
-        """Return the codec of the declared or inferred classes; refuse a table that was released, or whose path names a class."""
-        # A released Parquet file says so in its metadata, so only text tables need their SHA-256 compared with the ledger.
+        """Return the codec of the declared or inferred classes; refuse a table that was released,
+        or whose path names a class."""
+        # A released Parquet file says so in its metadata, so only text tables need their SHA-256
+        # compared with the ledger.
         dataset = spec.dataset or default_dataset(self._table)
-        check_raw(self._table, spec.labels, ledger if self._table.text else None, except_dataset=dataset)
+        check_raw(
+            self._table, spec.labels, ledger if self._table.text else None, except_dataset=dataset
+        )
         for label in spec.labels:
             check_type(label, self._table.type_of(label))
         self.earlier = passed_on(self._table, spec.labels)
         codec = declared_codec(self._table, spec.label, spec.classes)
-        listed = codec.classes.lists if isinstance(codec.classes, LabelColumns) else (codec.classes,)
+        listed = (
+            codec.classes.lists if isinstance(codec.classes, LabelColumns) else (codec.classes,)
+        )
         for label, classes in zip(spec.labels, listed, strict=True):
             check_layout(self._table, self._given, label, classes, public=spec.order == "keep")
         return codec
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
-        """Refuse private columns beside the label that are not proven to hold what an earlier run has drawn."""
+        """Refuse private columns beside the label that are not proven to hold what an earlier run
+        has drawn."""
         names = unchanged(self.names, spec)
         check_unchanged(names, dataset, ledger, self._table)
         warn_of_names(names, dataset, ledger, self.earlier)
         warn_of_copies(spec.labels, dataset, ledger)
 
-    def passes(self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None) -> "LocalPasses":
+    def passes(
+        self, spec: ReleaseSpec, codec: LabelCodec, pin: TablePin, prior: OpenPrior | None
+    ) -> "LocalPasses":
         """Return the passes over batches, one after another."""
         return LocalPasses(self._table, Reader(spec, codec, prior), pin, self._progress)
 
@@ -261,7 +329,9 @@ def declared_codec(table: Readable, label: str, classes: Sequence[object] | None
     kind = table.type_of(label)
     known = declared_or_infer(classes)
     if infers(known):
-        known = declare(distinct_labels((batch.column(label) for batch in table.batches([label])), kind))
+        known = declare(
+            distinct_labels((batch.column(label) for batch in table.batches([label])), kind)
+        )
     return label_codec(known, label, kind, text_table=table.text)
 
 
@@ -282,29 +352,38 @@ class LocalPasses:
         self._digest = source.public_digest(self._spec.labels)
 
     def pin(self) -> str:
-        """Run the first pass, which checks and pins every row; return the digest of the public columns if there are no ids, else ""."""
+        """Run the first pass, which checks and pins every row; return the digest of the public
+        columns if there are no ids, else ""."""
         by_columns = not self._spec.ids
-        # Who reads the release could not read it, and to convert it afterwards would make it another table than the one that was charged.
+        # Who reads the release could not read it, and to convert it afterwards would make it
+        # another table than the one that was charged.
         self._source.all_utf8 = True
-        # Without ids rows are named by position, and only a digest of all public columns shows later that it is the same file.
-        for batch in self._batches("check", ahead(self._source.batches(None if by_columns else self._reader.columns))):
+        # Without ids rows are named by position, and only a digest of all public columns shows
+        # later that it is the same file.
+        for batch in self._batches(
+            "check", ahead(self._source.batches(None if by_columns else self._reader.columns))
+        ):
             facts = self._reader(batch, self._pinned)
             self._pin.add(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior)
             if by_columns:
                 self._digest.update(batch)
             self._pinned += len(batch)
         if not self._pinned:
-            raise InvalidInput(f"Expected rows, got none in {self._source.path.name}: only a header or a schema.")
+            raise InvalidInput(
+                f"Expected rows, got none in {self._source.path.name}: only a header or a schema."
+            )
         if by_columns:
             return self._digest.hexdigest()
-        # Two rows with one id would be drawn with the same words, and their outputs could reveal whether their labels differ.
+        # Two rows with one id would be drawn with the same words, and their outputs could reveal
+        # whether their labels differ.
         find = functools.cache(lambda: repeated_rows(self._ids))
         self._pin.require_distinct(lambda: find() is not None, lambda: self._same_id(find()))
         return ""
 
     def _same_id(self, rows: tuple[int, int] | None) -> str:
         first, second = map(partial(row_name, self._source), rows or (0, 0))
-        return f"{first.partition(' (the first is')[0]} and {second} have the same one"  # from what rows are counted is said once
+        # from what rows are counted is said once
+        return f"{first.partition(' (the first is')[0]} and {second} have the same one"
 
     def _ids(self) -> Iterator[Ids]:
         for batch in self._source.batches(self._spec.ids):
@@ -322,14 +401,32 @@ class LocalPasses:
             yield batch, weights_of(prior, batch, rows, self._pin.facts.law.n_classes)
             rows += len(batch)
 
-    def draw(self, run: TableDraw, facts: ReleaseFacts, staging: Staging, scratch: Path, answers: Sequence[Place]) -> OutputFacts:
-        """Run the second pass, which draws and writes every row, through a shuffle unless the order is public."""
+    def draw(
+        self,
+        run: TableDraw,
+        facts: ReleaseFacts,
+        staging: Staging,
+        scratch: Path,
+        answers: Sequence[Place],
+    ) -> OutputFacts:
+        """Run the second pass, which draws and writes every row, through a shuffle unless the order
+        is public."""
         spec = self._spec
-        # Batches become row groups of the output, so from here on their sizes must not depend on the raw labels.
+        # Batches become row groups of the output, so from here on their sizes must not depend on
+        # the raw labels.
         self._source.plan(self._reader.codec.releasing(facts.law), facts.evidence_bytes)
         text = to_json(facts.shared, indent=None)
-        sink = PartsSink(staging, lambda place: self._source.sink(place, text), staging.suffix, ordered=not spec.ids)
-        read = AnswersReader(self._reader, answers, spec.ids, facts.law.n_classes) if answers else self._reader
+        sink = PartsSink(
+            staging,
+            lambda place: self._source.sink(place, text),
+            staging.suffix,
+            ordered=not spec.ids,
+        )
+        read = (
+            AnswersReader(self._reader, answers, spec.ids, facts.law.n_classes)
+            if answers
+            else self._reader
+        )
         shuffle = Shuffle(scratch, self._pinned) if spec.order == "shuffle" else None
         try:
             rows = self._write(run, self._drawn(run, read, draw_salt(facts.shared)), sink, shuffle)
@@ -339,7 +436,11 @@ class LocalPasses:
         return OutputFacts(tuple(sink.parts), self._pinned - rows, self._digest.hexdigest())
 
     def _write(
-        self, run: TableDraw, drawn: Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]], sink: PartsSink, shuffle: "Shuffle | None"
+        self,
+        run: TableDraw,
+        drawn: Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]],
+        sink: PartsSink,
+        shuffle: "Shuffle | None",
     ) -> int:
         rows = 0
         for released, words in ahead(drawn, depth=GROUP_BATCHES):
@@ -352,22 +453,35 @@ class LocalPasses:
                 shuffle.scatter(released, words)
         # If the input has changed since the first pass, nothing is published.
         run.check_pin()
-        # The output is in the order of secret words, so that it does not reveal the order of the input.
+        # The output is in the order of secret words, so that it does not reveal the order of the
+        # input.
         if shuffle is not None:
             self._gather(shuffle, sink, rows)
         return rows
 
-    def _drawn(self, run: TableDraw, read: Read, salt: str) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
+    def _drawn(
+        self, run: TableDraw, read: Read, salt: str
+    ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint64] | None]]:
         """Draw all batches: (released rows, secret words to sort them and break ties by)."""
         rows, ordered = 0, self._spec.order == "shuffle" or not self._spec.ids
         for batch in self._batches("draw", self._source.batches()):
             facts = read(batch, rows)
             if run.facts.weights:
-                facts = replace(facts, prior=np.broadcast_to(np.array(run.facts.weights), (len(batch), len(run.facts.weights))))
-            noisy, kept, words = run.draw(facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered)
+                facts = replace(
+                    facts,
+                    prior=np.broadcast_to(
+                        np.array(run.facts.weights), (len(batch), len(run.facts.weights))
+                    ),
+                )
+            noisy, kept, words = run.draw(
+                facts.codes, ids=facts.ids, units=facts.units, prior=facts.prior, ordered=ordered
+            )
             if self._spec.ids:
                 self._digest.update(batch)
-            yield published(batch.rows, facts, noisy, kept, self._source.rewrite, salt, words), words
+            yield (
+                published(batch.rows, facts, noisy, kept, self._source.rewrite, salt, words),
+                words,
+            )
             rows += len(batch)
 
     def _gather(self, shuffle: "Shuffle", sink: PartsSink, rows: int) -> None:
@@ -387,7 +501,8 @@ class LocalPasses:
 
 
 class AnswersReader:
-    """Reads the facts of a table's rows, with their weights from the stored answers of a model; a `Read`.
+    """Reads the facts of a table's rows, with their weights from the stored answers of a model; a
+    `Read`.
 
     Parameters
     ----------
@@ -400,8 +515,9 @@ class AnswersReader:
     n_classes : int
     """
 
-    # The answers are in the order of the table when the model was asked, so both are read side by side. If the ids of a batch differ, the
-    # table has another order by now, and the weights are looked up by id, in memory: no row may get another row's weights.
+    # The answers are in the order of the table when the model was asked, so both are read side by
+    # side. If the ids of a batch differ, the table has another order by now, and the weights are
+    # looked up by id, in memory: no row may get another row's weights.
 
     def __init__(self, read: Read, files: Sequence[Place], ids: Sequence[str], n_classes: int):
         self._read, self._files, self._ids, self._n_classes = read, files, tuple(ids), n_classes
@@ -416,13 +532,20 @@ class AnswersReader:
     def _weights(self, batch: Columns, n: int) -> Floats:
         if self._by_id is None:
             rows = self._next(n)
-            if len(rows) == n and all(_equal(id_column(batch, name), id_column(rows, name)) for name in self._ids):
+            if len(rows) == n and all(
+                _equal(id_column(batch, name), id_column(rows, name)) for name in self._ids
+            ):
                 return kept_weights(rows.column(WEIGHTS), self._n_classes)
             if not self._ids:
                 raise changed_input()
             self._by_id = self._looked_up()
         try:
-            return self._by_id.weights(pa.record_batch([pa.array(id_column(batch, name)) for name in self._ids], list(self._ids)), None)
+            return self._by_id.weights(
+                pa.record_batch(
+                    [pa.array(id_column(batch, name)) for name in self._ids], list(self._ids)
+                ),
+                None,
+            )
         except InvalidInput:
             raise changed_input() from None  # an id for which the model was not asked
 
@@ -444,36 +567,49 @@ class AnswersReader:
         order = np.argsort(words, kind="stable")
         taken = tuple(key.take(pa.array(order)) for key in keys)
         return OpenTable(
-            self._ids, {"table": ""}, words[order], taken, kept_weights(whole.column(WEIGHTS), self._n_classes)[order], "error"
+            self._ids,
+            {"table": ""},
+            words[order],
+            taken,
+            kept_weights(whole.column(WEIGHTS), self._n_classes)[order],
+            "error",
         )
 
 
 def _equal(one: NDArray[np.integer] | pa.Array, other: NDArray[np.integer] | pa.Array) -> bool:
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.array_equal(one, other)
+        return (
+            isinstance(one, np.ndarray)
+            and isinstance(other, np.ndarray)
+            and np.array_equal(one, other)
+        )
     return bool(one.equals(other))
 
 
-# The shuffle: rows in the order of secret words -------------------------------------------------------------------------------------------
+# The shuffle: rows in the order of secret words
+# -------------------------------------------------------------------------------------------
 
 
 class Shuffle:
     """An external sort of rows by uniform words, through files on disk, in bounded memory.
 
-    Rows are scattered into buckets by the leading bits of their word, and each bucket is sorted in memory. The words are uniform and
-    secret, so the result is a uniformly random permutation, which reveals nothing about the order of the input.
+    Rows are scattered into buckets by the leading bits of their word, and each bucket is sorted in
+    memory. The words are uniform and secret, so the result is a uniformly random permutation, which
+    reveals nothing about the order of the input.
 
     Parameters
     ----------
     folder : Path
-        A private folder, on a disk with room for the decoded rows. Bucket files are deleted as they are read.
+        A private folder, on a disk with room for the decoded rows. Bucket files are deleted as they
+        are read.
     total_rows : int
-        Number of rows to come, which sets the number of buckets together with the width of the first rows.
+        Number of rows to come, which sets the number of buckets together with the width of the
+        first rows.
 
     Notes
     -----
-    Cost: each row is written and read once, and sorted in its bucket. Memory: about 5 buckets of 16 MiB for tables below 8 GiB, 1/100 of
-    the table above that.
+    Cost: each row is written and read once, and sorted in its bucket. Memory: about 5 buckets of 16
+    MiB for tables below 8 GiB, 1/100 of the table above that.
     """
 
     def __init__(self, folder: Path, total_rows: int):
@@ -530,18 +666,21 @@ def _sorted_bucket(path: Path, bits: int) -> Iterator[pa.RecordBatch]:
 
 def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:
     """Return the positions that sort words whose first `bits` bits are equal: (n,) int64."""
-    # Each word's last bits are replaced by its position, so that one plain sort suffices, which is many times faster than argsort.
+    # Each word's last bits are replaced by its position, so that one plain sort suffices, which is
+    # many times faster than argsort.
     width = np.uint64(max(len(words) - 1, 1).bit_length())
     keys = ((words << np.uint64(bits)) >> width << width) | np.arange(len(words), dtype=np.uint64)
     keys.sort()
     leading = keys >> width
-    # If two words differ in the replaced bits only, which is rare, argsort decides by the whole words.
+    # If two words differ in the replaced bits only, which is rare, argsort decides by the whole
+    # words.
     if (leading[1:] == leading[:-1]).any():
         return np.argsort(words, kind="stable")
     return (keys & ((np.uint64(1) << width) - np.uint64(1))).view(np.int64)
 
 
-# Reading ahead ----------------------------------------------------------------------------------------------------------------------------
+# Reading ahead
+# --------------------------------------------------------------------------------------------------
 
 
 Item = TypeVar("Item")
@@ -557,7 +696,8 @@ class _End:
 def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
     """Iterate over `source` in order while a thread computes up to `depth` + 1 items in advance.
 
-    It is faster if computing an item releases Python's lock, as Arrow's readers do. If the consumer stops, the thread ends, too.
+    It is faster if computing an item releases Python's lock, as Arrow's readers do. If the consumer
+    stops, the thread ends, too.
     """
     items: queue.Queue[Item | _End] = queue.Queue(depth)
     stop = threading.Event()

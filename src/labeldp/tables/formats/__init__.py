@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats of tables (Parquet files, folders of them, CSV), labels as codes, and digests of columns."""
+"""The formats of tables (Parquet files, folders of them, CSV), labels as codes, and digests of
+columns."""

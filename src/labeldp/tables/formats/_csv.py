@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV and TSV through Arrow: every column is text, and the values of public columns are copied unchanged.
+"""CSV and TSV through Arrow: every column is text, and the values of public columns are copied
+unchanged.
 
-The dialect is RFC 4180: a field that starts with a quote ends with one, and a quote inside it is doubled. Records end in a line feed or in
-carriage return + line feed, also mixed. A quote or a bare carriage return in an unquoted field is refused, because readers disagree on it.
+The dialect is RFC 4180: a field that starts with a quote ends with one, and a quote inside it is
+doubled. Records end in a line feed or in carriage return + line feed, also mixed. A quote or a bare
+carriage return in an unquoted field is refused, because readers disagree on it.
 """
 
 import base64
@@ -66,7 +68,8 @@ class CsvSource(Source):
             for text in whole_records(stream):
                 if self.all_utf8 and not _is_utf8(text):
                     raise not_utf8(self.path.name)
-                # Before Arrow reads it: a field that another reader parses differently could be another label there.
+                # Before Arrow reads it: a field that another reader parses differently could be
+                # another label there.
                 if fault := dialect_fault(text, self.delimiter):
                     until = text.find(b"\n", fault[0]) + 1 or len(text)
                     records = sum(1 for _ in self._records(io.BytesIO(text[:until])))
@@ -76,34 +79,51 @@ class CsvSource(Source):
                     row += len(rows)
 
     def _parsed(self, text: bytes, row: int, columns: Sequence[str] | None) -> list[pa.RecordBatch]:
-        """Parse complete records to one batch, or none for blank lines. An empty field without quotes is null, and written so again."""
+        """Parse complete records to one batch, or none for blank lines. An empty field without
+        quotes is null, and written so again."""
         ragged: list[pa_csv.InvalidRow] = []
 
         def note(found: pa_csv.InvalidRow) -> str:
             ragged.append(found)
             return "skip"  # raising Arrow's error would quote the row
 
-        # Arrow drops a byte order mark at the start of each chunk, where it is data: it is doubled, so that one is left.
+        # Arrow drops a byte order mark at the start of each chunk, where it is data: it is doubled,
+        # so that one is left.
         text = BYTE_ORDER_MARK + text if text.startswith(BYTE_ORDER_MARK) else text
-        blank_lines = {"ignore_empty_lines": len(self.names) > 1}  # in a table of one column a blank line is a row
-        nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
-        # One block, so that no record is cut; one thread, because chunks are read ahead in another thread anyway.
+        # in a table of one column a blank line is a row
+        blank_lines = {"ignore_empty_lines": len(self.names) > 1}
+        nulls = {
+            "null_values": [""],
+            "strings_can_be_null": True,
+            "quoted_strings_can_be_null": False,
+        }
+        # One block, so that no record is cut; one thread, because chunks are read ahead in another
+        # thread anyway.
         found = pa_csv.read_csv(
             pa.py_buffer(text),
-            pa_csv.ReadOptions(use_threads=False, column_names=self.names, block_size=len(text) + 1),
-            pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=note, **blank_lines),
+            pa_csv.ReadOptions(
+                use_threads=False, column_names=self.names, block_size=len(text) + 1
+            ),
+            pa_csv.ParseOptions(
+                delimiter=self.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=note,
+                **blank_lines,
+            ),
             pa_csv.ConvertOptions(column_types=self.schema, include_columns=columns, **nulls),
         )
         if ragged:
             raise InvalidInput(
-                f"Expected {len(self.names)} fields in every record, as the header has, got {ragged[0].actual_columns} in "
-                f"{self.row_name(row + ragged[0].number - 1)}. Mend the row; a field that holds the delimiter must be quoted."
+                f"Expected {len(self.names)} fields in every record, as the header has, got"
+                f" {ragged[0].actual_columns} in {self.row_name(row + ragged[0].number - 1)}. Mend"
+                " the row; a field that holds the delimiter must be quoted."
             )
         batches: list[pa.RecordBatch] = found.to_batches()
         return batches
 
     def row_name(self, row: int) -> str:
-        """Name a row in messages: by its position, and by the line of the file on which it begins, both from 1. The file is read again."""
+        """Name a row in messages: by its position, and by the line of the file on which it begins,
+        both from 1. The file is read again."""
         with reading(self.path), self.path.open_input() as stream:
             stream.seek(len(self._header))
             found = next(itertools.islice(self._records(io.BufferedReader(stream)), row, None), 0)
@@ -119,17 +139,22 @@ class CsvSource(Source):
             # After an odd number of quotes, the line feed is inside a field.
             quoted ^= text.count(b'"') % 2 == 1
 
-    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """Replace the labels as `Source.rewrite`, with evidence in base64url; return one column of complete lines."""
+    def rewrite(
+        self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None
+    ) -> pa.RecordBatch:
+        """Replace the labels as `Source.rewrite`, with evidence in base64url; return one column of
+        complete lines."""
         rows = self.shape.rewrite(rows, codes, None if evidence is None else _base64(evidence))
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         for name in self.shape.codec.columns:
             label = columns[name]
-            columns[name] = pc.if_else(pc.equal(label, ""), None, label)  # the null class is written as an empty field
+            # the null class is written as an empty field
+            columns[name] = pc.if_else(pc.equal(label, ""), None, label)
         return pa.record_batch({"line": _lines(list(columns.values()), self.delimiter)})
 
     def sink(self, path: Path | Place, facts: str) -> "CsvSink":
-        """Open a new text table with this header. The facts are in the manifest only, since CSV has no metadata."""
+        """Open a new text table with this header. The facts are in the manifest only, since CSV has
+        no metadata."""
         # The input's byte order mark and line ends are kept for readers that need them.
         names = [pa.array([name]) for name in self.shape.released().names]
         return CsvSink(path, self._mark + _lines(names, self.delimiter)[0].as_py(), self._line_end)
@@ -156,10 +181,11 @@ class CsvBatch(Batch):
 
 
 def not_utf8(where: str) -> InvalidInput:
-    """Make the error for bytes that are no text in UTF-8. It names no row: of a label's column that would tell of the row's label."""
+    """Make the error for bytes that are no text in UTF-8. It names no row: of a label's column that
+    would tell of the row's label."""
     return InvalidInput(
-        f"Expected text in UTF-8 in {where}, got other bytes. Save the file as UTF-8; if it is Latin-1: "
-        "iconv -f LATIN1 -t UTF-8 IN.csv > OUT.csv."
+        f"Expected text in UTF-8 in {where}, got other bytes. Save the file as UTF-8; if it is"
+        " Latin-1: iconv -f LATIN1 -t UTF-8 IN.csv > OUT.csv."
     )
 
 
@@ -204,11 +230,14 @@ class CsvSink:
 def _lines(columns: Sequence[pa.Array], delimiter: str) -> pa.Array:
     """Join columns to records without line ends: (n,) large_binary. A null is an empty field."""
     fields = [_quoted(column.cast(TEXT), delimiter.encode()) for column in columns]
-    return pc.binary_join_element_wise(*fields, pa.scalar(delimiter.encode(), TEXT), null_handling="replace")
+    return pc.binary_join_element_wise(
+        *fields, pa.scalar(delimiter.encode(), TEXT), null_handling="replace"
+    )
 
 
 def _quoted(fields: pa.Array, delimiter: bytes) -> pa.Array:
-    """Put quotes around fields that need them, including empty text, which would else read as null."""
+    """Put quotes around fields that need them, including empty text, which would else read as
+    null."""
     # The whole buffer is searched first, which is fast: most columns need no quotes at all.
     needed, text = pc.equal(fields, b""), bytes(fields.buffers()[2] or b"")
     for mark in (b'"', delimiter, b"\n", b"\r"):
@@ -217,18 +246,22 @@ def _quoted(fields: pa.Array, delimiter: bytes) -> pa.Array:
     if not pc.any(needed).as_py():
         return fields
     quote = pa.scalar(b'"', TEXT)
-    quoted = pc.binary_join_element_wise(quote, pc.replace_substring(fields, '"', '""'), quote, pa.scalar(b"", TEXT))
+    quoted = pc.binary_join_element_wise(
+        quote, pc.replace_substring(fields, '"', '""'), quote, pa.scalar(b"", TEXT)
+    )
     return pc.if_else(needed, quoted, fields)
 
 
 def _base64(evidence: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Encode rows of one width in base64url without padding: (n, m) uint8."""
     n, width = evidence.shape
-    # Three bytes are four characters. With each row padded to a multiple of three bytes, one call encodes all rows.
+    # Three bytes are four characters. With each row padded to a multiple of three bytes, one call
+    # encodes all rows.
     padded = np.zeros((n, -(-width // 3) * 3), np.uint8)
     padded[:, :width] = evidence
     characters = np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8)
-    # The width is given, since NumPy cannot infer it from no rows: a batch may have none, of a stage say.
+    # The width is given, since NumPy cannot infer it from no rows: a batch may have none, of a
+    # stage say.
     return characters.reshape(n, padded.shape[1] // 3 * 4)[:, : -(-width * 8 // 6)]
 
 
@@ -242,7 +275,8 @@ def _read_header(path: Place) -> bytes:
                 break
             if len(header) > HEADER_LIMIT:
                 raise InvalidInput(
-                    f"Expected a header line, got more than {HEADER_LIMIT >> 20} MiB without one in {path.name}. Is a quote left open?"
+                    f"Expected a header line, got more than {HEADER_LIMIT >> 20} MiB without one in"
+                    f" {path.name}. Is a quote left open?"
                 )
     if not header.strip():
         raise InvalidInput(f"Expected a header line and rows, got an empty file: {path.name}.")
@@ -257,16 +291,23 @@ def _names(header: bytes, delimiter: str, file: str) -> tuple[str, ...]:
     try:
         if dialect_fault(raw, delimiter):
             raise ValueError
-        (names,) = csv.reader(io.StringIO(raw.decode(), newline=""), delimiter=delimiter, strict=True)
+        (names,) = csv.reader(
+            io.StringIO(raw.decode(), newline=""), delimiter=delimiter, strict=True
+        )
     except (ValueError, csv.Error):
-        raise InvalidInput(f"Expected a header line of column names in UTF-8, got something else in {file}.") from None
+        raise InvalidInput(
+            f"Expected a header line of column names in UTF-8, got something else in {file}."
+        ) from None
     if len(set(names)) < len(names):
-        raise InvalidInput(f"Expected distinct column names, got one twice in the header of {file}. Rename it.")
+        raise InvalidInput(
+            f"Expected distinct column names, got one twice in the header of {file}. Rename it."
+        )
     return tuple(names)
 
 
 def whole_records(stream: BinaryIO) -> Iterator[bytes]:
-    """Divide text into pieces of about 4 MiB that end with a record. The last record need not have a line end."""
+    """Divide text into pieces of about 4 MiB that end with a record. The last record need not have
+    a line end."""
     rest, done = b"", 0
     while fresh := stream.read(CHUNK):
         text = rest + fresh
@@ -276,16 +317,19 @@ def whole_records(stream: BinaryIO) -> Iterator[bytes]:
         rest, done = text[end:], done + end
         if len(rest) > LONGEST_RECORD:
             raise InvalidInput(
-                f"Expected records below {LONGEST_RECORD >> 20} MiB, got a longer one {done} bytes after the header. Is a quote left open?"
+                f"Expected records below {LONGEST_RECORD >> 20} MiB, got a longer one {done} bytes"
+                " after the header. Is a quote left open?"
             )
     if rest:
         yield rest
 
 
 def _end_of_records(text: bytes) -> int:
-    """Find the end of the last complete record: after the last line feed with an even number of quotes before it."""
+    """Find the end of the last complete record: after the last line feed with an even number of
+    quotes before it."""
     end = text.rfind(b"\n") + 1
-    # Quotes come in pairs in this dialect. After an odd number of quotes, a line feed is inside a field.
+    # Quotes come in pairs in this dialect. After an odd number of quotes, a line feed is inside a
+    # field.
     odd = text.count(b'"', 0, end) % 2
     while end and odd:
         start = text.rfind(b"\n", 0, end - 1) + 1
@@ -300,7 +344,8 @@ def dialect_fault(text: bytes, delimiter: str) -> tuple[int, str] | None:
     Returns
     -------
     (position, message) or None
-        The byte at which it begins, and a message with {} in place of the row; None if all readers agree.
+        The byte at which it begins, and a message with {} in place of the row; None if all readers
+        agree.
     """
     if b'"' not in text and b"\r" not in text:
         return None
@@ -310,19 +355,35 @@ def dialect_fault(text: bytes, delimiter: str) -> tuple[int, str] | None:
     bare = returns[data[returns + 1] != LINE_FEED]
     bare = bare[np.searchsorted(quotes, bare) % 2 == 0]
     if len(bare):
-        return int(bare[0]), "Expected carriage returns only before line feeds or in quotes, got a bare one in {}. Quote the field."
+        return (
+            int(bare[0]),
+            (
+                "Expected carriage returns only before line feeds or in quotes, got a bare one in"
+                " {}. Quote the field."
+            ),
+        )
     opening, closing = quotes[0::2], quotes[1::2]
-    # If all quoted fields are quoted as a whole, quotes alternate between opening and closing, with delimiters or line ends around.
+    # If all quoted fields are quoted as a whole, quotes alternate between opening and closing, with
+    # delimiters or line ends around.
     around = np.zeros(256, bool)
     around[[ord(delimiter), LINE_FEED, QUOTE]] = True
     after, later = data[closing + 1], opening[opening > 0]
     inside = np.r_[later[~around[data[later - 1]]], closing[~(around[after] | (after == RETURN))]]
     if len(inside):
-        return int(inside.min()), (
-            "Expected quotes only around whole fields, got one inside a field in {}. "
-            'Quote such fields and double the quotes in them ("a ""b"" c").'
+        return (
+            int(inside.min()),
+            (
+                "Expected quotes only around whole fields, got one inside a field in {}. "
+                'Quote such fields and double the quotes in them ("a ""b"" c").'
+            ),
         )
     # With an open quote the rest of the file would be one field, and its rows would be missing.
     if len(opening) > len(closing):
-        return int(opening[-1]), "Expected every quoted field to end, got one left open in {}. The file may be cut short."
+        return (
+            int(opening[-1]),
+            (
+                "Expected every quoted field to end, got one left open in {}. The file may be cut"
+                " short."
+            ),
+        )
     return None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet tables of one file or many, and the choice of a format by the suffix of a file.
 
-A released Parquet file has the input's Arrow schema, but none of its metadata: statistics and comments may describe the raw labels.
+A released Parquet file has the input's Arrow schema, but none of its metadata: statistics and
+comments may describe the raw labels.
 """
 
 import base64
@@ -27,7 +28,15 @@ from labeldp import _validate
 from labeldp.errors import InvalidInput, ReleaseError
 from labeldp.tables._place import HashedFile, Place, reading
 from labeldp.tables.formats._csv import CsvSource, delimiter_of
-from labeldp.tables.formats._table import BATCH_BYTES, Batch, LabelCodec, Readable, Shape, Source, row_number
+from labeldp.tables.formats._table import (
+    BATCH_BYTES,
+    Batch,
+    LabelCodec,
+    Readable,
+    Shape,
+    Source,
+    row_number,
+)
 
 METADATA_KEY = b"labeldp"
 GROUP_BYTES, GROUP_ROWS = 1 << 25, 1 << 20
@@ -49,7 +58,8 @@ class WriterSettings(TypedDict):
 class ParquetSource(Source):
     """A Parquet file, which is read in batches.
 
-    Row groups are not prefetched, and column chunks are read through a buffer, so that memory does not grow with the file.
+    Row groups are not prefetched, and column chunks are read through a buffer, so that memory does
+    not grow with the file.
 
     Attributes
     ----------
@@ -61,11 +71,13 @@ class ParquetSource(Source):
         self.path = Place.of(path)
         self._row_bytes = 0
         with reading(self.path):
-            # Before the schema is read, so that a replacement of the file after this moment is noticed.
+            # Before the schema is read, so that a replacement of the file after this moment is
+            # noticed.
             self._stamp = self.path.stamp
             file = self._opened()
         with file:
-            found = file.schema_arrow.remove_metadata()  # pandas, for one, stores the values of an index there
+            # pandas, for one, stores the values of an index there
+            found = file.schema_arrow.remove_metadata()
             self.schema = pa.schema([each.with_type(without_views(each.type)) for each in found])
             self.extent = file.metadata.num_rows
             self.settings = _writer_settings(file.metadata)
@@ -73,7 +85,9 @@ class ParquetSource(Source):
         self.facts = None if facts is None else facts.decode()
         names = self.schema.names
         if len(set(names)) < len(names):
-            raise InvalidInput(f"Expected distinct column names, got one twice in {self.path.name}. Rename it.")
+            raise InvalidInput(
+                f"Expected distinct column names, got one twice in {self.path.name}. Rename it."
+            )
 
     def _open(self) -> pq.ParquetFile:
         with reading(self.path):
@@ -81,12 +95,21 @@ class ParquetSource(Source):
 
     def _opened(self) -> pq.ParquetFile:
         try:
-            if self.path.local is None:  # requests to a store are slow, so the columns of a row group are fetched together
+            # requests to a store are slow, so the columns of a row group are fetched together
+            if self.path.local is None:
                 return pq.ParquetFile(self.path.open_input(), pre_buffer=True)
             metadata = pq.read_metadata(self.path.path)
-            return pq.ParquetFile(self.path.path, metadata=metadata, pre_buffer=False, buffer_size=read_buffer(metadata))
+            return pq.ParquetFile(
+                self.path.path,
+                metadata=metadata,
+                pre_buffer=False,
+                buffer_size=read_buffer(metadata),
+            )
         except pa.ArrowInvalid:
-            raise InvalidInput(f"Expected a Parquet file, got something else or a truncated one: {self.path}. Write it again.") from None
+            raise InvalidInput(
+                f"Expected a Parquet file, got something else or a truncated one: {self.path}."
+                " Write it again."
+            ) from None
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Iterate over the rows in order, in batches of about 8 MiB."""
@@ -106,7 +129,8 @@ class ParquetSource(Source):
     def _groups(self, file: pq.ParquetFile) -> list[list[int]]:
         """Divide the row groups into those that are read together."""
         groups = list(range(file.num_row_groups))
-        # pyarrow would prefetch all row groups of a store into memory, and it does not join dictionaries inside of nested columns.
+        # pyarrow would prefetch all row groups of a store into memory, and it does not join
+        # dictionaries inside of nested columns.
         one_by_one = self.path.local is None or any(map(_has_inner_dictionary, self.schema.types))
         return [[i] for i in groups] if one_by_one else [groups]
 
@@ -114,7 +138,8 @@ class ParquetSource(Source):
         while True:
             try:
                 batch = next(batches, None)
-            # A file that was replaced meanwhile looks damaged to Arrow, so its size and time are checked first.
+            # A file that was replaced meanwhile looks damaged to Arrow, so its size and time are
+            # checked first.
             except (pa.ArrowInvalid, OSError) as error:
                 self._check_unchanged()
                 raise _damaged(self.path, error) from None
@@ -129,38 +154,48 @@ class ParquetSource(Source):
             if self.path.stamp == self._stamp:
                 return
         raise ReleaseError(
-            f"Expected a file that stays as it is, but {self.path} changed while it was read. Nothing was published; a charge that was "
-            "made stands. Release files that nobody writes to."
+            f"Expected a file that stays as it is, but {self.path} changed while it was read."
+            " Nothing was published; a charge that was made stands. Release files that nobody"
+            " writes to."
         )
 
     def _bytes_of_a_row(self) -> int:
         """Estimate the bytes of a decoded row from the first rows."""
-        # The label counts as LABEL_BYTES: batches become row groups of the output, whose sizes must not depend on raw labels.
+        # The label counts as LABEL_BYTES: batches become row groups of the output, whose sizes must
+        # not depend on raw labels.
         if not self._row_bytes:
             public = [name for name in self.names if name not in self._planned]
             with self._open() as file:
-                found = (self._read(file.iter_batches(PROBE, row_groups=group, columns=public)) for group in self._groups(file))
+                found = (
+                    self._read(file.iter_batches(PROBE, row_groups=group, columns=public))
+                    for group in self._groups(file)
+                )
                 first = next(filter(len, chain.from_iterable(found)), None)
             self._row_bytes = LABEL_BYTES + (0 if first is None else first.nbytes // len(first))
         return self._row_bytes
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
-        """Prepare the output as `Source.plan`; from then on the size of batches does not depend on the label column."""
+        """Prepare the output as `Source.plan`; from then on the size of batches does not depend on
+        the label column."""
         super().plan(codec, evidence_bytes)
         self._row_bytes = 0
 
     def sink(self, path: Path | Place, facts: str) -> "ParquetSink":
-        """Open a new Parquet file with the input's compression and the shared facts in its metadata."""
+        """Open a new Parquet file with the input's compression and the shared facts in its
+        metadata."""
         return released_sink(path, self.shape, self.settings, facts)
 
 
 class ParquetSink:
     """A writer of a Parquet file, in row groups of bounded size."""
 
-    def __init__(self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object], facts: str = ""):
+    def __init__(
+        self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object], facts: str = ""
+    ):
         self._file = HashedFile(path)
         self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), WRITE_BUFFER)
-        # pyarrow would write the Arrow schema now, with its metadata. The facts include a digest of all rows, so `close` writes both.
+        # pyarrow would write the Arrow schema now, with its metadata. The facts include a digest of
+        # all rows, so `close` writes both.
         self._writer = pq.ParquetWriter(self._buffer, schema, store_schema=not facts, **settings)
         self._schema, self._facts = schema, facts
         self._waiting: list[pa.RecordBatch] = []
@@ -182,7 +217,10 @@ class ParquetSink:
 
     def _flush(self) -> None:
         if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=max(self._rows, 1))
+            self._writer.write_table(
+                pa.Table.from_batches(self._waiting, self._schema),
+                row_group_size=max(self._rows, 1),
+            )
             self._buffer.flush()  # so that `size` includes it
         self._waiting, self._rows, self._bytes = [], 0, 0
 
@@ -190,10 +228,19 @@ class ParquetSink:
         """Finish the file, with more facts about all of its rows, and return its SHA-256."""
         self._flush()
         if self._facts:
-            facts = self._facts if not more else json.dumps(json.loads(self._facts) | more, ensure_ascii=False)
+            facts = (
+                self._facts
+                if not more
+                else json.dumps(json.loads(self._facts) | more, ensure_ascii=False)
+            )
             schema = self._schema.with_metadata({METADATA_KEY: facts.encode()})
             # The two entries that pyarrow itself writes when it opens a file.
-            self._writer.add_key_value_metadata({b"ARROW:schema": base64.b64encode(schema.serialize()), METADATA_KEY: facts.encode()})
+            self._writer.add_key_value_metadata(
+                {
+                    b"ARROW:schema": base64.b64encode(schema.serialize()),
+                    METADATA_KEY: facts.encode(),
+                }
+            )
         self._writer.close()
         self._buffer.flush()
         return self._file.finish()
@@ -204,15 +251,20 @@ class ParquetSink:
         self._writer.close()
 
 
-def released_sink(path: Path | Place, shape: Shape, settings: WriterSettings, facts: str, text: Sequence[str] = ()) -> ParquetSink:
-    """Open a new file of released rows, with the shared facts in its metadata. `text`: more columns to write with dictionaries."""
-    # The label always has a dictionary. If it had one as in the input, where one is used if it pays, that would depend on the raw labels.
+def released_sink(
+    path: Path | Place, shape: Shape, settings: WriterSettings, facts: str, text: Sequence[str] = ()
+) -> ParquetSink:
+    """Open a new file of released rows, with the shared facts in its metadata. `text`: more columns
+    to write with dictionaries."""
+    # The label always has a dictionary. If it had one as in the input, where one is used if it
+    # pays, that would depend on the raw labels.
     dictionaries = [*settings["use_dictionary"], *text, *shape.codec.columns]
     return ParquetSink(path, shape.released(), {**settings, "use_dictionary": dictionaries}, facts)
 
 
 def without_views(kind: pa.DataType) -> pa.DataType:
-    """Return the type with large text and bytes in place of Arrow's views of them, which Arrow can neither reorder nor measure."""
+    """Return the type with large text and bytes in place of Arrow's views of them, which Arrow can
+    neither reorder nor measure."""
     types = pa.types
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
@@ -226,7 +278,11 @@ def without_views(kind: pa.DataType) -> pa.DataType:
         return pa.list_(inner(kind.value_field), kind.list_size)
     if types.is_list(kind) or types.is_large_list(kind):
         return (pa.list_ if types.is_list(kind) else pa.large_list)(inner(kind.value_field))
-    return pa.map_(inner(kind.key_field), inner(kind.item_field), kind.keys_sorted) if types.is_map(kind) else kind
+    return (
+        pa.map_(inner(kind.key_field), inner(kind.item_field), kind.keys_sorted)
+        if types.is_map(kind)
+        else kind
+    )
 
 
 def _has_inner_dictionary(kind: pa.DataType) -> bool:
@@ -235,34 +291,50 @@ def _has_inner_dictionary(kind: pa.DataType) -> bool:
 
 
 def read_buffer(metadata: pq.FileMetaData) -> int:
-    """Return the bytes to read ahead in each column chunk; 0 to read whole chunks, which is faster for small row groups."""
-    largest = max((metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0)
-    return 0 if largest <= BUFFERS else int(np.clip(BUFFERS // max(metadata.num_columns, 1), 1 << 13, READ_BUFFER))
+    """Return the bytes to read ahead in each column chunk; 0 to read whole chunks, which is faster
+    for small row groups."""
+    largest = max(
+        (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0
+    )
+    return (
+        0
+        if largest <= BUFFERS
+        else int(np.clip(BUFFERS // max(metadata.num_columns, 1), 1 << 13, READ_BUFFER))
+    )
 
 
 def _writer_settings(metadata: pq.FileMetaData) -> WriterSettings:
-    """Choose the writer's settings: the input's compression, and dictionaries for text and for numbers that they make smaller."""
+    """Choose the writer's settings: the input's compression, and dictionaries for text and for
+    numbers that they make smaller."""
     if not metadata.num_row_groups:
         return {"compression": "snappy", "use_dictionary": []}
     group = metadata.row_group(0)
     columns = [group.column(i) for i in range(metadata.num_columns)]
-    codec = {c.path_in_schema: c.compression.lower().replace("uncompressed", "none") for c in columns}
+    codec = {
+        c.path_in_schema: c.compression.lower().replace("uncompressed", "none") for c in columns
+    }
     worth = [c.path_in_schema for c in columns if _dictionary_pays(c)]
     return {"compression": codec, "use_dictionary": worth}
 
 
 def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
-    width = {"BOOLEAN": 0, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}.get(column.physical_type)
+    width = {"BOOLEAN": 0, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}.get(
+        column.physical_type
+    )
     if width is None:
         return True
     return bool(column.total_uncompressed_size < 0.75 * width * column.num_values)
 
 
 def _damaged(path: Place, error: Exception) -> InvalidInput:
-    return InvalidInput(f"Expected a whole Parquet file, got a damaged one: {path} ({type(error).__name__} while reading). Write it again.")
+    return InvalidInput(
+        f"Expected a whole Parquet file, got a damaged one: {path} ({type(error).__name__} while"
+        " reading). Write it again."
+    )
 
 
-# Many files -------------------------------------------------------------------------------------------------------------------------------
+# Many files
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -274,9 +346,11 @@ class Files:
 
 
 def files_of(where: Place | Sequence[Place]) -> Files:
-    """List the files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or a list, sorted by path.
+    """List the files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or
+    a list, sorted by path.
 
-    Files and folders whose names begin with "." or "_" are skipped, as by other readers, except partitions ("_day=1").
+    Files and folders whose names begin with "." or "_" are skipped, as by other readers, except
+    partitions ("_day=1").
 
     Raises
     ------
@@ -287,16 +361,23 @@ def files_of(where: Place | Sequence[Place]) -> Files:
     if isinstance(where, Place):
         with reading(where):
             found = [file for file in root.files() if not any(map(_is_hidden, file.below(root)))]
-        found = [file for file in found if where is root or fnmatch.fnmatchcase(file.path, where.path)]
+        found = [
+            file for file in found if where is root or fnmatch.fnmatchcase(file.path, where.path)
+        ]
     else:
         found = sorted(where, key=lambda file: file.path)
     odd = next((file for file in found if file.suffix.lower() not in ENDINGS), None)
     if odd is not None:
-        raise InvalidInput(f"Expected only files that end in {' or '.join(ENDINGS)} in a data set of many files, got {odd}. Convert it.")
+        raise InvalidInput(
+            f"Expected only files that end in {' or '.join(ENDINGS)} in a data set of many files,"
+            f" got {odd}. Convert it."
+        )
     if not found:
         raise InvalidInput(f"Expected Parquet files, got none in {where}.")
     if len(set(map(_file_of, found))) < len(found):
-        raise InvalidInput("Expected different files, got one twice, by two names or a link. Name each file once.")
+        raise InvalidInput(
+            "Expected different files, got one twice, by two names or a link. Name each file once."
+        )
     return Files(root, tuple(found))
 
 
@@ -314,7 +395,8 @@ def _is_hidden(part: str) -> bool:
 
 
 def root_of(where: Place | Sequence[Place]) -> Place:
-    """Return the folder above all files: of a pattern the part before the first "*", of a list the nearest common folder."""
+    """Return the folder above all files: of a pattern the part before the first "*", of a list the
+    nearest common folder."""
     if isinstance(where, Place):
         while "*" in where.path:
             where = where.parent
@@ -323,14 +405,19 @@ def root_of(where: Place | Sequence[Place]) -> Place:
         raise InvalidInput("Expected at least one file, got an empty list.")
     if any(file.filesystem != where[0].filesystem for file in where):
         raise InvalidInput("Expected files of one file system, got several. Copy them to one.")
-    common = os.path.commonpath([file.parent.path for file in where]) if len(where) > 1 else where[0].parent.path
+    common = (
+        os.path.commonpath([file.parent.path for file in where])
+        if len(where) > 1
+        else where[0].parent.path
+    )
     return Place(where[0].filesystem, common)
 
 
 class DatasetSource(Source):
     """Several Parquet files, which are read one after another as one table.
 
-    Keys of Hive partitions (`country=de/part-0.parquet`) become columns after those of the files, and are written as ordinary columns.
+    Keys of Hive partitions (`country=de/part-0.parquet`) become columns after those of the files,
+    and are written as ordinary columns.
 
     Parameters
     ----------
@@ -364,7 +451,11 @@ class DatasetSource(Source):
         for file, values in zip(self._files, self._partitions, strict=True):
             for batch in file.record_batches(inside):
                 found = {name: batch.column(name) for name in inside}
-                found |= {name: pa.repeat(values[name], len(batch)) for name in self.partition_keys if name in wanted}
+                found |= {
+                    name: pa.repeat(values[name], len(batch))
+                    for name in self.partition_keys
+                    if name in wanted
+                }
                 yield Batch(pa.record_batch([found[name] for name in wanted], schema=schema))
 
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
@@ -388,33 +479,49 @@ def _opened(files: Sequence[Place]) -> list[ParquetSource]:
 
 
 def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
-    """Read the partitions' keys from the names of folders: their schema, and their values for each file."""
+    """Read the partitions' keys from the names of folders: their schema, and their values for each
+    file."""
     folders = ["/".join(file.below(files.root)[:-1]) for file in files.files]
     if not any("=" in folder for folder in folders):
         return pa.schema([]), [{} for _ in folders]
     options = ds.FileSystemFactoryOptions(
-        partitioning=ds.HivePartitioning.discover(), partition_base_dir=files.root.path, exclude_invalid_files=False
+        partitioning=ds.HivePartitioning.discover(),
+        partition_base_dir=files.root.path,
+        exclude_invalid_files=False,
     )
-    # Arrow infers the types of the keys from all files at once, so that "1" in one folder and "a" in another are text in both.
+    # Arrow infers the types of the keys from all files at once, so that "1" in one folder and "a"
+    # in another are text in both.
     paths = [file.path for file in files.files]
-    factory = ds.FileSystemDatasetFactory(files.root.filesystem, paths, ds.ParquetFileFormat(), options)
+    factory = ds.FileSystemDatasetFactory(
+        files.root.filesystem, paths, ds.ParquetFileFormat(), options
+    )
     try:
         whole = factory.finish(factory.inspect())
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         raise _in_both("a partition's key") from None
-    by_path = {piece.path: ds.get_partition_keys(piece.partition_expression) for piece in whole.get_fragments()}
+    by_path = {
+        piece.path: ds.get_partition_keys(piece.partition_expression)
+        for piece in whole.get_fragments()
+    }
     values = [by_path[path] for path in paths]
     keys = {name for found in values for name in found}
     schema = pa.schema([field for field in whole.schema if field.name in keys])
     for file, found in zip(files.files, values, strict=True):
         if set(found) != set(schema.names):
             missing = _validate.quoted(sorted(set(schema.names) - set(found)))
-            raise InvalidInput(f"Expected every file in a folder for each of the partitions' keys, got {file} without {missing}. Move it.")
-    return schema, [{name: pa.scalar(found[name], schema.field(name).type) for name in schema.names} for found in values]
+            raise InvalidInput(
+                f"Expected every file in a folder for each of the partitions' keys, got {file}"
+                f" without {missing}. Move it."
+            )
+    return schema, [
+        {name: pa.scalar(found[name], schema.field(name).type) for name in schema.names}
+        for found in values
+    ]
 
 
 def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema:
-    """Check that all files have the same columns, in any order; return the schema of the first, followed by the partitions' keys."""
+    """Check that all files have the same columns, in any order; return the schema of the first,
+    followed by the partitions' keys."""
     first = files[0]
     types = {field.name: field.type for field in first.schema}
     for name in keys.names:
@@ -425,31 +532,47 @@ def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema
             if types.get(field.name) != field.type:
                 known = types.get(field.name, "no such column")
                 raise InvalidInput(
-                    f"Expected the same columns in all files, got {field.name!r} of type {field.type} in {file.path}, and {known} in "
-                    f"{first.path}. Write them with one schema."
+                    f"Expected the same columns in all files, got {field.name!r} of type"
+                    f" {field.type} in {file.path}, and {known} in {first.path}. Write them with"
+                    " one schema."
                 )
         if len(file.names) < len(types):
             missing = _validate.quoted(name for name in types if name not in file.names)
-            raise InvalidInput(f"Expected the same columns in all files, got {file.path} without {missing}. Write them with one schema.")
+            raise InvalidInput(
+                f"Expected the same columns in all files, got {file.path} without {missing}. Write"
+                " them with one schema."
+            )
     nullable = {name: any(file.schema.field(name).nullable for file in files) for name in types}
-    return pa.schema([*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys])
+    return pa.schema(
+        [*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys]
+    )
 
 
 def _in_both(what: str) -> InvalidInput:
-    return InvalidInput(f"Expected a column in the files or in their folders' names, got {what} in both. Drop one of the two.")
+    return InvalidInput(
+        f"Expected a column in the files or in their folders' names, got {what} in both. Drop one"
+        " of the two."
+    )
 
 
 def check_apart(root: Place, out: Place) -> None:
     """Refuse an output folder that is inside the input's, or contains it."""
     if root.filesystem != out.filesystem:
         return
-    # An output inside the input would be read as a part of it the next time. Links are resolved to see that.
-    source, target = (place.path if place.local is None else os.path.realpath(place.path) for place in (root, out))
+    # An output inside the input would be read as a part of it the next time. Links are resolved to
+    # see that.
+    source, target = (
+        place.path if place.local is None else os.path.realpath(place.path) for place in (root, out)
+    )
     if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):
-        raise ReleaseError(f"Expected an output apart from the input {root}, got {out}. Choose a folder that is not in it.")
+        raise ReleaseError(
+            f"Expected an output apart from the input {root}, got {out}. Choose a folder that is"
+            " not in it."
+        )
 
 
-# The format by the suffix -----------------------------------------------------------------------------------------------------------------
+# The format by the suffix
+# --------------------------------------------------------------------------------------------------
 
 
 _PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst")
@@ -480,7 +603,9 @@ def open_table(where: Any) -> Source:
     place = Place.of(where)
     try:
         found = place.info
-        if found.type == FileType.Directory or ("*" in place.path and found.type == FileType.NotFound):
+        if found.type == FileType.Directory or (
+            "*" in place.path and found.type == FileType.NotFound
+        ):
             return DatasetSource(files_of(place))
         kind = _kind(place)
         if not found.is_file:
@@ -489,21 +614,31 @@ def open_table(where: Any) -> Source:
             raise InvalidInput(f"Expected a table, got an empty file: {place.name}.")
         return kind(place)
     except OSError as error:
-        raise ReleaseError(f"Expected a file that can be read, got {place} ({error.strerror or type(error).__name__}).") from None
+        raise ReleaseError(
+            f"Expected a file that can be read, got {place}"
+            f" ({error.strerror or type(error).__name__})."
+        ) from None
 
 
 def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         fix = "Unpack it" if path.suffix.lower() in _PACKED else "Convert or rename it"
-        raise InvalidInput(f"Expected a file that ends in {', '.join(FORMATS)}; got {path.name}. {fix}.")
+        raise InvalidInput(
+            f"Expected a file that ends in {', '.join(FORMATS)}; got {path.name}. {fix}."
+        )
     return kind
 
 
 def table_name(table: Source) -> str:
-    """Return a table's default name in the ledger: its file's or folder's name without the suffix of a format."""
+    """Return a table's default name in the ledger: its file's or folder's name without the suffix
+    of a format."""
     name = table.path.name
-    return table.path.stem if not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS else name
+    return (
+        table.path.stem
+        if not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS
+        else name
+    )
 
 
 def row_name(table: Readable, row: int) -> str:
@@ -521,18 +656,27 @@ def given_parts(where: Any) -> tuple[str, ...]:
 
 
 def check_same_format(table: Source, out: Place) -> None:
-    """Refuse an output whose suffix is of another format than the input; for many files the output must be a folder."""
+    """Refuse an output whose suffix is of another format than the input; for many files the output
+    must be a folder."""
     source = table.path
     if isinstance(table, DatasetSource):
         if is_other_format(out):
-            raise InvalidInput(f"Expected a folder for the output of many Parquet files, got {out.name}. Leave the ending out.")
+            raise InvalidInput(
+                f"Expected a folder for the output of many Parquet files, got {out.name}. Leave the"
+                " ending out."
+            )
         return
     here = source.suffix.lower()
     if _kind(out) is not FORMATS[here] or delimiter_of(out) != delimiter_of(source):
-        raise InvalidInput(f"Expected an output of the input's format, got {out.name} for {source.name}. End it in {here}.")
+        raise InvalidInput(
+            f"Expected an output of the input's format, got {out.name} for {source.name}. End it in"
+            f" {here}."
+        )
 
 
-def check_layout(table: Source, given: Sequence[str], label: str, classes: Sequence[object], *, public: bool) -> None:
+def check_layout(
+    table: Source, given: Sequence[str], label: str, classes: Sequence[object], *, public: bool
+) -> None:
     """Refuse a path that names a class, which would reveal the label of all rows of a file.
 
     Parameters
@@ -543,34 +687,50 @@ def check_layout(table: Source, given: Sequence[str], label: str, classes: Seque
     label : str
     classes : sequence
     public : bool
-        True if the user states that order and paths do not depend on labels. A label as a partition's key is refused all the same.
+        True if the user states that order and paths do not depend on labels. A label as a
+        partition's key is refused all the same.
     """
     many = isinstance(table, DatasetSource)
-    inner = [part for parts in table.layout for part in parts] if isinstance(table, DatasetSource) else []
+    inner = (
+        [part for parts in table.layout for part in parts]
+        if isinstance(table, DatasetSource)
+        else []
+    )
     if any(_is_key(part, label) for part in inner):
         raise InvalidInput(
-            f"Expected the label as a column of the files, got {label!r} as a partition's key: the folders would give it away in the path. "
-            "Write the table without this partition first."
+            f"Expected the label as a column of the files, got {label!r} as a partition's key: the"
+            " folders would give it away in the path. Write the table without this partition"
+            " first."
         )
     if public:
         return
-    # Only parts that the user gave: folders above a relative path belong to this machine, and are not published.
-    parts = [*(given[-1:] if many else given), table.path.stem, *inner, *(Place.of(part).stem for part in set(inner))]
+    # Only parts that the user gave: folders above a relative path belong to this machine, and are
+    # not published.
+    parts = [
+        *(given[-1:] if many else given),
+        table.path.stem,
+        *inner,
+        *(Place.of(part).stem for part in set(inner)),
+    ]
     if any(_is_key(part, label) for part in [*given, *parts]):
         raise InvalidInput(
-            f"Expected the label as a column of the file, got {label!r} as a part of the path. Merge the parts into one file first."
+            f"Expected the label as a column of the file, got {label!r} as a part of the path."
+            " Merge the parts into one file first."
         )
-    # Data sets of images often have a folder for each class, whose name is the label of all rows in it.
+    # Data sets of images often have a folder for each class, whose name is the label of all rows in
+    # it.
     texts = {str(c) for c in classes if c is not None and str(c)}
     if texts & set(parts):
         raise InvalidInput(
-            "Expected a path that says nothing about the labels, got one with a folder or file named like a class. "
-            "Move the file, or state that order and layout are public with order='keep' (--order keep)."
+            "Expected a path that says nothing about the labels, got one with a folder or file"
+            " named like a class. Move the file, or state that order and layout are public with"
+            " order='keep' (--order keep)."
         )
 
 
 def _is_key(part: str, label: str) -> bool:
-    # Hive's folders spell some characters of names by their codes: of a column "paid?" they are paid%3F=yes.
+    # Hive's folders spell some characters of names by their codes: of a column "paid?" they are
+    # paid%3F=yes.
     return any(name.startswith(f"{label}=") for name in (part, unquote(part)))
 
 
@@ -586,14 +746,18 @@ def is_parquet(path: Path) -> bool:
 
 
 def is_other_format(place: Place) -> bool:
-    """Tell whether a path has a suffix of another format than Parquet. A folder of Parquet files mostly has none."""
+    """Tell whether a path has a suffix of another format than Parquet. A folder of Parquet files
+    mostly has none."""
     return FORMATS.get(place.suffix.lower(), ParquetSource) is not ParquetSource
 
 
 def table_writer(path: Path, schema: pa.Schema) -> "pq.ParquetWriter | pyarrow.csv.CSVWriter":
-    """Open a writer of Arrow tables and batches for a new file, in the format of its suffix; refuse any other suffix."""
+    """Open a writer of Arrow tables and batches for a new file, in the format of its suffix; refuse
+    any other suffix."""
     kind = _kind(Place.of(path))
     if kind is ParquetSource:
         return pq.ParquetWriter(path, schema)
     assert kind is CsvSource, "a format needs a writer here"
-    return pyarrow.csv.CSVWriter(path, schema, write_options=pyarrow.csv.WriteOptions(delimiter=delimiter_of(path)))
+    return pyarrow.csv.CSVWriter(
+        path, schema, write_options=pyarrow.csv.WriteOptions(delimiter=delimiter_of(path))
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of tables for a release: batches that are read twice, labels as codes, ids, digests of columns, and sinks."""
+"""The interface of tables for a release: batches that are read twice, labels as codes, ids, digests
+of columns, and sinks."""
 
 import contextlib
 import hashlib
@@ -20,7 +21,17 @@ from numpy.typing import NDArray
 
 from labeldp import _hash, _validate
 from labeldp.custody._draw import Ids
-from labeldp.custody._encode import FINITE, MISSING, MOST_READ_OFF, NO_NUMBER, UNDECLARED, bad_label, near_misses, one_of, read_off
+from labeldp.custody._encode import (
+    FINITE,
+    MISSING,
+    MOST_READ_OFF,
+    NO_NUMBER,
+    UNDECLARED,
+    bad_label,
+    near_misses,
+    one_of,
+    read_off,
+)
 from labeldp.custody._stream import HISTOGRAM
 from labeldp.errors import ClassMismatch, InvalidInput
 from labeldp.evidence._noisy import record_type
@@ -101,7 +112,8 @@ class Source(ABC):
     extent: int
     schema: pa.Schema
     shape: "Shape"  # the shape of released batches; set by `plan`
-    all_utf8 = False  # whether `batches` of text refuse bytes that are no UTF-8, also in columns that are not read
+    # whether `batches` of text refuse bytes that are no UTF-8, also in columns that are not read
+    all_utf8 = False
     _planned: tuple[str, ...] = ()
 
     @cached_property
@@ -125,13 +137,17 @@ class Source(ABC):
         """Set the shape of the output: the label's codec, and the width of evidence (0: none)."""
         self.shape, self._planned = Shape(self.schema, codec, evidence_bytes), codec.columns
 
-    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """Return rows as they are written, with these labels, and their evidence in the column after the label."""
+    def rewrite(
+        self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None
+    ) -> pa.RecordBatch:
+        """Return rows as they are written, with these labels, and their evidence in the column
+        after the label."""
         return self.shape.rewrite(rows, codes, evidence)
 
     @abstractmethod
     def sink(self, path: Path | Place, facts: str) -> "Sink":
-        """Open a new file of the same format; `facts` is JSON that goes into its metadata, if the format has any."""
+        """Open a new file of the same format; `facts` is JSON that goes into its metadata, if the
+        format has any."""
 
 
 class Batch:
@@ -171,20 +187,28 @@ class Shape:
     evidence_bytes: int
 
     def released(self) -> pa.Schema:
-        """Return the output's schema: the input's, with new label fields, and a binary column of evidence after them if there is any."""
+        """Return the output's schema: the input's, with new label fields, and a binary column of
+        evidence after them if there is any."""
         schema, last = self.schema, 0
         for name, kind in zip(self.codec.columns, self.codec.column_types, strict=True):
             place = schema.get_field_index(name)
             # A new field, because the input's may have metadata about the raw labels.
-            schema, last = schema.set(place, pa.field(name, kind, nullable=schema.field(place).nullable)), max(last, place)
+            schema, last = (
+                schema.set(place, pa.field(name, kind, nullable=schema.field(place).nullable)),
+                max(last, place),
+            )
         # The column of a model's answers was joined for the draw, and is not released.
         schema = pa.schema([field for field in schema if field.name != WEIGHTS])
         evidence = pa.field(self.codec.column + EVIDENCE, pa.binary(), nullable=False)
         return schema.insert(last + 1, evidence) if self.evidence_bytes else schema
 
-    def rewrite(self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> pa.RecordBatch:
+    def rewrite(
+        self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None
+    ) -> pa.RecordBatch:
         """Return rows with these labels, and their evidence in the column after the label."""
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | self.codec.decoded(codes)
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | self.codec.decoded(
+            codes
+        )
         if evidence is not None:
             columns[self.codec.column + EVIDENCE] = as_binary(evidence)
         schema = self.released()
@@ -194,9 +218,12 @@ class Shape:
 def as_binary(rows: NDArray[np.uint8]) -> pa.Array:
     """Convert (n, width) uint8 to a binary Arrow column."""
     n, width = rows.shape
-    # All rows have one width, so the column is built from the bytes and computed offsets, without an object for each row.
+    # All rows have one width, so the column is built from the bytes and computed offsets, without
+    # an object for each row.
     offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))])
+    return pa.Array.from_buffers(
+        pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
+    )
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -205,21 +232,32 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def check_columns(source: Readable, names: Sequence[str], *, known: str = "") -> None:
-    """Refuse names that are no columns of a table, and suggest the nearest ones; `known` says where names come from that no user gave."""
+    """Refuse names that are no columns of a table, and suggest the nearest ones; `known` says where
+    names come from that no user gave."""
     for name in names:
         if name not in source.names:
             shown = [repr(each) if "," in each else each for each in source.names[:20]]
             listed = ", ".join(shown) + (" ..." if len(source.names) > 20 else "")
-            other = next((mark for mark in ";\t|" if source.text and len(source.names) == 1 and mark in source.names[0]), None)
+            other = next(
+                (
+                    mark
+                    for mark in ";\t|"
+                    if source.text and len(source.names) == 1 and mark in source.names[0]
+                ),
+                None,
+            )
             if other is not None:
                 raise InvalidInput(
-                    f"Expected columns with commas between them (tabs in .tsv), but the header of {source.path.name} has {other!r} between "
-                    f"its names: it was read as one column, so none is {name!r}. Save the table with commas."
+                    "Expected columns with commas between them (tabs in .tsv), but the header of"
+                    f" {source.path.name} has {other!r} between its names: it was read as one"
+                    f" column, so none is {name!r}. Save the table with commas."
                 )
             what = f"a column that {source.path.name} has, got {name!r}"
             if known:
                 what = f"column {name!r} in {source.path.name}, {known}, got none of that name"
-            raise InvalidInput(f"Expected {what}.{_validate.suggest(name, source.names)} Its columns: {listed}.")
+            raise InvalidInput(
+                f"Expected {what}.{_validate.suggest(name, source.names)} Its columns: {listed}."
+            )
     check_own(source.names)
 
 
@@ -227,10 +265,13 @@ def check_own(names: Sequence[str]) -> None:
     """Refuse columns with the prefix of a release's own columns."""
     found = next((name for name in names if name.startswith(OWN)), None)
     if found is not None:
-        raise InvalidInput(f"Expected columns whose names do not begin with {OWN!r}, got {found!r}. Rename it.")
+        raise InvalidInput(
+            f"Expected columns whose names do not begin with {OWN!r}, got {found!r}. Rename it."
+        )
 
 
-# Labels as codes --------------------------------------------------------------------------------------------------------------------------
+# Labels as codes
+# --------------------------------------------------------------------------------------------------
 
 
 class LabelCodec:
@@ -252,14 +293,17 @@ class LabelCodec:
         self.column_type = column_type
         kind = value_type(column_type)
         # Text classes are compared as large_string, for columns of any of Arrow's text types.
-        self._values = pa.array(list(self.classes), type=pa.large_string() if is_text(kind) else kind)
-        # The output's dictionary has the declared classes only. The input's may have values that no row has any more, such as labels of
-        # deleted rows.
+        self._values = pa.array(
+            list(self.classes), type=pa.large_string() if is_text(kind) else kind
+        )
+        # The output's dictionary has the declared classes only. The input's may have values that no
+        # row has any more, such as labels of deleted rows.
         if pa.types.is_dictionary(column_type):
             room = np.iinfo(column_type.index_type.to_pandas_dtype()).max
             if len(self.classes) - 1 > room:
                 raise InvalidInput(
-                    f"Expected at most {room + 1} classes in column {column!r} of type {column_type}, got {len(classes)}. Cast it."
+                    f"Expected at most {room + 1} classes in column {column!r} of type"
+                    f" {column_type}, got {len(classes)}. Cast it."
                 )
 
     @property
@@ -283,13 +327,17 @@ class LabelCodec:
     def encode(self, labels: pa.Array) -> NDArray[np.int32]:
         """Encode labels as class codes: (n,) int32.
 
-        InvalidInput for an undeclared label may say how it differs from a class, never its row or its value.
+        InvalidInput for an undeclared label may say how it differs from a class, never its row or
+        its value.
         """
         if pa.types.is_dictionary(labels.type):
-            # Each entry of the dictionary is looked up once. Entries that no row has may be undeclared.
+            # Each entry of the dictionary is looked up once. Entries that no row has may be
+            # undeclared.
             found = pc.take(self._find(labels.dictionary), labels.indices)
             if labels.indices.null_count and None in self.classes:
-                found = pc.if_else(labels.indices.is_null(), pa.scalar(self.classes.index(None), pa.int32()), found)
+                found = pc.if_else(
+                    labels.indices.is_null(), pa.scalar(self.classes.index(None), pa.int32()), found
+                )
         else:
             found = self._find(labels)
         if found.null_count:
@@ -298,22 +346,29 @@ class LabelCodec:
         return codes
 
     def listed(self, labels: pa.Array) -> pa.DictionaryArray:
-        """Encode labels as a dictionary array whose dictionary is the list of classes; errors as `encode`."""
+        """Encode labels as a dictionary array whose dictionary is the list of classes; errors as
+        `encode`."""
         return pa.DictionaryArray.from_arrays(pa.array(self.encode(labels)), self._values)
 
     def _find(self, labels: pa.Array) -> pa.Array:
-        # Classes 0..K-1 are their own codes, so a check of the range replaces a search for each row.
+        # Classes 0..K-1 are their own codes, so a check of the range replaces a search for each
+        # row.
         if self._plain_codes and not labels.null_count:
             raw = labels.to_numpy(zero_copy_only=True)
             if len(raw) and raw.min() >= 0 and raw.max() < len(self.classes):
                 return pa.array(raw.astype(np.int32, copy=False))
         if pa.types.is_floating(labels.type):
             labels = pc.add(labels, pa.scalar(0.0, labels.type))  # -0.0 is 0.0
-        return pc.index_in(labels if labels.type == self._values.type else labels.cast(self._values.type), value_set=self._values)
+        return pc.index_in(
+            labels if labels.type == self._values.type else labels.cast(self._values.type),
+            value_set=self._values,
+        )
 
     @cached_property
     def _plain_codes(self) -> bool:
-        return bool(pa.types.is_integer(self._values.type)) and self.classes == tuple(range(len(self.classes)))
+        return bool(pa.types.is_integer(self._values.type)) and self.classes == tuple(
+            range(len(self.classes))
+        )
 
     def _refuse(self, labels: pa.Array, found: pa.Array) -> None:
         values: list[object] = [b""]  # used for the hint, and never shown
@@ -322,13 +377,19 @@ class LabelCodec:
         if None in values or "" in values:
             fix = "Declare the null class{}, or drop such rows if it is public which these are."
             python = fix.format(", None after the others in classes=")
-            cli = fix.format(" (--null-class; for aggregate and peer --classes A,B, of a CSV file, with a comma at the end)")
+            cli = fix.format(
+                " (--null-class; for aggregate and peer --classes A,B, of a CSV file, with a comma"
+                " at the end)"
+            )
             raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=python, cli=cli)
         hint = near_misses(values, self.classes)
-        raise bad_label(UNDECLARED, one_of(self.classes), column=self.column, hint=hint, kind=ClassMismatch)
+        raise bad_label(
+            UNDECLARED, one_of(self.classes), column=self.column, hint=hint, kind=ClassMismatch
+        )
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
-        """Convert codes to a column of the label's type. The dictionary of a dictionary type has the declared classes only."""
+        """Convert codes to a column of the label's type. The dictionary of a dictionary type has
+        the declared classes only."""
         if self._plain_codes and self.column_type == pa.int32() and codes.dtype == np.int32:
             return pa.array(codes)
         if not pa.types.is_dictionary(self.column_type):
@@ -339,16 +400,20 @@ class LabelCodec:
         nulls = None if all(present) else ~np.array(present)[codes]
         indices = pa.array(place[codes], type=self.column_type.index_type, mask=nulls)
         return pa.DictionaryArray.from_arrays(
-            indices, _cast(self._values.drop_null(), self.column_type.value_type), ordered=self.column_type.ordered
+            indices,
+            _cast(self._values.drop_null(), self.column_type.value_type),
+            ordered=self.column_type.ordered,
         )
 
     def releasing(self, law: Law) -> "LabelCodec":
-        """Return a codec that encodes labels as this one, and decodes the codes that a law releases (`Law.released`)."""
+        """Return a codec that encodes labels as this one, and decodes the codes that a law releases
+        (`Law.released`)."""
         return self
 
 
 class GridCodec(LabelCodec):
-    """Converts a column of numbers to the codes of a grid's nearest points, and codes to a column of numbers.
+    """Converts a column of numbers to the codes of a grid's nearest points, and codes to a column
+    of numbers.
 
     Whole numbers become floats if the points are no whole numbers; a text table keeps its text.
 
@@ -365,12 +430,15 @@ class GridCodec(LabelCodec):
         kind, types = value_type(column_type), pa.types
         if not (text_table or types.is_integer(kind) or types.is_floating(kind)):
             raise InvalidInput(
-                f"Expected a column of numbers with a range, got {column!r} of type {column_type}. Cast it, or list classes."
+                f"Expected a column of numbers with a range, got {column!r} of type {column_type}."
+                " Cast it, or list classes."
             )
         fine = types.is_integer(kind) and any(isinstance(point, float) for point in grid)
         self.column, self.classes = column, grid
         self.column_type = pa.large_string() if text_table else pa.float64() if fine else kind
-        self._values = _stored([str(point) for point in grid] if text_table else list(grid), self.column_type, column)
+        self._values = _stored(
+            [str(point) for point in grid] if text_table else list(grid), self.column_type, column
+        )
 
     def releasing(self, law: Law) -> LabelCodec:
         if law.kind != "number":
@@ -378,25 +446,32 @@ class GridCodec(LabelCodec):
         made, text = copy(self), is_text(self.column_type)
         numbers = law.released(self.classes)
         made.column_type = self.column_type if text else pa.float64()
-        made._values = pa.array([str(number) for number in numbers] if text else list(numbers), made.column_type)
+        made._values = pa.array(
+            [str(number) for number in numbers] if text else list(numbers), made.column_type
+        )
         return made
 
     def _find(self, labels: pa.Array) -> pa.Array:
         if is_text(labels.type):
             # Text that is no number becomes null here: a message of Arrow's cast would show it.
             trimmed = pc.utf8_trim_whitespace(labels)
-            labels = pc.cast(pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, None), pa.float64())
+            labels = pc.cast(
+                pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, None), pa.float64()
+            )
         numbers = pc.cast(labels, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         codes = cast(Grid, self.classes).codes(numbers)
         return pa.array(codes, mask=codes < 0)
 
     def _refuse(self, labels: pa.Array, found: pa.Array) -> None:
-        written = "Numbers are written as 45000.5 or 4.5e4, without units or separators of thousands."
+        written = (
+            "Numbers are written as 45000.5 or 4.5e4, without units or separators of thousands."
+        )
         raise bad_label(NO_NUMBER, FINITE, column=self.column, fix=f"{written} {NO_NUMBER.fix}")
 
 
 class ColumnsCodec(LabelCodec):
-    """Converts several label columns to the codes of their combinations, and codes to these columns.
+    """Converts several label columns to the codes of their combinations, and codes to these
+    columns.
 
     Parameters
     ----------
@@ -422,27 +497,37 @@ class ColumnsCodec(LabelCodec):
 
     def decoded(self, codes: NDArray[np.integer]) -> dict[str, pa.Array]:
         parts = cast(LabelColumns, self.classes).parts(codes)
-        return {codec.column: codec.decode(part) for codec, part in zip(self.codecs, parts, strict=True)}
+        return {
+            codec.column: codec.decode(part) for codec, part in zip(self.codecs, parts, strict=True)
+        }
 
 
 _NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 def _stored(points: Sequence[object], kind: pa.DataType, column: str) -> pa.Array:
-    """Return a grid's points as the column stores them; refuse a type that does not hold them, or not apart."""
+    """Return a grid's points as the column stores them; refuse a type that does not hold them, or
+    not apart."""
     try:
         stored = pa.array(points, kind)
     except (pa.ArrowInvalid, OverflowError):
-        raise InvalidInput(f"Expected a range that column {column!r} of type {kind} can hold, got a wider one. Cast the column.") from None
+        raise InvalidInput(
+            f"Expected a range that column {column!r} of type {kind} can hold, got a wider one."
+            " Cast the column."
+        ) from None
     if len(stored.unique()) < len(points):
         raise InvalidInput(
-            f"Expected points that column {column!r} of type {kind} holds apart, got nearer ones. Cast it, or use fewer points."
+            f"Expected points that column {column!r} of type {kind} holds apart, got nearer ones."
+            " Cast it, or use fewer points."
         )
     return stored
 
 
-def label_codec(classes: Sequence[object], column: str, column_type: pa.DataType, *, text_table: bool) -> LabelCodec:
-    """Make the codec of declared classes, which are parsed as values of the column's type, or of a grid.
+def label_codec(
+    classes: Sequence[object], column: str, column_type: pa.DataType, *, text_table: bool
+) -> LabelCodec:
+    """Make the codec of declared classes, which are parsed as values of the column's type, or of a
+    grid.
 
     Parameters
     ----------
@@ -454,13 +539,19 @@ def label_codec(classes: Sequence[object], column: str, column_type: pa.DataType
     """
     if isinstance(classes, Grid):
         return GridCodec(classes, column, column_type, text_table=text_table)
-    return LabelCodec(parse_classes(classes, column, column_type, text_table=text_table), column, column_type)
+    return LabelCodec(
+        parse_classes(classes, column, column_type, text_table=text_table), column, column_type
+    )
 
 
-def columns_codec(classes: LabelColumns, type_of: Callable[[str], pa.DataType], *, text_table: bool) -> ColumnsCodec:
+def columns_codec(
+    classes: LabelColumns, type_of: Callable[[str], pa.DataType], *, text_table: bool
+) -> ColumnsCodec:
     """Make the codec of several declared label columns, whose types a function returns by name."""
     listed = zip(classes.names, classes.lists, map(type_of, classes.names), strict=True)
-    return ColumnsCodec([label_codec(values, name, kind, text_table=text_table) for name, values, kind in listed])
+    return ColumnsCodec(
+        [label_codec(values, name, kind, text_table=text_table) for name, values, kind in listed]
+    )
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -468,12 +559,14 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def row_number(row: int | None) -> str:
-    """Return a row's name for messages: its position, given from 0 and shown from 1, as lines of files are; None if rows have none."""
+    """Return a row's name for messages: its position, given from 0 and shown from 1, as lines of
+    files are; None if rows have none."""
     return "some row" if row is None else f"row {row + 1} (the first is row 1)"
 
 
 def distinct_labels(arrays: Iterable[pa.Array], column_type: pa.DataType) -> tuple[object, ...]:
-    """Return the distinct labels of a column as inferred classes, without null and empty text; InvalidInput as `read_off`."""
+    """Return the distinct labels of a column as inferred classes, without null and empty text;
+    InvalidInput as `read_off`."""
     seen: set[Any] = set()
     rows = 0
     for array in arrays:
@@ -485,26 +578,39 @@ def distinct_labels(arrays: Iterable[pa.Array], column_type: pa.DataType) -> tup
 
 
 def value_type(column_type: pa.DataType) -> pa.DataType:
-    """Return the type of a column's values, which for a dictionary type is that of its dictionary."""
+    """Return the type of a column's values, which for a dictionary type is that of its
+    dictionary."""
     return column_type.value_type if pa.types.is_dictionary(column_type) else column_type
 
 
 def check_type(column: str, column_type: pa.DataType) -> None:
-    """Refuse a label column whose type is none of integers, text, booleans, floats, and dictionaries of these."""
+    """Refuse a label column whose type is none of integers, text, booleans, floats, and
+    dictionaries of these."""
     kind, types = value_type(column_type), pa.types
-    good = types.is_integer(kind) or types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind) or is_text(kind)
+    good = (
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or is_text(kind)
+    )
     if not good:
         raise InvalidInput(
-            f"Expected a label column of whole numbers, text, booleans or floats, got {column!r} of type {column_type}. Cast it."
+            f"Expected a label column of whole numbers, text, booleans or floats, got {column!r} of"
+            f" type {column_type}. Cast it."
         )
 
 
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a type is one of Arrow's text types, which dictionary types are not."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
 
 
-def parse_classes(classes: Sequence[object], column: str, column_type: pa.DataType, *, text_table: bool) -> tuple[object, ...]:
+def parse_classes(
+    classes: Sequence[object], column: str, column_type: pa.DataType, *, text_table: bool
+) -> tuple[object, ...]:
     """Convert the declared classes to values of the column's type.
 
     In a text table (CSV) every class is text, and a null class is the empty field.
@@ -518,7 +624,10 @@ def parse_classes(classes: Sequence[object], column: str, column_type: pa.DataTy
     # A column of 32-bit floats rounds the declared values, so that two classes could become one.
     stored = values if text_table else pa.array(values, kind).to_pylist()
     if len(set(stored)) < len(values):
-        raise InvalidInput(f"Expected distinct classes, got two that are the same value of type {kind}. List each one once.")
+        raise InvalidInput(
+            f"Expected distinct classes, got two that are the same value of type {kind}. List each"
+            " one once."
+        )
     return values
 
 
@@ -534,7 +643,8 @@ def _parse(value: object, kind: pa.DataType, column: str) -> object:
         pa.scalar(parsed, kind)  # raises if it is out of the type's range
     except (ValueError, TypeError, OverflowError, pa.ArrowInvalid):
         raise ClassMismatch(
-            f"Expected classes of type {kind}, as column {column!r} has, got {value!r}. Declare values of that type."
+            f"Expected classes of type {kind}, as column {column!r} has, got {value!r}. Declare"
+            " values of that type."
         ) from None
     return parsed
 
@@ -563,7 +673,8 @@ def _number(value: object, kind: pa.DataType) -> float | int:
     return number + 0.0  # -0.0 becomes 0.0, so that there is one zero
 
 
-# Ids of rows and units --------------------------------------------------------------------------------------------------------------------
+# Ids of rows and units
+# --------------------------------------------------------------------------------------------------
 
 
 def row_ids(batch: Columns, names: tuple[str, ...]) -> Ids | None:
@@ -576,15 +687,26 @@ def row_ids(batch: Columns, names: tuple[str, ...]) -> Ids | None:
 
 
 def id_column(batch: Columns, name: str) -> NDArray[np.integer] | pa.Array:
-    """Read a column of ids or units, of integers (as NumPy) or text (as Arrow); refuse empty values."""
+    """Read a column of ids or units, of integers (as NumPy) or text (as Arrow); refuse empty
+    values."""
     column = plain(batch.column(name))
     kind = pa.types
-    text = kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_string_view(column.type)
+    text = (
+        kind.is_string(column.type)
+        or kind.is_large_string(column.type)
+        or kind.is_string_view(column.type)
+    )
     if not (text or kind.is_integer(column.type)):
-        raise InvalidInput(f"Expected ids and units of whole numbers or text, got column {name!r} of type {column.type}. Cast it.")
+        raise InvalidInput(
+            f"Expected ids and units of whole numbers or text, got column {name!r} of type"
+            f" {column.type}. Cast it."
+        )
     # Rows with an empty id would share one id, and be drawn with the same words.
     if column.null_count or (text and pc.any(pc.equal(pc.binary_length(column), 0)).as_py()):
-        raise InvalidInput(f"Expected a value in every row of column {name!r}, got empty ones. Fill them, or drop such rows.")
+        raise InvalidInput(
+            f"Expected a value in every row of column {name!r}, got empty ones. Fill them, or drop"
+            " such rows."
+        )
     return column.cast(pa.large_string()) if text else column.to_numpy(zero_copy_only=False)
 
 
@@ -595,22 +717,29 @@ def id_array(batch: Columns, name: str) -> NDArray[np.generic]:
 
 
 def row_id_array(batch: Columns, names: tuple[str, ...]) -> NDArray[np.generic] | None:
-    """Read the ids of the rows as a NumPy array: (n,), or (n, columns) of text for several columns; None without names."""
+    """Read the ids of the rows as a NumPy array: (n,), or (n, columns) of text for several columns;
+    None without names."""
     columns = [id_array(batch, name) for name in names]
     if not columns:
         return None
-    return columns[0] if len(columns) == 1 else np.column_stack([column.astype(np.str_) for column in columns])
+    return (
+        columns[0]
+        if len(columns) == 1
+        else np.column_stack([column.astype(np.str_) for column in columns])
+    )
 
 
 def _as_text(column: NDArray[np.integer] | pa.Array) -> pa.Array:
     return pa.array(column).cast(pa.large_string()) if isinstance(column, np.ndarray) else column
 
 
-# The digest of drawn rows -----------------------------------------------------------------------------------------------------------------
+# The digest of drawn rows
+# --------------------------------------------------------------------------------------------------
 
 
 def needs_evidence(law: Law) -> bool:
-    """Tell whether a law's output and side are more than the released label, so that the table needs a column of evidence."""
+    """Tell whether a law's output and side are more than the released label, so that the table
+    needs a column of evidence."""
     return not law.releases_codes or set(law.layout()) != {"output"}
 
 
@@ -620,13 +749,17 @@ def evidence_width(law: Law) -> int:
 
 
 def draw_salt(facts: Mapping[str, object]) -> str:
-    """Return the salt that binds the digest of drawn rows to classes, law, receipt, stage and histogram of a table's shared facts."""
-    # A manifest in which one of these facts was changed has another salt, so that its digest does not fit the rows.
+    """Return the salt that binds the digest of drawn rows to classes, law, receipt, stage and
+    histogram of a table's shared facts."""
+    # A manifest in which one of these facts was changed has another salt, so that its digest does
+    # not fit the rows.
     bound = ("classes", "law", "receipt", "stage", *({HISTOGRAM} & facts.keys()))
     return "drawn/" + _hash.digest({name: facts[name] for name in bound})
 
 
-def drawn_words(salt: str, ids: Ids | None, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None) -> NDArray[np.uint64]:
+def drawn_words(
+    salt: str, ids: Ids | None, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None
+) -> NDArray[np.uint64]:
     """Compute the word that each row adds to the digest of drawn rows: (n,) uint64.
 
     Parameters
@@ -640,15 +773,25 @@ def drawn_words(salt: str, ids: Ids | None, codes: NDArray[np.integer], evidence
     evidence : (n, width) uint8 or None
         None if the label is the whole output.
     """
-    columns = [] if ids is None else [_named(column) for column in (ids if isinstance(ids, list) else [ids])]
-    return _hash.public_hash(salt, *columns, codes.astype(np.int64, copy=False), *([] if evidence is None else [evidence]))
+    columns = (
+        []
+        if ids is None
+        else [_named(column) for column in (ids if isinstance(ids, list) else [ids])]
+    )
+    return _hash.public_hash(
+        salt,
+        *columns,
+        codes.astype(np.int64, copy=False),
+        *([] if evidence is None else [evidence]),
+    )
 
 
 class DrawnDigest:
     """Digest of the drawn rows of a table: of ids, noisy labels and evidence, in any order of rows.
 
-    Without ids a row is named by its number, so the order matters. The digest finds accidental changes. A forger can make other rows with
-    the same digest, or write a new digest into a file; against that there are the SHA-256 of whole files and the ledger.
+    Without ids a row is named by its number, so the order matters. The digest finds accidental
+    changes. A forger can make other rows with the same digest, or write a new digest into a file;
+    against that there are the SHA-256 of whole files and the ledger.
 
     Parameters
     ----------
@@ -673,7 +816,8 @@ class DrawnDigest:
         return DrawnDigest(self._ordered, self.first + self.rows)
 
     def facts(self) -> dict[str, object]:
-        """Return the facts for a file's metadata, by which it can be proven without the other files."""
+        """Return the facts for a file's metadata, by which it can be proven without the other
+        files."""
         return {"drawn": self.hexdigest()} | ({"first_row": self.first} if self._ordered else {})
 
     def hexdigest(self) -> str:
@@ -696,7 +840,8 @@ def id_words(ids: Any) -> NDArray[np.uint64]:
 
 
 def _named(ids: NDArray[np.generic] | pa.Array) -> NDArray[np.uint64]:
-    """Convert an id column to words: integers >= 0 of up to 19 digits, also as text, stay as they are; all other ids are hashed as text."""
+    """Convert an id column to words: integers >= 0 of up to 19 digits, also as text, stay as they
+    are; all other ids are hashed as text."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
         # Negative and larger integers are hashed as their text.
         if not len(ids) or (ids.min() >= 0 and ids.max() < 10**_DIGITS):
@@ -716,7 +861,8 @@ def _named(ids: NDArray[np.generic] | pa.Array) -> NDArray[np.uint64]:
     return words
 
 
-# Writing ----------------------------------------------------------------------------------------------------------------------------------
+# Writing
+# --------------------------------------------------------------------------------------------------
 
 
 class Sink(Protocol):
@@ -737,7 +883,8 @@ class Sink(Protocol):
         ...
 
     def close(self, more: Mapping[str, object] | None = None) -> str:
-        """Finish the file, wait until it is on disk, and return its SHA-256. `more`: facts for its metadata, if the format has any."""
+        """Finish the file, wait until it is on disk, and return its SHA-256. `more`: facts for its
+        metadata, if the format has any."""
         ...
 
     def abort(self) -> None:
@@ -759,10 +906,13 @@ class PartsSink:
     suffix : str
         Suffix of the files.
     ordered : bool
-        True if rows have no ids, so that the digest of drawn rows depends on their order. False by default.
+        True if rows have no ids, so that the digest of drawn rows depends on their order. False by
+        default.
     """
 
-    def __init__(self, staging: Staging, make: Callable[[Place], Sink], suffix: str, *, ordered: bool = False):
+    def __init__(
+        self, staging: Staging, make: Callable[[Place], Sink], suffix: str, *, ordered: bool = False
+    ):
         self.parts: list[Part] = []
         self._staging, self._make, self._suffix = staging, make, suffix
         # Large enough for fast reading, small enough to be written again after a failed task.
@@ -803,7 +953,9 @@ class PartsSink:
         # Without the words of all rows there is no digest of the file.
         facts = drawn.facts() if drawn.rows == sink.rows else {}
         sha256 = sink.close(facts or None)
-        self.parts.append(Part(self._open[0], sink.rows, sink.size, sha256, str(facts.get("drawn", ""))))
+        self.parts.append(
+            Part(self._open[0], sink.rows, sink.size, sha256, str(facts.get("drawn", "")))
+        )
         self._open, self._drawn = None, drawn.following()
 
     def close(self) -> None:
@@ -818,7 +970,8 @@ class PartsSink:
             self._open = None
 
 
-# The digest of public columns -------------------------------------------------------------------------------------------------------------
+# The digest of public columns
+# --------------------------------------------------------------------------------------------------
 
 
 class RawColumns(Protocol):
@@ -830,7 +983,8 @@ class RawColumns(Protocol):
 
 
 class ArrowDigest:
-    """SHA-256 of named columns, computed batch by batch. It does not depend on the sizes of batches.
+    """SHA-256 of named columns, computed batch by batch. It does not depend on the sizes of
+    batches.
 
     Cost: one pass over the bytes, and 8 bytes a row for text.
     """
@@ -845,25 +999,40 @@ class ArrowDigest:
 
     def hexdigest(self) -> str:
         """Return the SHA-256 of names, types and values, in hexadecimal."""
-        return _hash.digest({"columns": [[name, state.facts()] for name, state in self._columns.items()], "format": "arrow/1"})
+        return _hash.digest(
+            {
+                "columns": [[name, state.facts()] for name, state in self._columns.items()],
+                "format": "arrow/1",
+            }
+        )
 
 
 class _ColumnDigest:
-    """Digest of one column: of its nulls, lengths, values and nested columns, each as a stream of its own."""
+    """Digest of one column: of its nulls, lengths, values and nested columns, each as a stream of
+    its own."""
 
     def __init__(self, kind: pa.DataType):
-        # Readers choose freely between text and large text, dictionary and plain values, so these have one digest.
+        # Readers choose freely between text and large text, dictionary and plain values, so these
+        # have one digest.
         self._kind = _plain_type(kind)
         self._rows = 0
         # Separate streams, so that ["ab"] and ["a", "b"], or null and "", have different digests.
-        self._nulls, self._lengths, self._values = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+        self._nulls, self._lengths, self._values = (
+            hashlib.sha256(),
+            hashlib.sha256(),
+            hashlib.sha256(),
+        )
         self._children = [_ColumnDigest(f.type) for f in _nested(self._kind)]
         self._listed = False
 
     def update(self, array: pa.Array) -> None:
         array = _unwrapped(array)
         if array.null_count:
-            self._nulls.update((np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)) + self._rows).astype("<i8").data)
+            self._nulls.update(
+                (np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)) + self._rows)
+                .astype("<i8")
+                .data
+            )
         self._rows += len(array)
         self._feed(array)
 
@@ -873,22 +1042,33 @@ class _ColumnDigest:
             for child, values in zip(self._children, array.flatten(), strict=True):
                 child.update(values)
         elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-            self._lengths.update(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()).to_numpy(zero_copy_only=False))
+            self._lengths.update(
+                pc.fill_null(pc.list_value_length(array), 0)
+                .cast(pa.int64())
+                .to_numpy(zero_copy_only=False)
+            )
             self._children[0].update(array.flatten())
         elif types.is_large_string(kind) or types.is_large_binary(kind):
             self._feed_text(pc.fill_null(array, b"" if types.is_large_binary(kind) else ""))
         elif types.is_boolean(kind):
-            self._values.update(pc.fill_null(array, False).cast(pa.uint8()).to_numpy(zero_copy_only=False))
+            self._values.update(
+                pc.fill_null(array, False).cast(pa.uint8()).to_numpy(zero_copy_only=False)
+            )
         elif types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
             self._feed_fixed(array)
         elif not types.is_null(kind) and len(array):
             # The list of all values as JSON, in pieces: where a batch ends must not show.
-            self._values.update((", " if self._listed else "[").encode() + json.dumps(array.to_pylist(), default=str)[1:-1].encode())
+            self._values.update(
+                (", " if self._listed else "[").encode()
+                + json.dumps(array.to_pylist(), default=str)[1:-1].encode()
+            )
             self._listed = True
 
     def _feed_text(self, array: pa.Array) -> None:
         offsets = (
-            np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+            np.frombuffer(array.buffers()[1], np.int64)[
+                array.offset : array.offset + len(array) + 1
+            ]
             if len(array)
             else np.zeros(1, np.int64)
         )
@@ -901,13 +1081,22 @@ class _ColumnDigest:
             array = array.drop_null()  # the stream of nulls has their positions
         if len(array):
             width = array.type.bit_width // 8
-            self._values.update(memoryview(array.buffers()[1])[array.offset * width : (array.offset + len(array)) * width])
+            self._values.update(
+                memoryview(array.buffers()[1])[
+                    array.offset * width : (array.offset + len(array)) * width
+                ]
+            )
 
     def facts(self) -> list[object]:
         values = self._values.copy()
         values.update(b"]" if self._listed else b"")
         streams = [self._nulls, self._lengths, values]
-        return [str(self._kind), self._rows, [s.hexdigest() for s in streams], [c.facts() for c in self._children]]
+        return [
+            str(self._kind),
+            self._rows,
+            [s.hexdigest() for s in streams],
+            [c.facts() for c in self._children],
+        ]
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
