@@ -29,7 +29,7 @@ LabelDPWarning
 ├── SeparationWarning    coefficients of a regression grow without bound
 ├── UnmeasuredWarning    no row, or too few, can measure a model
 ├── UnrecordedWarning    nothing keeps a record of this spend
-└── UntrainedWarning     no step of a training changed the model
+└── UntrainedWarning     a training changed nothing, or a model predicts the same for all rows
 """
 
 import sys
@@ -254,7 +254,7 @@ class UnmeasuredWarning(LabelDPWarning):
 
 
 class UntrainedWarning(LabelDPWarning):
-    """No step of a training changed the net, or trees find no column to split."""
+    """No step of a training changed the net, or a model predicts nearly the same for all rows."""
 
 
 class UnrecordedWarning(LabelDPWarning):

@@ -20,7 +20,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.utils import check_random_state, get_tags
 
 from labeldp import _validate
-from labeldp.errors import InvalidInput, UntrainedWarning, warn
+from labeldp.errors import InvalidInput
 from labeldp.learn._data import Floats
 from labeldp.protocol._matching import take
 from labeldp.protocol.metrics import class_rates, likeliest_frequencies, towards
@@ -389,14 +389,6 @@ class LikelihoodBoosting(ClassifierMixin, BaseEstimator):
             return fit(clone(self.estimator).set_params(**settings), X, loss, judges, self._scores)
 
         self.estimator_ = trees(known.X, loss)
-        if self.estimator_ is None:
-            warn(
-                UntrainedWarning(
-                    "No column of X can be split: each is constant, or leaves too few rows on one"
-                    " side of every cut (min_child_samples). The model predicts the class"
-                    " frequencies alone."
-                )
-            )
         # standard error of a frequency
         error = (
             frequencies * (1 - frequencies) / np.sqrt(held)

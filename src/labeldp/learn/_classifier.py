@@ -81,7 +81,12 @@ from labeldp.protocol._fit import (
 )
 from labeldp.protocol._matching import matched_by_id, row_count, take, together
 from labeldp.protocol._several import check_rows, is_several, rates_of
-from labeldp.protocol.metrics import checked_weights, class_rates, warn_of_lost_classes
+from labeldp.protocol.metrics import (
+    checked_weights,
+    class_rates,
+    warn_of_constant,
+    warn_of_lost_classes,
+)
 
 FEW_ROWS = 2000
 _COUNTED = 1e9  # mean weight of rows, beyond which sums of squares lose what tells rows apart
@@ -242,6 +247,7 @@ class TabularEstimator(StagedEstimator[Fitted]):
             model = training.learner.refit(
                 take(training.inputs, rows), kept, model, **training.given(rows)
             )
+        warn_of_constant(lambda rows: training.proba(model, rows), len(noisy), noisy.classes)
         # users predict from their own columns, but the model was fitted to encoded ones
         if training.encoder is not None:
             model = replace(

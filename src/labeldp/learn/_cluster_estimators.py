@@ -5,7 +5,7 @@ no label of a single row."""
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,7 +46,8 @@ from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import SeededNoise
 from labeldp.protocol._estimator import ClassifierEstimator
 from labeldp.protocol._fit import ask_groups
-from labeldp.protocol._matching import together
+from labeldp.protocol._matching import row_count, take, together
+from labeldp.protocol.metrics import warn_of_constant
 
 
 class CuratorEstimator(ClassifierEstimator):
@@ -80,6 +81,15 @@ class CuratorEstimator(ClassifierEstimator):
 
     def _threads(self, inputs: Any) -> AbstractContextManager[object]:
         return threads_for(inputs)
+
+    def _fit(self, X: Any, inputs: Any, *others: Any) -> Self:
+        super()._fit(X, inputs, *others)
+        warn_of_constant(
+            lambda rows: self.predict_proba(take(X, rows)),
+            row_count(X),
+            self._grid or self.classes_.tolist(),
+        )
+        return self
 
     def _fit_noisy(self, inputs: Any, noisy: NoisyLabels) -> None:
         raise AssertionError("refused by _inputs")

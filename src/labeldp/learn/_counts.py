@@ -41,7 +41,8 @@ from labeldp.learn._corrections import (
 )
 from labeldp.learn._data import Codes, Estimator, Floats, as_seconds, text_columns, time_columns
 from labeldp.learn._softmax import CountNoise, count_evidence
-from labeldp.protocol._matching import row_count, together
+from labeldp.protocol._matching import row_count, take, together
+from labeldp.protocol.metrics import warn_of_constant
 from labeldp.receipt import private_names
 
 Level = object
@@ -923,6 +924,9 @@ class CountsClassifier(ClassifierMixin, BaseEstimator):
         if self.student is not None:
             self._model = Model(_taught(self.student, X, self.posterior_), len(classes))
             self.student_ = self._model.estimator
+        warn_of_constant(
+            lambda some: self._model.predict_proba(take(X, some)), row_count(X), classes
+        )
         return self
 
     def _learner(self, X: Any) -> Estimator:

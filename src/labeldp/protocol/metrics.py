@@ -39,6 +39,7 @@ from labeldp.errors import (
     RawLabelsWarning,
     SeenRowsWarning,
     UnmeasuredWarning,
+    UntrainedWarning,
     warn,
 )
 from labeldp.evidence import NoisyLabels
@@ -240,6 +241,46 @@ def warn_of_lost_classes(
                 f" noisy labels speak for it: {why}"
             )
         )
+
+
+def warn_of_constant(
+    look: Callable[[NDArray[np.int64]], Floats], n_rows: int, classes: Sequence[object]
+) -> None:
+    """Warn that a fitted model predicts nearly the same for all rows.
+
+    Parameters
+    ----------
+    look : function of (m,) rows
+        Predicts probabilities, (m, K).
+    n_rows : int
+        What can be looked at: some rows first, and up to 100,000 where these are alike.
+    classes : sequence of K values
+        Of a `Grid` the mean number is compared, else the probability of each class.
+
+    Notes
+    -----
+    Predictions are alike if the largest and the smallest differ by less than a thousandth of the
+    standard deviation that the model sees around them: less than a millionth of the variance is
+    explained.
+    """
+    points, proba = None, np.empty((0, len(classes)))
+    if isinstance(classes, Grid):
+        points = points_of(classes)
+    for rows in (spread(n_rows, len(classes), _FEW), spread(n_rows, len(classes))):
+        proba = look(rows)
+        means, squares = (proba, proba) if points is None else (proba @ points, proba @ points**2)
+        variance = squares.mean(axis=0) - means.mean(axis=0) ** 2
+        if (np.ptp(means, axis=0) ** 2 > _ALIKE**2 * variance).any():
+            return
+    warn(
+        UntrainedWarning(
+            f"The model predicts nearly the same for each of {len(proba):,} training rows: it has"
+            " learned nothing from the features. Noise may leave too little to learn from, above"
+            " all of a rare class, or no column may be of use. Try another estimator, first a"
+            " linear one, on what was released, at no further cost; else more rows or a larger"
+            " epsilon."
+        )
+    )
 
 
 def warn_of_score(found: Estimate, noisy: NoisyLabels, name: str = "score") -> None:
@@ -1803,6 +1844,7 @@ def log_evidence(noisy: NoisyLabels, proba: ArrayLike) -> Floats:
 RARELY = 0.1
 """Times 1 / K: a class of a smaller mean probability may be lost."""
 _FEW = 1000  # rows that tell whether any may be
+_ALIKE = 1e-3  # standard deviations by which predictions of a constant model differ at most
 LEAST_ROWS = 30
 """`lost_classes` names no class from fewer rows: their standard errors say too little."""
 
