@@ -298,8 +298,10 @@ _CLASSES = 10  # classes in a line
 def inspected_text(name: str, facts: Mapping[str, Any]) -> str:
     """Format what `inspect` has found."""
     lines = [
-        f"{name}: {facts['rows']:,} rows; unchanged columns:"
-        f" {', '.join(facts['unchanged']) or 'none'}."
+        (
+            f"{name}: {facts['rows']:,} rows; unchanged columns:"
+            f" {', '.join(facts['unchanged']) or 'none'}."
+        )
     ]
     for each in facts["drawn"]:
         receipt, law = Receipt.from_dict(each["receipt"]), each["law"]["law"]

@@ -332,7 +332,8 @@ def _type_text(field: pa.Field, leaves: Iterator[pq.ColumnSchema], variants: Seq
     kind = getattr(field.type, "storage_type", field.type)
     inner = [_type_text(kind.field(i), leaves, variants) for i in range(kind.num_fields)]
     if inner:
-        return f"{'Variant' if field.name in variants else str(kind).partition('<')[0]}<{', '.join(inner)}>"
+        outer = "Variant" if field.name in variants else str(kind).partition("<")[0]
+        return f"{outer}<{', '.join(inner)}>"
     leaf = next(leaves)
     said = re.sub(", is_from[^)]*", "", str(leaf.logical_type))
     # Signed integers of the physical width say the same with the annotation and without it.
