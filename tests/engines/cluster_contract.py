@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as dataset
 import pyarrow.parquet as pq
 import pytest
 from tests.adversarial.test_keys_never_show import Watch, variables, watch
@@ -297,7 +298,7 @@ class Contract:
         )
         assert len(read(tmp_path / "out")) == 3 and done.manifest["rows_over_the_cap"] == ROWS - 3
 
-    @pytest.mark.parametrize("target", ["PinJob", "DrawJob"])
+    @pytest.mark.parametrize("target", ["PinJob", "DrawJob", "WriteJob"])
     def test_unforeseen_errors_of_workers_show_no_data(
         self, cluster: Cluster, tmp_path: Path, source: Path, ledger: Ledger, target: str
     ) -> None:
@@ -306,7 +307,8 @@ class Contract:
             pytest.raises(ReleaseError) as caught,
         ):
             cluster.release(source, tmp_path / "out", spec_of(), ledger)
-        assert "got ArrowInvalid" in str(caught.value)
+        assert "got ArrowInvalid" in str(caught.value) and "\n" not in str(caught.value)
+        assert type(caught.value) is ReleaseError
         assert SENTINEL not in f"{caught.value!r} {caught.value.__cause__!r}"
         assert found_in(cluster.logs(), [SENTINEL.encode()]) == []
 
@@ -351,6 +353,21 @@ def same_after_a_fault(
     assert [path.name for path in kept.iterdir() if path.name.startswith(".out")] == []
     assert orphans(ledger, minutes=0.0001) == []
     return ledger
+
+
+def by_label(folder: Path, flavor: str | None) -> Path:
+    """Write files in a folder for each label: "hive", whose names are its keys, or None, with the
+    label in the files, too."""
+    rows = table(400)
+    rows = rows if flavor else rows.append_column("folder", rows["label"])
+    key = rows.schema.field("label" if flavor else "folder")
+    dataset.write_dataset(
+        rows,
+        folder,
+        format="parquet",
+        partitioning=dataset.partitioning(pa.schema([key]), flavor=flavor),
+    )
+    return folder
 
 
 def found_in(files: list[Path], words: list[bytes]) -> list[Path]:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.engines.cluster_contract import Contract, files_below, watch
+from tests.engines.cluster_contract import Contract, by_label, files_below, watch
 from tests.engines.test_engines_agree import read, spec_of, table, write
 
 from labeldp.errors import InvalidInput, ReleaseError
@@ -81,6 +81,52 @@ def test_the_command_line(ray: Any, tmp_path: Path) -> None:
     assert code == 0, error
     assert "1,000 rows" in said and "Dataset 'visits'" in said
     assert pq.read_table(tmp_path / "out").num_rows == 1000
+
+
+def test_a_label_in_the_paths_is_refused_before_the_charge(ray: Any, tmp_path: Path) -> None:
+    ledger, keys, named = (
+        Ledger(tmp_path / "ledger.db"),
+        by_label(tmp_path / "keys", "hive"),
+        by_label(tmp_path / "named", None),
+    )
+    given = ray.data.read_parquet(str(keys))
+    mapped = given.map_batches(lambda block: block, batch_format="pyarrow")
+    for dataset in (
+        given,
+        on_ray.read(Place.of(keys)),
+        mapped,
+        given.union(mapped),
+        mapped.repartition(3),
+    ):
+        with pytest.raises(InvalidInput, match="got 'label' as a partition's key"):
+            on_ray.release(dataset, tmp_path / "out", spec_of(order="keep"), ledger)
+    with pytest.raises(InvalidInput, match="named like a class"):
+        on_ray.release(ray.data.read_parquet(str(named)), tmp_path / "out", spec_of(), ledger)
+    assert ledger.runs() == []
+    assert (
+        on_ray.release(
+            ray.data.read_parquet(str(named)), tmp_path / "out", spec_of(order="keep"), ledger
+        ).count()
+        == 400
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.nulls(400, pa.month_day_nano_interval()), "month_day_nano_interval"),
+        (pa.array([{}] * 400, pa.struct([])), "struct"),
+        (pa.DictionaryArray.from_arrays([0] * 400, pa.array([[1, 2]])), "dictionary"),
+    ],
+)
+def test_a_column_that_parquet_cannot_hold_is_named_before_the_charge(
+    ray: Any, tmp_path: Path, column: pa.Array, kind: str
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    dataset = ray.data.from_arrow(table(400).append_column("odd", column))
+    with pytest.raises(InvalidInput, match=f"Parquet can hold, got 'odd' of type {kind}"):
+        on_ray.release(dataset, tmp_path / "out", spec_of(), ledger)
+    assert ledger.runs() == []
 
 
 def test_units_may_be_categories(ray: Any, tmp_path: Path) -> None:

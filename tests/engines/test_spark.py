@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases on a real Spark with executors of their own."""
 
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -10,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.engines.cluster_contract import Contract, files_below, watch
+from tests.engines.cluster_contract import Contract, by_label, files_below, watch
 from tests.engines.test_engines_agree import read, spec_of, table, write
 from tests.runs import table_pin
 
 from labeldp.app._release import release
-from labeldp.errors import InvalidInput
+from labeldp.errors import InvalidInput, LabelDPWarning, ReleaseError
 from labeldp.ledger._ledger import Ledger
 from labeldp.tables import spark as on_spark
 from labeldp.tables._place import Place
@@ -174,6 +175,89 @@ def test_what_spark_could_not_read_again_is_refused_before_the_charge(
     with pytest.raises(InvalidInput, match=message):
         on_spark.release(frame, tmp_path / "out", spec, ledger)
     assert list(ledger.runs()) == []
+
+
+def test_a_label_in_the_paths_is_refused_before_the_charge(spark: Any, tmp_path: Path) -> None:
+    ledger, keys, named = (
+        Ledger(tmp_path / "ledger.db"),
+        by_label(tmp_path / "keys", "hive"),
+        by_label(tmp_path / "named", None),
+    )
+    frame = spark.read.parquet(str(keys))
+    one = spark.read.option("basePath", str(keys)).parquet(str(keys / "label=1"))
+    frames = [frame, frame.filter("id > 1").cache(), frame.join(spark.range(400), "id"), one]
+    for given in frames:
+        with pytest.raises(InvalidInput, match="got 'label' as a partition's key"):
+            on_spark.release(given, tmp_path / "out", spec_of(order="keep"), ledger)
+    classes = spark.read.parquet(*map(str, named.iterdir()))
+    with pytest.raises(InvalidInput, match="named like a class"):
+        on_spark.release(classes, tmp_path / "out", spec_of(), ledger)
+    assert ledger.runs() == []
+    assert on_spark.release(classes, tmp_path / "out", spec_of(order="keep"), ledger).count() == 400
+
+
+def test_a_plan_that_spark_calls_non_deterministic_is_refused_before_the_charge(
+    spark: Any, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as f
+
+    ledger = Ledger(tmp_path / "ledger.db")
+    frame = spark.read.parquet(str(write(table(400), tmp_path / "in", 4))).select("id", "label")
+    numbered = frame.repartition(8).withColumn("n", f.monotonically_increasing_id())
+    for given in (numbered, numbered.cache(), frame.withColumn("u", f.expr("uuid()"))):
+        with pytest.raises(InvalidInput, match=r"calls non-deterministic.*df\.localCheckpoint\(\)"):
+            on_spark.release(given, tmp_path / "out", spec_of(), ledger)
+    assert ledger.runs() == []
+    assert (
+        on_spark.release(
+            numbered.localCheckpoint(), tmp_path / "out", spec_of(id="n"), ledger
+        ).count()
+        == 400
+    )
+
+
+def test_rows_that_depend_on_their_evaluation_are_told_with_the_cure(
+    spark: Any, tmp_path: Path
+) -> None:
+    frame = spark.read.parquet(str(write(table(400), tmp_path / "in", 4))).repartition(7).limit(100)
+    with pytest.raises(
+        ReleaseError,
+        match=r"in both passes.*limit\(\).*after a repartition.*df\.localCheckpoint\(\)",
+    ):
+        on_spark.release(frame, tmp_path / "out", spec_of(), Ledger(tmp_path / "ledger.db"))
+    kept = on_spark.release(
+        frame.localCheckpoint(), tmp_path / "out", spec_of(), Ledger(tmp_path / "other.db")
+    )
+    assert kept.count() == 100
+
+
+def test_a_type_that_spark_reads_from_parquet_otherwise_is_named_before_the_charge(
+    spark: Any, tmp_path: Path
+) -> None:
+    columns = (
+        "id, cast(id % 2 as int) as label, interval 3 days as span, array(interval 2 hours) as"
+        " spans, 'x' as text"
+    )
+    frame = spark.range(50).selectExpr(*columns.split(", "), "null as void")
+    ledger, spec = (
+        Ledger(tmp_path / "ledger.db"),
+        ReleaseSpec(label="label", classes=[0, 1], epsilon=1.0, id="id", dataset="d"),
+    )
+    with pytest.raises(
+        InvalidInput, match=r"'span' \(interval day -> INT64\), 'spans' .*, 'void' \(void"
+    ):
+        on_spark.release_frame(frame, tmp_path / "out", replace(spec, strict=True), ledger)
+    assert ledger.runs() == []
+    with pytest.warns(LabelDPWarning, match="in another type"):
+        done = on_spark.release_frame(frame, tmp_path / "out", spec, ledger)
+    assert done.unchanged == ("id", "text")
+    read_back = spark.read.parquet(str(tmp_path / "out"))
+    same = [
+        name
+        for name, kind in read_back.dtypes
+        if dict(frame.dtypes)[name] == kind and name != "label"
+    ]
+    assert same == ["id", "text"]
 
 
 def test_names_of_folders_are_no_patterns(spark: Any, tmp_path: Path) -> None:

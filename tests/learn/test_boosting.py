@@ -195,6 +195,43 @@ def test_labels_without_noise_give_the_librarys_own_fit(library, k):
 
 
 @each
+@pytest.mark.parametrize("k", [2, 3])
+def test_probabilities_are_those_of_the_documented_formula(library, k):
+    """The formula of `LabelDPClassifier` and of docs/learning.md, with each library's own raw
+    scores."""
+    X, y, X_test, _ = table(k, n=3000)
+    # rare classes, for which the factor is not 1
+    y = np.where((y > 0) & (np.arange(len(y)) % 4 > 0), 0, y)
+    noisy = ldp.privatize(y, ldp.RandomizedResponse(k, 1.0), noise=ldp.SeededNoise(0))
+    model = ldp.LabelDPClassifier(LIBRARIES[library](n_estimators=20), random_state=0).fit(X, noisy)
+    trees, start, factor = (
+        model.estimator_.estimator_,
+        model.estimator_.start_,
+        model.estimator_.factor_,
+    )
+    raw = {
+        "lightgbm": lambda: trees.booster_.predict(X_test, raw_score=True),
+        "xgboost": lambda: trees.predict(
+            X_test,
+            output_margin=True,
+            base_margin=np.zeros((len(X_test), k) if k > 2 else len(X_test)),
+        ),
+        "sklearn": lambda: trees.predict(X_test),
+    }[library]()
+    logits = (
+        start + factor * raw
+        if k > 2
+        else np.column_stack([np.zeros(len(raw)), start[1] - start[0] + factor * raw])
+    )
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(p, model.predict_proba(X_test), atol=1e-6)
+    assert k > 2 or factor != 1
+    without = 1 / (1 + np.exp(-raw)) if k == 2 else np.exp(raw)[:, 0] / np.exp(raw).sum(axis=1)
+    # what the library alone makes of them
+    assert np.abs(without - p[:, 1 if k == 2 else 0]).max() > 0.1
+
+
+@each
 def test_noisy_labels_are_learned_from_better_than_as_if_true(library):
     X, y, X_test, y_test = table(5, n=6000)
     noisy = ldp.privatize(y, ldp.SubsetSelection(5, 1.0), noise=ldp.SeededNoise(0))

@@ -23,7 +23,7 @@ from labeldp.ledger._repair import orphans
 from labeldp.tables._evidence import read_noisy
 from labeldp.tables._place import Place, Staging
 from labeldp.tables._spec import ReleaseSpec
-from labeldp.tables.formats._parquet import open_table
+from labeldp.tables.formats._parquet import layout_of_paths, open_table
 
 N, K, FILES = 4000, 4, 5
 CLASSES = tuple("abcd")
@@ -414,12 +414,41 @@ def test_a_label_in_the_layout_is_refused(tmp_path: Path, ledger: Ledger) -> Non
     )
     with pytest.raises(InvalidInput, match="partition's key"):
         release(hive, tmp_path / "out", spec(label="paid?"), ledger)
+    one = folder(Place.of(tmp_path / "LABEL=a" / "day=1"), whole, lambda i: f"p{i}.parquet")
+    for given in (one, one.files()[0], one.files(), one.child("*.parquet")):
+        with pytest.raises(InvalidInput, match="another part of the path"):
+            release(
+                given,
+                tmp_path / ("out.parquet" if given == one.files()[0] else "out"),
+                spec(order="keep"),
+                ledger,
+            )
     for number, name in enumerate(("b/p{}.parquet", "x/c/{}.parquet", "p{}/d.parquet")):
         source = folder(Place.of(tmp_path / f"n{number}"), whole, name.format)
         with pytest.raises(InvalidInput, match="named like a class"):
             release(source, tmp_path / "out", spec(), ledger)
     assert ledger.runs() == []
     assert release(source, tmp_path / "out", spec(order="keep"), ledger).manifest["rows"] == 300
+
+
+def test_of_paths_whose_start_is_not_known_the_parts_from_the_tables_folder_on_count() -> None:
+    files = ["/home/a/visits/ward=1/day=2/p.parquet", "/home/a/visits/ward=1/day=3/q.parquet"]
+    assert layout_of_paths(files) == {
+        "visits",
+        "ward=1",
+        "day=2",
+        "day=3",
+        "p.parquet",
+        "q.parquet",
+    }
+    assert layout_of_paths(["/home/a/visits/p.parquet"]) == {"visits", "p.parquet"}
+    assert layout_of_paths(["bucket/a/p.parquet", "bucket/b/p.parquet"]) == {
+        "bucket",
+        "a",
+        "b",
+        "p.parquet",
+    }
+    assert layout_of_paths([]) == set()
 
 
 def bad_type(whole: pa.Table) -> pa.Table:

@@ -267,6 +267,24 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
         ParquetSource(path)
 
 
+INT128 = (
+    "/////3gAAAAEAAAA8v///xQAAAAEAAEAAAAKAAsACAAKAAQA+P///wwAAAAIAAgAAAAEAAEAAAAEAAAA7P///zgAAAAgAAAAGAAAAAECAAAQABIABAAQABEACAAA"
+    "AAwAAAAAAPT///+AAAAAAQAAAAgACQAEAAgAAwAAAGJpZwA="
+)
+"""The Arrow schema that Polars 2.1 writes for a column "big" of its type Int128."""
+
+
+def test_types_that_arrow_lacks_are_refused_by_name(tmp_path: Path) -> None:
+    rows = pa.table({"big": pa.array([bytes(16)], pa.binary(16))})
+    with pq.ParquetWriter(tmp_path / "x.parquet", rows.schema, store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata({b"ARROW:schema": INT128})
+    with pytest.raises(
+        InvalidInput, match=r"types that pyarrow reads.*x.parquet .Integers with more than 64 bits"
+    ):
+        ParquetSource(tmp_path / "x.parquet")
+
+
 def test_damaged_pages_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"y": np.arange(100_000)}), path, compression="zstd")

@@ -32,6 +32,7 @@ from labeldp.tables.formats._parquet import (
     check_ending,
     check_layout,
     is_parquet,
+    layout_of,
     open_table,
     row_name,
     table_writer,
@@ -282,7 +283,7 @@ def cost(source: Any, spec: PeerSpec, *, progress: Progress = silent) -> Query:
 
 
 def _check(table: Source, spec: AggregateSpec | PeerSpec, ledger: Ledger) -> None:
-    check_layout(table, (), spec.label, (), public=True)
+    check_layout(layout_of(table), spec.label, (), public=True)
     parts = [part.strip() for part in _validate.parted(spec.label)]
     if len(parts) > 1 and spec.label not in table.names and set(parts) <= set(table.names):
         raise InvalidInput(

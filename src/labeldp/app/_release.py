@@ -38,6 +38,7 @@ from labeldp.tables.formats._parquet import (
     check_apart,
     check_layout,
     given_parts,
+    layout_of,
     open_table,
 )
 from labeldp.tables.formats._table import check_columns
@@ -198,8 +199,9 @@ def _release_on_cluster(
     check_columns(table, spec.columns)
     check_raw(table, spec.labels)
     check_apart(table.path, Place.of(out))
+    layout = layout_of(table, given_parts(source))
     for label, classes in zip(spec.labels, spec.lists, strict=True):
-        check_layout(table, given_parts(source), label, classes, public=spec.order == "keep")
+        check_layout(layout, label, classes, public=spec.order == "keep")
     place = Place.of(source)
     if engine == "spark":
         from labeldp.tables import spark

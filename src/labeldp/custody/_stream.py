@@ -56,6 +56,7 @@ from labeldp.receipt import Receipt
 
 # each needs a pin over all rows; a run older than these is not found, and a new one is charged
 _CRASHED_RUNS_TRIED = 3
+LOCAL_FIX = "Release a file that nobody writes to."
 RELEASE = "release"
 """Name of the only stage of a release without a plan of stages."""
 HISTOGRAM = "histogram"
@@ -621,7 +622,7 @@ class TableDraw:
             raise changed_input()
         return self._kept.kept[rows]
 
-    def check_pin(self, check: tuple[int, int, int] | None = None) -> None:
+    def check_pin(self, check: tuple[int, int, int] | None = None, fix: str = LOCAL_FIX) -> None:
         """Refuse to publish if this pass has read other rows than the first one; `check` has the
         sums of workers (`PassSums.check`)."""
         # The next attempt may draw the pinned labels with the same words. If changed ones were
@@ -629,7 +630,7 @@ class TableDraw:
         if (
             self._second.sums.check(self.receipt.run_id) if check is None else check
         ) != self._pinned:
-            raise changed_input()
+            raise changed_input(fix)
 
     def announce(self, files: Sequence[File], drawn: str) -> None:
         """Record the output's files, and the digest of the drawn rows, in the ledger, before the
@@ -748,9 +749,9 @@ def lost_answers(run_id: str, ledger: Ledger) -> ReleaseError:
     )
 
 
-def changed_input() -> ReleaseError:
+def changed_input(fix: str = LOCAL_FIX) -> ReleaseError:
     """Make the error for a table that differed between the two passes."""
     return ReleaseError(
         "Expected the same input in both passes, but it changed while it was read. Nothing was"
-        " published; the charge stands. Release a file that nobody writes to."
+        f" published; the charge stands. {fix}"
     )

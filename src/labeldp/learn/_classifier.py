@@ -402,6 +402,11 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     ----------
     classes_ : (K,) array
     estimator_ : fitted estimator (of class codes)
+        Of boosting on the likelihood, `estimator_.estimator_` has the library's trees, whose raw
+        scores (`raw_score=True`, or `output_margin=True` with a `base_margin` of 0) are not yet
+        logits. With K > 2 classes probabilities are softmax(start_ + factor_ * raw); with two, that
+        of the second class is sigmoid(start_[1] - start_[0] + factor_ * raw), by
+        `estimator_.start_` and `estimator_.factor_`.
     estimators_ : list of L fitted LabelDPClassifier
         With several targets only; then `classes_` and the estimates below are lists of L, too, and
         there is no `estimator_`.

@@ -10,9 +10,10 @@ import importlib.util
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -120,24 +121,26 @@ def start(address: str | None = None) -> None:
 
 def read(source: Place) -> "Dataset":
     """Read a Parquet file, or a folder of them, as a Dataset."""
-    import ray
-
     if is_other_format(source):
         raise InvalidInput(
             f"Expected Parquet for engine='ray', got {source.name}. Convert it, or read it into a"
             " Dataset of your own."
         )
+    with _plain_errors():
+        return _read(source.path, source.filesystem)
+
+
+def _read(paths: str | list[str], filesystem: Any) -> "Dataset":
+    import ray
+
     context = ray.data.DataContext.get_current()
-    # it lists files in tasks, which takes longer than a small release
-    newest = getattr(context, "use_datasource_v2", None)
-    if newest:
-        context.use_datasource_v2 = False
+    # The newer reader lists files in tasks, which takes longer than a small release, and in
+    # threads, which sometimes fails without aiohttp.
+    newer, context.use_datasource_v2 = getattr(context, "use_datasource_v2", None), False
     try:
-        with _plain_errors():
-            return ray.data.read_parquet(source.path, filesystem=source.filesystem)
+        return ray.data.read_parquet(paths, filesystem=filesystem)
     finally:
-        if newest:
-            context.use_datasource_v2 = newest
+        context.use_datasource_v2 = newer
 
 
 class _Keeper:
@@ -179,6 +182,12 @@ class _Ray:
     """The `Cluster` of Ray Data."""
 
     name = "Ray"
+    fix = (
+        "A Dataset is evaluated anew in each pass: its files changed, or which rows it has depends"
+        " on how Ray runs it, as with random_shuffle(), or limit() of rows in no fixed order."
+        " Release dataset.materialize(), or write the table and release what you wrote. Rows other"
+        " than those of the first pass are charged anew."
+    )
 
     def __init__(self) -> None:
         self._keeper: Any = None
@@ -186,8 +195,7 @@ class _Ray:
     def schema(self, table: "Dataset") -> pa.Schema:
         """Return the schema of the Arrow blocks, without Arrow's views, which cannot be
         reordered."""
-        found = table.schema()
-        base = getattr(found, "base_schema", None)
+        base = getattr(table.schema(), "base_schema", None)
         if not isinstance(base, pa.Schema):
             raise InvalidInput(
                 "Expected a Dataset of Arrow tables, got another kind of blocks. Read it with"
@@ -195,22 +203,28 @@ class _Ray:
             )
         return pa.schema([field.with_type(without_views(field.type)) for field in base])
 
+    def files(self, table: "Dataset") -> Sequence[str]:
+        """List the files of every read in the plan: `input_files` knows those of a plan's last step
+        only."""
+        found: list[str] = []
+        for step in _steps(table._logical_plan.dag):
+            found += step.infer_metadata().input_files or []
+            # Newer readers list their files when they run.
+            places = [Place.of((step.filesystem, path)) for path in getattr(step, "paths", ())]
+            found += [
+                each.path
+                for place in places
+                for each in (place.files() if place.is_folder() else [place])
+            ]
+        return found
+
+    def altered(self, table: "Dataset") -> Mapping[str, str]:
+        """Name no column: Arrow reads what it has written."""
+        return {}
+
     def read(self, files: Sequence[Place]) -> "Dataset":
         """Read Parquet files, in their order."""
-        import ray
-
-        context = ray.data.DataContext.get_current()
-        newer = getattr(context, "use_datasource_v2", None)
-        if newer:
-            # it lists files in threads, which sometimes fails without aiohttp
-            context.use_datasource_v2 = False
-        try:
-            return ray.data.read_parquet(
-                [file.path for file in files], filesystem=files[0].filesystem
-            )
-        finally:
-            if newer:
-                context.use_datasource_v2 = newer
+        return _read([file.path for file in files], files[0].filesystem)
 
     def select(self, table: "Dataset", names: Sequence[str]) -> "Dataset":
         """Project to these columns, which the Parquet reader pushes down."""
@@ -299,6 +313,10 @@ class _Ray:
         """Tell whether a value of a column occurs twice, by one shuffle of the column."""
         found = _by_bucket(table, [column], rows, _Repeated(column))
         return any(pc.any(batch.column("repeated")).as_py() for batch in _batches(found))
+
+
+def _steps(last: Any) -> list[Any]:
+    return [last, *chain.from_iterable(map(_steps, last.input_dependencies))]
 
 
 def _batches(table: "Dataset") -> Iterator[Any]:
@@ -508,21 +526,25 @@ def _plain_errors() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*ray_remote_args.*", DeprecationWarning)
             yield
-    except LabelDPError:
-        raise
     except Exception as error:
-        if not type(error).__module__.startswith("ray"):
+        if not _is_of_ray(error):
             raise
         raise _told(error) from None
+
+
+def _is_of_ray(error: BaseException) -> bool:
+    """Tell Ray's errors from ours, also those by which Ray wraps ours in a class of both, with a
+    worker's traceback as text."""
+    return type(error).__module__.startswith("ray")
 
 
 def _told(error: BaseException) -> LabelDPError:
     cause: BaseException | None = error
     # Ray wraps a worker's error, sometimes more than once.
-    while cause is not None and not isinstance(cause, LabelDPError):
+    while cause is not None and (_is_of_ray(cause) or not isinstance(cause, LabelDPError)):
         cause = getattr(cause, "cause", None) or cause.__cause__
     if cause is not None:
-        return type(cause)(*cause.args)
+        return type(cause)(str(cause).partition("\n")[0])  # Ray adds lines of its own
     return told_by_workers(str(error)) or ReleaseError(
         f"Expected Ray to finish, got {type(error).__name__}. Nothing was published; the same call"
         " picks up a charge that was made. Ray's own log says more."

@@ -16,12 +16,14 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra, ReleaseError
 from labeldp.ledger._ledger import Ledger, ledger_of
@@ -47,6 +49,7 @@ INSTALL = "pip install 'labeldp[spark]'"
 JAVA = (
     "Install Java 17 or newer, for example `apt install openjdk-17-jre-headless`, or set JAVA_HOME."
 )
+KEEP = "Release df.localCheckpoint(), or write the table and release what you wrote."
 FEW, MANY = 1 << 18, 1 << 22  # smallest and largest number of rows of a partition that is sorted
 
 
@@ -64,7 +67,8 @@ def release(
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        The table. It is evaluated twice; if the two evaluations differ, nothing is published.
+        The table. It is evaluated twice; if the two evaluations differ, nothing is published. If
+        Spark says that they may, it is refused.
     out : str, Path or Place
         New folder for the Parquet files, to which driver and workers can write. The manifest is
         written beside it.
@@ -110,8 +114,15 @@ def release_frame(
 ) -> TableRelease:
     """Release a DataFrame as `release` does; return receipt and manifest instead of a DataFrame."""
     with _quiet(), _plain_errors():
+        cluster = _Spark(_spark_of(df))
+        if not _plan_of(df).deterministic():
+            raise InvalidInput(
+                "Expected a DataFrame with the same rows each time that it is evaluated, got one"
+                " that Spark calls non-deterministic, as by rand(), uuid() or"
+                f" monotonically_increasing_id(). {KEEP}"
+            )
         return release_table(
-            ClusterEngine(_Spark(_spark_of(df)), df, progress, files),
+            ClusterEngine(cluster, df, progress, files),
             Place.of(out),
             spec,
             ledger_of(ledger),
@@ -191,6 +202,11 @@ class _Spark:
     """The `Cluster` of Spark."""
 
     name = "Spark"
+    fix = (
+        "A DataFrame is evaluated anew in each pass: its files changed, or which rows it has"
+        " depends on how Spark runs it, as with limit() or dropDuplicates() after a repartition."
+        f" {KEEP} Rows other than those of the first pass are charged anew."
+    )
 
     def __init__(self, session: "SparkSession") -> None:
         self._session = session
@@ -223,6 +239,29 @@ class _Spark:
             fields.append(made)
         return pa.schema(fields)
 
+    def files(self, table: "DataFrame") -> Sequence[str]:
+        """List the files in the plan, also below a cached DataFrame, for which Spark lists none."""
+        from py4j.protocol import Py4JError
+
+        leaves, found = _plan_of(table).collectLeaves(), list(table.inputFiles())
+        for i in range(leaves.size()):
+            with suppress(Py4JError):  # a leaf that has no files
+                found += leaves.apply(i).relation().location().inputFiles()
+        return [unquote(urlsplit(each).path) for each in found]
+
+    def altered(self, table: "DataFrame") -> Mapping[str, str]:
+        """Name the columns that Spark reads from Parquet in another type, such as intervals."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        empty = pa.BufferOutputStream()
+        pq.write_table(self.schema(table).empty_table(), empty, store_schema=False)
+        back = from_arrow_schema(pq.ParquetFile(empty.getvalue()).schema_arrow, True)
+        kinds = (
+            (own.name, own.dataType.simpleString(), read.dataType.simpleString())
+            for own, read in zip(table.schema, back, strict=True)
+        )
+        return {name: own for name, own, read in kinds if own != read or "void" in own}
+
     def read(self, files: Sequence[Place]) -> "DataFrame":
         """Read Parquet files; Spark does not keep their order."""
         return self._session.read.parquet(*map(_path, files))
@@ -249,16 +288,9 @@ class _Spark:
     @contextmanager
     def ship(self, shipment: Shipment) -> Iterator[Handle]:
         """Send a shipment as a broadcast variable, which is destroyed at the end."""
-        try:
-            context = self._session.sparkContext
-        except Exception:
-            raise InvalidInput(
-                "Expected a classic Spark session, got a Spark Connect one, which cannot send the"
-                " run's secret to its workers privately. Run the release where the driver is, for"
-                " example with spark-submit."
-            ) from None
-        # as bytes: Spark cannot encrypt arrays that it pickles itself
-        variable = context.broadcast(pickle.dumps(shipment))
+        variable = self._session.sparkContext.broadcast(
+            pickle.dumps(shipment)
+        )  # as bytes: Spark cannot encrypt arrays that it pickles itself
         try:
             yield _Broadcast(variable)
         finally:
@@ -358,6 +390,18 @@ def _spark_of(df: "DataFrame") -> "SparkSession":
     return session
 
 
+def _plan_of(df: "DataFrame") -> Any:
+    """Return the analysed plan, which only a classic session shows."""
+    try:
+        return df._jdf.queryExecution().analyzed()
+    except AttributeError:
+        raise InvalidInput(
+            "Expected a classic Spark session, got a Spark Connect one, which cannot send the run's"
+            " secret to its workers privately. Run the release where the driver is, for example"
+            " with spark-submit."
+        ) from None
+
+
 def _address(place: Place) -> str:
     """Return an address in Spark's form, whose S3 client uses the scheme s3a."""
     return str(place) if place.local is not None else str(place).replace("s3://", "s3a://", 1)
@@ -385,8 +429,6 @@ def _plain_errors() -> Iterator[None]:
     our own."""
     try:
         yield
-    except LabelDPError:
-        raise
     except Exception as error:
         if not _is_of_spark(error):
             raise

@@ -58,7 +58,14 @@ from labeldp.tables._release import (
 )
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, Reader, published, silent
-from labeldp.tables.formats._parquet import WriterSettings, released_sink, written_types
+from labeldp.tables.formats._parquet import (
+    WriterSettings,
+    check_holds,
+    check_layout,
+    layout_of_paths,
+    released_sink,
+    written_types,
+)
 from labeldp.tables.formats._table import (
     DRAWN,
     EVIDENCE,
@@ -74,6 +81,7 @@ from labeldp.tables.formats._table import (
     columns_codec,
     draw_salt,
     evidence_width,
+    is_text,
     label_codec,
     row_ids,
 )
@@ -238,12 +246,31 @@ class SecondSummary:
 
 
 class Cluster(Protocol):
-    """The operations that Spark and Ray provide. None of them handles labels as such."""
+    """The operations that Spark and Ray provide. None of them handles labels as such.
+
+    Attributes
+    ----------
+    name : str
+    fix : str
+        For an error's message: why the rows of a table may differ between two passes, and what to
+        do.
+    """
 
     name: str
+    fix: str
 
     def schema(self, table: Table) -> pa.Schema:
         """Return the names and Arrow types of the columns."""
+        ...
+
+    def files(self, table: Table) -> Sequence[str]:
+        """List the paths of the files that a table is read from, as far as the engine knows
+        them."""
+        ...
+
+    def altered(self, table: Table) -> Mapping[str, str]:
+        """Name the types of those columns that have another type once they were written and
+        read."""
         ...
 
     def read(self, files: Sequence[Place]) -> Table:
@@ -331,12 +358,17 @@ class ClusterEngine:
         """Return the codec of the declared classes, and check the table's columns."""
         self._schema = self._cluster.schema(self._table).remove_metadata()
         self.names = self._schema.names
-        self.types = self.written = written_types(self._schema)
+        check_holds(self._schema)
+        self.written = written_types(self._schema)
+        self.types = {**self.written, **self._cluster.altered(self._table)}
         self.earlier = () if self.files is None else passed_on(self.files, spec.labels)
         _check_columns(self._schema, spec.labels, spec.columns)
         kinds = {label: self._schema.field(label).type for label in spec.labels}
         for label, kind in kinds.items():
             check_type(label, kind)
+        layout = layout_of_paths(self._cluster.files(self._table))
+        for label, classes in zip(spec.labels, spec.lists, strict=True):
+            check_layout(layout, label, classes, public=spec.order == "keep")
         if isinstance(spec.classes, LabelColumns):
             return columns_codec(spec.classes, kinds.__getitem__, text_table=False)
         return label_codec(spec.classes, spec.label, kinds[spec.label], text_table=False)
@@ -483,10 +515,10 @@ class ClusterPasses:
                 found = self._second(table, run.n_rows, work, drawing)
             except InvalidInput:
                 # the first pass accepted these rows, so they have changed
-                raise changed_input() from None
+                raise changed_input(self._cluster.fix) from None
         # A table is evaluated in each pass, and may differ (a source that changed, a random
         # function): then nothing is published.
-        run.check_pin(_check_of(found))
+        run.check_pin(_check_of(found), self._cluster.fix)
         self._progress("draw", 1, 1)
         return OutputFacts(
             tuple(part for each in found for part in each.parts),
@@ -584,12 +616,10 @@ def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str
 def _settings(shape: Shape) -> WriterSettings:
     """Choose the writer's settings: dictionaries for text only, since for numbers they mostly cost
     more time than they save bytes."""
-    types = pa.types
-    kinds = {field.name: field.type for field in shape.released()}
     plain = [
-        name
-        for name, kind in kinds.items()
-        if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
+        field.name
+        for field in shape.released()
+        if is_text(field.type) or pa.types.is_dictionary(field.type)
     ]
     return {"compression": "snappy", "use_dictionary": plain}
 
@@ -643,9 +673,8 @@ def read_summaries(column: Iterable[bytes]) -> list[Any]:
     """Unpickle the summaries, in the order of partitions; raise an error that a worker returned."""
     # safe: written by this release's workers, not read from a file
     found = [pickle.loads(each) for each in column]
-    for each in found:
-        if isinstance(each, LabelDPError):
-            raise each
+    if error := next((each for each in found if isinstance(each, LabelDPError)), None):
+        raise error
     return found
 
 

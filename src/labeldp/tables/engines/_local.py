@@ -58,6 +58,7 @@ from labeldp.tables.formats._parquet import (
     ParquetSource,
     check_layout,
     check_same_format,
+    layout_of,
     row_name,
     written_types,
 )
@@ -306,8 +307,9 @@ class LocalEngine:
         listed = (
             codec.classes.lists if isinstance(codec.classes, LabelColumns) else (codec.classes,)
         )
+        layout = layout_of(self.files, self._given)
         for label, classes in zip(spec.labels, listed, strict=True):
-            check_layout(self.files, self._given, label, classes, public=spec.order == "keep")
+            check_layout(layout, label, classes, public=spec.order == "keep")
         return codec
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:

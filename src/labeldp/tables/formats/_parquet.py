@@ -10,14 +10,14 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import getitem
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
 from urllib.parse import unquote
 
@@ -111,6 +111,11 @@ class ParquetSource(Source):
                 pre_buffer=False,
                 buffer_size=read_buffer(metadata),
             )
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidInput(
+                f"Expected columns of types that pyarrow reads, got others in {self.path}"
+                f" ({error}). Cast them, and write it again."
+            ) from None
         except pa.ArrowInvalid:
             raise InvalidInput(
                 f"Expected a Parquet file, got something else or a truncated one: {self.path}."
@@ -289,6 +294,21 @@ def without_views(kind: pa.DataType) -> pa.DataType:
         if types.is_map(kind)
         else kind
     )
+
+
+def check_holds(schema: pa.Schema) -> None:
+    """Refuse a column that Parquet cannot hold."""
+    for field in schema:
+        try:
+            # Of a few types only rows fail. A part that must not be null was looked at before.
+            with suppress(pa.ArrowInvalid):
+                rows = pa.table({field.name: pa.nulls(1, field.type)})
+                pq.write_table(rows, pa.BufferOutputStream())
+        except pa.ArrowNotImplementedError:
+            raise InvalidInput(
+                f"Expected columns that Parquet can hold, got {field.name!r} of type {field.type}."
+                " Cast it, or leave it out."
+            ) from None
 
 
 def written_types(schema: pa.Schema) -> dict[str, str]:
@@ -707,7 +727,7 @@ def row_name(table: Readable, row: int) -> str:
 def given_parts(where: Any) -> tuple[str, ...]:
     """Split a path into parts as it was given: of a relative path without the folders above it."""
     if isinstance(where, list):
-        return ()
+        return root_of([Place.of(each) for each in where]).parts
     if isinstance(where, Place | tuple) or "://" in path_text(where, URI):
         return Place.of(where).parts
     return tuple(path_text(where).replace("\\", "/").split("/"))
@@ -732,64 +752,67 @@ def check_same_format(table: Source, out: Place) -> None:
         )
 
 
+def layout_of(table: Source, given: Sequence[str] = ()) -> set[str]:
+    """List the parts of a table's path, as the user gave it, and of the paths of its files below
+    it."""
+    # Folders above a relative path belong to this machine, and are not published.
+    if not isinstance(table, DatasetSource):
+        return {*given, table.path.name}
+    return {*given[_top(given) :], table.path.name, *chain.from_iterable(table.layout)}
+
+
+def layout_of_paths(paths: Sequence[str]) -> set[str]:
+    """List the parts of the paths of files, from the name of the folder on that is above them
+    all."""
+    parts = [PurePosixPath("/", path).parts for path in paths]
+    top = _top(
+        PurePosixPath(
+            os.path.commonpath([str(PurePosixPath(*each[:-1])) for each in parts] or ["/"])
+        ).parts
+    )
+    return {part for each in parts for part in each[top:]}
+
+
+def _top(parts: Sequence[str]) -> int:
+    """Return the place of the folder's name in its path: of the one above its partitions, if it is
+    itself in one."""
+    return max(next((i for i, part in enumerate(parts) if "=" in part), len(parts)) - 1, 0)
+
+
 def check_layout(
-    table: Source, given: Sequence[str], label: str, classes: Sequence[object], *, public: bool
+    layout: Collection[str], label: str, classes: Sequence[object], *, public: bool
 ) -> None:
     """Refuse a path that names a class, which would reveal the label of all rows of a file.
 
     Parameters
     ----------
-    table : Source
-    given : sequence of str
-        The parts of the path as the user gave it.
+    layout : the result of `layout_of` or `layout_of_paths`
     label : str
     classes : sequence
     public : bool
-        True if the user states that order and paths do not depend on labels. A label as a
-        partition's key is refused all the same.
+        True if the user states that order and paths do not depend on labels. A path with the label
+        as a key is refused all the same.
     """
-    many = isinstance(table, DatasetSource)
-    inner = (
-        [part for parts in table.layout for part in parts]
-        if isinstance(table, DatasetSource)
-        else []
-    )
-    if any(_is_key(part, label) for part in inner):
+    # Hive's folders spell some characters of names by their codes: of a column "paid?" they are
+    # paid%3F=yes.
+    named = (name.casefold() for part in layout for name in (part, unquote(part)))
+    if any(name.startswith(f"{label}=".casefold()) for name in named):
         raise InvalidInput(
-            f"Expected the label as a column of the files, got {label!r} as a partition's key: the"
-            " folders would give it away in the path. Write the table without this partition"
-            " first."
-        )
-    if public:
-        return
-    # Only parts that the user gave: folders above a relative path belong to this machine, and are
-    # not published.
-    parts = [
-        *(given[-1:] if many else given),
-        table.path.stem,
-        *inner,
-        *(Place.of(part).stem for part in set(inner)),
-    ]
-    if any(_is_key(part, label) for part in [*given, *parts]):
-        raise InvalidInput(
-            f"Expected the label as a column of the file, got {label!r} as a part of the path."
-            " Merge the parts into one file first."
+            f"Expected the label as a column of the files, got {label!r} as a partition's key or"
+            " another part of the path: it would give away the label of all rows of a file. Write"
+            " the table without this partition first."
         )
     # Data sets of images often have a folder for each class, whose name is the label of all rows in
     # it.
     texts = {str(c) for c in classes if c is not None and str(c)}
-    if texts & set(parts):
+    if not public and texts & {
+        name for part in layout for name in (part, PurePosixPath(part).stem)
+    }:
         raise InvalidInput(
             "Expected a path that says nothing about the labels, got one with a folder or file"
             " named like a class. Move the file, or state that order and layout are public with"
             " order='keep' (--order keep)."
         )
-
-
-def _is_key(part: str, label: str) -> bool:
-    # Hive's folders spell some characters of names by their codes: of a column "paid?" they are
-    # paid%3F=yes.
-    return any(name.startswith(f"{label}=") for name in (part, unquote(part)))
 
 
 def check_ending(out: Path) -> None:
