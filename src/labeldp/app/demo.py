@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from labeldp import _validate, datasets
+from labeldp import _validate
 from labeldp.errors import SeededNoiseWarning, UnrecordedWarning
 from labeldp.tables._place import workplace
 
@@ -102,11 +102,19 @@ def estimator(task: str) -> Any:
     )
 
 
+def _load(task: str) -> tuple[Any, Any]:
+    from sklearn import datasets
+
+    load = datasets.load_digits if task == "digits" else datasets.load_breast_cancer
+    X, y = load(return_X_y=True)
+    return X, y
+
+
 def run_job(job: Job) -> Score:
     """Fit one model and score it on the true labels of the test rows."""
     from sklearn.model_selection import train_test_split
 
-    X, y = datasets.load(job.task).all_rows()
+    X, y = _load(job.task)
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=TEST_SIZE, random_state=job.seed, stratify=y
     )
