@@ -6,12 +6,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from labeldp import _validate
-from labeldp._files import sync
 from labeldp.custody._stream import RELEASE
 from labeldp.errors import InvalidInput, LabelDPError, LedgerError, ReleaseError
 from labeldp.laws import law_from_dict
@@ -169,18 +167,15 @@ def _together(entry: Mapping[str, Any]) -> str:
     return f" (one charge on {', '.join(columns)})" if len(columns) > 1 else ""
 
 
-def verify(
-    ledger: Ledger, manifests: Iterable[Path] = (), anchors: Iterable[Path] = ()
-) -> list[str]:
-    """List every inconsistency in a ledger, or between it and manifests and anchor files, and what
-    is `Unchecked`; empty if all is well."""
+def verify(ledger: Ledger, manifests: Iterable[Path] = ()) -> list[str]:
+    """List every inconsistency in a ledger, or between it and manifests, and what is `Unchecked`;
+    empty if all is well."""
     read = [_manifest(path) for path in manifests]
     receipts = [each.receipt for each in read]
     outputs = {
         each.receipt.run_id: each.output for each in read if each.output and each.stage == RELEASE
     }
-    heads = [head for path in anchors for head in anchored(path)]
-    found = ledger.verify(receipts, anchors=heads, outputs=outputs)
+    found = ledger.verify(receipts, outputs=outputs)
     found += [
         problem
         for each in read
@@ -326,42 +321,6 @@ def _manifest(path: Path) -> _Manifest:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(
             f"Expected a manifest with a receipt, got something else in {path}."
-        ) from None
-
-
-def anchor(ledger: Ledger, path: Path) -> dict[str, object]:
-    """Append the ledger's head to an anchor file, synced to disk. Keep the file away from the
-    ledger."""
-    seq, head = ledger.head()
-    facts: dict[str, object] = {
-        "seq": seq,
-        "hash": head,
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    # Append, never rewrite: an older head is the proof if the history is later cut behind it.
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(facts) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    sync(path.absolute().parent)
-    return facts
-
-
-def anchored(path: Path) -> list[tuple[int, str]]:
-    """Read the heads (sequence number, hash) in an anchor file."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [
-            (int(facts["seq"]), str(facts["hash"]))
-            for facts in map(json.loads, filter(str.strip, lines))
-        ]
-    except OSError as error:
-        raise ReleaseError(
-            f"Expected an anchor file that can be read, got {path} ({error.strerror})."
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        raise InvalidInput(
-            f"Expected the lines that `labeldp ledger anchor` writes, got something else in {path}."
         ) from None
 
 

@@ -172,43 +172,22 @@ def ledger_verify(
         list[Path] | None,
         typer.Argument(help="Manifests, beside their tables, to compare with the ledger."),
     ] = None,
-    anchor: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="File that labeldp ledger anchor wrote; its heads must be in the history."
-        ),
-    ] = None,
     ledger: LedgerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Is the history whole, does it hold these receipts and anchors, and are the tables beside the
-    manifests what was released? Exit code 7 if not; 5 if the runs' private folders are missing,
-    without which budgets cannot be checked."""
+    """Is the history whole, does it hold these receipts, and are the tables beside the manifests
+    what was released? Exit code 7 if not; 5 if the runs' private folders are missing, without which
+    budgets cannot be checked."""
     from labeldp.app._ledger import ledger_at, verified_text, verify
     from labeldp.ledger._check import Unchecked
 
-    found = verify(ledger_at(ledger), manifests or [], anchor or [])
+    found = verify(ledger_at(ledger), manifests or [])
     unchecked = [each for each in found if isinstance(each, Unchecked)]
     problems = [each for each in found if each not in unchecked]
     text = "\n".join([*(problems or [verified_text(manifests or [])]), *unchecked])
     answer(as_json, {"whole": not problems, "problems": problems, "unchecked": unchecked}, text)
     if problems or unchecked:
         raise typer.Exit(CHECK_FAILED if problems else UNREADABLE)
-
-
-@app.command("anchor")
-def ledger_anchor(
-    file: Annotated[
-        Path, typer.Argument(help="Text file to add a line to; keep it away from the ledger.")
-    ],
-    ledger: LedgerPath = None,
-    as_json: Json = False,
-) -> None:
-    """Append the head of the history to a file, for verify --anchor."""
-    from labeldp.app._ledger import anchor, ledger_at
-
-    facts = anchor(ledger_at(ledger), file)
-    answer(as_json, facts, f"{file}: entry {facts['seq']}, {facts['hash']}")
 
 
 @app.command("repair")

@@ -11,7 +11,6 @@ before the charge.
 import json
 import logging
 import math
-import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -61,13 +60,6 @@ SMALL_EPSILON = 1e-3
 _QUESTION, _IDENTITIES = "question", "identities"
 """Files of a run whose rows have no ids: the digest of its request without the public columns, and
 the identities of the requests that resumed it."""
-_IN_WORDS = {
-    "laws": "the laws of the columns",
-    "sizes": "the numbers of classes",
-    "stages": "the stages",
-    "plan": "the plan of stages",
-}
-"""Settings in an event, as messages call them; others have the name that users give them."""
 _LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
@@ -502,9 +494,8 @@ def begin(
             known=_known(request, account, runs),
         )
     except BudgetExceeded as error:
-        raise _with_reason(
-            error, search.unfinished or _nearly_repeated(request, account, runs, coverage)
-        ) from None
+        why = search.unfinished or _other_settings(request, account, runs, coverage)
+        raise BudgetExceeded(f"{error} {why}".rstrip()) from None
     except SameRequest:
         # The caller has pinned its rows under this secret; another run's pin needs another pass
         # over them.
@@ -583,7 +574,8 @@ def begin_once(
             total=total,
         )
     except BudgetExceeded as error:
-        raise _with_reason(error, _nearly_repeated(request, account, runs, coverage)) from None
+        why = _other_settings(request, account, runs, coverage)
+        raise BudgetExceeded(f"{error} {why}".rstrip()) from None
     except SameRequest as other:
         return _awaited(other, ledger)
     return replace(charge, lock=locks)
@@ -874,114 +866,30 @@ class _Earlier:
         )
 
 
-def _nearly_repeated(
+def _other_settings(
     request: Request, account: Account, runs: Sequence[RunRecord], coverage: RowSet | None
 ) -> str:
-    """Say which settings keep a request from repeating an earlier run at no cost; "" if it is near
-    to none. All of this is public."""
+    """Name the settings in which a request differs from an earlier run on the same rows, whose
+    answer is free; "" if there is none. All of this is public."""
     event = json.loads(json.dumps(request.event))  # as the ledger has it, where tuples are lists
-    # A run that was killed counts, too: it is paid for, and goes on with its own settings. With the
-    # same ones it was not resumed: no news.
-    goes_on = [
-        run
-        for run in runs
-        if run.state == "charged" and run.repeatable and run.identity != request.identity
-    ]
-    usable = (
-        []
-        if account.redraw
-        else [run for run in reversed(runs) if run.state == "settled" or run in goes_on]
-    )
-    alike = [run for run in usable if run.event["event"] == event["event"]]
-    for run in alike:
-        column = replace(request.column, max_rows_per_unit=run.max_rows_per_unit)
-        # Classes, rows and prior are kept as a digest alone, which tells whether all of them are
-        # equal.
-        if (
-            replace(
-                request,
-                column=column,
-                asked=_asked(run.event),
-                epsilon=run.epsilon,
-                delta=run.delta,
-            ).identity
-            == run.identity
-        ):
-            return _other_settings(run, "answered this request", _differing(run, event))
     rows = None if coverage is None else coverage.facts()["digest"]
-    for run in alike:
-        if rows is None or run.rows is None or run.rows["digest"] != rows:
-            continue
-        if _asked(run.event).keys() == _asked(event).keys():
-            others = (
-                _differing(run, event)
-                or "other classes, another order of them, another range, another prior, or ids of"
-                " another type"
-            )
-            return _other_settings(run, "drawn these rows", others)
-        if run.state == "settled":
-            return (
-                f"{_named(run)} has drawn these rows for another command: what is learned from its"
-                " labels is free."
-            )
-    return ""
-
-
-def _other_settings(run: RunRecord, done: str, others: str) -> str:
-    if run.state == "charged":
-        return (
-            f"{_named(run)} is charged and has not {done} yet, with other settings: {others}. With"
-            " those it goes on at no further cost."
-        )
-    return (
-        f"{_named(run)} has {done} with other settings: {others}. With the settings of that run its"
-        " answer is free."
-    )
-
-
-def _asked(event: Mapping[str, object]) -> dict[str, object]:
-    """Read from an event what its request has asked for: without the columns, or the labels' own
-    name, that the event has beside."""
-    asked = event.get("law", event.get("query"))
-    assert isinstance(asked, Mapping)
-    beside = (OWN_NAME, *(("columns", "sizes") if "columns" in asked else ()))
-    return {name: value for name, value in asked.items() if name not in beside}
-
-
-def _differing(run: RunRecord, event: Mapping[str, object]) -> str:
-    """List the settings of mechanism and cost in which a run differs from an event, each by its own
-    name; the laws' epsilons follow."""
-    found = [
-        re.sub(r"^[^( ]*\.", "", each)
-        for each in _validate.differences(run.event, event)
-        if not each.startswith(OWN_NAME)
+    alike = [
+        run
+        for run in ([] if account.redraw else runs)
+        if run.rows is not None
+        and run.rows["digest"] == rows
+        and run.event["event"] == event["event"]
+        and run.identity != request.identity
+        and (run.state == "settled" or (run.state == "charged" and run.repeatable))
     ]
-    if "columns" in found:  # of one column and of several all that describes the draw differs
-        found = [
-            "the label columns that are drawn together",
-            *(each for each in found if each.startswith("epsilon ")),
-        ]
-    texts = (
-        re.sub("^[^( ]+", lambda name: _IN_WORDS.get(name[0], name[0]), each) for each in found
-    )
-    worded = (
-        each.replace("(kept null", "(not given then")
-        .replace("now null)", "not given now)")
-        .replace("(kept ", "(then ")
-        for each in texts
-    )
-    return _validate.told(list(dict.fromkeys(worded)))
-
-
-def _named(run: RunRecord) -> str:
-    return f"Run {run.run_id} of {run.charged_at[:10]}"
-
-
-def _with_reason(error: BudgetExceeded, reason: str) -> BudgetExceeded:
+    if not alike:
+        return ""
+    found = [each.split(" ")[0] for each in _validate.differences(alike[-1].event, event)]
+    # of classes and prior the ledger has a digest alone
+    names = dict.fromkeys(name.rpartition(".")[2] for name in found or ["classes or prior"])
     return (
-        BudgetExceeded(f"{error} {reason}", cli=f"{error.cli or error} {reason}")
-        if reason
-        else error
+        f"Expected the settings of run {alike[-1].run_id}, whose answer is free, got others:"
+        f" {', '.join(names)}."
     )
 
 
