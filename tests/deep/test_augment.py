@@ -16,7 +16,8 @@ from benchmarks.deep.recipes import AUGMENTATIONS, batch_crop
 from torch.nn import functional
 
 from labeldp import InvalidInput
-from labeldp.deep import Consistency, augment, recipes
+from labeldp.deep import Consistency, augment
+from labeldp.papers import ghazi2021 as recipes
 
 ROOT = Path(__file__).resolve().parents[2]
 

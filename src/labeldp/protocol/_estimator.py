@@ -5,7 +5,7 @@
       ClassifierEstimator       predicts classes: a base of all classifiers, beside one of the next two
       RegressorEstimator        predicts numbers of a public range: LabelDPRegressor, TorchRegressor
       StagedEstimator           a law for each row, one or more stages: LabelDPClassifier, TorchClassifier, and the regressors
-      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier, PATEClassifier
+      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier, the papers' PATEClassifier
 
 A subclass implements the learning. Faults of inputs and settings are refused, and a dry run is
 made, before the charge. The functions after the classes choose training and held-out rows, and
