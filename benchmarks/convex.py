@@ -22,7 +22,7 @@ rows; accuracy on true test labels. The methods may choose the radius, of 10, 40
 first two), on true test labels, in their favour: the mean at the best one. `made-K`: 20,000 rows on
 the unit sphere in 20 dimensions, K classes by a softmax model of known coefficients, whose norm is
 the radius, epsilon 1; excess risk over these coefficients in expectation over the labels of 20,000
-test rows, next to the bound of `labeldp.research.bounds`.
+test rows, next to the bound of `labeldp.papers.ghazi2021`.
 
 Labels are public here, so the noise is seeded. Results are kept run by run in results/convex.json.
 """
@@ -53,8 +53,14 @@ from benchmarks.common import (
 from benchmarks.small_epsilon.methods import DELTA, features
 from labeldp.aggregates import FeatureSums, Histogram
 from labeldp.learn import SoftmaxRegression
-from labeldp.research.bounds import excess_risk, second_moment
-from labeldp.research.convex import Problem, label_vectors, minimise, sgd
+from labeldp.papers.ghazi2021 import (
+    Problem,
+    excess_risk,
+    label_vectors,
+    minimise,
+    second_moment,
+    sgd,
+)
 
 RESULT = RESULTS / "convex.json"
 DATA = {"fashion_mnist": (0.1, 0.5, 1.0), "made-10": (1.0,), "made-100": (1.0,)}

@@ -38,14 +38,9 @@ from benchmarks.common import (
 )
 from labeldp.errors import InvalidInput
 from labeldp.evidence import concat
-from labeldp.laws import (
-    BoundedLaplace,
-    Channel,
-    PriorBins,
-    RROnBins,
-    SquareWave,
-    UnbiasedRandomizer,
-)
+from labeldp.laws import Channel, PriorBins, SquareWave, UnbiasedRandomizer
+from labeldp.papers.malek2021 import Alibi
+from labeldp.papers.regression import BoundedLaplace, RROnBins
 
 RESULT = RESULTS / "coverage.json"
 RELEASES, LEVEL = 2000, 0.95
@@ -63,7 +58,7 @@ def laws(k: int) -> dict[str, ldp.Law]:
     found: dict[str, ldp.Law] = {
         "split": ldp.PriorSplit(k, 3.0),
         "rr": ldp.RandomizedResponse(k, 2.0),
-        "alibi": ldp.Alibi(k, 3.0),
+        "alibi": Alibi(k, 3.0),
         "channel": channel(k),
         "rr-with-prior": ldp.RRWithPrior(k, 2.0),
     }

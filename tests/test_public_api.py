@@ -38,7 +38,7 @@ HEAVY = (
     "pandas",
     "torch",
 )
-ON_TORCH = ("labeldp.research.embed", "labeldp.research.nets", "labeldp.research.ssl")
+ON_TORCH = ("labeldp.papers.tang2022",)
 SPELT_OUT = r"_Buffer|_SupportsArray|_NestedSequence|_array_like|numpy\._typing"
 ARRAYS = ("NDArray", "ArrayLike", "ndarray")
 

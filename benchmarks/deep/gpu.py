@@ -3,13 +3,13 @@
 the minute.
 
 1. "sharing": CIFAR-10, then CIFAR-100, at small epsilon. A net whose first weights were learned
-   from the training images alone (`labeldp.research.ssl.simclr`, once for all runs of a data set)
-   is trained with `Consistency`: neighbours' votes, then posterior targets. No other data, pure
-   epsilon, one stage of the best law without a prior, the last epoch; the test labels are looked at
-   when a run is over. "Half counted" begins with other first predictions: half of the rows, at
-   random, are counted at the whole epsilon, on the features that were learned without labels; the
-   linear model of these counts predicts all rows, and by it as prior the labels of the other half
-   are drawn, at the whole epsilon, too.
+   from the training images alone (`labeldp.papers.tang2022.simclr`, once for all runs of a data
+   set) is trained with `Consistency`: neighbours' votes, then posterior targets. No other data,
+   pure epsilon, one stage of the best law without a prior, the last epoch; the test labels are
+   looked at when a run is over. "Half counted" begins with other first predictions: half of the
+   rows, at random, are counted at the whole epsilon, on the features that were learned without
+   labels; the linear model of these counts predicts all rows, and by it as prior the labels of the
+   other half are drawn, at the whole epsilon, too.
 2. "paper": the paper's net on Fashion-MNIST, by its recipes and ours: runs of `python -m benchmarks
    deep --table fashion-mnist --size gpu`, kept with those.
 3. "small-epsilon": the features that 1. learned without labels, of CIFAR-10 and Fashion-MNIST, and
@@ -62,8 +62,8 @@ from labeldp.deep._consistency import labels_of_some
 from labeldp.errors import SeededNoiseWarning
 from labeldp.laws import SubsetSelection
 from labeldp.learn import ProportionClassifier
-from labeldp.research import ssl
-from labeldp.research.embed import Embedder
+from labeldp.papers import tang2022 as ssl
+from labeldp.papers.tang2022 import Embedder
 
 FIRST_SEED = 100
 GOALS = {

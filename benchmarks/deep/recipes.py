@@ -5,7 +5,7 @@ that a run's record holds all of it.
 One recipe serves every epsilon of a data set but for `RATING_LAW` and what the paper varies. Ours
 are chosen on noisy held-out labels (`deep-choose`; README.md says how far that has come). The
 paper's are as published (Ghazi et al. 2021, Appendix B, and the authors' code, whose decays come at
-45 and 75 % of a stage); their values are those of `labeldp.deep.recipes`:
+45 and 75 % of a stage); their values are those of `labeldp.papers.ghazi2021`:
     --size gpu   its nets, epochs, rates, batch sizes, augmentation, penalty
     --size cpu   its law, loss, mixup, split, temperature, filter, augmentation and schedule; our
                  net, batch and peak rate, and about as many images trained on as ours, since its
@@ -37,8 +37,8 @@ from labeldp.deep import (
     posterior_loss,
     schedules,
 )
-from labeldp.deep import recipes as papers
 from labeldp.deep._loop import Recipe
+from labeldp.papers import ghazi2021 as papers
 
 METHODS = (
     *(
@@ -258,7 +258,7 @@ def paper(
 ) -> Method:
     """LP-1ST, LP-2ST or LP-3ST; where a third stage is, it takes half of the rows that are not in
     the first."""
-    name = papers.NAMES[n_stages - 1]
+    name = ("lp-1st", "lp-2st", "lp-3st")[n_stages - 1]
     staged = papers.stages(name, epsilon=epsilon or 1.0)
     alphas = papers.mixups(name, epsilon=epsilon or 1.0) if mixes else (0.0,) * n_stages
     stages = tuple(replace(training, loss="cross-entropy", alpha=alpha) for alpha in alphas)

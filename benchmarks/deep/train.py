@@ -26,12 +26,12 @@ from labeldp.custody._run import Run, open_run
 from labeldp.deep import Form, debias_weights, evidence_of, likelihood_loss
 from labeldp.deep._consistency import labels_of_some
 from labeldp.deep._loop import Epoch, Placement, predict, train
-from labeldp.deep._teacher import UNLABELLED
 from labeldp.deep.models import Ensemble
 from labeldp.errors import SeededNoiseWarning
 from labeldp.evidence import NoisyLabels
 from labeldp.laws import LAWS, Law, PriorSplit, RRWithPrior
 from labeldp.laws._exact import sets_contain
+from labeldp.papers._teacher import UNLABELLED
 from labeldp.protocol._estimator import in_top_k
 from labeldp.protocol._fit import plan_stages, run_stages
 

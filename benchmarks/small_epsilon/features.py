@@ -129,7 +129,7 @@ def _keep(path: Path, name: str, recipe: SimCLR | SCAN, X: Array, X_test: Array)
 
 
 def _seen_by(net: Any, X: Array) -> Array:
-    from labeldp.research.embed import Embedder
+    from labeldp.papers.tang2022 import Embedder
 
     found = Embedder(net).transform(_images(X))
     return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))
@@ -140,7 +140,7 @@ def _simclr(recipe: SimCLR, X: Array) -> tuple[Any, list[float]]:
 
     from labeldp.deep import Recipe
     from labeldp.deep.schedules import cosine
-    from labeldp.research import ssl
+    from labeldp.papers import tang2022 as ssl
 
     losses: list[float] = []
     torch.manual_seed(recipe.seed)
@@ -166,7 +166,7 @@ def _scan(recipe: SCAN, below: Path, X: Array) -> tuple[Any, list[float]]:
 
     from labeldp.deep import Recipe
     from labeldp.deep.schedules import cosine
-    from labeldp.research import ssl
+    from labeldp.papers import tang2022 as ssl
 
     losses: list[float] = []
     net = _net(recipe.net)

@@ -14,15 +14,15 @@ from sklearn.decomposition import PCA
 import labeldp as ldp
 from benchmarks.common import Array, Run, parts
 from benchmarks.small_epsilon.methods import DP_SGD, DpSgd, embedder_for, facts_of, features
-from labeldp.laws.cluster_budget import (
+from labeldp.learn import NoiseCluster
+from labeldp.learn._clusters import find_clusters
+from labeldp.papers.esfandiari2022 import (
     ClusterBudget,
     corollary_1,
     corollary_2,
     smoothed,
     split_budget,
 )
-from labeldp.learn import NoiseCluster
-from labeldp.learn._clusters import find_clusters
 
 PAPER_CLUSTERS = 100
 PHI = 0.02  # the paper's least P(label | features), which nobody knows: a public guess

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     )
     from labeldp.evidence import NoisyLabels, concat
     from labeldp.laws import (
-        Alibi,
         AutoLaw,
         ClusterRR,
         Grid,
@@ -77,7 +76,6 @@ _HOME = {
     **dict.fromkeys(("NoisyLabels", "concat"), "labeldp.evidence"),
     **dict.fromkeys(
         (
-            "Alibi",
             "AutoLaw",
             "ClusterRR",
             "Grid",
@@ -119,7 +117,6 @@ _MODULES = {
 }
 
 __all__ = [
-    "Alibi",
     "AutoLaw",
     "BudgetExceeded",
     "ClusterRR",

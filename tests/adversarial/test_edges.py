@@ -23,9 +23,8 @@ from labeldp.aggregates import Histogram
 from labeldp.aggregates._gaussian import calibrated_variance, discrete_delta
 from labeldp.custody._aggregation import aggregate_batches
 from labeldp.errors import LabelDPWarning
-from labeldp.laws.cluster_budget import corollary_2, split_budget
 from labeldp.learn._corrections import LearnOptions
-from labeldp.research.peer import PeerToPeer
+from labeldp.papers.esfandiari2022 import PeerToPeer, corollary_2, split_budget
 
 pytestmark = pytest.mark.filterwarnings("ignore::labeldp.errors.SeededNoiseWarning")
 

@@ -26,6 +26,7 @@ import labeldp
 from labeldp.aggregates import FeatureSums, Query
 from labeldp.custody import _aggregation as aggregation
 from labeldp.custody import _draw as drawing
+from labeldp.papers.esfandiari2022 import Peer, PeerToPeer
 
 N = 400
 LABELS = np.array(["ill", "well", "unsure"])
@@ -333,6 +334,7 @@ def test_answers_about_groups_are_equal(tmp_path: Path) -> None:
         queries = {
             "marginals": (asked.query(2, 1.0), asked.groups),
             "sums": (FeatureSums(2, 1.0, 2, delta=1e-6), np.column_stack([*rows.values()])),
+            "peers": (Peer.of(PeerToPeer(0.2), np.bincount(rows["group"]), 1e-4), rows["group"]),
         }
         for name, (query, groups) in queries.items():
             labeldp.aggregate(pair["flag"].to_numpy(), query, groups, dataset=name, **facts).save(
@@ -350,20 +352,6 @@ def test_answers_about_groups_are_equal(tmp_path: Path) -> None:
             "counts",
             "--out",
             at / "counts.parquet",
-        )
-        said(
-            at,
-            "peer",
-            at / "in.pq",
-            *more,
-            "--flip",
-            0.2,
-            "--delta",
-            1e-4,
-            "--dataset",
-            "peers",
-            "--out",
-            at / "peers.parquet",
         )
 
     assert differing(tmp_path, command, write_pairs, PAIRS) == []

@@ -13,13 +13,8 @@ from sklearn.linear_model import LogisticRegression
 import labeldp as ldp
 from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput
-from labeldp.learn import (
-    CountsClassifier,
-    Groupings,
-    NoiseCluster,
-    PATEClassifier,
-    ProportionClassifier,
-)
+from labeldp.learn import CountsClassifier, Groupings, NoiseCluster, ProportionClassifier
+from labeldp.papers.malek2021 import PATEClassifier
 
 N = 400
 RNG = np.random.default_rng(0)

@@ -19,6 +19,7 @@ import labeldp as ldp
 from labeldp.app import stage
 from labeldp.ledger._database import SqliteStore
 from labeldp.ledger._repair import orphans, repair
+from labeldp.papers.malek2021 import PATEClassifier
 
 N = 20_000
 
@@ -197,7 +198,7 @@ def charges() -> dict[str, Callable[..., object]]:
             ).fit(X, y, **rows)
         ),
         "PATEClassifier": (
-            lambda ledger, m, **rows: ldp.learn.PATEClassifier(
+            lambda ledger, m, **rows: PATEClassifier(
                 LogisticRegression(),
                 epsilon=1.0,
                 n_teachers=2,

@@ -13,17 +13,11 @@ import pytest
 from scipy import stats
 
 import labeldp as ldp
-from labeldp.aggregates import (
-    Aggregate,
-    Histogram,
-    Marginals,
-    RepeatAndSelect,
-    _gaussian,
-    query_from_dict,
-)
+from labeldp.aggregates import Aggregate, Histogram, Marginals, _gaussian, query_from_dict
 from labeldp.custody._aggregation import aggregate_batches, aggregate_best
 from labeldp.errors import InvalidInput
 from labeldp.noise import _words as noise
+from labeldp.papers.ghazi2021 import RepeatAndSelect
 
 FALSE_ALARM = 1e-6
 RNG = np.random.default_rng(0)

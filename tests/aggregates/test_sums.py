@@ -15,17 +15,11 @@ from tests.aggregates.test_gaussian_cost import brute_delta
 from tests.aggregates.test_queries import words
 
 import labeldp as ldp
-from labeldp.aggregates import (
-    Aggregate,
-    FeatureSums,
-    Histogram,
-    RepeatAndSelect,
-    _gaussian,
-    query_from_dict,
-)
+from labeldp.aggregates import Aggregate, FeatureSums, Histogram, _gaussian, query_from_dict
 from labeldp.aggregates._sums import UNITS
 from labeldp.custody import aggregate_batches, aggregate_best
 from labeldp.errors import BudgetExceeded, InvalidInput, RepeatWarning
+from labeldp.papers.ghazi2021 import RepeatAndSelect
 
 FALSE_ALARM = 1e-6
 RNG = np.random.default_rng(0)

@@ -53,7 +53,7 @@ def test_advantage_of_huge_budgets() -> None:
 
 
 def test_laws_at_one_budget() -> None:
-    made = {line.law: line for line in plan(10, [1.0], rows=1000).laws}
+    made = {line.law: line for line in plan(10, [1.0], rows=1000, laws=["alibi"]).laws}
     keep = math.e / (math.e + 9)
     assert made["rr"].keep_probability == pytest.approx(keep)
     assert made["rr"].noisy_accuracy == pytest.approx(keep)
@@ -342,7 +342,7 @@ def test_the_command() -> None:
     assert result.exit_code == 0
     facts = json.loads(result.stdout)
     assert [entry["epsilon"] for entry in facts["budgets"]] == [0.5, 1.0]
-    assert len(facts["laws"]) == 8
+    assert len(facts["laws"]) == 6
     text = CliRunner().invoke(app, ["plan", "--classes", "10", "--epsilon", "1"])
     assert "recommended" in text.stdout
     for bad in (["1", "1"], ["10", "nan"], ["10", "0"], ["10", "x"], ["10", ""]):
@@ -383,14 +383,17 @@ def test_what_is_recommended_can_be_learned_from(n_classes: int, epsilon: float)
         "subset" if told["subset"] > 1.001 * told["rr"] else "rr"
     ]
     assert all(0 < bits < 10 for bits in told.values())
-    assert told["alibi"] < 1.001 * max(told["rr"], told["subset"])
 
 
 @pytest.mark.parametrize("epsilon", [30.0, 56.0, 60.0, 72.0, 76.0, 200.0])
 def test_noisy_accuracy_keeps_its_digits_at_large_budgets(epsilon: float) -> None:
     """The likeliest of noisy scores is the label but for about (K - 1) e^(-epsilon / 2);
     cancellation once left 0.027 of it."""
-    (hit,) = (line.noisy_accuracy for line in plan(10, [epsilon]).laws if line.law == "alibi")
+    (hit,) = (
+        line.noisy_accuracy
+        for line in plan(10, [epsilon], laws=["alibi"]).laws
+        if line.law == "alibi"
+    )
     assert hit <= 1.0
     assert 1.0 - hit == pytest.approx(0.0, abs=9 * (1 + epsilon) * math.exp(-epsilon / 2) + 1e-13)
 

@@ -13,6 +13,7 @@ import pytest
 import labeldp as ldp
 from labeldp.evidence import Block, NoisyLabels
 from labeldp.evidence._noisy import places_of
+from labeldp.papers.malek2021 import Alibi
 from labeldp.receipt import Receipt
 
 LAWS = [
@@ -23,7 +24,7 @@ LAWS = [
     ldp.PriorSplit(4, 1.0),
     ldp.AutoLaw(4, 1.0),
     ldp.ClusterRR(4, 1.0, 0.05),
-    ldp.Alibi(4, 1.0),
+    Alibi(4, 1.0),
 ]
 
 

@@ -17,7 +17,6 @@ from sklearn.linear_model import LogisticRegression
 import labeldp
 from labeldp import LabelDPClassifier
 from labeldp.aggregates import Histogram
-from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.app import _aggregate as app_aggregate
 from labeldp.app import _train as app_train
 from labeldp.app import stage
@@ -27,6 +26,7 @@ from labeldp.learn import NoiseCluster, ProportionClassifier
 from labeldp.ledger import _database as ledger_place
 from labeldp.ledger._database import LedgerUrl, network_kind, runs_folder
 from labeldp.ledger._ledger import Ledger
+from labeldp.papers.ghazi2021 import RepeatAndSelect
 from labeldp.tables._evidence import read_noisy
 
 MOUNTS = """\

@@ -40,7 +40,8 @@ import labeldp as ldp
 from labeldp.cli import app
 from labeldp.custody import _request as charge
 from labeldp.errors import RawLabelsWarning, RepeatWarning
-from labeldp.learn import ClusterPrior, NoiseCluster, PATEClassifier, ProportionClassifier
+from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier
+from labeldp.papers.malek2021 import PATEClassifier
 from labeldp.protocol import _estimator as estimator
 from labeldp.protocol import metrics
 

@@ -16,7 +16,6 @@ from sklearn.base import clone
 from tests.cli.commands import run
 
 import labeldp as ldp
-from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.app._ledger import accounts, history_text
 from labeldp.custody._aggregation import aggregate_best
 from labeldp.errors import BudgetExceeded, InvalidInput, LedgerError, RepeatWarning, RowsOverlap
@@ -25,6 +24,7 @@ from labeldp.learn import ClusterPrior
 from labeldp.ledger._database import Spending
 from labeldp.ledger._run_store import CHARGE
 from labeldp.noise._secrets import new_run_id
+from labeldp.papers.ghazi2021 import RepeatAndSelect
 
 N = 3000
 COLUMNS = ldp.LabelColumns({"a": ["no", "yes"], "b": [1, 2, 3]})

@@ -20,10 +20,11 @@ from tests.corpus.record import array, values
 
 import labeldp as ldp
 from labeldp.aggregates import FeatureSums, Histogram, Vote
-from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.app import stage
 from labeldp.custody._aggregation import aggregate_best
-from labeldp.research.peer import Peer, PeerToPeer
+from labeldp.papers.esfandiari2022 import Peer, PeerToPeer
+from labeldp.papers.ghazi2021 import RepeatAndSelect
+from labeldp.papers.malek2021 import Alibi
 
 N, K = 60, 3
 ROW = np.arange(N)
@@ -135,7 +136,7 @@ also("privatize_subset", privatized, law=ldp.SubsetSelection(K, 0.5))
 also("privatize_split", privatized, law=ldp.PriorSplit(K, 2.0), prior=PRIOR)
 also("privatize_auto", privatized, law=ldp.AutoLaw(K, 1.0), prior=PRIOR)
 also("privatize_cluster_rr", privatized, law=ldp.ClusterRR(K, 1.0), prior=PRIOR)
-also("privatize_alibi", privatized, law=ldp.Alibi(K, 4.0))
+also("privatize_alibi", privatized, law=Alibi(K, 4.0))
 also(
     "privatize_text_ids",
     privatized,
@@ -237,7 +238,7 @@ def laws_exactly(folder: Path) -> Any:
         for epsilon in (0.1, 1.0, 3.0)
     ] + [
         ldp.RRTopK(5, 1.0, 3),
-        ldp.Alibi(3, 1.0, 16),
+        Alibi(3, 1.0, 16),
     ]
     return {
         str(law): values([str(cell.probability) for cell in law.profile(law.side_row())])

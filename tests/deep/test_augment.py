@@ -16,7 +16,8 @@ from benchmarks.deep.recipes import AUGMENTATIONS, batch_crop
 from torch.nn import functional
 
 from labeldp import InvalidInput
-from labeldp.deep import Consistency, augment, recipes
+from labeldp.deep import Consistency, augment
+from labeldp.papers import ghazi2021 as recipes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -315,7 +316,7 @@ def test_no_policy_that_was_searched_with_labels_is_here():
     )
     code = [
         path
-        for folder in ("src/labeldp/deep", "src/labeldp/research", "benchmarks/deep")
+        for folder in ("src/labeldp/deep", "src/labeldp/papers", "benchmarks/deep")
         for path in (ROOT / folder).rglob("*.py")
     ]
     calls = {path.name: searched.findall(" ".join(names_in(path))) for path in code}

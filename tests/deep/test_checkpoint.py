@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 import labeldp as ldp
 from labeldp.deep import Consistency, Recipe, _loop, as_inputs, evidence_of, models, train
 from labeldp.errors import InvalidInput, LabelDPWarning
-from labeldp.research import ssl
+from labeldp.papers import tang2022 as ssl
 
 X = torch.randn(160, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long().numpy()

@@ -17,6 +17,7 @@ from labeldp.deep import (
     likelihood_loss,
 )
 from labeldp.deep import _losses as evidence
+from labeldp.papers.malek2021 import Alibi
 
 LAWS = {
     "rr": (ldp.RandomizedResponse, Candidates),
@@ -26,7 +27,7 @@ LAWS = {
     "split": (ldp.PriorSplit, PackedSets),
     "auto": (ldp.AutoLaw, (PackedSets, Candidates)),  # of few classes it asks for labels alone
     "cluster-rr": (ldp.ClusterRR, Candidates),
-    "alibi": (ldp.Alibi, Dense),
+    "alibi": (Alibi, Dense),
 }
 
 
@@ -153,7 +154,7 @@ def test_large_tables_are_compact_by_themselves(monkeypatch):
         ldp.RandomizedResponse(5, 1.0),
         ldp.SubsetSelection(9, 0.7),
         ldp.ClusterRR(4, 1.0),
-        ldp.Alibi(4, 1.0),
+        Alibi(4, 1.0),
     ],
     ids=lambda law: law.name,
 )

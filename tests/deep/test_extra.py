@@ -48,10 +48,7 @@ sys.modules["torch"] = None
 import labeldp
 for name in labeldp.deep.__all__:
     try:
-        found = getattr(labeldp.deep, name)
-        if name == "recipes":  # plain values; only those of nets need torch
-            found.stages("lp-2st", epsilon=1.0)
-            found.lp_2st("cifar10", epsilon=1.0)
+        getattr(labeldp.deep, name)
     except labeldp.MissingExtra as error:
         assert "labeldp[torch]" in str(error)
     else:
@@ -61,14 +58,26 @@ print("told")
     assert run(program).strip() == "told"
 
 
-@pytest.mark.parametrize("module", ["embed", "ssl"])
-def test_research_on_nets_names_the_extra_too(module: str) -> None:
+NAMES = ["papers.tang2022.Embedder", "papers.tang2022.simclr", "papers.tang2022.denoise_ssl"]
+CALLS = [
+    'papers.ghazi2021.lp_2st("cifar10", epsilon=1.0)',
+    "papers.malek2021.alibi(epsilon=1.0)",
+    "papers.tang2022.ldp_ssl(epsilon=1.0)",
+    "papers.tang2022.pate_fm(object)",
+]
+
+
+@pytest.mark.parametrize("asked", [*NAMES, *CALLS])
+def test_the_papers_load_no_torch_and_name_the_extra_where_they_need_it(asked: str) -> None:
     program = f"""
 import sys
 import labeldp, sklearn.base  # which looks for torch among the modules that are loaded
 sys.modules["torch"] = None
+from labeldp import papers
+from labeldp.papers import esfandiari2022, ghazi2021, malek2021, regression, tang2022
+ghazi2021.stages("lp-2st", epsilon=1.0)
 try:
-    import labeldp.research.{module}
+    {asked}
 except labeldp.MissingExtra as error:
     print("labeldp[torch]" in str(error))
 """

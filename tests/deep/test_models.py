@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from benchmarks.deep.nets import NeuralCollaborativeFiltering
 from torch import nn
 
 from labeldp import InvalidInput
@@ -21,7 +22,6 @@ from labeldp.deep.models import (
     WideResNet,
     convolution,
 )
-from labeldp.research.nets import NeuralCollaborativeFiltering
 
 NETS = {
     "resnet": (CifarResNet18, (2, 3, 32, 32)),

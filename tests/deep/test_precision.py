@@ -11,7 +11,7 @@ from torch import nn
 import labeldp as ldp
 from labeldp.deep import Recipe, TorchClassifier, likelihood_loss, predict, train
 from labeldp.deep.models import Mlp
-from labeldp.research.embed import Embedder
+from labeldp.papers.tang2022 import Embedder
 
 K, N = 4, 300
 

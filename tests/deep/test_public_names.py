@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from labeldp import deep
-from labeldp.research import embed, nets, ssl
+from labeldp.papers import _embed, _recipes, _ssl
 
 FUNCTIONS = {
     **{name: getattr(deep, name) for name in deep.__all__},
     **{f"models.{name}": getattr(deep.models, name) for name in deep.models.__all__},
     **{
         f"{module.__name__.split('.')[-1]}.{name}": thing
-        for module in (deep.augment, deep.logs, deep.recipes, deep.schedules, ssl, embed, nets)
+        for module in (deep.augment, deep.logs, _recipes, deep.schedules, _ssl, _embed)
         for name, thing in vars(module).items()
         if callable(thing)
         and getattr(thing, "__module__", "") == module.__name__
@@ -48,17 +48,12 @@ def test_names_are_documented(name):
             assert value.__doc__ or inherited, f"{name}.{member}"
 
 
+EXAMPLES = ("_losses", "_inputs", "logs", "schedules", "augment")
+
+
 @pytest.mark.parametrize(
     "module",
-    [
-        "deep._losses",
-        "deep._inputs",
-        "deep.logs",
-        "deep.schedules",
-        "deep.augment",
-        "deep.recipes",
-        "research.embed",
-    ],
+    [*(f"deep.{name}" for name in EXAMPLES), "papers._recipes", "papers._embed", "papers._teacher"],
 )
 def test_examples_run(module):
     found = importlib.import_module(f"labeldp.{module}")

@@ -22,10 +22,11 @@ from tests.cli.commands import SENTINEL, run
 
 from labeldp.app._learners import NetOptions
 from labeldp.app._model import load_model
-from labeldp.deep import TorchClassifier, cross_entropy, recipes
+from labeldp.deep import TorchClassifier, cross_entropy
 from labeldp.deep import _named as named
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import default_ledger
+from labeldp.papers import ghazi2021 as recipes
 from labeldp.tables._evidence import read_noisy
 
 Image = pytest.importorskip("PIL.Image")

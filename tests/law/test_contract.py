@@ -11,9 +11,7 @@ import pytest
 
 from labeldp.laws import (
     LAWS,
-    Alibi,
     AutoLaw,
-    BoundedLaplace,
     Cell,
     ClusterRR,
     ColumnCounts,
@@ -23,7 +21,6 @@ from labeldp.laws import (
     PriorBins,
     PriorSplit,
     RandomizedResponse,
-    RROnBins,
     RRTopK,
     RRWithPrior,
     SquareWave,
@@ -35,6 +32,8 @@ from labeldp.laws import (
     register_law,
 )
 from labeldp.laws._exact import sets_contain
+from labeldp.papers.malek2021 import Alibi
+from labeldp.papers.regression import BoundedLaplace, RROnBins
 from labeldp.testing import CounterWords, check_law
 
 SMALL: list[Law] = [

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from labeldp.errors import InvalidInput
 from labeldp.laws import (
-    Alibi,
     AutoLaw,
-    BoundedLaplace,
     ClusterRR,
     Law,
     PriorSplit,
     RandomizedResponse,
-    RROnBins,
     RRTopK,
     RRWithPrior,
     SquareWave,
@@ -31,6 +28,8 @@ from labeldp.laws import (
 from labeldp.laws._exact import WORD, exp_floor, pack_sets
 from labeldp.laws._response import respond, respond_to_all, response_words
 from labeldp.laws._subset import best_size, uniform_information
+from labeldp.papers.malek2021 import Alibi
+from labeldp.papers.regression import BoundedLaplace, RROnBins
 from labeldp.testing import CounterWords
 
 EPSILONS = st.floats(1e-6, 700) | st.floats(1e-3, 12)

@@ -18,10 +18,10 @@ from labeldp.learn import (
     ClusterPrior,
     LearnOptions,
     NoiseCluster,
-    PATEClassifier,
     ProportionClassifier,
     SoftmaxRegression,
 )
+from labeldp.papers.malek2021 import PATEClassifier
 from labeldp.protocol._estimator import LabelDPEstimator, StagedEstimator
 
 TORCH = pytest.param("labeldp.deep.TorchClassifier", marks=pytest.mark.deep)

@@ -22,6 +22,7 @@ from labeldp.errors import (
 )
 from labeldp.learn import LabelDPClassifier, SoftmaxRegression
 from labeldp.learn._several import Reading
+from labeldp.papers.malek2021 import PATEClassifier
 from labeldp.protocol.metrics import likeliest_frequencies
 
 N = 1500
@@ -552,7 +553,7 @@ def test_a_column_that_no_row_was_asked_about_is_named():
 
 
 @pytest.mark.parametrize(
-    "kind", [ldp.learn.ProportionClassifier, ldp.learn.NoiseCluster, ldp.learn.PATEClassifier]
+    "kind", [ldp.learn.ProportionClassifier, ldp.learn.NoiseCluster, PATEClassifier]
 )
 def test_learners_of_one_column_say_so(kind, ledger):
     with pytest.raises(InvalidInput, match=f"one label column with {kind.__name__}"):

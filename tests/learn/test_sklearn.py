@@ -9,13 +9,8 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimators_nan_inf, parametrize_with_checks
 
 import labeldp as ldp
-from labeldp.learn import (
-    ClusterPrior,
-    NoiseCluster,
-    PATEClassifier,
-    ProportionClassifier,
-    SoftmaxRegression,
-)
+from labeldp.learn import ClusterPrior, NoiseCluster, ProportionClassifier, SoftmaxRegression
+from labeldp.papers.malek2021 import PATEClassifier
 
 pytestmark = pytest.mark.usefixtures("same_noise")  # what is learned is judged
 FRESH = "each fit draws fresh noise"

@@ -7,7 +7,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
-from labeldp.laws import Alibi, ClusterRR
+from labeldp.laws import ClusterRR
+from labeldp.papers.malek2021 import Alibi
 
 
 def blobs(n: int) -> tuple[np.ndarray, np.ndarray]:

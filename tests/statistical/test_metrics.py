@@ -16,6 +16,7 @@ from sklearn.preprocessing import OneHotEncoder
 import labeldp as ldp
 from labeldp.errors import UnmeasuredWarning
 from labeldp.learn._corrections import LearnOptions
+from labeldp.papers.malek2021 import Alibi
 from labeldp.protocol import metrics
 from labeldp.protocol._estimator import hold_out
 from labeldp.protocol._statistics import Estimate
@@ -68,9 +69,9 @@ COMBINED = {
     "rr, 10 classes, eps 2": [ldp.RandomizedResponse(10, 2.0)],
     "subset, 10 classes, eps 1": [ldp.SubsetSelection(10, 1.0)],
     "cluster-rr, 5 classes, eps 3": [ldp.ClusterRR(5, 3.0)],
-    "alibi, 5 classes, eps 2": [ldp.Alibi(5, 2.0)],
+    "alibi, 5 classes, eps 2": [Alibi(5, 2.0)],
     "two draws of rr": [ldp.RandomizedResponse(5, 1.0), ldp.RandomizedResponse(5, 2.0)],
-    "subset and alibi": [ldp.SubsetSelection(4, 1.0), ldp.Alibi(4, 1.0)],
+    "subset and alibi": [ldp.SubsetSelection(4, 1.0), Alibi(4, 1.0)],
 }
 
 
@@ -163,7 +164,7 @@ def test_few_rows_say_that_they_cannot_tell():
 
 @pytest.mark.parametrize(
     "law",
-    [*LAWS, ldp.ClusterRR(K, 2.0), ldp.ClusterRR.uniform(K, 1.0), ldp.Alibi(K, 1.0, levels=3)],
+    [*LAWS, ldp.ClusterRR(K, 2.0), ldp.ClusterRR.uniform(K, 1.0), Alibi(K, 1.0, levels=3)],
     ids=str,
 )
 def test_the_range_of_a_row_holds_every_output_and_no_more(law):

@@ -25,6 +25,7 @@ from sklearn.svm import SVC, LinearSVC
 
 import labeldp as ldp
 from labeldp import errors
+from labeldp.papers.malek2021 import Alibi
 from labeldp.protocol import metrics
 
 SIGMAS = 4.9  # two-sided normal quantile of a false alarm of 1e-6
@@ -78,7 +79,7 @@ LAWS = {
     "rr, 2 classes, eps 1": ldp.RandomizedResponse(2, 1.0),
     "rr, 2 classes, eps 4": ldp.RandomizedResponse(2, 4.0),
     "subset, 6 classes, eps 2": ldp.SubsetSelection(6, 2.0),
-    "alibi, 3 classes, eps 3": ldp.Alibi(3, 3.0),
+    "alibi, 3 classes, eps 3": Alibi(3, 3.0),
 }
 
 

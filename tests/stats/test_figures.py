@@ -20,6 +20,7 @@ import labeldp as ldp
 from labeldp.errors import InvalidInput, LabelDPWarning, PriorQuestionsWarning
 from labeldp.evidence import concat
 from labeldp.laws import SquareWave
+from labeldp.papers.malek2021 import Alibi
 from labeldp.protocol import metrics
 from labeldp.protocol._statistics import number_text
 from labeldp.stats import _crosstab
@@ -31,7 +32,7 @@ P = np.array([0.5, 0.3, 0.15, 0.05])
 LAWS = [
     ldp.RandomizedResponse(4, 1.5),
     ldp.SubsetSelection(4, 1.0),
-    ldp.Alibi(4, 2.0),
+    Alibi(4, 2.0),
     ldp.AutoLaw(4, 1.0),
     ldp.PriorSplit(4, 2.0),
 ]

@@ -15,7 +15,8 @@ from scipy.stats import binom
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput
-from labeldp.laws import BoundedLaplace, RROnBins, SquareWave, UnbiasedRandomizer
+from labeldp.laws import SquareWave, UnbiasedRandomizer
+from labeldp.papers.regression import BoundedLaplace, RROnBins
 from labeldp.stats._power import _share_variance, mean_variance
 
 RATE = 1e-7  # at which one side of a binomial bound fails

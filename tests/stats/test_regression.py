@@ -21,6 +21,8 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 import labeldp as ldp
 from labeldp.errors import InvalidInput, MisfitWarning, SeparationWarning
+from labeldp.papers.malek2021 import Alibi
+from labeldp.papers.regression import RROnBins
 from labeldp.stats._families import Count, Normal, Softmax
 from labeldp.stats._regression import _Compared
 
@@ -165,7 +167,7 @@ def test_fits_at_huge_epsilon_are_plain_fits():
 
 
 LAWS = {
-    "logistic": [ldp.RandomizedResponse(2, 2.0), ldp.Alibi(2, 3.0)],
+    "logistic": [ldp.RandomizedResponse(2, 2.0), Alibi(2, 3.0)],
     "multinomial": [ldp.AutoLaw(3, 3.0), ldp.PriorSplit(3, 3.0)],
     "linear": [ldp.SubsetSelection(9, 2.0), ldp.PriorSplit(9, 2.0, ordered=True)],
     "poisson": [ldp.SubsetSelection(9, 2.0)],
@@ -474,7 +476,7 @@ def test_one_cut_of_the_numbers_tells_no_slope_apart_from_the_scale():
     """Two bins say on which side of one number an outcome is: half the slope with half the scale
     explains them as well."""
     rng = np.random.default_rng(4)
-    law = ldp.laws.RROnBins(8, 2.0)
+    law = RROnBins(8, 2.0)
     assert len(law.starts) == 2
     x = rng.normal(size=(8, 700))
     for each, noise in zip(x, range(8), strict=True):

@@ -19,6 +19,7 @@ from labeldp.app._release import release
 from labeldp.app.plan import plan_numbers
 from labeldp.errors import InvalidInput
 from labeldp.ledger._ledger import Ledger
+from labeldp.papers.regression import RROnBins
 from labeldp.tables._evidence import read_noisy
 from labeldp.tables._spec import ReleasePlan, ReleaseSpec, make_plan
 from labeldp.tables.formats._table import GridCodec, label_codec
@@ -282,7 +283,7 @@ def test_a_changed_number_is_found(tmp_path: Path) -> None:
             read_noisy(out)
 
 
-@pytest.mark.parametrize("law", ["unbiased", ldp.laws.RROnBins(11, 2.0)])
+@pytest.mark.parametrize("law", ["unbiased", RROnBins(11, 2.0)])
 def test_numbers_of_a_law_need_a_range(tmp_path: Path, law: Any) -> None:
     for classes in (list(range(11)), "infer"):
         with pytest.raises(InvalidInput, match="Expected a range for law"):

@@ -28,6 +28,7 @@ from labeldp.laws import law_from_dict
 from labeldp.learn import ClusterPrior, HistogramPrior
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._run_store import RunStore
+from labeldp.papers.regression import RROnBins
 from labeldp.tables import read_histogram, read_noisy
 from labeldp.tables._place import manifest_path
 from labeldp.tables._spec import ReleaseSpec
@@ -139,7 +140,7 @@ def test_one_charge_pays_for_histogram_and_labels(
     )
     if law == "rr-on-bins":
         shares = histogram.prior([0])[0]
-        assert block.law == ldp.laws.RROnBins(11, 1.5, prior=tuple(shares.tolist()))
+        assert block.law == RROnBins(11, 1.5, prior=tuple(shares.tolist()))
     assert verify(ledger, [manifest_path(out)]) == []
     again = ldp.release(source, tmp_path / f"again.{ending}", asked, ledger)
     assert (
@@ -463,12 +464,12 @@ def test_labels_that_are_all_alike_still_get_an_answer(tmp_path: Path, ledger: L
     asked = spec(
         classes=ldp.Grid(0, 1, points=2),
         epsilon=1.0,
-        law=ldp.laws.RROnBins(2, 1.0, loss="absolute"),
+        law=RROnBins(2, 1.0, loss="absolute"),
         prior=HistogramPrior(0.5),
     )
     ldp.release(write(tmp_path / "in.parquet", table), out, asked, ledger)
     (block,) = read_noisy(out, ledger=ledger).blocks
-    assert block.law == ldp.laws.RROnBins(2, 0.5, loss="absolute")
+    assert block.law == RROnBins(2, 0.5, loss="absolute")
 
 
 def test_one_class_is_refused_or_free_of_faults(tmp_path: Path, ledger: Ledger) -> None:

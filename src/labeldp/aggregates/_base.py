@@ -3,10 +3,10 @@
 private values."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,8 @@ from labeldp._validate import exact
 from labeldp.aggregates import _gaussian
 from labeldp.errors import InvalidInput
 from labeldp.laws._exact import Words, whole_below
+
+Result = TypeVar("Result")
 
 SMALLEST_EPSILON = 1e-6
 LARGEST_EPSILON = 700.0
@@ -47,8 +49,6 @@ class Query(ABC):
     name: ClassVar[str]
     mechanisms: ClassVar[tuple[str, ...]]
     pure: ClassVar[frozenset[str]]
-    of_teachers: ClassVar[bool] = False
-    """Votes of teachers are counted, not rows: only what trains teachers may ask it."""
     of_features: ClassVar[bool] = False
     """Public features of rows are summed for each class, where other queries count the rows of
     groups."""
@@ -160,6 +160,43 @@ class Query(ABC):
         return _gaussian.calibrated_variance(self.epsilon, self.delta, max_rows_per_unit)
 
 
+@dataclass(frozen=True)
+class TeacherQuery(Query):
+    """A query whose groups are questions to teachers, and which counts their votes: only what
+    trains teachers may ask it.
+
+    Parameters
+    ----------
+    n_teachers : int
+        Each learns from rows of its own and gives one vote to each question.
+    """
+
+    n_teachers: int = field(kw_only=True)
+
+    @property
+    def n_queries(self) -> int:
+        """Count the questions; the groups of this query."""
+        return self.n_groups
+
+
+class Tuning(ABC):
+    """A random number of runs of pure mechanisms, of which the best alone is released: what
+    `aggregate_best` charges and draws."""
+
+    @abstractmethod
+    def pure_epsilon(self, epsilon: float) -> float:
+        """Return the epsilon of the whole tuning, from that of one run."""
+
+    @abstractmethod
+    def select(self, run: Callable[[int], tuple[float, Result]], words: Words) -> Result:
+        """Return the result of the best run, from a function of a run's number to (score, result),
+        and the words of one row."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, float]:
+        """Return what a ledger records of it."""
+
+
 def exact_share(epsilon: float, parts: int) -> Fraction:
     """Divide epsilon exactly: the smaller of its binary and its decimal value."""
     # The mechanism must be within both: the claim is read as a decimal, and other code computes
@@ -173,9 +210,9 @@ def facts_of(
     """Return the class and the fields of a query from JSON data; refuse an unknown query."""
     if not (isinstance(data, Mapping) and data.get("query") in known):
         given = data.get("query") if isinstance(data, Mapping) else type(data).__name__
-        fix = "Import labeldp.research.peer to know 'peer'; a newer labeldp may know others."
         raise InvalidInput(
-            f"Expected a query that is one of {', '.join(known)}; got {given!r}. {fix}"
+            f"Expected a query that is one of {', '.join(known)}; got {given!r}. A newer labeldp"
+            " may know others."
         )
     return known[str(data["query"])], {
         str(name): value for name, value in data.items() if name != "query"

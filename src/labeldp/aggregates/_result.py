@@ -5,15 +5,15 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp._files import STORES, path_text
 from labeldp._hash import digest, exact_array
+from labeldp._registry import Registry
 from labeldp.aggregates._base import Query, check_groups, facts_of
-from labeldp.aggregates._gnmax import ConfidentGNMax
 from labeldp.aggregates._histogram import Histogram, Marginals
 from labeldp.aggregates._sums import FeatureSums
 from labeldp.aggregates._vote import Vote
@@ -24,10 +24,11 @@ from labeldp.receipt import PrivacySpent, Receipt, spent_together
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERIES: dict[str, type[Query]] = {
-    query.name: query for query in (Histogram, Marginals, Vote, ConfidentGNMax, FeatureSums)
-}
-AnyQuery = TypeVar("AnyQuery", bound=Query)
+QUERIES: Registry[Query] = Registry()
+QUERIES.update({query.name: query for query in (Histogram, Marginals, Vote, FeatureSums)})
+QUERIES.place(
+    {"confident-gnmax": "labeldp.papers._gnmax:ConfidentGNMax", "peer": "labeldp.papers._peer:Peer"}
+)
 METADATA_KEY = b"labeldp-aggregate"
 FORMAT = 1
 
@@ -294,17 +295,6 @@ def _count_names(classes: Iterable[object]) -> list[str]:
     return [
         f"count_{text}" for text in (texts if len(set(texts)) == len(texts) else range(len(texts)))
     ]
-
-
-def register_query(kind: type[AnyQuery]) -> type[AnyQuery]:
-    """Make another kind of query known by its name, so that its answers can be read; usable as a
-    decorator."""
-    if QUERIES.setdefault(kind.name, kind) is not kind:
-        raise InvalidInput(
-            f"Expected a new query name, got {kind.name!r}, which {QUERIES[kind.name].__name__}"
-            " has. Rename the query."
-        )
-    return kind
 
 
 def query_from_dict(data: object) -> Query:

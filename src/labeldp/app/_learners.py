@@ -27,7 +27,6 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from labeldp import _validate
 from labeldp.app._boosters import BOOSTERS, LIGHTGBM, facts_of, require_library
 from labeldp.deep import _named as named
-from labeldp.deep import recipes
 from labeldp.errors import InvalidInput, RareCategoriesWarning, warn
 from labeldp.inputs import Inputs
 from labeldp.inputs._arrays import ArrayInputs
@@ -40,6 +39,7 @@ from labeldp.learn._data import MAX_CATEGORIES
 from labeldp.learn._location import LocationBoosting
 from labeldp.learn._regressor import MOST_ROUNDS, default_regressor
 from labeldp.ledger._database import per_row_epsilon
+from labeldp.papers import _recipes as recipes
 from labeldp.tables.engines._local import Progress
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def prior_of_text(text: str | None) -> ClustersSpec | HistogramSpec | None:
 
 @dataclass(frozen=True)
 class PaperSpec:
-    """A recipe of a source paper, from `labeldp.deep.recipes`.
+    """A recipe of a source paper, from `labeldp.papers.ghazi2021`.
 
     Parameters
     ----------

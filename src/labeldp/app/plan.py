@@ -17,14 +17,14 @@ from labeldp.app._ledger import table_text
 from labeldp.custody._draw import check_contract
 from labeldp.custody._request import large_epsilon
 from labeldp.errors import InvalidInput
-from labeldp.laws import Alibi, Grid, Law, RandomizedResponse, SubsetSelection, law_named
+from labeldp.laws import Grid, Law, RandomizedResponse, SubsetSelection, law_named
 from labeldp.laws._square_wave import MOST_ORDERED, law_of_numbers
 from labeldp.ledger._database import per_row_epsilon
 from labeldp.stats._power import mean_variance
 from labeldp.tables.formats._parquet import open_table
 from labeldp.tables.formats._table import check_columns, id_column
 
-COMPARED = ("rr", "subset", "split", "alibi")
+COMPARED = ("rr", "subset", "split")
 
 
 @dataclass(frozen=True)
@@ -676,9 +676,9 @@ def _chances(law: Law) -> tuple[float, float, float]:
         # (e^eps + 1).
         a, b, right = n // 2, n - n // 2, 1 / (1 + math.exp(-law.epsilon))
         return right, (right * (a * a + b * b) + (1 - right) * 2 * a * b) / n, 2 * right / n
-    if isinstance(law, Alibi):
-        # a row of scores counts as the set of its likeliest classes
-        inside, other, hit = law.likeliest_chances()
+    # a row of scores counts as the set of its likeliest classes
+    if likeliest := getattr(law, "likeliest_chances", None):
+        inside, other, hit = likeliest()
         return inside, inside + (n - 1) * other, hit
     if not isinstance(law, RandomizedResponse | SubsetSelection):
         return _enumerated_chances(law)

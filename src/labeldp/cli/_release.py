@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp release`, `aggregate`, `peer` and `stage`: read private labels of a table; write noisy
-labels, or answers about groups."""
+"""`labeldp release`, `aggregate` and `stage`: read private labels of a table; write noisy labels,
+or answers about groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -312,122 +312,6 @@ def aggregate(
         "rows": rows,
     }
     answer(as_json, facts | {"receipt": receipt.to_dict()}, text)
-
-
-# Peer to peer
-# --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class PeerOptions(ClassOptions):
-    """Protocol and columns."""
-
-    group: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "Public column with the cluster of each user; users ask users of their own cluster."
-            )
-        ),
-    ]
-    flip: Annotated[
-        float, typer.Option(help="Probability that a user's bit is flipped, below 1/2.")
-    ]
-    join: Annotated[float, typer.Option(help="Probability that a user reports.")] = 1.0
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            help="Delta of the guarantee. Default: 1 over the square of the number of rows."
-        ),
-    ] = None
-    dataset: Dataset = None
-
-    def spec(self) -> Any:
-        """Make the PeerSpec."""
-        from labeldp.app._aggregate import PeerSpec
-
-        listed = self.listed()
-        if listed is None:
-            raise typer.BadParameter(
-                "Expected the two classes that a label can have, got none. Declare them: --classes"
-                " no,yes."
-            )
-        return spec_of(PeerSpec, self, classes=listed)
-
-
-@app.command()
-@grouped
-def peer(
-    source: Table,
-    asked: PeerOptions,
-    ledger: LedgerOptions,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="New Parquet or CSV file with a row for each cluster. CSV has estimates, too."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print epsilon and delta only: nothing is read but the clusters."
-        ),
-    ] = False,
-    redraw: Redraw = False,
-    as_json: Json = False,
-) -> None:
-    """Run the peer-to-peer protocol among users, a row each: everybody reports the noisy bit of a
-    peer. Epsilon follows from the clusters.
-
-    For study: a curator runs it here for all users, and a curator gets less noise at the same
-    epsilon from `labeldp aggregate`.
-    """
-    from labeldp.app._aggregate import aggregate as run
-    from labeldp.app._aggregate import cost
-
-    spec = asked.spec()
-    if dry_run == (out is not None):
-        raise typer.BadParameter(
-            "Expected --out or --dry-run, got " + ("both." if dry_run else "neither.")
-        )
-    local = spec.protocol.local_epsilon
-    together = f"{local!r} towards everyone together"
-    with progress_bars(as_json) as progress:
-        if out is None:
-            query = cost(source, spec, progress=progress)
-            facts = {
-                "epsilon": query.epsilon,
-                "delta": query.delta,
-                "local_epsilon": local,
-                "groups": query.n_groups,
-            }
-            text = (
-                f"Epsilon {query.epsilon!r} towards the learner at delta {query.delta!r};"
-                f" {together}. Nothing was charged."
-            )
-            answer(as_json, facts, text)
-            return
-        record = ledger.open()
-        done = run(source, out, spec, record, redraw=redraw, progress=progress)
-    receipt, rows = done.answer.receipt, int(done.answer.n_rows.sum())
-    what = (
-        "Answered before; nothing was drawn, nothing was charged."
-        if done.repeated
-        else f"Charged epsilon {receipt.epsilon!r}."
-    )
-    reports = int(done.answer.values.sum())
-    text = (
-        f"{done.path}: {reports:,} reports of {rows:,} users in {done.answer.n_groups:,} clusters;"
-        f" {receipt.guarantee}; {together}.\n{what} {account_text(record, [receipt])}"
-    )
-    facts = {
-        "path": str(done.path),
-        "repeated": done.repeated,
-        "groups": done.answer.n_groups,
-        "rows": rows,
-        "reports": reports,
-    }
-    answer(as_json, facts | {"local_epsilon": local, "receipt": receipt.to_dict()}, text)
 
 
 # Stage

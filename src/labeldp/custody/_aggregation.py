@@ -24,9 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from labeldp import _validate
 from labeldp._hash import array_digest, digest
 from labeldp._validate import DEFAULT_COLUMN, exact
-from labeldp.aggregates import Aggregate, ConfidentGNMax, FeatureSums, Marginals, Query
+from labeldp.aggregates import Aggregate, FeatureSums, Marginals, Query, TeacherQuery, Tuning
 from labeldp.aggregates._base import check_groups
-from labeldp.aggregates._tuning import RepeatAndSelect
 from labeldp.custody._encode import (
     FINITE,
     MISSING,
@@ -342,7 +341,7 @@ def aggregate_best(
     candidates: Sequence[tuple[Query, ArrayLike]],
     score: Callable[[Aggregate], float],
     *,
-    tuning: RepeatAndSelect,
+    tuning: Tuning,
     score_name: str = "",
     classes: Sequence[object] | None = None,
     dataset: str | None = None,
@@ -368,8 +367,8 @@ def aggregate_best(
         score wins; NaN never wins. It must not raise, print or store its argument: the guarantee
         does not cover answers that are not released, or their number. A score that is no number is
         refused after the charge.
-    tuning : RepeatAndSelect
-        Distribution of the number of runs; its shape must be 1 (geometric).
+    tuning : Tuning
+        `labeldp.papers.ghazi2021.RepeatAndSelect(mean)`, whose number of runs is geometric.
     score_name : str, default=""
         Public name of the score, by which a repeat of the request is recognised. Two scores need
         two names.
@@ -402,6 +401,7 @@ def aggregate_best(
     Examples
     --------
     >>> from labeldp.aggregates import Histogram
+    >>> from labeldp.papers.ghazi2021 import RepeatAndSelect
     >>> tries = [(Histogram(2, 50.0, 2), [0, 0, 0, 1, 1]), (Histogram(2, 50.0, 2), [0, 1, 0, 1, 0])]
     >>> purest = lambda found: float(found.values.max(axis=1).sum())
     >>> best = aggregate_best(
@@ -445,7 +445,7 @@ def aggregate_best(
 def _check(
     candidates: Sequence[tuple[Query, ArrayLike]],
     score: Callable[[Aggregate], float],
-    tuning: RepeatAndSelect,
+    tuning: Tuning,
 ) -> None:
     """Check the arguments of `aggregate_best`, before anything is charged."""
     if not callable(score):
@@ -461,10 +461,10 @@ def _check(
             "Expected candidates to be pairs of a query and the rows' groups, got others. [(query,"
             " groups)] tries one."
         )
-    if not isinstance(tuning, RepeatAndSelect) or tuning.shape != 1:
+    if not isinstance(tuning, Tuning):
         raise InvalidInput(
-            "Expected tuning=RepeatAndSelect(mean) of shape 1, the only one that is drawn exactly;"
-            f" got {tuning!r}."
+            "Expected tuning=labeldp.papers.ghazi2021.RepeatAndSelect(mean), got"
+            f" {type(tuning).__name__}."
         )
     if not candidates:
         raise InvalidInput(
@@ -483,12 +483,12 @@ def _check(
             )
 
 
-def _facts(tried: _Candidates, tuning: RepeatAndSelect, score_name: str) -> dict[str, object]:
+def _facts(tried: _Candidates, tuning: Tuning, score_name: str) -> dict[str, object]:
     """Return the facts of the whole tuning for the ledger."""
     return {
         "query": "best-of",
         "candidates": [query.to_dict() for query, _ in tried],
-        "tuning": {"mean": float(tuning.mean), "shape": float(tuning.shape)},
+        "tuning": tuning.to_dict(),
         "score": score_name,
     }
 
@@ -497,7 +497,7 @@ def _best(
     request: Request,
     tried: _Candidates,
     score: Callable[[Aggregate], float],
-    tuning: RepeatAndSelect,
+    tuning: Tuning,
     codes: NDArray[np.int32],
     charge: Charge,
     secret: RunSecret,
@@ -750,10 +750,10 @@ def checked(query: object, *, features: bool = False) -> Query:
             f"Expected a query, such as Histogram or Vote, got {type(query).__name__}. See"
             " labeldp.aggregates."
         )
-    if query.of_teachers:
+    if isinstance(query, TeacherQuery):
+        fix = "labeldp.papers.malek2021.PATEClassifier asks it."
         raise InvalidInput(
-            f"Expected a query about groups of rows, got one for teachers, {query}."
-            " labeldp.learn.PATEClassifier asks it."
+            f"Expected a query about groups of rows, got one for teachers, {query}. {fix}"
         )
     if query.of_features and not features:
         raise InvalidInput(
@@ -954,7 +954,7 @@ class TeacherQuestion:
 
     Attributes
     ----------
-    query : ConfidentGNMax
+    query : TeacherQuery
     teach : function (number, rows, codes, asked) -> (n_queries,) class codes
         Trains teacher `number` on these rows of the table and their raw class codes, and gives its
         votes for the rows `asked`: a function of these four alone. It must keep, print and send
@@ -965,7 +965,7 @@ class TeacherQuestion:
         Public: another one is another division into shards and another choice of queries.
     """
 
-    query: ConfidentGNMax
+    query: TeacherQuery
     teach: Callable[[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], ArrayLike]
     origin: Callable[[NDArray[np.intp] | None], str]
     seed: int = 0
@@ -1130,7 +1130,10 @@ def drawn_answer(
     key = secret.answer_key("aggregate", request.identity, query=query.to_dict())
     # All rows of a unit are with one teacher, so whatever their number they change one vote.
     values = drawn(
-        query, counts.table(), key, 1 if query.of_teachers else request.column.max_rows_per_unit
+        query,
+        counts.table(),
+        key,
+        1 if isinstance(query, TeacherQuery) else request.column.max_rows_per_unit,
     )
     return Aggregate(query, values, counts.n_rows(), request.column.values, charge.receipt)
 

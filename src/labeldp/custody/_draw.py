@@ -67,7 +67,7 @@ def check_contract(law: Law) -> None:
     `labeldp.testing.check_law` once in a process, which takes about half a second.
     """
     require_sampler(law)
-    if type(law).__module__.startswith("labeldp.laws."):
+    if type(law).__module__.startswith(("labeldp.laws.", "labeldp.papers.")):
         for part in getattr(law, "parts", ()):  # the laws of several columns may be a user's own
             check_contract(part)
         return

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from labeldp.errors import needs_torch
 
 if TYPE_CHECKING:
-    from labeldp.deep import augment, logs, models, recipes, schedules
+    from labeldp.deep import augment, logs, models, schedules
     from labeldp.deep._consistency import (
         Consistency,
         consensus,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         posterior_loss,
     )
     from labeldp.deep._regressor import LocationHead, TorchRegressor
-    from labeldp.deep._teacher import FixMatchTeacher
     from labeldp.deep.schedules import weight_average
 
 _HOME = {
@@ -84,11 +83,10 @@ _HOME = {
     ),
     "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
-    "_teacher": ("FixMatchTeacher",),
     "_regressor": ("LocationHead", "TorchRegressor"),
     "schedules": ("weight_average",),
 }
-_MODULES = ("augment", "logs", "models", "recipes", "schedules")
+_MODULES = ("augment", "logs", "models", "schedules")
 
 __all__ = [
     "Candidates",
@@ -96,7 +94,6 @@ __all__ = [
     "Consistency",
     "Dense",
     "Epoch",
-    "FixMatchTeacher",
     "Form",
     "Heads",
     "Inputs",
@@ -128,7 +125,6 @@ __all__ = [
     "neighbour_votes",
     "posterior_loss",
     "predict",
-    "recipes",
     "schedules",
     "train",
     "weight_average",

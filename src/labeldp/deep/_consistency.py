@@ -87,7 +87,7 @@ class Consistency:
     neighbours : int >= 0, default=0
         Number of nearest rows whose `neighbour_votes` are the first predictions, by the cosine of
         the features that the last linear layer reads before training. For nets whose first weights
-        were learned without labels (`labeldp.research.ssl.simclr`). 0 for none.
+        were learned without labels (`labeldp.papers.tang2022.simclr`). 0 for none.
     revote : int >= 0, default=0
         Every so many epochs the neighbours vote again, by the averaged net's features, and their
         votes become a factor of the posterior. 0: they vote before training alone. Needs

@@ -470,7 +470,7 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         Share of the rows in each stage, at any scale. None: equal shares.
     law : str or Law, default="auto"
         A law's name, or a Law. "auto" draws each row with the most informative law. The papers'
-        recipes are parameters by name: `**deep.recipes.lp_2st("cifar10", epsilon=2.0)`.
+        recipes are parameters by name: `**papers.ghazi2021.lp_2st("cifar10", epsilon=2.0)`.
     prior : (n, K) array of floats >= 0, function of X, or labeldp.learn.ClusterPrior, default=None
         Public class weights for the first stage; they must not depend on these labels. A
         ClusterPrior asks for them privately, at a part of epsilon, and the law gets the rest; for a

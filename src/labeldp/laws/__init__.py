@@ -20,19 +20,16 @@ from labeldp.laws._cluster import ClusterRR
 from labeldp.laws._columns import ColumnCounts, Independent, LabelColumns, OneColumn
 from labeldp.laws._exact import WORD, Words, exp_floor
 from labeldp.laws._grid import Grid
-from labeldp.laws._numbers import BoundedLaplace, RROnBins, UnbiasedRandomizer
+from labeldp.laws._numbers import UnbiasedRandomizer
 from labeldp.laws._prior_bins import PriorBins
 from labeldp.laws._response import RandomizedResponse, RRTopK, RRWithPrior
-from labeldp.laws._scores import Alibi
 from labeldp.laws._square_wave import SquareWave
 from labeldp.laws._subset import AutoLaw, PriorSplit, SubsetSelection, Threshold
 
 __all__ = [
     "LAWS",
     "WORD",
-    "Alibi",
     "AutoLaw",
-    "BoundedLaplace",
     "Cell",
     "Channel",
     "ClusterRR",
@@ -44,7 +41,6 @@ __all__ = [
     "OneColumn",
     "PriorBins",
     "PriorSplit",
-    "RROnBins",
     "RRTopK",
     "RRWithPrior",
     "RandomizedResponse",
@@ -74,14 +70,19 @@ for _law in (
     Threshold,
     AutoLaw,
     ClusterRR,
-    Alibi,
     SquareWave,
-    BoundedLaplace,
     Independent,
     OneColumn,
     ColumnCounts,
     Channel,
-    RROnBins,
     UnbiasedRandomizer,
 ):
     register_law(_law)
+
+LAWS.place(
+    {
+        "alibi": "labeldp.papers._alibi:Alibi",
+        "laplace": "labeldp.papers.regression:BoundedLaplace",
+        "rr-on-bins": "labeldp.papers.regression:RROnBins",
+    }
+)

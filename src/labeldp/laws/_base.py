@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labeldp import _validate
+from labeldp._registry import Registry
 from labeldp.errors import InvalidInput, MergedClassesWarning, warn
 from labeldp.laws._exact import (
     Array,
@@ -621,8 +622,8 @@ def _holds_fractions(matrix: ArrayLike) -> bool:
 # ----------------------------------------------------------
 
 
-LAWS: dict[str, type[Law]] = {}
-"""All registered laws by name."""
+LAWS: Registry[Law] = Registry()
+"""All registered laws by name; those of papers by their place, imported at first use."""
 
 AnyLaw = TypeVar("AnyLaw", bound=Law)
 Number = int | float
@@ -775,8 +776,11 @@ def law_from_dict(data: Mapping[str, object]) -> Law:
 
 def _law_type(name: object) -> type[Law]:
     # A law that nobody asks for by its name is known to files all the same.
-    known = [each for each, cls in LAWS.items() if _has_a_name(cls) or each == name]
-    cls = LAWS[_validate.one_of(known, law=name, fix=_OWN)]
+    if not (isinstance(name, str) and name in LAWS):
+        _validate.one_of(
+            [each for each, cls in LAWS.items() if _has_a_name(cls)], law=name, fix=_OWN
+        )
+    cls = LAWS[str(name)]
     if cls.name != name:
         raise InvalidInput(
             f"Expected {cls.__name__} to keep the name that it was registered by, {name!r}, got"

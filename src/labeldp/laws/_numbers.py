@@ -1,33 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws that release a number: RROnBins, UnbiasedRandomizer and BoundedLaplace. Each has a whole
-number of 2^64 words for each output.
+"""UnbiasedRandomizer, a law that releases a number, from whole numbers of 2^64 words for each
+output.
 
-* RROnBins is randomized response over bins of points; a bin's output is one number.
-* UnbiasedRandomizer has outputs j with two numbers of words each: b_j for some labels, at most
-  e^epsilon b_j for the others. What rounding leaves of a row's 2^64 words, it gives to an output
-  that has the smaller number there. Then the numbers that the outputs stand for are solved for
-  again, from the whole words, so that their mean given y is y up to the rounding of doubles.
-* BoundedLaplace: P[j | y] = t^|y - j| / Z_y with Z_y = sum_j t^|y - j| and t = e^(-epsilon / (K -
-  1)). For one output j, P[j | y] falls as y moves away from j, since Z of two neighbouring classes
-  differs by at most the factor t. So it is largest at y = j and least at an end y = e, and the
-  ratio is t^-|e - j| Z_e / Z_j <= t^-(K - 1) = e^epsilon, because no Z is below those of the ends.
-  Both ends reach it: no smaller t would do.
+Its outputs j have two numbers of words each: b_j for some labels, at most e^epsilon b_j for the
+others. What rounding leaves of a row's 2^64 words, it gives to an output that has the smaller
+number there. Then the numbers that the outputs stand for are solved for again, from the whole
+words, so that their mean given y is y up to the rounding of doubles.
 
 References
 ----------
-Ghazi, Kamath, Kumar, Leeman, Manurangsi, Varadarajan and Zhang 2023, "Regression with label
-differential privacy" (ICLR); Badanidiyuru, Ghazi, Kamath, Kumar, Leeman, Manurangsi, Varadarajan
-and Zhang 2023, "Optimal unbiased randomizers for regression with label differential privacy"
-(NeurIPS); Ghosh, Roughgarden and Sundararajan 2012, "Universally utility-maximizing privacy
-mechanisms" (the geometric mechanism); McSherry and Talwar 2007, "Mechanism design via differential
-privacy" (the exponential mechanism).
+Badanidiyuru, Ghazi, Kamath, Kumar, Leeman, Manurangsi, Varadarajan and Zhang 2023, "Optimal
+unbiased randomizers for regression with label differential privacy" (NeurIPS).
 """
 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -38,28 +27,23 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp.errors import InvalidInput
-from labeldp.laws._base import Cell, Side, Table, no_inclusion
+from labeldp.laws._base import Side, no_inclusion
 from labeldp.laws._exact import (
     WORD,
     Array,
     Floats,
     Words,
     exp_floor,
-    log_ratio,
     pack_sets,
     set_bytes,
     unpack_sets,
     whole_below,
 )
 from labeldp.laws._grid import on_steps
-from labeldp.laws._matrix import OfMatrix, WithoutSide
-from labeldp.laws._optimal import LOSSES, Loss, optimal_bins, unbiased_staircase
-from labeldp.laws._response import respond_to_all, response_profile, response_words
+from labeldp.laws._matrix import OfMatrix
+from labeldp.laws._optimal import unbiased_staircase
 
 _NAN = float("nan")
-# parts of epsilon, as powers of two, that are given up until the rounded words keep the claim
-_SLACKS = (56, 48, 40, 32, 24, 16)
-_MOST_POINTS = 1000  # of laws whose probabilities are a matrix
 
 # The rows of words
 # --------------------------------------------------------------------------------------------------
@@ -69,7 +53,7 @@ WordRows = tuple[tuple[int, ...], ...]
 which sums to 2^64."""
 
 
-class _OfWords(OfMatrix):
+class OfWords(OfMatrix):
     """Base of laws whose probabilities are any matrix of words, and whose output is one of m
     numbers, drawn by one word."""
 
@@ -91,7 +75,7 @@ class _OfWords(OfMatrix):
         return out
 
 
-def _checked_prior(prior: Sequence[float] | None, n_classes: int) -> tuple[float, ...] | None:
+def checked_prior(prior: Sequence[float] | None, n_classes: int) -> tuple[float, ...] | None:
     """Check the weights of a prior; None is flat."""
     if prior is None:
         return None
@@ -111,7 +95,7 @@ def _checked_prior(prior: Sequence[float] | None, n_classes: int) -> tuple[float
     return found
 
 
-def _increasing(values: Sequence[float] | None) -> tuple[float, ...]:
+def increasing(values: Sequence[float] | None) -> tuple[float, ...]:
     found = tuple(float(value) for value in values or ())
     if (
         len(found) < 2
@@ -125,7 +109,7 @@ def _increasing(values: Sequence[float] | None) -> tuple[float, ...]:
     return found
 
 
-def _few_points(n_classes: int, most: int) -> None:
+def few_points(n_classes: int, most: int) -> None:
     if n_classes > most:
         raise InvalidInput(
             f"Expected at most {most} points, got n_classes={n_classes}. Take fewer points:"
@@ -133,163 +117,8 @@ def _few_points(n_classes: int, most: int) -> None:
         )
 
 
-# RROnBins and UnbiasedRandomizer
+# UnbiasedRandomizer
 # --------------------------------------------------------------------------------------------------
-
-# to find bins, a larger epsilon counts as this one, which a 64-bit word cannot tell from it
-_LARGEST_BINS = 60.0
-
-
-@dataclass(frozen=True)
-class RROnBins(WithoutSide):
-    """Release a number for the label's bin, by randomized response over the bins that are best for
-    a prior and a loss.
-
-    Parameters
-    ----------
-    n_classes : int
-        K, the number of points of a `Grid`, 2 to 1000.
-    epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label, whatever the bins.
-    loss : {"squared", "absolute", "poisson"}
-        What the bins are best for: the expected (v - y)^2, |v - y|, or v - y ln v of the released
-        number v. "squared" by default.
-    prior : tuple of K floats >= 0, optional
-        Weights of the points, at least two above 0. They must not depend on these labels, except by
-        answers that were paid for. None (default): flat.
-    origin : float >= 0
-        The lowest point in steps of the grid, low / resolution: the Poisson loss, which needs
-        numbers from 0 up, depends on it. 0 by default.
-    starts : tuple of d ints, optional
-        The first point of each bin, counted from 0. None (default): of the best bins for this
-        epsilon.
-    values : tuple of d increasing floats, optional
-        The released number of each bin, in steps of the grid from its lowest point. Given with
-        `starts`.
-
-    See Also
-    --------
-    UnbiasedRandomizer : Releases numbers without bias.
-    Threshold : More informative for a learner by likelihood.
-
-    Notes
-    -----
-    If labels follow the prior, no epsilon-label-DP mechanism releases numbers of a smaller expected
-    loss. The released number is drawn to the prior's middle: it is best as it is, and biased.
-    Points of one bin have the same likelihood. The bins are found once, and kept as fields, so that
-    files describe the law by itself. `at(epsilon)` finds those of another epsilon;
-    `dataclasses.replace` keeps them. Output: the number of a bin, (n,) int32, which `released`
-    turns into the bin's number. Side: none. Cost: one word and O(d) a row; for the bins O(K^2)
-    memory, and a second at K = 1000.
-
-    References
-    ----------
-    Ghazi et al. 2023, "Regression with label differential privacy" (ICLR), Algorithms 1 and 2.
-
-    Examples
-    --------
-    >>> import labeldp as ldp
-    >>> law = RROnBins(3, 3.0)
-    >>> law.starts, law.released(ldp.Grid(0, 100, points=3))
-    ((0, 1, 2), (6.7917751115443625, 50.0, 93.20822488845563))
-    """
-
-    name: ClassVar[str] = "rr-on-bins"
-    kind: ClassVar = "number"
-
-    loss: Loss = "squared"
-    prior: tuple[float, ...] | None = field(default=None, repr=False)
-    origin: float = 0.0
-    starts: tuple[int, ...] | None = field(default=None, repr=False)
-    values: tuple[float, ...] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _few_points(self.n_classes, _MOST_POINTS)
-        put = object.__setattr__
-        _validate.one_of(LOSSES, loss=self.loss)
-        put(self, "prior", _checked_prior(self.prior, self.n_classes))
-        put(self, "origin", _validate.positive(origin=self.origin, zero=True))
-        if self.starts is None and self.values is None:
-            points = tuple(self.origin + i for i in range(self.n_classes))
-            ratio = float(exp_floor(min(self.epsilon, _LARGEST_BINS)))
-            starts, values = optimal_bins(
-                points, self.prior or (1.0,) * self.n_classes, ratio, self.loss
-            )
-            if not all(a < b for a, b in pairwise(values)):
-                raise InvalidInput(
-                    "Expected an epsilon at which a number is better than a constant for the"
-                    f" {self.loss} loss, got {self.epsilon!r}. Take a larger one, or"
-                    " loss='squared'."
-                )
-            put(self, "starts", starts)
-            put(self, "values", tuple(value - self.origin for value in values))
-        starts = tuple(
-            _validate.integer(starts=start, low=0, high=self.n_classes - 1)
-            for start in self.starts or ()
-        )
-        put(self, "starts", starts)
-        put(self, "values", _increasing(self.values))
-        if not (
-            starts
-            and starts[0] == 0
-            and all(a < b for a, b in pairwise(starts))
-            and len(starts) == len(self.values or ())
-        ):
-            raise InvalidInput(
-                "Expected as many starts of bins as values, from 0 on and increasing, got others."
-                " Leave both out."
-            )
-        response_words(self.epsilon, len(starts))
-
-    def at(self, epsilon: float) -> Self:
-        return replace(self, epsilon=epsilon, starts=None, values=None)
-
-    def made_for(self, prior: Sequence[float]) -> Self:
-        return replace(self, prior=tuple(prior), starts=None, values=None)
-
-    def released(self, classes: Sequence[object]) -> tuple[object, ...]:
-        return on_steps(classes, self.values or ())
-
-    def _bins(self, labels: NDArray[np.integer]) -> NDArray[np.int32]:
-        # Every label is compared with every start, so that the same memory is accessed for any
-        # label.
-        found = np.zeros(len(labels), dtype=np.int32)
-        for start in (self.starts or ())[1:]:
-            found += labels >= start
-        return found
-
-    def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.int32]:
-        return respond_to_all(
-            self._bins(labels), words.take(0), self.epsilon, len(self.starts or ())
-        )
-
-    def _inside(self, outputs: Array) -> NDArray[np.bool_]:
-        """Mark the points of each output's bin: (n, K) bool."""
-        return np.asarray(np.asarray(outputs)[:, None] == self._bins(np.arange(self.n_classes)))
-
-    def log_likelihood(self, outputs: Array, side: Side) -> Floats:
-        a, b = response_words(self.epsilon, len(self.starts or ()))
-        return np.where(self._inside(outputs), 0.0, log_ratio(b, a))
-
-    def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        own, other = (
-            words / WORD if len(self.starts or ()) == self.n_classes else _NAN
-            for words in response_words(self.epsilon, self.n_classes)
-        )
-        return np.full(len(outputs), own), np.full(len(outputs), other)
-
-    def profile(self, side_row: Side) -> tuple[Cell, ...]:
-        d = len(self.starts or ())
-        return response_profile(self.epsilon, d, d)
-
-    def table(self, side_row: Side) -> Table:
-        outputs = np.arange(len(self.starts or ()), dtype=np.int32)
-        values = tuple(
-            Fraction(words, WORD) for words in response_words(self.epsilon, len(outputs))
-        )
-        return Table(outputs, values, np.where(self._inside(outputs).T, np.uint8(0), np.uint8(1)))
-
 
 # the linear program counts a larger epsilon as this one: its coefficients would differ by too many
 # digits
@@ -309,7 +138,7 @@ Steps = tuple[tuple[float, ...], tuple[float, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class UnbiasedRandomizer(_OfWords):
+class UnbiasedRandomizer(OfWords):
     """Release a number whose mean is the label, by the mechanism of least variance: the released
     numbers lie outside of the range, too.
 
@@ -334,7 +163,7 @@ class UnbiasedRandomizer(_OfWords):
 
     See Also
     --------
-    RROnBins : Releases numbers that are nearer to the label, with bias.
+    labeldp.papers.regression.RROnBins : Releases numbers that are nearer to the label, with bias.
     Threshold : More informative for a learner by likelihood.
 
     Notes
@@ -375,14 +204,14 @@ class UnbiasedRandomizer(_OfWords):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _few_points(self.n_classes, _MOST_SOLVED)
+        few_points(self.n_classes, _MOST_SOLVED)
         put = object.__setattr__
-        put(self, "prior", _checked_prior(self.prior, self.n_classes))
+        put(self, "prior", checked_prior(self.prior, self.n_classes))
         if self.values is None and self.shares is None and self.sets is None:
             found = _solved(self.n_classes, self.epsilon, self.prior)
             for name, value in zip(("values", "shares", "sets"), found, strict=True):
                 put(self, name, value)
-        put(self, "values", _increasing(self.values))
+        put(self, "values", increasing(self.values))
         if not len(self.values or ()) == len(self.shares or ()) == len(self.sets or ()):
             raise InvalidInput(
                 "Expected as many shares and sets as values, got others. Leave all three out, and"
@@ -538,94 +367,3 @@ def _unbiased_values(rows: WordRows, values: Floats) -> list[float]:
             for value, each in zip(found, change, strict=True)
         ]
     return found
-
-
-@lru_cache(maxsize=64)
-def laplace_words(epsilon: float, n_classes: int) -> WordRows:
-    """Compute the number of words of 2^64 that release each class, for each label: K rows of K;
-    InvalidInput if rounding breaks epsilon."""
-    e = exp_floor(epsilon)
-    for slack in _SLACKS:
-        with localcontext() as context:
-            context.prec = 60
-            log = (Decimal(e.numerator) / Decimal(e.denominator)).ln() * (1 - Decimal(2) ** -slack)
-            powers = [(-log * i / (n_classes - 1)).exp() for i in range(n_classes)]
-            if WORD * powers[-1] < sum(powers):  # less than a word: no need to compute all rows
-                break
-            rows = [
-                _rounded([powers[abs(y - j)] for j in range(n_classes)], y)
-                for y in range(n_classes)
-            ]
-        told = rows[0] != rows[-1]  # else all labels give the same outputs
-        if told and all(
-            min(column) >= 1 and max(column) <= e * min(column)
-            for column in zip(*rows, strict=True)
-        ):
-            return tuple(rows)
-    raise InvalidInput(
-        f"Expected an epsilon that 64-bit words can honour with {n_classes} classes (up to about"
-        f" 35, and not nearly 0), got {epsilon!r}."
-    )
-
-
-def _rounded(shares: list[Decimal], own: int) -> tuple[int, ...]:
-    """Round shares down to whole words of 2^64; what is left, at most one word a class, is added to
-    the label's own."""
-    total = sum(shares)
-    words = [int(WORD * share / total) for share in shares]
-    words[own] += WORD - sum(words)
-    return tuple(words)
-
-
-@dataclass(frozen=True)
-class BoundedLaplace(_OfWords):
-    """Release a class near the label: discrete Laplace noise on ordered classes, truncated to them.
-    A baseline for numbers.
-
-    Parameters
-    ----------
-    n_classes : int
-        K, 2 to 1000; their order matters.
-    epsilon : float
-        Guarantee: pure epsilon-label-DP, local, for each row's label: any two labels, however far
-        apart. Above about 35 the 64-bit sampler cannot honour it, and refuses.
-
-    See Also
-    --------
-    Threshold : More informative for a learner by likelihood.
-
-    Notes
-    -----
-    P[j | y] is proportional to e^(-epsilon |y - j| / (K - 1)): noise of the scale of the whole
-    range, divided by epsilon, since every two labels must be hidden from each other. The module
-    says why this is the least noise of its form. Labels near the ends are drawn towards the middle,
-    so the released number is biased; `weights` and the likelihood are not. Output: a label, (n,)
-    int32. Side: none. Cost: one word and O(K log K) a row.
-
-    References
-    ----------
-    Ghosh, Roughgarden and Sundararajan 2012, "Universally utility-maximizing privacy mechanisms".
-
-    Examples
-    --------
-    >>> BoundedLaplace(3, 1.0).matrix().round(3)
-    array([[0.506, 0.307, 0.186],
-           [0.274, 0.452, 0.274],
-           [0.186, 0.307, 0.506]])
-    """
-
-    name: ClassVar[str] = "laplace"
-    kind: ClassVar = "label"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _few_points(self.n_classes, _MOST_POINTS)
-        laplace_words(self.epsilon, self.n_classes)
-
-    @property
-    def _rows(self) -> WordRows:
-        return laplace_words(self.epsilon, self.n_classes)
-
-    def inclusion(self, outputs: Array, side: Side) -> tuple[Floats, Floats]:
-        own, other = (self._rows[0][j] / WORD if self.n_classes == 2 else _NAN for j in range(2))
-        return np.full(len(outputs), own), np.full(len(outputs), other)

@@ -1,127 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimal mechanisms for numbers under a public prior, in floating point: bins for RROnBins, and
-the linear program of UnbiasedRandomizer.
+"""The linear program of UnbiasedRandomizer, in floating point.
 
-Nothing here gives a guarantee: the laws round what is found to whole words, and certify that.
+Nothing here gives a guarantee: the law rounds what is found to whole words, and certifies that.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labeldp.errors import InvalidInput
 from labeldp.laws._exact import Floats
-
-Loss = Literal["squared", "absolute", "poisson"]
-LOSSES = ("squared", "absolute", "poisson")
-_TIE = 1e-12  # relative difference of two objectives that counts as none: then there are fewer bins
-
-# Bins
-# --------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=64)
-def optimal_bins(
-    points: tuple[float, ...], weights: tuple[float, ...], ratio: float, loss: Loss
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Find the bins of points, and a number for each, under which randomized response over the bins
-    has the least expected loss.
-
-    Parameters
-    ----------
-    points : K increasing numbers
-        Above or equal to 0 for the Poisson loss.
-    weights : K numbers >= 0, at least two of them above 0
-        The prior of the points.
-    ratio : float above 1
-        e^epsilon.
-    loss : {"squared", "absolute", "poisson"}
-        Of a released v for y: (v - y)^2, |v - y|, or v - y ln v.
-
-    Returns
-    -------
-    starts : d whole numbers
-        Index of each bin's first point, the first of them 0.
-    values : d increasing floats
-
-    Notes
-    -----
-    With d bins the loss is the sum over bins of min_v sum_y w_y ratio^[y in bin] l(v, y), divided
-    by ratio + d - 1. For each d the bins with the least sum are found by dynamic programming over
-    their ends; no mechanism of that ratio has a smaller expected loss. Cost: O(K^2) a number of
-    bins, which ends when no more bins can be better; O(K^3) besides for the absolute loss. Memory:
-    O(K^2).
-
-    References
-    ----------
-    Ghazi, Kamath, Kumar, Leeman, Manurangsi, Varadarajan and Zhang 2023, "Regression with label
-    differential privacy" (ICLR), Algorithm 2.
-    """
-    y, w = np.asarray(points, np.float64), np.asarray(weights, np.float64)
-    cost, value = _COSTS[loss](y, w / w.sum(), ratio)
-    k, constant = len(y), cost[0, -1] / ratio  # the least loss of a constant
-    below = np.tril(np.full((k, k), np.inf), -1)
-    total = cost[0].copy()  # total[i]: least sum over the bins of points 0..i
-    ends: list[NDArray[np.intp]] = [np.zeros(k, np.intp)]
-    best, chosen = np.inf, 0
-    # one bin, a constant, would be as good only under a prior that knows the number
-    for d in range(2, k + 1):
-        following = np.full((k, k), np.inf)
-        following[1:] = total[:-1, None] + (cost + below)[1:]  # a last bin that begins at this row
-        ends.append(following.argmin(axis=0))
-        total = following.min(axis=0)
-        found = float(total[-1]) / (ratio + d - 1)
-        if found < best - _TIE * abs(best if np.isfinite(best) else 0.0):
-            best, chosen = found, d
-        if d * constant / (ratio + d - 1) >= best:  # every bin costs at least what a constant costs
-            break
-    starts: list[int] = []
-    last = k - 1
-    for d in range(chosen - 1, -1, -1):
-        starts.append(int(ends[d][last]))
-        last = starts[-1] - 1
-    starts.reverse()
-    edges = [*starts[1:], k]
-    return tuple(starts), tuple(float(value(a, b - 1)) for a, b in zip(starts, edges, strict=True))
-
-
-def _sums(w: Floats, values: Floats, ratio: float) -> Floats:
-    """Compute sum_y w_y ratio^[a <= y <= b] values_y for every bin (a, b): (K, K)."""
-    upto = np.concatenate([[0.0], np.cumsum(w * values)])
-    return np.asarray(upto[-1] + (ratio - 1.0) * np.triu(upto[None, 1:] - upto[:-1, None]))
-
-
-def _squared(y: Floats, w: Floats, ratio: float) -> tuple[Floats, Any]:
-    centre = float(w @ y)  # squares of small numbers lose fewer digits
-    zeroth, first, second = (_sums(w, (y - centre) ** power, ratio) for power in range(3))
-    return (
-        np.maximum(second - first**2 / zeroth, 0.0),
-        lambda a, b: centre + first[a, b] / zeroth[a, b],
-    )
-
-
-def _poisson(y: Floats, w: Floats, ratio: float) -> tuple[Floats, Any]:
-    # The deviance y ln(y / v) - y + v, which differs from the loss by a number that no mechanism
-    # changes.
-    zeroth, first = _sums(w, np.ones(len(y)), ratio), _sums(w, y, ratio)
-    own = _sums(w, np.where(y > 0, y * np.log(np.maximum(y, 1e-300)), 0.0), ratio)
-    mean = first / zeroth
-    return np.maximum(own - first * np.log(np.maximum(mean, 1e-300)), 0.0), lambda a, b: mean[a, b]
-
-
-def _absolute(y: Floats, w: Floats, ratio: float) -> tuple[Floats, Any]:
-    cost, place = np.full((len(y), len(y)), np.inf), np.zeros((len(y), len(y)), np.intp)
-    for i, v in enumerate(y):  # a weighted median is one of the points
-        found = _sums(w, np.abs(y - v), ratio)
-        better = found < cost
-        cost[better], place[better] = found[better], i
-    return cost, lambda a, b: y[place[a, b]]
-
-
-_COSTS = {"squared": _squared, "absolute": _absolute, "poisson": _poisson}
 
 # Unbiased outputs
 # --------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from labeldp.learn._cluster_estimators import NoiseCluster, ProportionClassifier
 from labeldp.learn._clusters import ClusterPrior, HistogramPrior, find_clusters
 from labeldp.learn._corrections import LearnOptions
 from labeldp.learn._counts import CountsClassifier, CountTable, Groupings
-from labeldp.learn._pate import PATEClassifier
 from labeldp.learn._regressor import LabelDPRegressor
 from labeldp.learn._softmax import SoftmaxRegression
 
@@ -20,7 +19,6 @@ __all__ = [
     "LabelDPRegressor",
     "LearnOptions",
     "NoiseCluster",
-    "PATEClassifier",
     "ProportionClassifier",
     "SoftmaxRegression",
     "find_clusters",

@@ -331,7 +331,7 @@ class LabelDPClassifier(ClassifierEstimator, TabularEstimator[Model]):
     law : str or Law, default="auto"
         A law's name, or a Law with this epsilon (with a ClusterPrior, the epsilon that it leaves).
         "auto" draws each row with the most informative law. The paper's LP-1ST and LP-2ST are
-        `correction="none"` with `**deep.recipes.stages("lp-2st", epsilon=...)`: law
+        `correction="none"` with `**papers.ghazi2021.stages("lp-2st", epsilon=...)`: law
         "rr-with-prior", `top_k_filter="mean"`, no held-out rows, and the published share and
         temperature.
     correction : {"auto", "likelihood", "em", "debias", "none"}, default="auto"

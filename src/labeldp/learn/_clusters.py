@@ -25,8 +25,7 @@ from labeldp._validate import left_of
 from labeldp.aggregates import Aggregate, Histogram, Query
 from labeldp.aggregates._histogram import histogram_of_all, three_digits
 from labeldp.errors import InvalidInput, MissingExtra
-from labeldp.laws import ClusterRR, Law
-from labeldp.laws.cluster_budget import split_budget
+from labeldp.laws import Law
 from labeldp.learn._corrections import Model, fit_last
 from labeldp.learn._data import Codes, Estimator, Floats, features_digest
 from labeldp.learn._softmax import softmax_of
@@ -578,8 +577,7 @@ class ClusterPrior(BaseEstimator):
         None: at most 2000, with 3 (3 + ln K) / epsilon counted rows per cluster on average.
     epsilon : float > 0, default=None
         Cost of the histogram, less than the fit's total. None: total / (1 + total), a share of 1 /
-        (1 + total), since clusters are worth most where single rows tell little. With
-        law="cluster-rr": the best split by `labeldp.laws.cluster_budget.split_budget`.
+        (1 + total), since clusters are worth most where single rows tell little.
     delta : float in [0, 1), default=0.0
         0: discrete Laplace noise, pure. Above 0: discrete Gaussian noise.
     algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
@@ -692,31 +690,7 @@ class ClusterPrior(BaseEstimator):
         if _validate.boolean(linear=self.linear):
             assert isinstance(plan.found, Clusters)
             plan = replace(plan, found=LinearClusters(plan.found.embedder, plan.found.centres, X))
-        if (
-            law == ClusterRR.name
-            and self.epsilon is None
-            and self.delta == 0
-            and max_rows_per_unit == 1
-        ):
-            return self._divided(plan, epsilon, n_classes)
         return plan
-
-    def _divided(self, plan: GroupPlan, epsilon: float, n_classes: int) -> GroupPlan:
-        """Split the budget between histogram and ClusterRR as is best for the clusters' sizes,
-        which are public."""
-        budget = split_budget(
-            epsilon, np.bincount(plan.groups, minlength=plan.query.n_groups), n_classes
-        ).budget
-        if not budget.histogram_epsilon:
-            return plan
-        share = three_digits(budget.histogram_epsilon)
-        rest = left_of(epsilon, share)
-        return replace(
-            plan,
-            query=replace(plan.query, epsilon=share),
-            epsilon=rest,
-            law=ClusterRR(n_classes, rest, budget.floor),
-        )
 
 
 class HistogramPrior(BaseEstimator):
@@ -736,8 +710,8 @@ class HistogramPrior(BaseEstimator):
 
     See Also
     --------
-    labeldp.laws.RROnBins, labeldp.laws.UnbiasedRandomizer : laws that are made for one prior of all
-    rows.
+    labeldp.papers.regression.RROnBins, labeldp.laws.UnbiasedRandomizer : laws that are made for one
+    prior of all rows.
 
     Notes
     -----

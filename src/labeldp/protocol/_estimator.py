@@ -7,8 +7,7 @@
       RegressorEstimator        predicts numbers of a public range: LabelDPRegressor, TorchRegressor
       StagedEstimator           a law for each row, one or more stages: LabelDPClassifier,
                                 TorchClassifier, and the regressors
-      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier,
-                                PATEClassifier
+      learn.CuratorEstimator    one question about all rows: NoiseCluster, ProportionClassifier
 
 A subclass implements the learning. Faults of inputs and settings are refused, and a dry run is
 made, before the charge. The functions after the classes choose training and held-out rows, and

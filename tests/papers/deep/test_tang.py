@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training methods of Tang et al. by name: what they are made of, and that they learn."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import labeldp as ldp
+from labeldp.deep import Consistency, Recipe, TorchClassifier, cross_entropy, models, train
+from labeldp.learn import find_clusters
+from labeldp.papers import tang2022
+
+X, Y = load_digits(return_X_y=True)
+X = (X[:900] / 16).astype(np.float32)
+Y = Y[:900]
+QUICK = {"epochs": 8, "batch_size": 64, "rate": 0.02}
+
+
+def jittered(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x + 0.1 * torch.randn(x.shape, generator=generator)
+
+
+MADE = {
+    "ldp_normal": None,
+    "ldp_ssl": Consistency.fixmatch(warm_up=4),
+    "aug_descent": Consistency.dividemix(warm_up=4),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_method_is_its_parts(name: str) -> None:
+    made = getattr(tang2022, name)(epsilon=2.0)
+    assert (made["law"], made["epsilon"], made["validation_fraction"]) == ("rr", 2.0, 0.0)
+    loss = {"loss": cross_entropy} if MADE[name] is None else {"consistency": MADE[name]}
+    assert made["recipe"] == Recipe(**loss)
+    with pytest.raises(ldp.InvalidInput, match="epoch"):
+        getattr(tang2022, name)(epsilon=2.0, epoch=3)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_method_learns(name: str) -> None:
+    own = (
+        {}
+        if MADE[name] is None
+        else {"consistency": type(MADE[name])(**{**vars(MADE[name]), "strong": jittered})}
+    )
+    asked = getattr(tang2022, name)(epsilon=6.0, **QUICK, **own)
+    net = TorchClassifier(
+        lambda n: models.Mlp(64, n, (64,)),
+        **asked,
+        classes=range(10),
+        noise=ldp.SeededNoise(0),
+        device="cpu",
+    )
+    assert net.fit(X, Y).score(X, Y) > 0.6
+
+
+def test_denoise_ssl_keeps_what_clusters_and_noise_agree_on() -> None:
+    """Most labels that are kept are right, where most released ones are wrong."""
+    noisy = ldp.privatize(Y, tang2022.RandRes(10, 2.0), classes=range(10), noise=ldp.SeededNoise(0))
+    clusters = find_clusters(X, 40).assign(X)
+    kept = tang2022.denoise_ssl(clusters, ldp.deep.evidence_of(noisy), 10)
+    some = (kept.rest < 0).numpy()  # a row that is kept has one candidate
+    released = np.asarray(noisy.blocks[0].outputs)
+    assert 100 < some.sum() < len(Y)
+    assert (released[some] == Y[some]).mean() > 0.7 > 0.55 > (released == Y).mean()
+    recipe = Recipe(**QUICK, consistency=Consistency.fixmatch(strong=jittered, warm_up=2))
+    net = train(
+        models.Mlp(64, 10, (64,)),
+        torch.from_numpy(X),
+        kept,
+        recipe,
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert (net(torch.from_numpy(X)).argmax(1).numpy() == Y).mean() > 0.7
+
+
+def test_pate_fm_has_teachers_of_fixmatch() -> None:
+    made = tang2022.pate_fm(
+        lambda: models.Mlp(64, 10, (8,)), Recipe(epochs=3), shape=(64,), epsilon=3.0, n_teachers=7
+    )
+    assert isinstance(made.teacher, tang2022.FixMatchTeacher)
+    assert (made.teacher.recipe.epochs, made.teacher.recipe.consistency) == (
+        3,
+        Consistency.fixmatch(warm_up=1),
+    )
+    assert (made.epsilon, made.n_teachers) == (3.0, 7)
+    with pytest.raises(ldp.InvalidInput, match="PATEClassifier"):
+        tang2022.pate_fm(lambda: None, teacher=3)
