@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp ledger`: anchors, manifests and outputs compared, and repair."""
+"""`labeldp ledger`: manifests and outputs compared, and repair."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import run
-from tests.contract.test_ledger import charge, execute
+from tests.contract.test_ledger import charge
 
 from labeldp.ledger._ledger import Ledger
 from labeldp.noise._words import new_run_id
@@ -36,35 +36,6 @@ def released(ledger: Ledger, path: Path) -> Path:
         json.dumps({"receipt": receipt.to_dict(), "digests": {"output": "sha256:1234"}})
     )
     return path
-
-
-def test_an_anchor_kept_elsewhere_shows_a_cut_history(
-    ledger: Ledger, place: Path, tmp_path: Path
-) -> None:
-    anchor = tmp_path / "elsewhere" / "anchor.txt"
-    anchor.parent.mkdir()
-    for _ in range(2):
-        charge(ledger)
-        code, said, _ = run("ledger", "anchor", anchor, "--ledger", place)
-        assert (code, str(ledger.head()[1]) in said) == (0, True)
-    assert [json.loads(line)["seq"] for line in anchor.read_text().splitlines()] == [3, 4]
-    assert run("ledger", "verify", "--anchor", anchor, "--ledger", place)[0] == 0
-    charge(ledger)
-    assert run("ledger", "verify", "--anchor", anchor, "--ledger", place)[0] == 0
-    execute(ledger, "DELETE FROM entries WHERE seq >= 4")
-    assert run("ledger", "verify", "--ledger", place)[0] == 0  # nobody could tell
-    code, said, _ = run("ledger", "verify", "--anchor", anchor, "--ledger", place)
-    assert code == 7
-    assert "anchored head of entry 4" in said and "entry 3" not in said
-
-
-def test_anchor_files_that_are_none(ledger: Ledger, place: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad").write_text("no anchor\n")
-    assert run("ledger", "verify", "--anchor", tmp_path / "bad", "--ledger", place)[0] == 4
-    assert run("ledger", "verify", "--anchor", tmp_path / "none", "--ledger", place)[0] == 5
-    assert run("ledger", "anchor", tmp_path / "no" / "folder", "--ledger", place)[0] == 5
-    assert run("ledger", "anchor", tmp_path / "a", "--ledger", tmp_path / "none")[0] == 5
-    assert not (tmp_path / "a").exists()
 
 
 def test_manifests_are_compared_with_what_was_settled(

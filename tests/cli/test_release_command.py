@@ -6,7 +6,6 @@ import csv
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -1085,32 +1084,6 @@ def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> N
     assert [each.dataset for each in default_ledger().runs()] == ["in"]
     code, _, told = run(*again)
     assert code == 0 and "names of private columns of other data sets" in told
-
-
-def test_a_copy_of_the_table_is_warned_of_and_strictly_refused(tmp_path: Path) -> None:
-    source, copy = people(tmp_path / "in.parquet"), tmp_path / "copy.parquet"
-    pq.write_table(
-        pq.read_table(source).set_column(0, "patient", pa.array(np.arange(400) * 3)), source
-    )
-    shutil.copy(source, copy)
-    assert run(*command(source, tmp_path / "a.parquet", "--id", "patient"))[0] == 0
-    code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient", "--strict"))
-    assert (
-        code == 4
-        and "also in data set 'in' (400 of them)" in told
-        and "--strict refuses this; nothing was charged." in told
-    )
-    ledger = default_ledger()
-    assert [each.dataset for each in ledger.runs()] == ["in"] and len(
-        list(ledger.runs_dir.iterdir())
-    ) == 1
-    code, _, told = run(*command(copy, tmp_path / "b.parquet", "--id", "patient"))
-    assert (
-        code == 0
-        and "warning: Data set 'copy' has 400 ids in column 'patient', and many of"
-        " them are also in data set 'in'"
-        in told
-    )
 
 
 def test_a_strict_release_is_not_ended_by_a_warning_after_the_charge(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import re
 import shutil
 import signal
 import sqlite3
@@ -19,7 +18,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
 from tests.runs import open_run
@@ -411,11 +409,7 @@ def test_receipts_tell_of_rows_over_the_cap(ledger):
     assert ledger.verify(asked[0].receipts) == [] and "rows_over_the_cap=600" in repr(
         asked[0].receipts[0]
     )
-    with pytest.warns(
-        ldp.LabelDPWarning,
-        match="1,000 ids in column 'id', and many of them are also in data set 'd'",
-    ):
-        other = ldp.privatize(LABELS, RR, dataset="other", ids=IDS, ledger=ledger)
+    other = ldp.privatize(LABELS, RR, dataset="other", ids=IDS, ledger=ledger)
     assert asked[0].combine(other).privacy.rows_over_the_cap == 600
     prior = ClusterPrior(n_clusters=4, epsilon=0.2)
     model = ldp.LabelDPClassifier(
@@ -602,33 +596,11 @@ DAYS = np.array(["2024-01-31", "2024-02-29"], "datetime64[ns]")
         (
             ["a"] * 3 + ["x"] * 4,
             ["a", "b"],
-            "one of the 2 declared classes, but some label is not. Which row",
+            "one of the 2 declared classes .*, but some label is not. Which row",
         ),
-        (["no", "yes "], ["no", "yes"], "some label is not.*but for blanks"),
-        (["no", "Yes"], ["no", "yes"], "some label is not.*but for capital letters"),
-        (["0", "1.0"], ["0", "1"], "some label is not.*as a number with a decimal point: write"),
-        (["0", "1,0"], ["0", "1"], "some label is not.*as a number with a decimal comma: write"),
-        (["0", "1e0"], ["0", "1"], "some label is not.*as a number with an exponent: write"),
-        (["0", "01"], ["0", "1"], "some label is not.*as a number: write"),
-        (
-            ["0", '"1,0"'],
-            ["0", "1"],
-            "some label is not.*as a number with a decimal comma and in quotation marks: write",
-        ),
-        # a point is not for every class to be left out
-        (["0.5", "1.0"], ["0.5", "1"], "some label is not.*as a number: write"),
-        (["no", "'yes' "], ["no", "yes"], "some label is not.*but for quotation marks"),
-        (
-            ["0", "1"],
-            [0, 1],
-            "some label is not.*text, and the classes are int: pass classes=.'0', '1'.,",
-        ),
-        (
-            ["True", "False"],
-            [False, True],
-            "some label is not.*the classes are bool: pass classes=.'False', 'True'.,",
-        ),
-        ([0, 1], ["0", "1"], "some label is not.*as text"),
+        (["no", "yes "], ["no", "yes"], r"2 declared classes \(str: 'no', 'yes'\)"),
+        (["0", "1"], [0, 2], r"2 declared classes \(int: 0, 2\), but some label is not"),
+        ([0, 1], ["0", "1"], r"2 declared classes \(str: '0', '1'\), but some label is not"),
         (["a", None], "infer", "one type, none missing"),
         ([0.0, 1.0], "infer", "decimal point"),
         (["1.5", "2"], "infer", "decimal point"),
@@ -650,38 +622,6 @@ def test_classes_are_declared_in_words_that_help(tmp_path, labels, classes, said
             labels, ldp.RandomizedResponse(2, 1.0), classes=classes, dataset="d", ledger=ledger
         )
     assert ledger.runs() == []
-
-
-@pytest.mark.parametrize("classes", [["a", "1"], ["a", "1", "x"]])
-def test_no_hint_says_which_class_a_row_has(classes):
-    """A hint that only one of the classes can get would show the row's label."""
-    for label in ("1.0", "A"):
-        with pytest.raises(ldp.InvalidInput, match="Declare the value"):
-            ldp.privatize(["a", label], ldp.RandomizedResponse(len(classes), 1.0), classes=classes)
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_no_hint_stands_beside_the_row_that_it_is_of(tmp_path, suffix):
-    """Of the classes no and Yes, only one label is a class but for capitals: with the row it would
-    be known, as without a hint."""
-    table = pa.table({"id": range(8), "y": ["no"] * 5 + ["yes"] * 3})
-    place = tmp_path / f"t.{suffix}"
-    pyarrow.csv.write_csv(table, place) if suffix == "csv" else pq.write_table(table, place)
-    for classes, told in ((["no", "Yes"], False), (["no", "maybe"], True)):
-        spec, said = ldp.ReleaseSpec("y", classes, 1.0, id="id", dataset="d"), []
-        for attempt in (
-            lambda classes=classes: ldp.privatize(
-                table["y"].to_pylist(), ldp.RandomizedResponse(2, 1.0), classes=classes
-            ),
-            lambda spec=spec: ldp.release(
-                place, tmp_path / f"out.{suffix}", spec, ldp.Ledger(tmp_path / "l.db")
-            ),
-        ):
-            with pytest.raises(ldp.InvalidInput) as refused:
-                attempt()
-            said.append(str(refused.value))
-        assert all(("but for capital letters" in text) is not told for text in said), said
-        assert not any(re.search(r"\b(row|line) \d", text) for text in said), said
 
 
 @pytest.mark.parametrize("n", [4, 30, 1000])
@@ -1093,7 +1033,6 @@ def test_a_repeat_reads_ids_of_every_type(ledger, ids):
         np.testing.assert_array_equal(outputs(noisy.by_id(ids)), outputs(first))
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 def test_a_path_names_a_ledger(tmp_path):
     where = str(tmp_path / "ledger.db")
     noisy = ldp.privatize(LABELS, RR, dataset="d", ids=IDS, ledger=where)

@@ -345,13 +345,15 @@ def test_a_lost_charge_is_found_and_adopted_for_every_column(ledger, tmp_path):
         3.0,
         3.0,
     )
-    # Without the copy of the charge it is read off the receipt of the results.
+    # Without the copy of the charge nobody knows what was spent, before the user says it.
     run = next(run for run in ledger.runs() if len(run.columns) == 2)
     for name in ("", "-wal", "-shm"):
         (tmp_path / f"ledger.db{name}").unlink(missing_ok=True)
     (ledger.run_dir(run.run_id) / CHARGE).unlink()
-    ledger.adopt()
-    assert (ledger.spent("d", "a"), ledger.spent("d", "b")) == (2.0, 3.0)
+    with pytest.raises(LedgerError, match="say nothing"):
+        ledger.adopt()
+    ledger.adopt(dataset="d", column="a", epsilon=2.0)
+    assert (ledger.spent("d", "a"), ledger.spent("d", "b")) == (2.0, 1.0)
     assert [problem for problem in ledger.verify() if "budget" not in problem] == []
 
 

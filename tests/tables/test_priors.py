@@ -281,7 +281,6 @@ def left_behind(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 def test_a_folder_of_train_is_a_prior(tmp_path: Path, ledger: Ledger) -> None:
     table = data()
     asked = TrainSpec("y", 8.0, CLASSES, id=["id"], inputs=InputsSpec(exclude=["note"]))
@@ -373,7 +372,6 @@ def test_rows_in_another_order_pick_up_the_charge(tmp_path: Path, ledger: Ledger
     assert asked(tmp_path / "asked.log") == N and len(ledger.runs()) == 1
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("ids", [["id", "cluster"], []])
 def test_beside_the_output_lie_ids_and_weights_alone(

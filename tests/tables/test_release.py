@@ -372,7 +372,7 @@ def test_no_row_of_a_bad_label_is_named(tmp_path: Path, ledger: Ledger) -> None:
                 " Declare the null class"
             ),
         ),
-        ("no ", "some label is not. It is a declared class but for blanks"),
+        ("no ", "some label is not. Which row"),
     ):
         source.write_text("\n".join(["x,y", *rows]).format(label, label) + "\n")
         with pytest.raises(InvalidInput, match=said) as caught:

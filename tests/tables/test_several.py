@@ -430,7 +430,6 @@ def test_options_of_numbers_among_several_columns_are_checked(
     assert not (tmp_path / "ledger.db").exists()
 
 
-@pytest.mark.filterwarnings("ignore:Data set .* and many of them are also in data set")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_column_that_was_not_released_is_named_beside_those_that_were(
     tmp_path: Path, ledger: Ledger, ending: str

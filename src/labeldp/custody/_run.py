@@ -964,8 +964,7 @@ def _order_of(ids: Array) -> NDArray[np.intp]:
 def set_digest(*columns: ArrayLike) -> str:
     """Compute the digest of a set of rows, given by their public columns, in any order."""
     named = SetDigest()
-    # Objects are hashed as text, as in the digests of earlier versions; only what NumPy joins as
-    # floats is told apart.
+    # Objects are hashed as text; only what NumPy joins as floats is told apart.
     named.update(
         *(
             exact_array(column) if (array := text_array(column)).dtype.kind == "f" else array

@@ -320,7 +320,7 @@ class _Pile:
 # --------------------------------------------------------------------------------------------------
 
 # A set is written before its charge. The ledger stores its facts and digest, the run's folder its
-# bytes. A set that is missing, has another digest or an older format proves nothing: then its run
+# bytes. A set that is missing, has another digest or another format proves nothing: then its run
 # counts for every row, which is more, never less.
 
 

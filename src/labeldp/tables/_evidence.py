@@ -793,8 +793,8 @@ def _on_record(ledger: Ledger | None, source: Source, facts: Manifest, drawn: st
     looked_up = ledger.looked_up(receipt)
     run = ledger.run(receipt.run_id) if looked_up.recorded else None
     # The ledger decides, because whoever has the table can rewrite its manifest. First by content,
-    # which holds for any copy; then, for ledgers of older versions or facts without digests, by the
-    # bytes of whole files.
+    # which holds for any copy; then, for adopted runs and single files of a folder, by the bytes of
+    # whole files.
     if run is None or run.drawn.get(str(facts["stage"])) == drawn:
         return looked_up
     # The SHA-256 of a file covers its own metadata, but not a manifest beside it.
