@@ -63,7 +63,7 @@ CALLS = [
     'papers.ghazi2021.lp_2st("cifar10", epsilon=1.0)',
     "papers.malek2021.alibi(epsilon=1.0)",
     "papers.tang2022.ldp_ssl(epsilon=1.0)",
-    "papers.tang2022.pate_fm(object)",
+    "papers.tang2022.FixMatchTeacher",
 ]
 
 
