@@ -615,7 +615,7 @@ def answer_groups(
     given: RowIds,
     *,
     inferred: bool = False,
-    anew: tuple[str, str] = RELEASE_ANEW,
+    anew: str = RELEASE_ANEW,
 ) -> GroupAnswer:
     """Charge and answer a query about groups of rows in memory, or return the stored answer of an
     earlier request.
@@ -1155,7 +1155,7 @@ def drawn(
 
 
 def answered(
-    charge: Charge, draw: Callable[[RunSecret], Aggregate], anew: tuple[str, str] = REDRAW
+    charge: Charge, draw: Callable[[RunSecret], Aggregate], anew: str = REDRAW
 ) -> Aggregate:
     """Draw an answer, store it and settle; or load the stored answer, without a call of `draw`, and
     tell how to ask `anew`."""
@@ -1169,7 +1169,7 @@ def answered(
     return answer
 
 
-def _stored(charge: Charge, anew: tuple[str, str]) -> Aggregate:
+def _stored(charge: Charge, anew: str) -> Aggregate:
     """Load the stored answer of a run, and settle the run if its process died before that."""
     import pyarrow.parquet as pq
 

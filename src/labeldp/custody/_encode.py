@@ -296,35 +296,17 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
     warn(
         DomainLeakWarning(
             "The classes are read off the private labels: everybody learns which classes occur."
-            " Declare them instead: classes=[...].",
-            cli=(
-                "The classes are read off the private labels: everybody learns which classes occur."
-                " Declare them instead: --classes A,B."
-            ),
+            " Declare them instead: classes=[...]."
         )
     )
     return tuple(found)
 
 
 def _unfit(expected: str, given: str) -> InvalidInput:
-    text = (
-        "Expected {} where classes are read off them ({}), got {}: such a list would publish the"
-        " labels themselves. {}"
-    )
     return InvalidInput(
-        text.format(
-            expected,
-            "classes='infer'",
-            given,
-            "Declare the classes (classes=), or bin the labels first.",
-        ),
-        cli=text.format(
-            expected,
-            "--infer-classes",
-            given,
-            "Declare the classes (--classes), or bin the labels first.",
-        )
-        + " A number has a range in release and train: --range LOW:HIGH.",
+        f"Expected {expected} where classes are read off them (classes='infer'), got {given}: such"
+        " a list would publish the labels themselves. Declare the classes (classes=), bin the"
+        " labels first, or give numbers their range."
     )
 
 
@@ -381,7 +363,6 @@ def bad_label(
     *,
     column: str = "",
     fix: str = "",
-    cli: str = "",
     kind: type[InvalidInput] = InvalidInput,
 ) -> InvalidInput:
     """Make the error for a raw label that cannot be used. It names no row, shows no value, and does
@@ -397,8 +378,8 @@ def bad_label(
         What every label should be, such as "a finite number".
     column : str
         The label's column of a table; "" (default) for an array.
-    fix, cli : str, default=""
-        What to do, instead of the fault's own words; in terms of the command line, if that differs.
+    fix : str, default=""
+        What to do, instead of the fault's own words.
     kind : type of the error
     """
     start = (
@@ -409,9 +390,7 @@ def bad_label(
         "Which row it is would tell of its label, so that is not said:"
         f" {fault.look if column else fault.find}."
     )
-    fixes = fix or fault.fix, cli
-    text, told = (f"{start} {look} {each}" for each in fixes)
-    return kind(text, cli=told if cli else "")
+    return kind(f"{start} {look} {fix or fault.fix}")
 
 
 def encode(labels: ArrayLike, classes: Sequence[object]) -> Codes:

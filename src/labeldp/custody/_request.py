@@ -63,22 +63,12 @@ the identities of the requests that resumed it."""
 _LISTED = 10  # names of columns in a message
 _WAIT_SECONDS = 60
 """How long to wait for the answer of another process that has charged the same request."""
-REDRAW = (
-    "draw anew with redraw=True (of privatize, aggregate and release; --redraw), which is charged",
-    "draw anew with --redraw, which is charged",
-)
-"""How to get a new answer in Python and on the command line: of privatize, aggregate and release;
-RELEASE_ANEW: of a fit."""
+REDRAW = "draw anew with redraw=True (of privatize, aggregate and release), which is charged"
 RELEASE_ANEW = (
-    (
-        "draw them anew with privatize(..., redraw=True), which is charged, and fit the noisy"
-        " labels: a fit has no new draw of its own"
-    ),
-    (
-        "release them with labeldp release, which is charged, and train on the table that it"
-        " writes: labeldp train has no new draw of its own"
-    ),
+    "release them anew with redraw=True (of privatize and release), which is charged, and learn"
+    " from the noisy labels: a fit has no new draw of its own"
 )
+"""How to get a new answer: of privatize, aggregate and release (REDRAW), and of a fit."""
 
 _log = logging.getLogger("labeldp")
 # warnings that this process gives once only: the ids of repeated runs, and "unrecorded"
@@ -632,7 +622,7 @@ def _gone(run_id: str, ledger: Ledger) -> str:
 def warn_of_repeat(
     receipt: Receipt,
     of_these: str = "The labels given now were not read.",
-    anew: tuple[str, str] = REDRAW,
+    anew: str = REDRAW,
 ) -> None:
     """Warn that the stored answer of an earlier run is returned: once for each run and process, and
     in the log each time.
@@ -642,22 +632,21 @@ def warn_of_repeat(
     receipt : Receipt
     of_these : str
         A sentence that says what the answer has nothing of.
-    anew : (str, str)
-        How to ask for a new answer: in Python, and on the command line.
+    anew : str
+        How to ask for a new answer.
     """
-    said = (
+    message = (
         f"Run {receipt.run_id} of {receipt.charged_at[:10]} has answered this request for dataset"
         f" {receipt.dataset!r}, column {receipt.column!r}. Its answer came back at no cost."
-        f" {of_these} If the labels are of another target, "
+        f" {of_these} If the labels are of another target, name its column (column=). If they were"
+        f" corrected, {anew}."
     )
-    message = f"{said}name its column (column=). If they were corrected, {anew[0]}."
-    cli = f"{said}rename its column. If they were corrected, {anew[1]}."
     _log.info(message)
     # A stored answer does not depend on the labels given now, which a user who has corrected them
     # would not expect.
     if receipt.run_id not in _told:
         _told.add(receipt.run_id)
-        warn(RepeatWarning(f"{message} (Said once.)", cli=cli))
+        warn(RepeatWarning(f"{message} (Said once.)"))
 
 
 def large_epsilon(epsilon: float, each: float, *, of_groups: bool = False) -> str:
@@ -1009,15 +998,11 @@ def _check_named(column: PrivateColumn, ledger: Ledger) -> None:
     for run in runs:
         name = own_name(run.event)
         if name in fresh:
-            text = (
+            raise InvalidInput(
                 f"Expected the column under which labels of the name {name!r} were charged: run"
                 f" {run.run_id} of data set {column.dataset!r} had no column=, and is in account"
-                f" {default!r}. {{}}, and both count in one budget; if these are other labels, give"
-                " them another name. Nothing was charged."
-            )
-            raise InvalidInput(
-                text.format(f"Pass column={default!r}"),
-                cli=text.format(f"Rename the column to {default!r}"),
+                f" {default!r}. Pass column={default!r}, and both count in one budget; if these are"
+                " other labels, give them another name. Nothing was charged."
             )
 
 

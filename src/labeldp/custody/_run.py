@@ -629,7 +629,7 @@ def charged_run(
     account: Account,
     codes: NDArray[np.int32],
     rows: TableRows,
-    anew: tuple[str, str],
+    anew: str,
     *,
     by_labels: bool = False,
 ) -> Run:
@@ -998,18 +998,11 @@ def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
     if not over:
         return
     rows = f"{cap} row{'s' * (cap != 1)}"
-    said = (
-        f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left out:"
-        " nothing is drawn for them."
-    )
     warn(
         LeftOutWarning(
-            f"{said} To compare caps: the command labeldp plan --table FILE --unit COLUMN. To set"
-            " one: max_rows_per_unit=.",
-            cli=(
-                f"{said} To compare caps: labeldp plan --table FILE --unit {unit}. To set one:"
-                " --max-rows-per-unit."
-            ),
+            f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left"
+            f" out: nothing is drawn for them. To compare caps: labeldp plan --table FILE --unit"
+            f" {unit}. To set one: max_rows_per_unit=."
         ),
         refusable=False,  # the cap was asked for
     )

@@ -900,12 +900,10 @@ class _Decision:
             )
         if kept is None and declared is None and total is None and self.balance.runs:
             needed = float_up(self._covered(epsilon, Fraction(0)) + epsilon)
-            said = (
+            raise BudgetExceeded(
                 f"Expected a budget for {self._of} in {where}, got none: its runs were adopted, and"
                 " their budget is lost with the old ledger. Nothing was charged. Set it"
-            )
-            raise BudgetExceeded(
-                f"{said} {self._by_budget(needed)}.", cli=f"{said} with `{self._command(needed)}`."
+                f" {self._by_budget(needed)}."
             )
         first = epsilon if total is None else exact(total)
         budget = kept if kept is not None else first if declared is None else exact(declared)
@@ -925,13 +923,10 @@ class _Decision:
                 else f"Expected epsilon that remains, but {of} is spent; {got} Allow more"
             )
             # Another name must not read as a way to get more from the same people.
-            twice = (
-                "Do not give the same rows another name: they would spend under both. Only data of"
-                " other people get a name of their own"
-            )
             raise BudgetExceeded(
-                f"{said} {self._by_budget(needed)}. {twice} (dataset=).",
-                cli=f"{said} with `{self._command(needed)}`. {twice} (--dataset).",
+                f"{said} {self._by_budget(needed)}. Do not give the same rows another name: they"
+                " would spend under both. Only data of other people get a name of their own"
+                " (dataset=)."
             )
         if kept is not None:
             return None
@@ -956,18 +951,8 @@ class _Decision:
 
     def _by_budget(self, amount: float) -> str:
         """Say how a budget is set, in Python and on the command line."""
+        names = ("--dataset", self._dataset, "--label", self._column, "--budget", repr(amount))
         return (
             f"with set_budget({self._dataset!r}, {self._column!r}, {amount!r}), or"
-            f" `{self._command(amount)}`"
-        )
-
-    def _command(self, amount: float) -> str:
-        return self._ledger.command(
-            "set-budget",
-            "--dataset",
-            self._dataset,
-            "--label",
-            self._column,
-            "--budget",
-            repr(amount),
+            f" `{self._ledger.command('set-budget', *names)}`"
         )

@@ -455,16 +455,12 @@ def check_unchanged(
         private -= _noisy_columns(source, private, ledger, runs)
     if private:
         found = _validate.quoted(name for name in names if name in private)
-        text = (
+        raise InvalidInput(
             f"Expected public columns beside the label, got {found}, which the ledger has charged"
             f" as private in data set {dataset!r}. Their raw values would be published, or a model"
-            " would learn from them. Release all private columns together ({}), or start from"
-            " the earlier release's output, which holds noisy labels and needs ids, or leave {}"
-            " out: take it out of the table, or of the features ({})."
-        )
-        raise InvalidInput(
-            text.format("labeldp.LabelColumns", found, "exclude="),
-            cli=text.format("labeldp release --label A,B", found, "--exclude"),
+            " would learn from them. Release all private columns together (as several labels), or"
+            " start from the earlier release's output, which holds noisy labels and needs ids, or"
+            f" leave {found} out: take it out of the table, or of the features (exclude=)."
         )
     if source is not None:
         check_claims(source, names, ledger)

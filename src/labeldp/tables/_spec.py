@@ -182,11 +182,7 @@ class ReleaseSpec:
             if not isinstance(self.classes, Grid):
                 raise InvalidInput(
                     f"Expected a range for law {self.law_name!r}, which releases numbers, got a"
-                    " list of classes. Pass classes=labeldp.Grid(low, high, points).",
-                    cli=(
-                        f"Expected --range LOW:HIGH with --law {self.law_name}, which releases"
-                        " numbers, got --classes."
-                    ),
+                    " list of classes. Pass classes=labeldp.Grid(low, high, points)."
                 )
             law_of(self, len(self.classes)).released(self.classes)
         if self.histogram is not None:
@@ -378,12 +374,9 @@ def declared_or_infer(
     if not infers(classes):
         return declare(classes, null=True)
     if strict:
-        text = (
-            "Expected declared classes of what is strict, which reads none off private labels. {}"
-        )
         raise InvalidInput(
-            text.format("Pass classes=['no', 'yes']."),
-            cli=text.format("Add --classes A,B, or leave out --strict."),
+            "Expected declared classes of what is strict, which reads none off private labels. Pass"
+            " classes=['no', 'yes']."
         )
     return classes
 

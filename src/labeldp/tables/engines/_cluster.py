@@ -576,10 +576,9 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
             " about, so only an id says which row is which: id='COLUMN' (--id COLUMN)."
         )
     if spec.infers_classes:
-        text = f"Expected declared classes with {engine}, which reads none off the private labels. "
         raise InvalidInput(
-            text + "Pass classes=['no', 'yes'] with yours.",
-            cli=text + "Declare yours: --classes no,yes.",
+            f"Expected declared classes with {engine}, which reads none off the private labels."
+            " Pass classes=['no', 'yes'] with yours."
         )
     if spec.histogram is not None:
         raise InvalidInput(

@@ -385,13 +385,11 @@ class LabelCodec:
         with contextlib.suppress(UnicodeDecodeError):  # which holds the label
             values = labels.filter(found.is_null()).unique().to_pylist()
         if None in values or "" in values:
-            fix = "Declare the null class{}, or drop such rows if it is public which these are."
-            python = fix.format(", None after the others in classes=")
-            cli = fix.format(
-                " (--null-class; for aggregate and peer --classes A,B, of a CSV file, with a comma"
-                " at the end)"
+            fix = (
+                "Declare the null class, None after the others in classes=, or drop such rows if it"
+                " is public which these are."
             )
-            raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=python, cli=cli)
+            raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=fix)
         raise bad_label(UNDECLARED, one_of(self.classes), column=self.column, kind=ClassMismatch)
 
     def decode(self, codes: NDArray[np.integer]) -> pa.Array:
