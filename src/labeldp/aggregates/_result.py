@@ -229,22 +229,11 @@ class Aggregate:
             )
         query = query_from_dict(facts["query"])
         classes = classes_of(facts) if "columns" in facts else tuple(facts["classes"])
-        names = (
-            ["code"]
-            if len(query.value_shape()) == 1
-            else table.column_names[2 : 2 + query.n_classes]
-        )
-        known = (
-            [["code"], ["code", "label"]]
-            if names == ["code"]
-            else [_count_names(classes), _count_names(range(query.n_classes))]
-        )
-        if (
-            table.column_names not in [["group", "n_rows", *each] for each in known]
-            or table.num_rows != query.n_groups
-        ):
+        names = ["code"] if len(query.value_shape()) == 1 else _count_names(classes)
+        known = ["group", "n_rows", *names, *(["label"] if names == ["code"] else [])]
+        if table.column_names != known or table.num_rows != query.n_groups:
             raise InvalidInput(
-                f"Expected columns group, n_rows and {', '.join(known[0])} of {query.n_groups}"
+                f"Expected columns {', '.join(known)} of {query.n_groups}"
                 " rows, got others: the table was changed."
             )
         values = np.column_stack([table[name].to_numpy() for name in names]).astype(np.int64)
