@@ -219,9 +219,7 @@ OF_NUMBERS = (
     "--label",
     "dose",
     "--range",
-    "0:100",
-    "--grid",
-    21,
+    "0:100:21",
     "--epsilon",
     1,
     "--id",
@@ -350,20 +348,6 @@ def test_answers_about_groups_are_equal(tmp_path: Path) -> None:
             "counts",
             "--out",
             at / "counts.parquet",
-        )
-        said(
-            at,
-            "peer",
-            at / "in.pq",
-            *more,
-            "--flip",
-            0.2,
-            "--delta",
-            1e-4,
-            "--dataset",
-            "peers",
-            "--out",
-            at / "peers.parquet",
         )
 
     assert differing(tmp_path, command, write_pairs, PAIRS) == []

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`labeldp aggregate` and `peer`: a table in, private answers about each of its groups out, in
-bounded memory."""
+"""`labeldp aggregate`: a table in, private answers about each of its groups out, in bounded
+memory."""
 
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -45,9 +45,6 @@ from labeldp.tables.formats._table import (
     is_text,
     value_type,
 )
-
-if TYPE_CHECKING:
-    from labeldp.research.peer import PeerToPeer
 
 QUERIES: dict[str, type[Query]] = {query.name: query for query in (Histogram, Vote)}
 
@@ -109,82 +106,6 @@ class AggregateSpec:
 
 
 @dataclass(frozen=True)
-class PeerSpec:
-    """The peer-to-peer protocol among the rows of each group of a table, each row a user. Its cost
-    follows from the groups' sizes.
-
-    Parameters
-    ----------
-    label : str
-        The private column.
-    group : str
-        As in `AggregateSpec`.
-    classes : sequence of two values
-        Declared; the second is what a bit of 1 stands for.
-    flip, join : float
-        As in `labeldp.research.peer.PeerToPeer`.
-    delta : float, optional
-        Default: 1 over the square of the number of rows.
-    dataset : str, optional
-        As in `AggregateSpec`.
-    """
-
-    label: str
-    group: str
-    classes: Sequence[object]
-    flip: float
-    join: float = 1.0
-    delta: float | None = None
-    dataset: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", declared_or_infer(self.classes))
-        if infers(self.classes) or len(self.classes) != 2:
-            given = "inferred ones" if infers(self.classes) else f"{len(self.classes)} of them"
-            raise InvalidInput(
-                f"Expected two declared classes peer to peer, whose reports are bits; got {given}."
-                " For example no,yes."
-            )
-        if self.group == self.label:
-            raise InvalidInput(
-                f"Expected a public column of groups, got the label column {self.label!r}. Name"
-                " another one."
-            )
-        if self.delta is not None:
-            _validate.fraction(delta=self.delta)
-        self.protocol  # noqa: B018  # refuses faults before anything is read
-
-    @property
-    def protocol(self) -> "PeerToPeer":
-        """The protocol's parameters, and its guarantee towards the peers."""
-        from labeldp.research.peer import PeerToPeer
-
-        return PeerToPeer(self.flip, self.join)
-
-    def asked(self, sizes: NDArray[np.int64], n_classes: int) -> Query:
-        """Make the query over groups of these sizes, at an epsilon that is proven for each of
-        them."""
-        from labeldp.research.peer import Peer
-
-        rows = int(sizes.sum())
-        delta = 1 / max(rows, 2) ** 2 if self.delta is None else self.delta
-        return Peer.of(self.protocol, sizes, delta)
-
-    def estimates(self, answer: Aggregate) -> pa.Table:
-        """Estimate each group's share of the second class, with its standard error: a table of two
-        columns. Post-processing."""
-        from labeldp.research.peer import ones_errors, ones_shares
-
-        shares = ones_shares(self.protocol, answer.values)
-        return pa.table(
-            {
-                f"share_{self.classes[1]}": shares,
-                "stderr": ones_errors(self.protocol, answer.values, answer.n_rows),
-            }
-        )
-
-
-@dataclass(frozen=True)
 class AggregateFile:
     """The file of an answer. `repeated`: the ledger had the same answer, so nothing was drawn or
     charged."""
@@ -197,7 +118,7 @@ class AggregateFile:
 def aggregate(
     source: Any,
     out: str | Path,
-    spec: AggregateSpec | PeerSpec,
+    spec: AggregateSpec,
     ledger: Ledger | None = None,
     *,
     redraw: bool = False,
@@ -212,9 +133,8 @@ def aggregate(
     out : str or Path
         New file. Parquet is read back by `Aggregate.load`; CSV has the same columns without the
         receipt. It has one row per group, in the order of the groups' values: group, n_rows, and a
-        noisy count for each class (count_CLASS), or the voted label. CSV of a PeerSpec has the
-        estimated share of the second class (share_CLASS), too, and its standard error.
-    spec : AggregateSpec or PeerSpec
+        noisy count for each class (count_CLASS), or the voted label.
+    spec : AggregateSpec
     ledger : Ledger, or its path, optional
         The user's own by default, never none.
     redraw : bool, default=False
@@ -264,24 +184,11 @@ def aggregate(
             before_charge=before_charge,
         )
         named = replace(answer, group_names=tuple(names.to_pylist()))
-        _publish(
-            named,
-            private_file(folder / target.name),
-            target,
-            spec.estimates(named) if isinstance(spec, PeerSpec) else None,
-        )
+        _publish(named, private_file(folder / target.name), target)
     return AggregateFile(target, named, not new)
 
 
-def cost(source: Any, spec: PeerSpec, *, progress: Progress = silent) -> Query:
-    """Make the query of a PeerSpec, with its epsilon and delta, from the public column of groups
-    alone. Nothing is charged."""
-    table = open_table(source)
-    check_columns(table, [spec.label, spec.group])
-    return spec.asked(_distinct_groups(table, spec.group, progress)[1], 2)
-
-
-def _check(table: Source, spec: AggregateSpec | PeerSpec, ledger: Ledger) -> None:
+def _check(table: Source, spec: AggregateSpec, ledger: Ledger) -> None:
     check_layout(table, (), spec.label, (), public=True)
     parts = [part.strip() for part in _validate.parted(spec.label)]
     if len(parts) > 1 and spec.label not in table.names and set(parts) <= set(table.names):
@@ -346,9 +253,7 @@ def _distinct_groups(
     )
 
 
-def _warn_of_a_copy(
-    spec: AggregateSpec | PeerSpec, names: pa.Array, classes: Sequence[object]
-) -> None:
+def _warn_of_a_copy(spec: AggregateSpec, names: pa.Array, classes: Sequence[object]) -> None:
     """Warn if every group has the name of a class, because the column may be a copy of the
     labels."""
     # Only the names are compared, which are public: comparing a group's rows with their labels
@@ -372,11 +277,7 @@ def _plain(batch: Rows, name: str) -> pa.Array:
 
 
 def _numbered(
-    table: Source,
-    spec: AggregateSpec | PeerSpec,
-    codec: LabelCodec,
-    names: pa.Array,
-    progress: Progress,
+    table: Source, spec: AggregateSpec, codec: LabelCodec, names: pa.Array, progress: Progress
 ) -> Iterator[pa.RecordBatch]:
     """Yield the labels of all rows as indices into the classes, with the indices of their
     groups."""
@@ -395,18 +296,14 @@ def _numbered(
         progress("count", done, table.extent)
 
 
-def _publish(answer: Aggregate, made: Path, target: Path, estimates: pa.Table | None) -> None:
-    """Write the answer's file, CSV with estimates, and name it. An existing file of this name must
-    be the same answer, byte for byte."""
+def _publish(answer: Aggregate, made: Path, target: Path) -> None:
+    """Write the answer's file, and name it. An existing file of this name must be the same answer,
+    byte for byte."""
     # `repeated` is a fact of the call, not of the draw: without it, the files of a request and its
     # repeat are equal byte for byte.
     table = replace(answer, receipt=replace(answer.receipt, repeated=False)).to_table()
     if not is_parquet(target):
         table = table.drop_columns([name for name in table.column_names if name == "code"])
-        if estimates is not None:
-            table = pa.table(
-                {name: part[name] for part in (table, estimates) for name in part.column_names}
-            )
     with table_writer(made, table.schema) as writer:
         writer.write_table(table)
     if not target.exists():

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from labeldp import _validate
-from labeldp.deep._named import require_torch
+from labeldp.errors import MissingExtra
 
 if TYPE_CHECKING:
     from labeldp.deep._loop import Recipe
@@ -286,7 +286,7 @@ def alibi(data: str | None = None, *, epsilon: float, **changes: Any) -> dict[st
     Malek, Mironov, Prasad, Shilov and Tramer (2021), "Antipodes of Label Differential Privacy: PATE
     and ALIBI".
     """
-    require_torch()
+    _require_torch()
     from labeldp.deep._loop import Recipe
     from labeldp.deep._losses import posterior_loss
 
@@ -309,9 +309,18 @@ def _paper(name: str, data: str, epsilon: float, changes: Mapping[str, Any]) -> 
     return staged | {"recipe": found if len(found) > 1 else found[0]}
 
 
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtra(
+            "Expected torch for this model, which is not installed. pip install 'labeldp[torch]'"
+        ) from None
+
+
 def _require_fields(changes: Mapping[str, Any]) -> None:
     """Refuse changes of what a Recipe does not have; and name the extra where torch is missing."""
-    require_torch()
+    _require_torch()
     from labeldp.deep._loop import Recipe
 
     _validate.changes_of(Recipe, changes)
