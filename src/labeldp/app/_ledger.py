@@ -27,15 +27,12 @@ from labeldp.tables.formats._parquet import open_table
 _NAMES = 20  # number of accounts that a message lists
 
 
-def ledger_at(
-    path: str | Path | None, budget: float | None = None, key: str | None = None
-) -> Ledger:
+def ledger_at(path: str | Path | None, key: str | None = None) -> Ledger:
     """Open the ledger in this file or database, or the user's own; its release secret is at `key`,
     or where LABELDP_KEY points."""
     return Ledger(
         default_ledger().location if path is None else path,
-        budget,
-        key or os.environ.get("LABELDP_KEY") or None,
+        key=key or os.environ.get("LABELDP_KEY") or None,
     )
 
 
@@ -121,9 +118,8 @@ def accounts_text(
         table = table_text(
             ("dataset", "column", "unit", "spent", "budget", "remaining", "delta"), found
         )
-        return "\n".join(
-            [table, *(together_text(each) for each in together if len(each["columns"]) > 1)]
-        )
+        told = [together_text(each) for each in together if len(each["columns"]) > 1]
+        return "\n".join([table, *told, f"Ledger: {ledger.location}"])
     return f"Nothing was spent{other_names(ledger, dataset, column)}."
 
 
@@ -417,6 +413,6 @@ def _check_unneeded(path: Path, ledger: Ledger, key_id: str) -> None:
         raise LedgerError(
             f"Expected no charged run that needs {path}, got {len(needed)} in {ledger.location}:"
             f" {', '.join(needed)}. Finish them, by asking for the same release again, or abandon"
-            f" them with `{ledger.command('abandon', 'RUN')}`. With --force the key is destroyed"
-            " and they can never be finished."
+            f" them with `{ledger.command('repair', '--abandon', 'RUN')}`. With --force the key is"
+            " destroyed and they can never be finished."
         )

@@ -239,7 +239,7 @@ def undeclared(kind: str = "", *, numbers: bool = False) -> InvalidInput:
         f" them {price}.",
         cli=(
             f"Expected {what}. Declare yours, for example --classes no,yes{of_number}; or say"
-            f" --infer-classes to have them {price}."
+            f" --classes infer to have them {price}."
         ),
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,6 @@ from labeldp.ledger._database import (
     Spending,
     charged_columns,
     checked_name,
-    command_line,
     entry_hash,
     parts_digest,
     per_row_epsilon,
@@ -479,9 +478,6 @@ class Statement:
         ).body()
 
 
-_STATED: Final = ("adopt", "--dataset", "NAME", "--label", "COLUMN", "--epsilon", "E")
-
-
 def adopt(
     session: Session, runs_dir: Path, stated: Statement | None, where: Path | LedgerUrl
 ) -> list[dict[str, object]]:
@@ -517,7 +513,7 @@ def adopt(
         raise LedgerError(
             f"Expected the folders in {runs_dir} to say what their runs have spent, got"
             f" {len(silent)} that say nothing ({silent[0]}). Nothing was written to {where}. Say it"
-            f" for them: {command_line(where, *_STATED)}."
+            " for them, in Python: Ledger.adopt(dataset=, column=, epsilon=)."
         )
     return [_adopted(session, RunStore(runs_dir / run_id), body) for run_id, body in bodies.items()]
 
