@@ -93,7 +93,7 @@ def _is_unread(error: BaseException) -> bool:
 def _report(error: BaseException, *, as_json: bool) -> int:
     code = next((code for kind, code in CODES if isinstance(error, kind)), 1)
     if isinstance(error, LabelDPError):
-        message = error.cli or str(error)
+        message = in_options(str(error))
     elif isinstance(error, KeyboardInterrupt):
         message = (
             "Interrupted. If it was charged, the same command goes on at no further cost. Only an"
@@ -123,7 +123,38 @@ def _show_warning(
     message: Warning | str, category: type[Warning], *_: object, **__: object
 ) -> None:
     if issubclass(category, LabelDPWarning):
-        typer.echo(f"warning: {getattr(message, 'cli', '') or message}", err=True)
+        typer.echo(f"warning: {in_options(str(message))}", err=True)
+
+
+_WRITTEN = {
+    "classes=['no', 'yes']": "--classes no,yes",
+    "classes=[...]": "--classes A,B",
+    "redraw=True": "--redraw",
+}
+_OPTIONS = {
+    "classes": "--classes",
+    "column": "--label",
+    "dataset": "--dataset",
+    "exclude": "--exclude",
+    "key": "--key",
+    "max_rows_per_unit": "--max-rows-per-unit",
+    "null_class": "--null-class",
+    "split": "--split",
+    "trust": "--trust",
+    "unit": "--unit",
+}
+"""What Python calls the options of commands in messages."""
+
+
+def in_options(text: str) -> str:
+    """Name the options in a message as they are written on the command line."""
+    for python, option in _WRITTEN.items():
+        text = text.replace(python, option)
+    return re.sub(
+        rf"\b({'|'.join(_OPTIONS)})=(?=(['\"\[\w]?))",
+        lambda found: _OPTIONS[found[1]] + (" " if found[2] else ""),
+        text,
+    )
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -187,7 +218,7 @@ def usage(make: Callable[[], Made]) -> Made:
     try:
         return make()
     except InvalidInput as error:
-        raise typer.BadParameter(error.cli or str(error)) from None
+        raise typer.BadParameter(in_options(str(error))) from None
 
 
 def answer(as_json: bool, facts: dict[str, object], text: str) -> None:
@@ -465,7 +496,7 @@ class ClassOptions:
         from labeldp.custody._encode import INFER, undeclared
 
         if self.classes is None and required:
-            raise typer.BadParameter(undeclared(numbers=hasattr(self, "range")).cli)
+            raise typer.BadParameter(in_options(str(undeclared())))
         null = getattr(self, "null_class", False)
         if null and self.classes in (None, INFER):
             raise typer.BadParameter(

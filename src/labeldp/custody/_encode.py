@@ -225,22 +225,16 @@ def is_missing(value: object) -> bool:
         return True  # pandas.NA is neither
 
 
-def undeclared(kind: str = "", *, numbers: bool = False) -> InvalidInput:
+def undeclared(kind: str = "") -> InvalidInput:
     """Make the error that asks for declared classes; `kind` is the NumPy kind of the labels' type,
-    which is public. `numbers`: the command takes numbers of a range, too."""
+    which is public."""
     example = {"b": "classes=[False, True]", "i": "classes=[0, 1]", "u": "classes=[0, 1]"}.get(
         kind, "classes=['no', 'yes']"
     )
-    what = "the classes that a label can have, got none"
-    of_number = "; of a number its range, --range LOW:HIGH" if numbers else ""
-    price = "read off the private labels, which tells everybody which classes occur"
     return InvalidInput(
-        f"Expected {what}. Declare yours, for example {example}; or say classes='infer' to have"
-        f" them {price}.",
-        cli=(
-            f"Expected {what}. Declare yours, for example --classes no,yes{of_number}; or say"
-            f" --classes infer to have them {price}."
-        ),
+        "Expected the classes that a label can have, got none. Declare yours, for example"
+        f" {example}, or the range of a number; or say classes='infer' to have them read off the"
+        " private labels, which tells everybody which classes occur."
     )
 
 

@@ -508,14 +508,9 @@ def read_model(raw: bytes, name: str, trust: Collection[str] = ()) -> Any:
         raise InvalidInput(
             f"Expected a model in the format of skops, got something else in {name}."
         ) from None
-    asked = " ".join(f"--trust {each}" for each in unknown)
     raise InvalidInput(
         f"Expected a model of known types in {name}, got also {', '.join(unknown)}. If you trust"
-        f" who made the file, name them: trust={unknown!r}.",
-        cli=(
-            f"Expected a model of known types in {name}, got also {', '.join(unknown)}. If you"
-            f" trust who made the file, add {asked}."
-        ),
+        " who made the file, name each of them (trust=)."
     )
 
 
@@ -641,11 +636,7 @@ class PriorModel:
         if not (self.features or columns):
             raise InvalidInput(
                 f"Expected the columns that {path.name} takes, got none. Name them in its order:"
-                " features=[...].",
-                cli=(
-                    f"Expected the columns that {path.name} takes, got none. Name them in its"
-                    f" order: --prior model:{self.path},feature=A,feature=B."
-                ),
+                f" features=[...], or --prior model:{self.path},feature=A,feature=B."
             )
         made = replace(given, columns=tuple(self.features or columns))
         made.predictor()
@@ -809,11 +800,10 @@ def _order(known: Sequence[object], classes: Sequence[object], *, values_only: b
     """Return the position of each declared class among the model's classes; a model of codes 0 to K
     - 1 has the declared order."""
     if isinstance(classes, Grid) and list(known) != list(classes):
-        text = (
+        raise InvalidInput(
             f"Expected a model of the declared {classes!r}, got one of other numbers. Declare those"
-            " that it was trained on"
+            " that it was trained on."
         )
-        raise InvalidInput(f"{text}.", cli=f"{text} (--range LOW:HIGH:POINTS).")
     if len(known) != len(classes):
         raise InvalidInput(
             f"Expected a model of the {len(classes)} declared classes, got one of {len(known)}."

@@ -365,7 +365,7 @@ def declared_or_infer(
     """Check declared classes and return them as plain values, with None if labels may be null;
     "infer" is returned unless `strict`."""
     if classes is None:
-        raise undeclared(numbers=True)
+        raise undeclared()
     if isinstance(classes, LabelColumns):
         for values in classes.lists:
             declare(values, null=True)
