@@ -248,7 +248,7 @@ def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
     assert code == 4
     assert (
         "some label is missing" in said
-        and "Declare the null class (--null-class; for aggregate" in said
+        and "Declare the null class, --null-class (or --classes A,B" in said
         and "line" not in said
     )
     assert default_ledger().runs() == []
@@ -732,7 +732,7 @@ def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> N
     assert (
         code == 4
         and "An epsilon of 9" in told
-        and "--strict refuses this; nothing was charged." in told
+        and "What is strict is refused for this; nothing was charged." in told
     )
     assert (
         default_ledger().runs() == []

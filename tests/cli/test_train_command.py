@@ -387,7 +387,7 @@ def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> N
     assert (
         code == 4
         and "An epsilon of 9" in err
-        and "--strict refuses this; nothing was charged." in err
+        and "What is strict is refused for this; nothing was charged." in err
         and not default_ledger().runs()
     )
     code, _, err = train(source, tmp_path / "a", *asked)

@@ -212,11 +212,8 @@ def test_over_budget_the_crashed_run_of_the_same_request_is_named(tmp_path, lost
             )
         else:
             finish(ledger, LABELS if lost == "folder" else changed)
-    named = [
-        f"Run {run_id} was charged for the same request and was never finished" in said
-        for said in (str(told.value), told.value.cli)
-    ]
-    assert named == [lost != "neither"] * 2
+    named = f"Run {run_id} was charged for the same request and was never finished"
+    assert (named in str(told.value)) == (lost != "neither")
     assert ("but for other labels" in str(told.value)) == (lost == "labels")
     assert (f"{ledger.run_dir(run_id)} is gone" in str(told.value)) == (lost == "folder")
     assert len(ledger.runs()) == 1
@@ -376,7 +373,7 @@ def test_rows_over_the_cap_are_told_in_numbers():
             answer = ask()
         said = next(each.message for each in told if each.category is LeftOutWarning)
         over = 200 if "cap of 2" in str(said) else 600
-        assert str(said).startswith(f"{over} of") and "--max-rows-per-unit" in said.cli
+        assert str(said).startswith(f"{over} of") and "max_rows_per_unit=" in str(said)
         assert getattr(answer, "left_out", over) == over
         assert (
             answer.privacy.rows_over_the_cap == over
@@ -1094,9 +1091,8 @@ def test_a_huge_epsilon_is_warned_of(ledger):
 
 def test_a_spent_budget_advises_a_name_for_other_data(ledger):
     ldp.privatize(LABELS, ldp.RandomizedResponse(5, 3.0), dataset="train", ids=IDS, ledger=ledger)
-    with pytest.raises(ldp.BudgetExceeded, match=r"a name of their own \(dataset=\)") as told:
+    with pytest.raises(ldp.BudgetExceeded, match=r"a name of their own \(dataset=\)"):
         ldp.privatize(LABELS, RR, dataset="train", ids=IDS, ledger=ledger)
-    assert "(--dataset)" in told.value.cli and "set_budget(" not in told.value.cli
 
 
 def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledger, monkeypatch):
@@ -1122,9 +1118,8 @@ def test_a_charge_waits_for_the_disk_no_more_often_than_its_protocol_needs(ledge
             ids=people,
             ledger=ledger,
         )
-    assert counted == {"fsync": 12, "connect": 5}, (
-        "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, other names, charge, stages,"
-        " settle"
+    assert counted == {"fsync": 12, "connect": 4}, (
+        "4 files, 2 folders; 2 x 2 results; 2 overwritten / read, charge, stages, settle"
     )
 
 

@@ -313,12 +313,7 @@ def test_train_says_it_and_its_model_too(tmp_path):
         and "The labels given now were not read" in said
         and "not read" not in results[1].stdout
     )
-    # train has no --redraw
-    assert (
-        "release them with labeldp release" in said
-        and "redraw" not in said
-        and "column=" not in said
-    )
+    assert "release them anew with --redraw (of" in said and "column=" not in said
     assert facts[1]["receipts"][0]["repeated"] is True and "repeated" not in facts[0]["receipts"][0]
 
 

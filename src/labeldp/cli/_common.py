@@ -129,6 +129,9 @@ def _show_warning(
 _WRITTEN = {
     "classes=['no', 'yes']": "--classes no,yes",
     "classes=[...]": "--classes A,B",
+    "classes=[..., None]": "--null-class (or --classes A,B, with a comma at the end)",
+    "classes='infer'": "--classes infer",
+    "classes=labeldp.Grid(low, high, points)": "--range LOW:HIGH:POINTS",
     "redraw=True": "--redraw",
 }
 _OPTIONS = {
@@ -496,7 +499,10 @@ class ClassOptions:
         from labeldp.custody._encode import INFER, undeclared
 
         if self.classes is None and required:
-            raise typer.BadParameter(in_options(str(undeclared())))
+            of_number = (
+                " A number has its range, --range LOW:HIGH." if hasattr(self, "range") else ""
+            )
+            raise typer.BadParameter(f"{in_options(str(undeclared()))}{of_number}")
         null = getattr(self, "null_class", False)
         if null and self.classes in (None, INFER):
             raise typer.BadParameter(

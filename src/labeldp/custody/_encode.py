@@ -233,8 +233,8 @@ def undeclared(kind: str = "") -> InvalidInput:
     )
     return InvalidInput(
         "Expected the classes that a label can have, got none. Declare yours, for example"
-        f" {example}, or the range of a number; or say classes='infer' to have them read off the"
-        " private labels, which tells everybody which classes occur."
+        f" {example}; or say classes='infer' to have them read off the private labels, which tells"
+        " everybody which classes occur."
     )
 
 
@@ -299,8 +299,9 @@ def read_off(values: Collection[Any], n_rows: int, *, floats: bool = False) -> t
 def _unfit(expected: str, given: str) -> InvalidInput:
     return InvalidInput(
         f"Expected {expected} where classes are read off them (classes='infer'), got {given}: such"
-        " a list would publish the labels themselves. Declare the classes (classes=), bin the"
-        " labels first, or give numbers their range."
+        " a list would publish the labels themselves. Declare the classes (classes=), or bin the"
+        " labels first. Numbers have a range where they are released or learned from:"
+        " classes=labeldp.Grid(low, high, points)."
     )
 
 

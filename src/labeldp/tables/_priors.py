@@ -802,7 +802,7 @@ def _order(known: Sequence[object], classes: Sequence[object], *, values_only: b
     if isinstance(classes, Grid) and list(known) != list(classes):
         raise InvalidInput(
             f"Expected a model of the declared {classes!r}, got one of other numbers. Declare those"
-            " that it was trained on."
+            " that it was trained on (classes=labeldp.Grid(low, high, points))."
         )
     if len(known) != len(classes):
         raise InvalidInput(

@@ -386,8 +386,8 @@ class LabelCodec:
             values = labels.filter(found.is_null()).unique().to_pylist()
         if None in values or "" in values:
             fix = (
-                "Declare the null class, None after the others in classes=, or drop such rows if it"
-                " is public which these are."
+                "Declare the null class, classes=[..., None], or drop such rows if it is public"
+                " which these are."
             )
             raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=fix)
         raise bad_label(UNDECLARED, one_of(self.classes), column=self.column, kind=ClassMismatch)
