@@ -80,13 +80,9 @@ __all__ = ["aggregate", "aggregate_batches", "aggregate_best"]
 
 _BATCH = 1 << 20
 _OTHER_CLUSTERS = (
-    "ask about other clusters (another random_state= or n_clusters= of theirs), which is charged",
-    (
-        "ask about other clusters, which is charged: in Python, by another random_state= or"
-        " n_clusters=; or take another --model"
-    ),
+    "ask about other clusters (another random_state= or n_clusters= of theirs), which is charged"
 )
-_OTHER_TEACHERS = ("ask other teachers (another random_state=), which is charged",) * 2
+_OTHER_TEACHERS = "ask other teachers (another random_state=), which is charged"
 _Candidates = list[tuple[Query, NDArray[np.int64]]]
 
 
