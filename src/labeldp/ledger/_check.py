@@ -562,8 +562,8 @@ def _read(store: RunStore) -> dict[str, object] | None:
     try:
         names = ("dataset", "column", "unit", "max_rows_per_unit", "event", "identity", "run_id")
         facts = {name: kept[name] for name in (*names, "repeatable")}
-        spends = {name: float(kept[name]) for name in ("epsilon", "delta")}
-        body = Spending(**facts, **spends).body()
+        facts |= {name: float(kept[name]) for name in ("epsilon", "delta")}
+        body = Spending(**facts).body()
     except (LabelDPError, ValueError, KeyError, TypeError):
         return None
     with contextlib.suppress(LabelDPError, ValueError, KeyError, TypeError):
