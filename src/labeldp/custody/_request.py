@@ -596,7 +596,7 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
     if ledger.key_source is None:
         raise UnknownReleaseSecret(
             f"Expected the release secret with id {key_id}, under which run {run_id} was charged,"
-            " got a ledger without a key source. Say where it is with key= (--key)."
+            " got a ledger without a key source. Say where it is with key=."
             f" {_gone(run_id, ledger)}"
         )
     try:

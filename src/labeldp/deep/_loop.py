@@ -1262,7 +1262,7 @@ def device_of(name: Any) -> Any:
     if not good:
         raise InvalidInput(
             f"Expected a device that torch can use here, got {str(name)!r}. Use cpu or auto"
-            " (device=, --device)."
+            " (device=)."
         )
     return name
 

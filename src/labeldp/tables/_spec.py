@@ -609,7 +609,7 @@ def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan, draws: boo
         raise InvalidInput(
             f"Expected the ledger that the plan was made for, {said['location']!r}, got"
             f" {given['location']!r}. A plan does not choose the ledger: if it is the right one,"
-            " give it yourself (ledger=, --ledger)."
+            " give it yourself (ledger=)."
         )
     if not draws:
         return

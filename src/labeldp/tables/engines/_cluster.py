@@ -573,7 +573,7 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
     if not spec.ids:
         raise InvalidInput(
             f"Expected a column that names each row, got none. {engine} tries again and moves rows"
-            " about, so only an id says which row is which: id='COLUMN' (--id COLUMN)."
+            " about, so only an id says which row is which: id='COLUMN'."
         )
     if spec.infers_classes:
         raise InvalidInput(
@@ -587,8 +587,7 @@ def check_spec(spec: ReleaseSpec, engine: str) -> str:
         )
     if not spec.dataset:
         raise InvalidInput(
-            "Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset"
-            " NAME)."
+            "Expected a data set's name, under which the budget is kept: dataset='NAME'."
         )
     return spec.dataset
 
