@@ -877,6 +877,7 @@ def _other_settings(
     found = [each.split(" ")[0] for each in _validate.differences(alike[-1].event, event)]
     # of classes and prior the ledger has a digest alone
     names = dict.fromkeys(name.rpartition(".")[2] for name in found or ["classes or prior"])
+    names.pop(OWN_NAME, None)  # the labels' own name, which is no setting
     return (
         f"Expected the settings of run {alike[-1].run_id}, whose answer is free, got others:"
         f" {', '.join(names)}."
