@@ -13,6 +13,8 @@ label lowers one count by 1 and raises another by 1, so the counts' sensitivity 
 part costs 2 / sigma, not the 1 / sigma of Theorem 1. The parts add.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -148,7 +150,7 @@ class ClusterRRPrior(ClusterPrior):
 
 
 def smoothed(
-    frequencies: "ArrayLike", floor: float | Fraction
+    frequencies: ArrayLike, floor: float | Fraction
 ) -> NDArray[np.object_] | NDArray[np.float64]:
     """Convert noisy label frequencies to distributions with no class below the floor, clipped and
     renormalised as in Algorithm 1.
