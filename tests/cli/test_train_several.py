@@ -222,7 +222,7 @@ def test_a_column_has_a_model_of_its_own(tmp_path: Path) -> None:
     )
 
 
-def test_weights_say_how_many_rows_are_asked_about_each(tmp_path: Path) -> None:
+def test_it_says_how_many_rows_were_asked_about_each(tmp_path: Path) -> None:
     source = write(tmp_path / "in.csv", people())
     asked = (
         "--label",
@@ -242,24 +242,20 @@ def test_weights_say_how_many_rows_are_asked_about_each(tmp_path: Path) -> None:
         *asked,
         "--split",
         "one",
-        "--weights",
-        "1,3",
         "--json",
         "--exclude",
         "rating",
     )
     assert code == 0, err
     counts = [each["rows_asked"] for each in json.loads(said)["columns"]]
-    # 375 of 1,500 are expected; beyond with a probability below 1e-10
-    assert sum(counts) == N and 250 < counts[0] < 500
+    # 750 of 1,500 are expected; beyond with a probability below 1e-10
+    assert sum(counts) == N and 625 < counts[0] < 875
     code, said, err = train(
         source,
         tmp_path / "shown",
         *asked,
         "--split",
         "one",
-        "--weights",
-        "1,3",
         "--exclude",
         "rating",
     )
@@ -576,7 +572,7 @@ def test_a_release_says_its_classes_and_its_rule_itself(tmp_path: Path) -> None:
     cases: dict[tuple[object, ...], str] = {
         (*some, "--classes", "yes,no"): "Expected the classes of the release",
         (*some, "--classes", "no,yes;no,yes,maybe"): "Expected the classes of the release",
-        (*some, "--split", "one"): "Expected --epsilon and --classes with --split and --weights",
+        (*some, "--split", "one"): "Expected --epsilon and --classes with --split,",
         (
             *some,
             "--classes",
@@ -771,16 +767,6 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     "a recipe": ((*TWO, "--recipe", "lp-1st"), 2, "--recipe with one label column"),
     "a filter": ((*TWO, "--stages", 2, "--filter", 2), 2, "--filter with one label column"),
     "declared labels": ((*TWO, "--noisy", "--law", "rr"), 2, "Train for one at a time"),
-    "weights without their rule": (
-        (*TWO, "--weights", "1,2"),
-        2,
-        "Expected --weights with --split weights",
-    ),
-    "weights of three": (
-        (*TWO, "--split", "weights", "--weights", "1,2,3"),
-        2,
-        "Expected 2 weights",
-    ),
     "a rule beside a prior": (
         (*TWO, "--split", "one", "--prior", "clusters"),
         2,

@@ -213,9 +213,7 @@ def privatize_several_columns(folder: Path) -> Any:
         "ward": ledger.spent("d", "ward"),
         "both": ledger.spent("d", SEVERAL.names),
     }
-    laws = [
-        SEVERAL.law(2.0, split).to_dict() for split in ("auto", "equal", "information", "joint")
-    ]
+    laws = [SEVERAL.law(2.0, split).to_dict() for split in ("one", "equal", "joint")]
     return {"ill": labels(noisy["ill"]), "spent": spent, "problems": ledger.verify(), "laws": laws}
 
 

@@ -393,8 +393,8 @@ class TrainSpec:
             )
         if isinstance(self.law, Law) and self.prior is not None:
             raise InvalidInput(
-                "Expected --split and --weights without a prior, which takes a part of epsilon, got"
-                " both. Leave them out: the rule auto divides what is left."
+                "Expected --split without a prior, which takes a part of epsilon, got both. Leave"
+                " it out: the default divides what is left."
             )
         if isinstance(classes, LabelColumns):
             require_classes(labels, classes.lists)

@@ -274,12 +274,9 @@ class Order(StrEnum):
 class Split(StrEnum):
     """How several label columns share one epsilon."""
 
-    auto = "auto"
-    equal = "equal"
-    weights = "weights"
-    information = "information"
     one = "one"
     joint = "joint"
+    equal = "equal"
 
 
 class Overlap(StrEnum):
@@ -734,33 +731,22 @@ class LabelsOptions(NumberOptions):
         typer.Option(
             "--split",
             help=(
-                "Of several label columns, how epsilon is divided: equal, weights or information (a"
-                " share each), one (each row is asked about one column), joint (a set of"
-                " combinations). Default: auto, what tells most."
+                "Of several label columns, how epsilon is divided: one (default: each row is asked"
+                " about one column), joint (a set of combinations) or equal (a share each)."
             ),
-        ),
-    ] = None
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            "--weights", help="Of several label columns, for --split weights or one: 1,2,1."
         ),
     ] = None
 
     def require_several(self) -> None:
-        """Refuse, with one label column, options of several."""
-        if self.split is not None or self.weights is not None:
+        """Refuse, with one label column, the option of several."""
+        if self.split is not None:
             raise typer.BadParameter(
-                "Expected --split and --weights with several label columns, got one. Write --label"
-                " A,B."
+                "Expected --split with several label columns, got one. Write --label A,B."
             )
 
     def law_of(self, columns: Any, epsilon: float, law: str | None) -> Any:
-        """Make the law of several label columns by --split and --weights."""
-        weights = None if self.weights is None else usage(lambda: numbers_of(str(self.weights)))
-        return usage(
-            lambda: columns.law(epsilon, self.split.value if self.split else "auto", law, weights)
-        )
+        """Make the law of several label columns by --split."""
+        return usage(lambda: columns.law(epsilon, self.split.value if self.split else "one", law))
 
     @contextlib.contextmanager
     def one_list_told(self) -> Iterator[None]:

@@ -357,13 +357,12 @@ class TrainOptions(NoiseOptions, LabelsOptions):
             if all(value is None for value in given)
             else self.of_columns(names, infer=self.infer_classes)
         )
-        if self.split is None and self.weights is None:
+        if self.split is None:
             return {"classes": columns}
         if columns is None or self.epsilon is None:
             raise typer.BadParameter(
-                "Expected --epsilon and --classes with --split and --weights, which are for raw"
-                " labels, got less. Of a released table leave them out: it says itself how its"
-                " epsilon was divided."
+                "Expected --epsilon and --classes with --split, which is for raw labels, got less."
+                " Of a released table leave it out: it says itself how its epsilon was divided."
             )
         # Only a law that reads a prior can be asked by what the stages before predict.
         law = self.law or ("auto" if (self.stages or 1) > 1 else None)
