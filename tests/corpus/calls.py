@@ -94,7 +94,7 @@ def labels(noisy: ldp.NoisyLabels) -> dict[str, Any]:
     }
     told = {
         "receipts": receipts(*noisy.receipts),
-        "left out": noisy.left_out,
+        "left out": int((~noisy.evidenced).sum()),
     }
     return facts | told | {"blocks": blocks, "codes": "".join(map(str, noisy.hard_codes()))}
 

@@ -103,11 +103,6 @@ class Regression:
         """Estimates over their standard errors: (p,); NaN where these are infinite."""
         return np.where(np.isinf(self.bse), np.nan, self.params / self.bse)
 
-    @property
-    def tvalues(self) -> Floats:
-        """The z-values, under the name that statsmodels has for them: (p,)."""
-        return self.zvalues
-
     @cached_property
     def pvalues(self) -> Floats:
         """Two-sided p-values of coefficients that are 0: (p,); by the profile likelihood, of least
@@ -117,11 +112,6 @@ class Regression:
             if self._profile is None
             else self._profile.pvalues()
         )
-
-    @property
-    def aic(self) -> float:
-        """Akaike's criterion: 2 p - 2 loglik, up to the constant of the log-likelihood."""
-        return 2 * len(self.params) - 2 * self.loglik
 
     def conf_int(
         self, confidence: float | None = None, names: Sequence[str] | None = None
