@@ -199,13 +199,6 @@ def test_every_row_is_asked_about_one_column_equally_often():
     assert not outputs[~asked[0], 0].any()
 
 
-def test_what_counts_tell_is_the_information_of_their_matrix():
-    for law in (ColumnCounts(2, 1.0, 3, 2), ColumnCounts(3, 2.0, 4, 3)):
-        matrix = law.matrix()
-        wanted = (matrix * np.log(matrix / matrix.mean(axis=0))).sum() / law.n_classes
-        assert law.information() == pytest.approx(wanted, rel=1e-9)
-
-
 def test_combinations_are_the_product_in_order_and_survive_files():
     assert list(TWO) == list(itertools.product(["no", "yes"], [1, 2, 3]))
     codes = np.arange(6)

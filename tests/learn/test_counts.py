@@ -306,7 +306,6 @@ def test_a_table_of_totals_is_read():
         ({"counts": "no"}, "mapping of class values"),
         ({"counts": {}}, "mapping of class values"),
         ({"counts": {"no": "no", "yes": "city"}}, "suppressed_below"),
-        ({"counts": {"no": "no"}, "label": "city"}, "name of one column"),
         ({"counts": {"no": "endless"}}, "infinite"),
         ({"counts": {"no": "nothing"}}, "at least one count"),
         ({"by": "same"}, "twice"),

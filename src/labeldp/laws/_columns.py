@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -139,7 +139,7 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
             "one" asks every row about one column, each equally often, with all of epsilon
             (`OneColumn`): best at small epsilons. "joint" releases a set of combinations
             (`SubsetSelection`): best at large ones. "equal" gives every column the same share of
-            epsilon (`Independent`). `told` compares them.
+            epsilon (`Independent`).
         law : str or sequence of L str, optional
             The law of each column, or of the combinations. None (default): "subset", and for a grid
             "square-wave", of more than 700 points "threshold", as for a grid alone. Laws that read
@@ -179,21 +179,6 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
                 " combinations have none."
             )
         return found
-
-    def told(self, law: Law) -> list[float]:
-        """Compute the share of each column's entropy that a law is expected to tell, if all
-        combinations are equally likely."""
-        if isinstance(law, _OfColumns):
-            share = 1 / len(self.sizes) if isinstance(law, OneColumn) else 1.0
-            told = [share * _expected(part) for part in law.parts]
-        elif isinstance(law, SubsetSelection):
-            told = [_expected(each) for each in laws_of_columns(law, self.sizes)]
-        else:
-            raise InvalidInput(
-                f"Expected a law on combinations of columns, got {law}. Make it with"
-                " LabelColumns.law."
-            )
-        return [each / math.log(size) for each, size in zip(told, self.sizes, strict=True)]
 
     def prior(
         self, weights: "Mapping[str, ArrayLike]", n_rows: int | None = None
@@ -664,15 +649,6 @@ class Independent(_OfColumns):
             )
         return Table(outputs, values, index.astype(np.uint32))
 
-    def _information(self, prior: Floats, side: Side) -> Floats:
-        if (prior != 1.0 / self.n_classes).any():
-            return super()._information(prior, side)
-        told = [
-            part._information(np.full((len(prior), size), 1.0 / size), self._side(number, side))
-            for number, (part, size) in enumerate(zip(self.parts, self.sizes, strict=True))
-        ]
-        return np.asarray(np.sum(told, axis=0))
-
 
 @dataclass(frozen=True)
 class OneColumn(_OfColumns):
@@ -772,19 +748,6 @@ class OneColumn(_OfColumns):
             table.values,
             table.index[parts_of(np.arange(self.n_classes), self.sizes)[number]],
         )
-
-    def _information(self, prior: Floats, side: Side) -> Floats:
-        result = np.empty(len(prior))
-        for number, part in enumerate(self.parts):
-            rows = np.flatnonzero(side["column"] == number)
-            marginal = _marginal(prior[rows], self.sizes, number)
-            flat = (prior[rows] == prior[rows][:, :1]).all(axis=1, keepdims=True)
-            marginal = np.where(flat, 1.0 / self.sizes[number], marginal)
-            if len(rows):
-                result[rows] = part._information(
-                    marginal, {name: v[rows] for name, v in self._side(number, side).items()}
-                )
-        return result
 
 
 @dataclass(frozen=True)
@@ -955,33 +918,6 @@ class ColumnCounts(Law):
             np.array([[place[c] for c in row] for row in chances], np.uint32),
         )
 
-    def _information(self, prior: Floats, side: Side) -> Floats:
-        if (prior != 1.0 / self.n_classes).any():
-            return super()._information(prior, side)
-        return np.full(len(prior), _counts_information(self))
-
-
-@lru_cache(maxsize=256)
-def _counts_information(law: ColumnCounts) -> float:
-    """Compute what the counts tell about a uniform class, in nats: a sum over the count of the own
-    class."""
-    # P[c | v] / P[c] depends on c_v alone, whose law is that of a hypergeometric draw, tilted by
-    # the label.
-    whole, m, d, ratio = law._whole, law.others, law.size, law._lacking
-    k, gain = whole.n_classes, -math.expm1(whole._lacks)
-    counts = range(max(0, d - (k - m)), min(m, d) + 1)
-    logs = [_log_comb(m, j) + _log_comb(k - m, d - j) for j in counts]
-    tilt = [m * ratio + j * gain for j in counts]
-    mass = [math.exp(log - max(logs)) * t for log, t in zip(logs, tilt, strict=True)]
-    mean = m * ratio + d / law.n_classes * gain
-    return max(
-        0.0, sum(w * math.log(t / mean) for w, t in zip(mass, tilt, strict=True)) / sum(mass)
-    )
-
-
-def _log_comb(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
 
 # What a release tells
 # --------------------------------------------------------------------------------------------------
@@ -1052,12 +988,6 @@ def reads_prior(law: Law) -> bool:
         if isinstance(law, _OfColumns)
         else law.uses_prior
     )
-
-
-def _expected(law: Law) -> float:
-    """Compute the information about a uniform label, in nats; of a law that draws its question, the
-    mean over 64 rows."""
-    return float(np.mean(law.information(np.ones((64 if law.draws_side else 1, law.n_classes)))))
 
 
 # Helpers

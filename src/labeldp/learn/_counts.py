@@ -10,7 +10,7 @@ CountsClassifier(estimator).fit(rows, tables)
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +49,6 @@ Level = object
 Cell = tuple[Level, ...]
 Frame = Any  # of pandas or polars, an Arrow table, or a mapping of names to columns
 
-AnyTable = TypeVar("AnyTable", bound="CountTable")
 # standard deviations of the noise: a count is off by more to one side with probability below 2e-7,
 # also for Laplace noise
 _FAR = 10.5
