@@ -510,6 +510,6 @@ def test_the_package_holds_nothing_but_source() -> None:
     strangers = [
         path
         for path in SOURCE.rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != "py.typed"
+        if path.is_file() and path.suffix not in (".py", ".pyi", ".pyc") and path.name != "py.typed"
     ]
     assert not strangers, strangers

@@ -392,7 +392,7 @@ def test_14_the_best_model_is_chosen_by_clean_labels():
     search = GridSearchCV(
         classifier(),
         grid,
-        scoring=ldp.metrics.accuracy_scorer,
+        scoring=ldp.metrics.make_scorer("accuracy"),
         cv=KFold(2),
         refit=False,
         error_score="raise",
@@ -400,7 +400,9 @@ def test_14_the_best_model_is_chosen_by_clean_labels():
     search.fit(X, noisy)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     with pytest.raises(ldp.InvalidInput, match="KFold"):
-        GridSearchCV(classifier(), grid, scoring=ldp.metrics.accuracy_scorer, cv=2).fit(X, noisy)
+        GridSearchCV(classifier(), grid, scoring=ldp.metrics.make_scorer("accuracy"), cv=2).fit(
+            X, noisy
+        )
     with pytest.raises(ldp.InvalidInput, match="unbiased estimator"):
         ldp.metrics.accuracy(
             ldp.privatize(LABELS, ldp.PriorSplit(4, 1.0), noise=ldp.SeededNoise(1)), LABELS

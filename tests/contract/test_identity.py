@@ -108,7 +108,7 @@ def test_every_door_counts_members_apart(kind):
     columns = ldp.LabelColumns({"a": list(kind), "b": list(kind)})
     both = list(zip(y, y[::-1], strict=True))
     for rows in (both, {"a": y, "b": y[::-1]}, pd.DataFrame(both, columns=["a", "b"])):
-        noisy = ldp.privatize(rows, columns.law(80.0), classes=columns, **RNG)
+        noisy = ldp.privatize(rows, columns.law(80.0, "joint"), classes=columns, **RNG)
         assert noisy["a"].hard_codes().tolist() == CODES.tolist()
         assert noisy["b"].hard_codes().tolist() == CODES[::-1].tolist()
 

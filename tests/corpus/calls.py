@@ -95,7 +95,7 @@ def labels(noisy: ldp.NoisyLabels) -> dict[str, Any]:
     }
     told = {
         "receipts": receipts(*noisy.receipts),
-        "left out": noisy.left_out,
+        "left out": int((~noisy.evidenced).sum()),
     }
     return facts | told | {"blocks": blocks, "codes": "".join(map(str, noisy.hard_codes()))}
 
@@ -214,9 +214,7 @@ def privatize_several_columns(folder: Path) -> Any:
         "ward": ledger.spent("d", "ward"),
         "both": ledger.spent("d", SEVERAL.names),
     }
-    laws = [
-        SEVERAL.law(2.0, split).to_dict() for split in ("auto", "equal", "information", "joint")
-    ]
+    laws = [SEVERAL.law(2.0, split).to_dict() for split in ("one", "equal", "joint")]
     return {"ill": labels(noisy["ill"]), "spent": spent, "problems": ledger.verify(), "laws": laws}
 
 

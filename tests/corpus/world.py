@@ -31,7 +31,6 @@ _OPTIONAL = {
     "pandas",
     "sqlalchemy",
     "psycopg",
-    "faiss",
     "tensorboard",
     "PIL",
 }

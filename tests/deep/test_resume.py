@@ -247,7 +247,6 @@ OTHER = {
     ),
     "net": lambda X, y: ({"module": Mlp(K, K, (9,))}, {}),
     "seed": lambda X, y: ({"random_state": 1}, {}),
-    "warm start": lambda X, y: ({"warm_start": False}, {}),
     "temperature": lambda X, y: ({"prior_temperature": 2.0}, {}),
     "filter": lambda X, y: ({"top_k_filter": 3}, {}),
     "validation": lambda X, y: ({"validation_fraction": 0.1}, {}),

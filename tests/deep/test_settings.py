@@ -233,7 +233,6 @@ REFUSED = {
     "a mapping of logits": ({"module": Dict()}, {}, "tensor of logits .*, got dict"),
     "a tuple of logits": ({"module": Dict(tuple)}, {}, "tensor of logits .*, got tuple"),
     "progress": ({"progress": 3}, {}, "progress as a function"),
-    "warm start": ({"warm_start": "no"}, {}, "warm_start as True or False"),
     "batches of one row": (
         with_recipe(batch_size=1),
         {},

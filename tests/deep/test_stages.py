@@ -94,12 +94,6 @@ def test_a_warm_start_takes_weights_and_statistics_of_the_stage_before(data, mon
     assert same(model.module_.state_dict(), second)  # the second recipe left them alone
 
 
-def test_without_a_warm_start_each_stage_begins_with_the_first_weights(data, monkeypatch):
-    seen = trainings(monkeypatch)
-    classifier(warm_start=False, module=lambda k: Mlp(K, k, (8,))).fit(*data)
-    assert all(torch.equal(w, seen[1][0][name]) for name, w in seen[0][0].items())
-
-
 def test_an_averaged_model_is_what_the_next_stage_starts_from(data, monkeypatch):
     seen = trainings(monkeypatch)
     recipe = Recipe(3, 128, 0.05, average=0.99, precision="float32", optimizer="sgd")

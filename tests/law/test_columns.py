@@ -15,7 +15,7 @@ import labeldp as ldp
 from labeldp.errors import InvalidInput
 from labeldp.evidence._noisy import pack, unpack
 from labeldp.laws import ColumnCounts, Independent, OneColumn, SubsetSelection, law_from_dict
-from labeldp.laws._columns import SPLITS, classes_of, column_of, parts_of, told_of_columns
+from labeldp.laws._columns import SPLITS, classes_of, column_of, parts_of
 from labeldp.laws._exact import exp_floor
 from labeldp.testing import CounterWords
 
@@ -41,7 +41,7 @@ def test_counts_tell_of_a_column_the_same_whatever_the_others_are(sizes, epsilon
             assert sum(matrix[y][(counts == output).all(axis=1)], Fraction(0)) == claimed[own[y], j]
 
 
-@pytest.mark.parametrize("split", [split for split in SPLITS if split != "weights"])
+@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 def test_the_ratio_of_any_two_combinations_is_within_epsilon_exactly(split, epsilon):
     law = TWO.law(epsilon, split)
@@ -188,46 +188,15 @@ def test_columns_draw_with_words_of_their_own():
     assert abs(both - flip**2) < 5 * math.sqrt(flip**2 * (1 - flip**2) / 20_000)
 
 
-def test_every_row_is_asked_about_one_column_as_often_as_weights_say():
-    law = FLAGS.law(1.0, "one", weights=[1, 2, 5])
+def test_every_row_is_asked_about_one_column_equally_often():
+    law = FLAGS.law(1.0, "one")
     side = law.prepare(np.ones((40_000, 8)), CounterWords(np.arange(40_000)))
     shares = np.bincount(side["column"], minlength=3) / 40_000
-    assert np.abs(shares - [1 / 8, 2 / 8, 5 / 8]).max() < 5 * math.sqrt(0.25 / 40_000)
+    assert np.abs(shares - 1 / 3).max() < 5 * math.sqrt(0.25 / 40_000)
     outputs = law.sample(np.full(40_000, 7), CounterWords(np.arange(40_000), seed=1), side)
     asked = [column_of(law, (2, 2, 2), number, outputs, side)[3] for number in range(3)]
     assert (np.sum(asked, axis=0) == 1).all()
     assert not outputs[~asked[0], 0].any()
-
-
-def test_a_share_of_information_is_the_same_for_every_column():
-    columns = ldp.LabelColumns({"flag": [0, 1], "code": list(range(20))})
-    told = told_of_columns(columns.law(3.0, "information"), columns.sizes)
-    assert told[0] == pytest.approx(told[1], rel=2e-3)
-    equal = told_of_columns(columns.law(3.0, "equal"), columns.sizes)
-    assert min(equal) < told[0] < max(equal)
-
-
-@pytest.mark.parametrize("epsilon", [1e-9, 1e-6, 1e-4])
-@pytest.mark.parametrize("sizes", [(2, 2, 3), (2, 10, 50)])
-def test_shares_of_information_of_a_small_epsilon_are_those_of_its_limit(sizes, epsilon):
-    columns = ldp.LabelColumns({f"c{i}": list(range(size)) for i, size in enumerate(sizes)})
-    assert columns.law(epsilon, "information").shares == columns.law(0.01, "information").shares
-
-
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.0, 4.0])
-def test_the_automatic_rule_tells_most_of_the_column_it_tells_least_of(epsilon):
-    told = {
-        split: min(told_of_columns(FLAGS.law(epsilon, split), FLAGS.sizes))
-        for split in ("auto", "equal", "one", "joint")
-    }
-    assert told["auto"] == max(told.values()) > told["equal"]
-
-
-def test_what_counts_tell_is_the_information_of_their_matrix():
-    for law in (ColumnCounts(2, 1.0, 3, 2), ColumnCounts(3, 2.0, 4, 3)):
-        matrix = law.matrix()
-        wanted = (matrix * np.log(matrix / matrix.mean(axis=0))).sum() / law.n_classes
-        assert law.information() == pytest.approx(wanted, rel=1e-9)
 
 
 def test_combinations_are_the_product_in_order_and_survive_files():
@@ -241,7 +210,7 @@ def test_combinations_are_the_product_in_order_and_survive_files():
         copy = pickle.loads(pickle.dumps(each))
         assert (copy, copy.names, copy.lists) == (each, each.names, each.lists)
     assert grid.law(1.0, "equal").laws == ("subset", "square-wave")
-    for split in ("equal", "information", "one", "joint"):
+    for split in SPLITS:
         assert law_from_dict(grid.law(1.0, split).to_dict()) == grid.law(1.0, split)
 
 
@@ -267,12 +236,6 @@ def test_columns_that_cannot_be_are_refused(classes, said):
     ("options", "said"),
     [
         ({"split": "half"}, "split"),
-        ({"split": "weights"}, "weights="),
-        ({"split": "equal", "weights": [1, 2]}, "weights="),
-        ({"split": "weights", "weights": [1]}, "2 weights"),
-        ({"split": "weights", "weights": [1, 0]}, "weights"),
-        ({"split": "weights", "weights": {"zz": 1, TWO.names[0]: 2}}, "weights of the columns"),
-        ({"split": "weights", "weights": [1, math.nan]}, "weights"),
         ({"split": "joint", "law": ["rr", "rr"]}, "one law of the combinations"),
         ({"split": "joint", "law": "nothing"}, "law"),
         ({"split": "equal", "law": ["rr"]}, "each of 2"),
@@ -284,12 +247,6 @@ def test_columns_that_cannot_be_are_refused(classes, said):
 def test_rules_that_do_not_fit_are_refused(options, said):
     with pytest.raises(InvalidInput, match=said):
         TWO.law(**{"epsilon": 1.0} | options)
-
-
-@pytest.mark.parametrize("split", ["weights", "one"])
-def test_weights_are_taken_by_name(split):
-    by_name = dict(zip(reversed(TWO.names), (3, 1), strict=True))
-    assert TWO.law(1.0, split, weights=by_name) == TWO.law(1.0, split, weights=[1, 3])
 
 
 def test_laws_on_several_columns_are_not_offered_by_name():

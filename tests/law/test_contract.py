@@ -97,10 +97,10 @@ SMALL: list[Law] = [
 
 SEVERAL: list[Law] = [  # of several columns, which read no prior unless a column's law does
     Independent(6, 1.0, (2, 3), ("rr", "subset")),
-    Independent(8, 2.3, (2, 2, 2), ("rr", "rr", "subset"), (1.0, 2.0, 0.3)),
+    Independent(8, 2.3, (2, 2, 2), ("rr", "rr", "subset")),
     Independent(6, 0.1, (3, 2), ("threshold", "alibi:3")),
     OneColumn(6, 1.0, (2, 3), ("rr", "subset")),
-    OneColumn(6, 3.0, (2, 3), ("alibi:4", "threshold"), (1.0, 4.0)),
+    OneColumn(6, 3.0, (2, 3), ("alibi:4", "threshold")),
     ColumnCounts(2, 1.0, 3, 2),
     ColumnCounts(3, 2.0, 2, 1),
     ColumnCounts(2, 0.1, 2, 3),

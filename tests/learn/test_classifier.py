@@ -235,8 +235,8 @@ def test_grid_search_on_noisy_labels(data):
     grid = {"estimator__var_smoothing": [1e-9, 100.0]}
     for scoring in (
         None,
-        ldp.metrics.accuracy_scorer,
-        ldp.metrics.log_loss_scorer,
+        ldp.metrics.make_scorer("accuracy"),
+        ldp.metrics.make_scorer("neg_log_loss"),
         ldp.metrics.likelihood_scorer,
     ):
         search = GridSearchCV(

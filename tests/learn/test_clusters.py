@@ -148,17 +148,6 @@ def test_embeddings_of_another_width_are_refused(data):
         model.fit(X, y).predict(X[:5])
 
 
-def test_faiss_is_asked_for_by_name(data):
-    X, _ = data
-    try:
-        import faiss  # noqa: F401
-    except ImportError:
-        with pytest.raises(ldp.MissingExtra, match="faiss-cpu"):
-            find_clusters(X, K, algorithm="faiss")
-    else:
-        assert len(np.unique(find_clusters(X, K, algorithm="faiss").assign(X))) == K
-
-
 def test_the_number_of_clusters_follows_from_public_facts():
     assert clusters_for(60_000, 10, 0.5) == round(60_000 / (3 * (3 + np.log(10)) / 0.5))
     assert clusters_for(10, 10, 0.01) == 1

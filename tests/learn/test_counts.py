@@ -291,19 +291,7 @@ def test_polars_is_read():
     ].tolist() == [-3.0, 7.0]
 
 
-def test_long_frames_are_read():
-    frame = pd.DataFrame(
-        {
-            "city": ["Graz", "Graz", "Wien"],
-            "bought": ["no", "yes", "no"],
-            "n": [5.0, 2.0, 4.0],
-            "v": [1.0, 2.0, 3.0],
-        }
-    )
-    table = CountTable.from_frame(frame, ["city"], "n", label="bought", variance="v")
-    assert table.classes == ("no", "yes") and table.cells == (("Graz",), ("Wien",))
-    assert np.array_equal(table.counts, [[5.0, 2.0], [4.0, np.nan]], equal_nan=True)
-    assert np.array_equal(table.variance, [[1.0, 2.0], [3.0, 0.0]])
+def test_a_table_of_totals_is_read():
     totals = CountTable.from_frame(
         {"no": [7.0], "yes": [3.0]}, (), {"no": "no", "yes": "yes"}, variance=0.0
     )
@@ -318,7 +306,6 @@ def test_long_frames_are_read():
         ({"counts": "no"}, "mapping of class values"),
         ({"counts": {}}, "mapping of class values"),
         ({"counts": {"no": "no", "yes": "city"}}, "suppressed_below"),
-        ({"counts": {"no": "no"}, "label": "city"}, "name of one column"),
         ({"counts": {"no": "endless"}}, "infinite"),
         ({"counts": {"no": "nothing"}}, "at least one count"),
         ({"by": "same"}, "twice"),
@@ -354,12 +341,6 @@ def test_frames_that_make_no_sense(given, named):
     } | given
     with pytest.raises(ldp.InvalidInput, match=named):
         CountTable.from_frame(told.pop("frame"), told.pop("by"), told.pop("counts"), **told)
-
-
-def test_two_rows_for_one_cell_and_label_are_refused():
-    frame = pd.DataFrame({"city": ["Graz", "Graz"], "bought": ["no", "no"], "n": [1, 2]})
-    with pytest.raises(ldp.InvalidInput, match="Add them up"):
-        CountTable.from_frame(frame, "city", "n", label="bought", variance=1.0)
 
 
 # Asking for several
@@ -444,46 +425,12 @@ def test_groupings_that_waste_epsilon_or_make_no_sense(by, named):
         Groupings(rows, by=by)
 
 
-def test_a_one_table_answer_is_a_table():
+def test_an_answer_about_other_groups_is_no_table_of_these():
     rows, _, y = people(900)
-    groups, names = pd.factorize(rows["city"])
+    groups = pd.factorize(rows["city"])[0]
     answer = ldp.aggregate(y, ldp.aggregates.Histogram(2, 50.0, 3), groups, noise=SEED)
-    table = CountTable.from_answer(answer, "city", [(name,) for name in names])
-    assert table.counts.sum() == 900
-    with pytest.raises(ldp.InvalidInput, match="cells="):
-        CountTable.from_answer(answer, "city")
-    with pytest.raises(ldp.InvalidInput, match="Histogram"):
-        CountTable.from_answer(
-            ldp.aggregate(y, ldp.aggregates.Vote(2, 1.0, 3), groups, noise=SEED), "city"
-        )
     with pytest.raises(ldp.InvalidInput, match="the query of these groupings"):
         Groupings(rows, ["city"]).tables(answer)
-    several = ldp.aggregate(
-        y,
-        Groupings(rows, ["city", "age"]).query(2, 50.0),
-        Groupings(rows, ["city", "age"]).groups,
-        noise=SEED,
-    )
-    with pytest.raises(ldp.InvalidInput, match=r"counts of one table.*Groupings\.tables"):
-        CountTable.from_answer(several, "city", [(name,) for name in names])
-
-
-def test_an_answer_that_counted_some_rows_of_each_unit_is_a_table_with_their_share():
-    rows, _, y = people(900)
-    groups, names = pd.factorize(rows["city"])
-    answer = ldp.aggregate(
-        y,
-        ldp.aggregates.Histogram(2, 50.0, 3),
-        groups,
-        unit=np.arange(900) // 3,
-        max_rows_per_unit=1,
-        noise=SEED,
-    )
-    cells = [(name,) for name in names]
-    with pytest.raises(ldp.InvalidInput, match="share="):
-        CountsClassifier().fit(rows, [CountTable.from_answer(answer, "city", cells)])
-    table = CountTable.from_answer(answer, "city", cells, share=answer.n_rows / np.bincount(groups))
-    assert CountsClassifier().fit(rows, [table]).predict(rows).shape == (900,)
 
 
 # The classifier

@@ -489,7 +489,7 @@ def test_a_search_whose_scores_exclude_nothing_says_so_once(learned):
     )
     grid = {"estimator__C": [0.01, 1.0]}
     # 100 rows a fold: the standard error of an accuracy is 2 or more
-    for scoring in (None, metrics.accuracy_scorer):
+    for scoring in (None, metrics.make_scorer("accuracy")):
         with pytest.warns(
             errors.UnmeasuredWarning, match=r"of 100 noisy labels, .* whole range, 0.0000 to 1.0000"
         ) as said:
@@ -497,7 +497,7 @@ def test_a_search_whose_scores_exclude_nothing_says_so_once(learned):
         assert len(said) == 1 and not 0 <= search.cv_results_["split0_test_score"][0] <= 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        metrics.accuracy_scorer(search, X[:100], noisy[:100])  # said before of these labels
+        metrics.make_scorer("accuracy")(search, X[:100], noisy[:100])  # said before of these labels
         metrics.likelihood_scorer(search, X[:100], noisy[:100])
     other = ldp.privatize(
         labels[:90],
@@ -507,7 +507,7 @@ def test_a_search_whose_scores_exclude_nothing_says_so_once(learned):
     )
     # of others it is said again
     with pytest.warns(errors.UnmeasuredWarning, match="of 90 noisy labels"):
-        metrics.accuracy_scorer(search, X[:90], other)
+        metrics.make_scorer("accuracy")(search, X[:90], other)
 
 
 @pytest.fixture(scope="module")
@@ -570,7 +570,7 @@ def test_rows_without_evidence_count_in_no_score(asked):
         with pytest.raises(ldp.InvalidInput, match="evidence for at least one row to score by"):
             none()
     with pytest.raises(ldp.InvalidInput, match="predictions of 1500 rows"):
-        metrics.accuracy_scorer(own, X[:7], noisy)
+        metrics.make_scorer("accuracy")(own, X[:7], noisy)
     with pytest.raises(ldp.InvalidInput, match=r"noisy\.evidenced"):
         metrics.accuracy(noisy, own.predict(X))
 

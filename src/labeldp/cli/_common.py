@@ -657,9 +657,8 @@ def prior_of(text: str | None) -> Any:
 
 
 def law_of_several(columns: Any, epsilon: float, law: str | None, rule: str | None) -> Any:
-    """Make the law of several label columns by --split RULE[:WEIGHT,WEIGHT]."""
-    name, colon, weights = (rule or "auto").partition(":")
-    return usage(lambda: columns.law(epsilon, name, law, numbers_of(weights) if colon else None))
+    """Make the law of several label columns by --split RULE."""
+    return usage(lambda: columns.law(epsilon, rule or "one", law))
 
 
 def engine_of(text: str) -> tuple[str, str | None]:

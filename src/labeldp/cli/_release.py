@@ -77,9 +77,8 @@ class ReleaseOptions(ColumnOptions):
         typer.Option(
             "--split",
             help=(
-                "Of several label columns, how epsilon is divided: equal, weights:1,2,1 or"
-                " information (a share each), one or one:1,2,1 (each row is asked about one"
-                " column), joint (a set of combinations). Default: auto, what tells most."
+                "Of several label columns, how epsilon is divided: one (default: each row is asked"
+                " about one column), joint (a set of combinations) or equal (a share each)."
             ),
         ),
     ] = None

@@ -114,7 +114,6 @@ class NetEstimator(StagedEstimator[TrainedNet]):
 
     module: Any
     recipe: Any
-    warm_start: bool
     class_prior: Any = None
     random_state: Any
     device: Any
@@ -363,9 +362,7 @@ class NetEstimator(StagedEstimator[TrainedNet]):
             )
             seed = checkpoint.begin(known, seed, template, weights_given=weights_given(self))
         self._row_shape, self._row_type = tuple(few.shape[1:]), few.dtype
-        settings = StageSettings(
-            recipes, self.warm_start, self.prior_temperature, self.top_k_filter, self.progress
-        )
+        settings = StageSettings(recipes, self.prior_temperature, self.top_k_filter, self.progress)
         return Trainer(
             inputs, template, settings, seed, device, fabric, checkpoint, digest, columns=columns
         )
@@ -385,7 +382,6 @@ class NetEstimator(StagedEstimator[TrainedNet]):
 
     def _require_settings(self) -> None:
         super()._require_settings()
-        _validate.boolean(warm_start=self.warm_start)
         _validate.function(progress=self.progress, takes="an Epoch", none=True)
         if self._fabric is None:
             device_of(self.device)
@@ -499,9 +495,6 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         In later stages, leave out rows of earlier stages whose output contains none of the k
         classes that are likeliest by the model so far. "mean", as in the paper: k is the mean
         number of candidates of the latest stage, so the law must be rr-with-prior or rr-top-k.
-    warm_start : bool, default=True
-        Whether later stages start from the previous stage's weights and batch-normalisation
-        statistics; otherwise from the initial ones.
     classes : sequence of K values, or "infer", default=None
         The public list of classes. Raw labels need one, unless they are integer codes and `law` is
         a Law, which knows K; NoisyLabels have theirs. "infer" takes the list from the raw labels,
@@ -620,7 +613,6 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         class_prior: ArrayLike | Mapping[object, float] | GroupPrior | None = None,
         prior_temperature: float = 1.0,
         top_k_filter: TopK | None = None,
-        warm_start: bool = True,
         classes: Sequence[object] | None = None,
         validation_fraction: float = 0.0,
         dataset: str | None = None,
@@ -644,7 +636,6 @@ class TorchClassifier(ClassifierEstimator, NetEstimator):
         self.class_prior = class_prior
         self.prior_temperature = prior_temperature
         self.top_k_filter = top_k_filter
-        self.warm_start = warm_start
         self.classes = classes
         self.validation_fraction = validation_fraction
         self.dataset = dataset

@@ -163,7 +163,7 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         theirs.
     grid : int >= 2, default=64
         Number of evenly spaced points that numbers are rounded to; unused if `range` is a Grid.
-    n_stages, stage_sizes, warm_start
+    n_stages, stage_sizes
         As for `TorchClassifier`. Later stages are asked about bins around what the model so far
         expects.
     law : str or Law, default="auto"
@@ -249,7 +249,6 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         stage_sizes: Sequence[float] | None = None,
         law: str | Law = "auto",
         prior: ArrayLike | Callable[[Any], ArrayLike] | None = None,
-        warm_start: bool = True,
         validation_fraction: float = 0.0,
         dataset: str | None = None,
         column: str | None = None,
@@ -271,7 +270,6 @@ class TorchRegressor(RegressorEstimator, NetEstimator):
         self.stage_sizes = stage_sizes
         self.law = law
         self.prior = prior
-        self.warm_start = warm_start
         self.validation_fraction = validation_fraction
         self.dataset = dataset
         self.column = column

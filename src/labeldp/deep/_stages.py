@@ -177,7 +177,6 @@ class StageSettings:
     ----------
     recipes : tuple of Recipe
         One per stage.
-    warm_start : bool
     temperature : float
         Temperature of a model's probabilities as prior.
     top_k_filter : int, "mean" or None
@@ -185,7 +184,6 @@ class StageSettings:
     """
 
     recipes: tuple[Recipe, ...]
-    warm_start: bool = True
     temperature: float = 1.0
     top_k_filter: TopK | None = None
     progress: Callable[[Epoch], object] | None = None
@@ -250,8 +248,7 @@ class Trainer:
             )
         learned, targets = rows, noisy
         if model is not None:
-            if self.settings.warm_start:
-                module.load_state_dict(model.module.state_dict())
+            module.load_state_dict(model.module.state_dict())
             if self.settings.top_k_filter is not None:
                 chosen = in_top_k(noisy, self.proba(model, rows), self.settings.top_k_filter)
                 learned, targets = rows[chosen], noisy[chosen]
@@ -848,7 +845,6 @@ def facts_of_training(
         "module": architecture(template),
         "maker": None if isinstance(model.module, nn.Module) else described(model.module),
         "recipe": _alike([described(recipe) for recipe in recipes]),
-        "warm_start": model.warm_start,
         "prior_temperature": model.prior_temperature,
         "top_k_filter": model.top_k_filter,
         "validation_fraction": model.validation_fraction,

@@ -608,11 +608,6 @@ class NoisyLabels:
             found[block.rows] = True
         return found
 
-    @property
-    def left_out(self) -> int:
-        """The number of rows without evidence, which are over their unit's cap."""
-        return int(self.n_rows - self.evidenced.sum())
-
     def log_likelihood(
         self, rows: Any = None, dtype: DTypeLike = "float32"
     ) -> NDArray[np.floating]:

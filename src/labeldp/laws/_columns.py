@@ -4,7 +4,7 @@ release something about it.
 
 Three ways to spend one epsilon on L columns, each epsilon-DP for the whole combination:
 
-* `Independent`: every column has a law and a share of epsilon of its own;
+* `Independent`: every column has a law of its own, and an equal share of epsilon;
 * `OneColumn`: every row is asked about one column, which public words choose, with all of epsilon;
 * a law on the K = K_1 x ... x K_L combinations, such as `SubsetSelection`, which `ColumnCounts`
   reads for one column.
@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -43,17 +43,11 @@ from labeldp.laws._square_wave import law_of_numbers
 from labeldp.laws._subset import SubsetSelection
 
 MOST_COMBINATIONS: Final = 100_000
-SPLITS: Final = ("auto", "equal", "weights", "information", "one", "joint")
+SPLITS: Final = ("one", "joint", "equal")
 """The rules by which `LabelColumns.law` divides epsilon among columns."""
 
 _OF_ORDER: Final = ("threshold", "prior-bins", "square-wave", "laplace", "rr-on-bins", "unbiased")
-# of the rule "auto"; of equally informative ones the first
-_CANDIDATES: Final = ("joint", "one", "equal")
 _PARTS: Final = 1 << 32  # grid of the shares by which OneColumn chooses a column
-_DIGITS: Final = 4  # of shares by information, so that all machines make the same law
-# epsilon at which shares by information are those of its limit 0; below, what is told is lost in
-# rounding
-_LIMIT: Final = 0.01
 _NAN: Final = float("nan")
 
 
@@ -132,9 +126,8 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
     def law(
         self,
         epsilon: float,
-        split: str = "auto",
+        split: str = "one",
         law: str | Sequence[str] | None = None,
-        weights: Sequence[float] | Mapping[str, float] | None = None,
     ) -> Law:
         """Make the law that releases all columns for one epsilon.
 
@@ -142,62 +135,28 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
         ----------
         epsilon : float
             Guarantee: pure epsilon-label-DP for all columns of a row together.
-        split : str, default="auto"
-            "equal", "weights" or "information" give every column a share of epsilon
-            (`Independent`): equal ones, those of `weights`, or such that the release is expected to
-            tell the same share of every column's entropy. "one" asks every row about one column,
-            with all of epsilon (`OneColumn`), each column equally often or as often as `weights`
-            say. "joint" releases a set of combinations (`SubsetSelection`). "auto" (default) takes
-            the one of "joint", "one" and "equal" that is expected to tell the largest share of the
-            entropy of the column that it tells least of.
+        split : str, default="one"
+            "one" asks every row about one column, each equally often, with all of epsilon
+            (`OneColumn`): best at small epsilons. "joint" releases a set of combinations
+            (`SubsetSelection`): best at large ones. "equal" gives every column the same share of
+            epsilon (`Independent`).
         law : str or sequence of L str, optional
             The law of each column, or of the combinations. None (default): "subset", and for a grid
             "square-wave", of more than 700 points "threshold", as for a grid alone. Laws that read
             a prior, such as "auto", read that of each column, and with "joint" that of the
             combinations (`prior`); a column of such a joint draw is told only together with the
             others: by a net with heads, or `marginals`.
-        weights : sequence of L numbers above 0, or mapping of each column's name to its number,
-        optional
-            For "weights" and "one".
-
         Raises
         ------
         InvalidInput
             The rule is unknown, or the arguments do not fit it.
 
-        Notes
-        -----
-        Expectations are over a label of which all classes, or combinations, are equally likely:
-        public facts alone decide.
         """
         _validate.one_of(SPLITS, split=split)
-        if (weights is not None) != (split == "weights") and split != "one":
-            raise InvalidInput(
-                "Expected weights= with split='weights', or split='one', and only there; one number"
-                " above 0 a column."
-            )
-        if isinstance(weights, Mapping):
-            if set(weights) != set(self.names):
-                raise InvalidInput(
-                    f"Expected weights of the columns {_validate.quoted(self.names)}, got other"
-                    " names. Give each column one."
-                )
-            weights = [weights[name] for name in self.names]
         if split == "joint":
             return self._joint(epsilon, law)
-        laws = self._laws(law)
-        if split == "auto":
-            found = [
-                self.law(epsilon, each, None if each == "joint" else laws)
-                for each in _CANDIDATES
-                if law is None or each != "joint"
-            ]
-            return max(found, key=lambda made: min(self.told(made)))  # the first of equal ones
-        shares = _shares(weights, len(self.names)) if weights is not None else ()
-        if split == "information":
-            shares = even_shares(epsilon, self.sizes, laws)
         kind = OneColumn if split == "one" else Independent
-        return kind(len(self), epsilon, self.sizes, laws, shares)
+        return kind(len(self), epsilon, self.sizes, self._laws(law))
 
     def _laws(self, law: str | Sequence[str] | None) -> tuple[str, ...]:
         if law is None:
@@ -220,11 +179,6 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
                 " combinations have none."
             )
         return found
-
-    def told(self, law: Law) -> list[float]:
-        """Compute the share of each column's entropy that a law is expected to tell, if all
-        combinations are equally likely."""
-        return told_of_columns(law, self.sizes)
 
     def prior(
         self, weights: "Mapping[str, ArrayLike]", n_rows: int | None = None
@@ -404,17 +358,6 @@ def parts_of(codes: NDArray[np.integer], sizes: Sequence[int]) -> list[NDArray[n
     return found[::-1]
 
 
-def _shares(weights: Sequence[float], n_columns: int) -> tuple[float, ...]:
-    """Check weights, one a column, and return them as floats."""
-    given = tuple(
-        _validate.positive(weights=weight, fix="Pass one number above 0 a column.")
-        for weight in weights
-    )
-    if len(given) != n_columns:
-        raise InvalidInput(f"Expected {n_columns} weights, one a column, got {len(given)}.")
-    return given
-
-
 # Laws
 # --------------------------------------------------------------------------------------------------
 
@@ -430,7 +373,6 @@ class _OfColumns(Law):
 
     sizes: tuple[int, ...]
     laws: tuple[str, ...]
-    shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -445,14 +387,7 @@ class _OfColumns(Law):
                 f"Expected a law for each of {len(sizes)} columns, got {len(self.laws)}."
             )
         object.__setattr__(self, "sizes", sizes)
-        object.__setattr__(self, "shares", _shares(self.shares, len(sizes)) if self.shares else ())
         _ = self.parts  # made now, so that a column's law that is impossible is refused here
-
-    @cached_property
-    def fractions(self) -> tuple[Fraction, ...]:
-        """The share of each column, which sum to 1."""
-        weights = [exact(share) for share in self.shares] or [Fraction(1)] * len(self.sizes)
-        return tuple(weight / sum(weights) for weight in weights)
 
     @cached_property
     def parts(self) -> tuple[Law, ...]:
@@ -574,7 +509,7 @@ class _OfColumns(Law):
 
 @dataclass(frozen=True)
 class Independent(_OfColumns):
-    """Release every column by a law of its own, with a share of epsilon.
+    """Release every column by a law of its own, with an equal share of epsilon.
 
     Parameters
     ----------
@@ -586,8 +521,6 @@ class Independent(_OfColumns):
         K_1 .. K_L.
     laws : tuple of L str
         The name of each column's law.
-    shares : tuple of L floats, optional
-        The columns' shares of epsilon, of any scale; empty (default): equal ones.
 
     See Also
     --------
@@ -595,7 +528,7 @@ class Independent(_OfColumns):
 
     Notes
     -----
-    Proof: column l draws with words that no other column reads, at epsilon_l = epsilon x share_l,
+    Proof: column l draws with words that no other column reads, at epsilon_l = epsilon / L,
     rounded down, so that the sum of all epsilon_l is at most epsilon. For two combinations y, y'
     the probabilities of an output z multiply, and P[z | y] / P[z | y'] is the product of the
     columns' ratios, at most the product of e^epsilon_l, at most e^epsilon, however many columns
@@ -614,7 +547,7 @@ class Independent(_OfColumns):
         # Of the float's binary and its decimal value the smaller one is divided: the sum must be
         # within both.
         total = min(Fraction(self.epsilon), exact(self.epsilon))
-        return [_share_of(total * share) for share in self.fractions]
+        return [_share_of(total / len(self.sizes))] * len(self.sizes)
 
     def sample(self, labels: NDArray[np.integer], words: Words, side: Side) -> NDArray[np.uint8]:
         drawn = [
@@ -716,15 +649,6 @@ class Independent(_OfColumns):
             )
         return Table(outputs, values, index.astype(np.uint32))
 
-    def _information(self, prior: Floats, side: Side) -> Floats:
-        if (prior != 1.0 / self.n_classes).any():
-            return super()._information(prior, side)
-        told = [
-            part._information(np.full((len(prior), size), 1.0 / size), self._side(number, side))
-            for number, (part, size) in enumerate(zip(self.parts, self.sizes, strict=True))
-        ]
-        return np.asarray(np.sum(told, axis=0))
-
 
 @dataclass(frozen=True)
 class OneColumn(_OfColumns):
@@ -735,8 +659,6 @@ class OneColumn(_OfColumns):
     n_classes, sizes, laws : as in Independent
     epsilon : float
         Guarantee: pure epsilon-label-DP, local, for all columns of a row together.
-    shares : tuple of L floats, optional
-        How often each column is asked about, of any scale; empty (default): equally often.
 
     See Also
     --------
@@ -768,8 +690,9 @@ class OneColumn(_OfColumns):
 
     def prepare(self, prior: Array, words: Words | None = None) -> dict[str, Array]:
         stream = PlainWords(np.arange(len(prior))) if words is None else words
-        edges = [int(edge * _PARTS) for edge in itertools.accumulate(self.fractions)][:-1]
-        place = _Lane(stream, 0, len(self.parts) + 1).take(0) >> np.uint64(32)
+        count = len(self.parts)
+        edges = [number * _PARTS // count for number in range(1, count)]
+        place = _Lane(stream, 0, count + 1).take(0) >> np.uint64(32)
         chosen = np.searchsorted(np.array(edges, np.uint64), place, side="right").astype(np.int32)
         return super().prepare(prior, stream) | {"column": chosen}
 
@@ -825,19 +748,6 @@ class OneColumn(_OfColumns):
             table.values,
             table.index[parts_of(np.arange(self.n_classes), self.sizes)[number]],
         )
-
-    def _information(self, prior: Floats, side: Side) -> Floats:
-        result = np.empty(len(prior))
-        for number, part in enumerate(self.parts):
-            rows = np.flatnonzero(side["column"] == number)
-            marginal = _marginal(prior[rows], self.sizes, number)
-            flat = (prior[rows] == prior[rows][:, :1]).all(axis=1, keepdims=True)
-            marginal = np.where(flat, 1.0 / self.sizes[number], marginal)
-            if len(rows):
-                result[rows] = part._information(
-                    marginal, {name: v[rows] for name, v in self._side(number, side).items()}
-                )
-        return result
 
 
 @dataclass(frozen=True)
@@ -1008,33 +918,6 @@ class ColumnCounts(Law):
             np.array([[place[c] for c in row] for row in chances], np.uint32),
         )
 
-    def _information(self, prior: Floats, side: Side) -> Floats:
-        if (prior != 1.0 / self.n_classes).any():
-            return super()._information(prior, side)
-        return np.full(len(prior), _counts_information(self))
-
-
-@lru_cache(maxsize=256)
-def _counts_information(law: ColumnCounts) -> float:
-    """Compute what the counts tell about a uniform class, in nats: a sum over the count of the own
-    class."""
-    # P[c | v] / P[c] depends on c_v alone, whose law is that of a hypergeometric draw, tilted by
-    # the label.
-    whole, m, d, ratio = law._whole, law.others, law.size, law._lacking
-    k, gain = whole.n_classes, -math.expm1(whole._lacks)
-    counts = range(max(0, d - (k - m)), min(m, d) + 1)
-    logs = [_log_comb(m, j) + _log_comb(k - m, d - j) for j in counts]
-    tilt = [m * ratio + j * gain for j in counts]
-    mass = [math.exp(log - max(logs)) * t for log, t in zip(logs, tilt, strict=True)]
-    mean = m * ratio + d / law.n_classes * gain
-    return max(
-        0.0, sum(w * math.log(t / mean) for w, t in zip(mass, tilt, strict=True)) / sum(mass)
-    )
-
-
-def _log_comb(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
 
 # What a release tells
 # --------------------------------------------------------------------------------------------------
@@ -1107,56 +990,6 @@ def reads_prior(law: Law) -> bool:
     )
 
 
-def told_of_columns(law: Law, sizes: Sequence[int]) -> list[float]:
-    """Compute the share of each column's entropy that a law on combinations is expected to tell, if
-    all are equally likely."""
-    if isinstance(law, _OfColumns):
-        asked = law.fractions if isinstance(law, OneColumn) else [Fraction(1)] * len(sizes)
-        told = [
-            float(share) * _expected(part) for share, part in zip(asked, law.parts, strict=True)
-        ]
-    elif isinstance(law, SubsetSelection):
-        told = [_expected(each) for each in laws_of_columns(law, sizes)]
-    else:
-        raise InvalidInput(
-            f"Expected a law on combinations of columns, got {law}. Make it with LabelColumns.law."
-        )
-    return [each / math.log(size) for each, size in zip(told, sizes, strict=True)]
-
-
-def _expected(law: Law) -> float:
-    """Compute the information about a uniform label, in nats; of a law that draws its question, the
-    mean over 64 rows."""
-    return float(np.mean(law.information(np.ones((64 if law.draws_side else 1, law.n_classes)))))
-
-
-def even_shares(epsilon: float, sizes: tuple[int, ...], laws: tuple[str, ...]) -> tuple[float, ...]:
-    """Find shares of epsilon with which every column tells the same share of its entropy, to 4
-    digits."""
-    total = max(_validate.epsilon(epsilon), _LIMIT)
-
-    def needed(share: float, size: int, name: str) -> float:
-        # The least epsilon at which the column tells this share of its entropy; more epsilon tells
-        # more.
-        low, high = 0.0, total
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (
-                (low, middle)
-                if _expected(law_named(name, size, middle)) / math.log(size) >= share
-                else (middle, high)
-            )
-        return high
-
-    low, high = 0.0, 1.0
-    for _ in range(30):
-        share = (low + high) / 2
-        spent = sum(needed(share, size, name) for size, name in zip(sizes, laws, strict=True))
-        low, high = (low, share) if spent > total else (share, high)
-    each = [needed(low, size, name) for size, name in zip(sizes, laws, strict=True)]
-    return tuple(max(round(part / sum(each), _DIGITS), 10.0**-_DIGITS) for part in each)
-
-
 # Helpers
 # --------------------------------------------------------------------------------------------------
 
@@ -1185,7 +1018,7 @@ def _share_of(value: Fraction) -> float:
         share = math.nextafter(share, 0.0)
     return _validate.positive(
         epsilon=share,
-        fix="The share of a column is too small; use fewer columns or larger weights.",
+        fix="The share of a column is too small; use fewer columns.",
     )
 
 

@@ -36,16 +36,12 @@ class Grid(tuple[float, ...]):
     points : int, optional
         K, the number of evenly spaced points, `low` and `high` among them: 2 to 10,000. 64 by
         default.
-    resolution : float, optional
-        The distance of two points, instead of `points`; the range must be a whole number of times
-        as long, as decimal numbers.
 
     Raises
     ------
     InvalidInput
         The range is reversed, empty, infinite, or too large or narrow for squares of its numbers to
-        be floats; the points are too few, too many or not all different floats; or both `points`
-        and `resolution` are given.
+        be floats; or the points are too few, too many or not all different floats.
 
     Notes
     -----
@@ -75,9 +71,7 @@ class Grid(tuple[float, ...]):
 
     __slots__ = ()
 
-    def __new__(
-        cls, low: float, high: float, points: int | None = None, *, resolution: float | None = None
-    ) -> Self:
+    def __new__(cls, low: float, high: float, points: int | None = None) -> Self:
         start, end = _bound(low=low), _bound(high=high)
         if not start < end:
             raise InvalidInput(
@@ -90,11 +84,11 @@ class Grid(tuple[float, ...]):
                 f" ({float(start):g}, {float(end):g}): squares of its numbers are no floats. Give"
                 " the numbers in another unit."
             )
-        if points is not None and resolution is not None:
-            raise InvalidInput("Expected points= or resolution=, got both. Leave one out.")
-        return super().__new__(
-            cls, _points(start, end, _number_of_points(start, end, points, resolution))
+        fix = "Each point is a class, and costs memory in every row of a likelihood."
+        count = _validate.integer(
+            points=POINTS if points is None else points, low=2, high=MOST_POINTS, fix=fix
         )
+        return super().__new__(cls, _points(start, end, count))
 
     def __getnewargs__(self) -> tuple[float, float, int]:
         return self.low, self.high, self.points
@@ -251,22 +245,6 @@ def _bound(**named: object) -> Fraction:
             " ends of a public range."
         )
     return _validate.exact(found)
-
-
-def _number_of_points(low: Fraction, high: Fraction, points: object, resolution: object) -> int:
-    if resolution is None:
-        fix = "Each point is a class, and costs memory in every row of a likelihood."
-        return _validate.integer(
-            points=POINTS if points is None else points, low=2, high=MOST_POINTS, fix=fix
-        )
-    steps = (high - low) / _validate.exact(_validate.positive(resolution=resolution))
-    if steps.denominator != 1 or not 1 <= steps < MOST_POINTS:
-        raise InvalidInput(
-            f"Expected a resolution that divides the range into 1 to {MOST_POINTS - 1} equal steps,"
-            f" got resolution={resolution!r} for a range of {float(high - low)!r}. Change it or an"
-            " end of the range, or give points=."
-        )
-    return steps.numerator + 1
 
 
 def _points(low: Fraction, high: Fraction, count: int) -> list[int] | list[float]:

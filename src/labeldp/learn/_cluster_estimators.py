@@ -234,7 +234,7 @@ class NoiseCluster(ClusterEstimator):
         Mechanism of the votes; "auto" is pure unless delta is above 0.
     delta : float in [0, 1), default=0.0
         Above 0: Gaussian noise.
-    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+    algorithm : {"auto", "k-means", "mini-batch"}, default="auto"
         Finds the clusters; "auto" works in mini-batches above 200,000 rows.
     classes : sequence of K values, or "infer", default=None
         The public list of classes; raw labels need one. "infer" reads it off them, which tells
@@ -396,7 +396,7 @@ class ProportionClassifier(ClusterEstimator):
         Mechanism of the noise on counts; "auto" is pure unless delta is above 0.
     delta : float in [0, 1), default=0.0
         Above 0: Gaussian noise.
-    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+    algorithm : {"auto", "k-means", "mini-batch"}, default="auto"
         Finds the clusters; "auto" works in mini-batches above 200,000 rows.
     classes : sequence of K values, or "infer", default=None
         The public list of classes; raw labels need one. "infer" reads it off them, which tells

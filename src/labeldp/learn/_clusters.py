@@ -24,7 +24,7 @@ from labeldp._hash import digest
 from labeldp._validate import left_of
 from labeldp.aggregates import Aggregate, Histogram, Query
 from labeldp.aggregates._histogram import histogram_of_all, three_digits
-from labeldp.errors import InvalidInput, MissingExtra
+from labeldp.errors import InvalidInput
 from labeldp.laws import Law
 from labeldp.learn._corrections import Model, fit_last
 from labeldp.learn._data import Codes, Estimator, Floats, features_digest
@@ -32,7 +32,7 @@ from labeldp.learn._softmax import softmax_of
 from labeldp.protocol._fit import GroupPlan
 from labeldp.protocol._matching import row_count, take
 
-ALGORITHMS = ("auto", "k-means", "mini-batch", "faiss")
+ALGORITHMS = ("auto", "k-means", "mini-batch")
 EMBEDDERS = ("pca", "standard")
 MOST_CLUSTERS = 2000  # of the rule; more are slow to find
 _MANY_ROWS = 200_000  # above, k-means works in mini-batches
@@ -200,7 +200,7 @@ def find_clusters(
         "standard": every column standardised, then 50 principal components. A scikit-learn
         transformer is cloned and fitted; pass a trained net as a function. The embedder must not
         have been chosen or trained with these labels.
-    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+    algorithm : {"auto", "k-means", "mini-batch"}, default="auto"
         "auto": k-means, in mini-batches above 200,000 rows.
     random_state : int, default=0
         One seed finds the same clusters again on one machine with the same number of threads;
@@ -228,8 +228,6 @@ def find_clusters(
             f"Expected at most as many clusters as rows, {features.shape[0]}, got"
             f" n_clusters={count}. Lower it."
         )
-    if method == "faiss":
-        return Clusters(fitted, _faiss(features, count, seed))
     many = method == "mini-batch" or (method == "auto" and features.shape[0] > _MANY_ROWS)
     starts = 1 if count > _FEW_CLUSTERS else 5
     shared = {"n_clusters": count, "n_init": starts, "random_state": seed}
@@ -358,34 +356,6 @@ class _Flat:
 
     def transform(self, X: Any) -> Any:
         return self.inner.transform(_plain(X))
-
-
-def _faiss(features: Any, n_clusters: int, seed: int) -> Floats:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtra(
-            "Expected faiss for algorithm='faiss', got none. pip install faiss-cpu, or leave it"
-            " out."
-        ) from None
-    if hasattr(features, "tocsr"):
-        raise InvalidInput(
-            "Expected dense features with algorithm='faiss', got a sparse matrix. Give"
-            " embedder=TruncatedSVD(...)."
-        )
-    rows = np.ascontiguousarray(features, np.float32)
-    # Without these limits faiss would train on a sample of 256 points per centroid, and warn of
-    # clusters below 39 points.
-    finder = faiss.Kmeans(
-        rows.shape[1],
-        n_clusters,
-        niter=25,
-        seed=seed,
-        max_points_per_centroid=1 << 30,
-        min_points_per_centroid=1,
-    )
-    finder.train(rows)
-    return np.asarray(finder.centroids, np.float64)
 
 
 def plan_clusters(
@@ -580,7 +550,7 @@ class ClusterPrior(BaseEstimator):
         (1 + total), since clusters are worth most where single rows tell little.
     delta : float in [0, 1), default=0.0
         0: discrete Laplace noise, pure. Above 0: discrete Gaussian noise.
-    algorithm : {"auto", "k-means", "mini-batch", "faiss"}, default="auto"
+    algorithm : {"auto", "k-means", "mini-batch"}, default="auto"
     random_state : int >= 0, default=0
         Seed of the clustering; fixed, so that a repeat of a fit is recognised.
     linear : bool, default=False

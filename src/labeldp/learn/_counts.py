@@ -10,7 +10,7 @@ CountsClassifier(estimator).fit(rows, tables)
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from labeldp import _validate
 from labeldp._hash import exact_array
-from labeldp.aggregates import Aggregate, Histogram, Marginals
+from labeldp.aggregates import Aggregate, Marginals
 from labeldp.custody._encode import column_names, require_public_columns
 from labeldp.errors import InvalidInput, LabelDPWarning, warn
 from labeldp.evidence import NoisyLabels
@@ -49,7 +49,6 @@ Level = object
 Cell = tuple[Level, ...]
 Frame = Any  # of pandas or polars, an Arrow table, or a mapping of names to columns
 
-AnyTable = TypeVar("AnyTable", bound="CountTable")
 # standard deviations of the noise: a count is off by more to one side with probability below 2e-7,
 # also for Laplace noise
 _FAR = 10.5
@@ -260,27 +259,23 @@ class CountTable:
         cls,
         frame: Frame,
         by: str | Sequence[str],
-        counts: Mapping[Any, str] | str,
+        counts: Mapping[Any, str],
         *,
         variance: float | str,
-        label: str | None = None,
         suppressed_below: float | None = None,
         share: float = 1.0,
     ) -> Self:
-        """Read a table that has a row for each cell, or for each cell and label.
+        """Read a table that has a row for each cell.
 
         Parameters
         ----------
         frame : DataFrame of pandas or polars, Arrow table, or mapping of names to columns
         by : str or sequence of str
             Public columns whose levels make the cells.
-        counts : mapping of class value to column, or one column
-            A column for each class; a class without one was not counted. Or, with `label`, the one
-            column of counts.
+        counts : mapping of class value to column
+            A class without a column was not counted.
         variance : float or str
             Variance of the noise on a count, or the column that has it.
-        label : str, optional
-            Column of class values, for a frame with a row for each cell and label.
         suppressed_below, share
             As in `CountTable`.
 
@@ -290,17 +285,10 @@ class CountTable:
             A column is missing, or no numbers; a cell is listed twice; a variance is negative.
         """
         names = (by,) if isinstance(by, str) else tuple(by)
-        if label is not None:
-            if not isinstance(counts, str):
-                raise InvalidInput(
-                    f"Expected counts as the name of one column with label={label!r}, got"
-                    f" {type(counts).__name__}."
-                )
-            return _long(cls, frame, (names, label, counts), variance, suppressed_below, share)
         if not isinstance(counts, Mapping) or not counts:
             raise InvalidInput(
                 "Expected counts as a mapping of class values to columns, {'no': 'n_no', 'yes':"
-                f" 'n_yes'}}, or one column together with label=; got {_validate.shown(counts)}."
+                f" 'n_yes'}}, got {_validate.shown(counts)}."
             )
         table = np.column_stack(
             [_numbers(frame, column, "the table") for column in counts.values()]
@@ -313,52 +301,6 @@ class CountTable:
         )
         return cls(names, cells, tuple(counts), table, noise, suppressed_below, share)
 
-    @classmethod
-    def from_answer(
-        cls,
-        answer: Aggregate,
-        by: str | Sequence[str],
-        cells: Sequence[Cell] | None = None,
-        *,
-        share: float | Floats = 1.0,
-    ) -> Self:
-        """Read the answer to a Histogram of `labeldp.aggregate`, or a file of `labeldp aggregate`.
-
-        Parameters
-        ----------
-        answer : Aggregate
-        by : str or sequence of str
-            The columns that its groups are made of.
-        cells : sequence of n_groups tuples, optional
-            Levels of these columns in each group. None (default): the answer's names of groups.
-        share : float or (g,) float64, default=1.0
-            Share of the rows that was counted, where units had more rows than counted.
-        """
-        if not isinstance(answer, Aggregate) or type(answer.query) is not Histogram:
-            raise InvalidInput(
-                "Expected the Aggregate that answers a Histogram, which has the counts of one"
-                " table; got another answer. Groupings.tables reads the answer about several"
-                " tables."
-            )
-        if cells is None and answer.group_names is None:
-            raise InvalidInput(
-                "Expected cells= with the levels of each group, since the answer's groups have no"
-                " names; got none."
-            )
-        named = [
-            each if isinstance(each, tuple) else (each,)
-            for each in (cells if cells is not None else answer.group_names or ())
-        ]
-        variance = answer.query.standard_deviation(answer.receipt.max_rows_per_unit) ** 2
-        return cls(
-            (by,) if isinstance(by, str) else tuple(by),
-            tuple(named),
-            answer.classes,
-            answer.values.astype(np.float64),
-            variance,
-            share=share,
-        )
-
 
 def _cells(frame: Frame, names: tuple[str, ...], n_rows: int) -> tuple[Cell, ...]:
     columns = [_encoded(frame, name, "the table") for name in names]
@@ -366,46 +308,6 @@ def _cells(frame: Frame, names: tuple[str, ...], n_rows: int) -> tuple[Cell, ...
         tuple(zip(*([c.levels[i] for i in c.codes.tolist()] for c in columns), strict=True))
         if columns
         else ((),) * n_rows
-    )
-
-
-def _long(
-    kind: type[AnyTable],
-    frame: Frame,
-    columns: tuple[tuple[str, ...], str, str],
-    variance: float | str,
-    suppressed_below: float | None,
-    share: float,
-) -> AnyTable:
-    """Read a frame with a row for each cell and label."""
-    names, label, counts = columns
-    numbers, labels = _numbers(frame, counts, "the table"), _encoded(frame, label, "the table")
-    listed = _cells(frame, names, len(numbers))
-    cells = tuple(dict.fromkeys(listed))
-    place = {cell: i for i, cell in enumerate(cells)}
-    at = np.array([place[cell] for cell in listed]), labels.codes
-    found, noise = (
-        np.full((len(cells), len(labels.levels)), np.nan),
-        np.zeros((len(cells), len(labels.levels))),
-    )
-    twice = np.bincount(np.ravel_multi_index(at, found.shape), minlength=found.size)
-    if (twice > 1).any():
-        cell, code = divmod(int(twice.argmax()), found.shape[1])
-        raise InvalidInput(
-            "Expected one row for each cell and label, got several for"
-            f" {(*cells[cell], labels.levels[code])!r}. Add them up."
-        )
-    found[at] = numbers
-    if isinstance(variance, str):
-        noise[at] = _numbers(frame, variance, "the table")
-    return kind(
-        names,
-        cells,
-        labels.levels,
-        found,
-        noise if isinstance(variance, str) else variance,
-        suppressed_below,
-        share,
     )
 
 

@@ -77,8 +77,6 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         are the mean probabilities.
     max_iter : int >= 1, default=200
         Maximal number of L-BFGS iterations.
-    tol : float > 0, default=1e-05
-        Stop when no component of the mean loss's gradient exceeds it.
     warm_start : bool, default=False
         Start from the coefficients of the previous fit.
     random_state : int >= 0, RandomState or None, default=None
@@ -113,7 +111,6 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         fit_intercept: bool = True,
         class_prior: Sequence[float] | None = None,
         max_iter: int = 200,
-        tol: float = 1e-5,
         warm_start: bool = False,
         random_state: object = None,
     ) -> None:
@@ -123,7 +120,6 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
         self.fit_intercept = fit_intercept
         self.class_prior = class_prior
         self.max_iter = max_iter
-        self.tol = tol
         self.warm_start = warm_start
         self.random_state = random_state
 
@@ -318,7 +314,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
     def _strengths(self) -> list[float]:
         """Check the settings; return the C to try, ascending."""
-        for name in ("intercept_C", "scale", "tol"):
+        for name in ("intercept_C", "scale"):
             value = getattr(self, name)
             if not (name == "intercept_C" and value == np.inf):
                 _validate.positive(**{name: value})
@@ -392,7 +388,7 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": max_iter, "gtol": self.tol, "ftol": 1e-9, "maxcor": 20},
+            options={"maxiter": max_iter, "gtol": 1e-5, "ftol": 1e-9, "maxcor": 20},
         )
         return result.x.reshape(start.shape), max(1, int(result.nit))
 
@@ -442,7 +438,6 @@ _FREE = {
     "warm_start",
     "random_state",
     "solver",
-    "tol",
     "verbose",
     "n_jobs",
     "multi_class",

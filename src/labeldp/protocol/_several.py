@@ -11,7 +11,7 @@ from labeldp.custody._encode import FINITE, NO_NUMBER, as_array, bad_label, colu
 from labeldp.errors import InvalidInput
 from labeldp.evidence import NoisyLabels
 from labeldp.evidence._noisy import derived
-from labeldp.laws import Grid, LabelColumns, Law, OneColumn, SubsetSelection
+from labeldp.laws import Grid, LabelColumns, Law
 from labeldp.laws._columns import laws_of_columns
 from labeldp.laws._grid import as_numbers
 from labeldp.laws._square_wave import law_of_numbers
@@ -28,11 +28,10 @@ def is_several(classes: object, y: object) -> bool:
 
 
 def law_of(columns: LabelColumns, law: str | Law, epsilon: float, *, prior: bool = False) -> Law:
-    """Make the law of all columns: the given one, or by the rule "auto", with each column's law by
-    its name.
+    """Make the law of all columns: the given one, or that of "one", with each column's law by its
+    name.
 
-    With a prior, such as that of a stage before, "auto" divides epsilon by the same rule, and draws
-    each row by what tells most under it.
+    With a prior, such as that of a stage before, "auto" draws each row by what tells most under it.
     """
     if isinstance(law, Law):
         if law.n_classes != len(columns) or law.epsilon != epsilon:
@@ -42,18 +41,13 @@ def law_of(columns: LabelColumns, law: str | Law, epsilon: float, *, prior: bool
             )
         columns.check(law)
         return law
-    if law != "auto":
-        return columns.law(epsilon, law=law)
-    plain = columns.law(epsilon)
-    if not prior:
-        return plain
-    if isinstance(plain, SubsetSelection):
-        return columns.law(epsilon, "joint", "auto")
+    if law != "auto" or not prior:
+        return columns.law(epsilon, law=None if law == "auto" else law)
     each = [
         law_of_numbers(len(values), prior=True) if isinstance(values, Grid) else "auto"
         for values in columns.lists
     ]
-    return columns.law(epsilon, "one" if isinstance(plain, OneColumn) else "equal", each)
+    return columns.law(epsilon, law=each)
 
 
 def rates_of(class_prior: Any, columns: LabelColumns) -> list[NDArray[np.float64] | None]:

@@ -68,7 +68,6 @@ __all__ = [
     "Judgement",
     "Scorer",
     "accuracy",
-    "accuracy_scorer",
     "average_precision",
     "balanced_accuracy",
     "best_threshold",
@@ -85,7 +84,6 @@ __all__ = [
     "likeliest_frequencies",
     "likelihood_scorer",
     "log_loss",
-    "log_loss_scorer",
     "lost_classes",
     "make_scorer",
     "mean_interval",
@@ -1678,13 +1676,6 @@ def make_scorer(name: str, **settings: object) -> Scorer:
     """
     metric, response, sign = _SCORES[_validate.one_of(SCORES, name=name)]
     return Scorer(metric, response, sign, settings)
-
-
-accuracy_scorer = make_scorer("accuracy")
-"""Scores by the unbiased accuracy."""
-
-log_loss_scorer = make_scorer("neg_log_loss")
-"""Scores by minus the unbiased log-loss."""
 
 
 def likelihood_scorer(estimator: Any, X: object, noisy: NoisyLabels) -> float:

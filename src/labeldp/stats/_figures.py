@@ -957,7 +957,6 @@ def effect(
     arm: Column,
     *,
     of: object = None,
-    control: object = None,
     X: Any = None,
     units: Column = None,
     ids: ArrayLike | None = None,
@@ -970,11 +969,9 @@ def effect(
     noisy : NoisyLabels of n rows
         The outcome.
     arm : (n,) public column of two values
-        Arm of each row, assigned at random.
+        Arm of each row, assigned at random. The lesser of the two values is the control.
     of
         The outcome as a number, as for `mean`: for a conversion the class, of="yes".
-    control : value of `arm`, optional
-        None (default): the lesser of the two values.
     X : (n, d) public numeric columns, optional
         Covariates from before the treatment, to adjust for.
     units : (n,) public column, optional
@@ -990,8 +987,8 @@ def effect(
     Raises
     ------
     InvalidInput
-        There are not two arms, an arm has no rows with evidence, a unit is in both arms, `control`
-        is no arm, or covariates are asked for where the law has no unbiased estimator.
+        There are not two arms, an arm has no rows with evidence, a unit is in both arms, or
+        covariates are asked for where the law has no unbiased estimator.
 
     Notes
     -----
@@ -1021,7 +1018,11 @@ def effect(
     numbers = numbers_of(require_noisy(noisy), of)
     table = None if X is None else design_of(X, intercept=False, noisy=noisy)
     columns, _ = matched(noisy, ids, arm=arm)
-    arms = _arms(levels_of(columns["arm"], "arm"), control)
+    arms = _two(
+        levels_of(columns["arm"], "arm"),
+        "arms",
+        "Pass the rows of two, or compare two of several groups by labeldp.stats.difference.",
+    )
     rows = rows_of(noisy, arm, groups=arms, units=units, ids=ids)
     _check_units(rows)
     plain = _difference(rows, numbers, confidence)
@@ -1029,20 +1030,6 @@ def effect(
         return plain
     found, told = matched(noisy, ids, X=table.table)
     return _adjusted(plain, rows, numbers, Design(found["X"][told.evidenced], table.names))
-
-
-def _arms(found: Levels, control: object) -> tuple[object, object]:
-    first, second = _two(
-        found,
-        "arms",
-        "Pass the rows of two, or compare two of several groups by labeldp.stats.difference.",
-    )
-    if control is not None and control not in found.values:
-        raise InvalidInput(
-            f"Expected control to be one of the arms {found.values}, got"
-            f" {_validate.shown(control)}."
-        )
-    return (first, second) if control is None or control == first else (second, first)
 
 
 def _check_units(rows: Rows) -> None:

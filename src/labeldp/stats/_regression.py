@@ -90,7 +90,6 @@ class Regression:
     confidence: float = 0.95
     _classes: tuple[object, ...] = field(default=(), repr=False)
     _family: Family | None = field(default=None, repr=False)
-    _intercept: bool = field(default=True, repr=False)
     _profile: Profile | None = field(default=None, repr=False)
 
     @property
@@ -103,11 +102,6 @@ class Regression:
         """Estimates over their standard errors: (p,); NaN where these are infinite."""
         return np.where(np.isinf(self.bse), np.nan, self.params / self.bse)
 
-    @property
-    def tvalues(self) -> Floats:
-        """The z-values, under the name that statsmodels has for them: (p,)."""
-        return self.zvalues
-
     @cached_property
     def pvalues(self) -> Floats:
         """Two-sided p-values of coefficients that are 0: (p,); by the profile likelihood, of least
@@ -117,11 +111,6 @@ class Regression:
             if self._profile is None
             else self._profile.pvalues()
         )
-
-    @property
-    def aic(self) -> float:
-        """Akaike's criterion: 2 p - 2 loglik, up to the constant of the log-likelihood."""
-        return 2 * len(self.params) - 2 * self.loglik
 
     def conf_int(
         self, confidence: float | None = None, names: Sequence[str] | None = None
@@ -158,13 +147,12 @@ class Regression:
     def predict(self, X: Any) -> Floats:
         """Predict for rows of public columns as in the fit: class probabilities (n, K); of least
         squares the mean (n,)."""
-        design = design_of(X, intercept=self._intercept).table
+        design = design_of(X, intercept=True).table
         free = len(self.params) - (self.model == "linear")
         width = free // (len(self._classes) - 1) if self.model == "multinomial" else free
         if design.shape[1] != width:
             raise InvalidInput(
-                f"Expected X with {width - self._intercept} columns, as in the fit, got"
-                f" {design.shape[1] - self._intercept}."
+                f"Expected X with {width - 1} columns, as in the fit, got {design.shape[1] - 1}."
             )
         eta = design @ self.params[:free].reshape(-1, width).T
         if self._family is None:
@@ -225,7 +213,6 @@ def regress(
     model: str,
     *,
     names: Sequence[str] | None = None,
-    intercept: bool = True,
     units: Column = None,
     ids: "ArrayLike | None" = None,
     standard_errors: str | None = None,
@@ -251,8 +238,6 @@ def regress(
         number clamped to the range of the class values.
     names : sequence of d str, optional
         Names of the columns; by default the frame's, else x1, x2, ...
-    intercept : bool
-        Put a column of ones first. True by default.
     units : (n,) public column, optional
         Standard errors then allow labels of one unit to depend on each other.
     ids : (n,) array, optional
@@ -330,14 +315,13 @@ def regress(
     True
     """
     _validate.one_of(MODELS, model=model)
-    _validate.boolean(intercept=intercept)
     kind = (
         _validate.one_of(("observed", "sandwich"), standard_errors=standard_errors)
         if standard_errors is not None
         else None
     )
     _check_model(require_noisy(noisy), model)
-    raw = design_of(X, names, intercept=intercept, noisy=noisy)
+    raw = design_of(X, names, intercept=True, noisy=noisy)
     columns, told = matched(noisy, ids, X=raw.table, units=units)
     kept = np.flatnonzero(told.evidenced)
     design = Design(columns["X"][kept], raw.names)
@@ -352,7 +336,6 @@ def regress(
         if model == "least-squares"
         else _likeliest(known, design, model, people, chosen)
     )
-    object.__setattr__(fit, "_intercept", intercept)
     return fit
 
 

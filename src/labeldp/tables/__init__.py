@@ -6,27 +6,6 @@ released tables (`read_noisy`).
 cluster. Names are imported at first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import lazy_loader
 
-if TYPE_CHECKING:
-    from labeldp.tables._evidence import read_histogram, read_noisy
-    from labeldp.tables._place import Place
-    from labeldp.tables._priors import PriorTable
-    from labeldp.tables._spec import ReleaseSpec
-
-_HOME = {
-    "Place": "_place",
-    "PriorTable": "_priors",
-    "ReleaseSpec": "_spec",
-    "read_histogram": "_evidence",
-    "read_noisy": "_evidence",
-}
-
-__all__ = ["Place", "PriorTable", "ReleaseSpec", "read_histogram", "read_noisy"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"labeldp.tables.{_HOME[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
