@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from labeldp.errors import needs_torch
 
 if TYPE_CHECKING:
-    from labeldp.deep import augment, logs, models, schedules
+    from labeldp.deep import augment, models, schedules
     from labeldp.deep._consistency import (
         Consistency,
         consensus,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         posterior_loss,
     )
     from labeldp.deep._regressor import LocationHead, TorchRegressor
-    from labeldp.deep.schedules import weight_average
 
 _HOME = {
     "_losses": (
@@ -84,9 +83,8 @@ _HOME = {
     "_loop": ("Epoch", "Recipe", "predict", "train"),
     "_estimator": ("TorchClassifier",),
     "_regressor": ("LocationHead", "TorchRegressor"),
-    "schedules": ("weight_average",),
 }
-_MODULES = ("augment", "logs", "models", "schedules")
+_MODULES = ("augment", "models", "schedules")
 
 __all__ = [
     "Candidates",
@@ -119,7 +117,6 @@ __all__ = [
     "generalised_cross_entropy",
     "group_votes",
     "likelihood_loss",
-    "logs",
     "mixup_loss",
     "models",
     "neighbour_votes",
@@ -127,7 +124,6 @@ __all__ = [
     "predict",
     "schedules",
     "train",
-    "weight_average",
     "with_evidence",
 ]
 

@@ -25,6 +25,8 @@ from labeldp import _validate
 from labeldp.errors import needs_torch
 
 if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
     from labeldp.deep._loop import Recipe
 
 LP_1ST, LP_2ST, LP_3ST, ALIBI = NAMES = ("lp-1st", "lp-2st", "lp-3st", "alibi")
@@ -63,6 +65,12 @@ has two stages of CIFAR-10 alone. Between two of these epsilons the lower one's 
 below the first its own; so they are for other data, and the third stage's share."""
 
 
+PAPER_DECAYS = (0.45, 0.75)
+"""Progress at which the published runs divided the rate by 10. Their text says 30, 60 and 90 %;
+their code counts from the end of the 15 % ramp, so the decays come at 45 and 75 %, and the third
+one, at 105 %, never."""
+
+
 @dataclass(frozen=True)
 class Published:
     """How Ghazi et al. (2021, appendix B) train each stage on a data set: SGD with Nesterov
@@ -75,7 +83,7 @@ class Published:
     rate : float
         Reached after a ramp over the first 15 % of the stage.
     decays : bool
-        Whether the rate is then divided by 10 at `schedules.PAPER_DECAYS`; else it falls linearly
+        Whether the rate is then divided by 10 at `PAPER_DECAYS`; else it falls linearly
         to 0.
     images : bool
         Whether inputs are mirrored, shifted by up to 4 pixels and cut out, and mixed up.
@@ -326,26 +334,55 @@ def _require_fields(changes: Mapping[str, Any]) -> None:
 def _training(known: Published) -> "Recipe":
     """Make the Recipe of a published training, without mixup."""
     import math
-    from functools import partial
 
-    from labeldp.deep import augment, schedules
     from labeldp.deep._loop import Recipe
     from labeldp.deep._losses import cross_entropy
 
-    # One square for a whole batch, as their code has it.
-    steps = (
-        augment.flip,
-        partial(augment.shift, pixels=4),
-        partial(augment.cutout, size=8, shared=True),
-    )
     return Recipe(
         epochs=known.epochs,
         batch_size=known.batch_size,
         rate=known.rate,
-        schedule=schedules.piecewise_constant() if known.decays else schedules.triangular(0.15),
+        schedule=paper_decays if known.decays else triangular,
         weight_decay=1e-4,
-        augment=augment.chain(*steps) if known.images else None,
+        augment=moved_and_cut if known.images else None,
         loss=cross_entropy,
         clip=math.inf,
         optimizer="sgd",
     )
+
+
+def triangular(progress: float, peak_at: float = 0.15) -> float:
+    """Rise linearly to the peak rate, then fall linearly to 0: on MNIST, Fashion-MNIST and KMNIST.
+
+    Parameters
+    ----------
+    progress : float in [0, 1]
+    peak_at : float in (0, 1), default=0.15
+    """
+    t = min(progress, 1.0)
+    return 1 - (1 - t / peak_at if t < peak_at else (t - peak_at) / (1 - peak_at))
+
+
+def paper_decays(progress: float) -> float:
+    """Rise linearly, and divide the rate by 10 at each of `PAPER_DECAYS`: on CIFAR and MovieLens.
+
+    Parameters
+    ----------
+    progress : float in [0, 1]
+    """
+    passed = sum(progress >= decay for decay in PAPER_DECAYS)
+    return min(1.0, progress / 0.15) * 0.1**passed
+
+
+def moved_and_cut(images: "Tensor", generator: "Generator") -> "Tensor":
+    """Mirror and shift each image, and cut one square out of the whole batch, as their code does.
+
+    Parameters
+    ----------
+    images : (n, c, h, w) tensor
+    generator : torch.Generator
+    """
+    from labeldp.deep.augment import cutout, flip, shift
+
+    moved = shift(flip(images, generator), generator, pixels=4)
+    return cutout(moved, generator, size=8, shared=True)
