@@ -42,11 +42,6 @@ def test_one_cycle_and_cosine_are_torchs():
     assert ramped == pytest.approx([0.5, 1, 0.5, 0])
 
 
-@pytest.mark.parametrize("schedule", [schedules.one_cycle, schedules.cosine])
-def test_rounding_may_bring_the_last_step_above_one(schedule):
-    assert schedule(1.0000001) == schedule(1.0)
-
-
 def net():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 

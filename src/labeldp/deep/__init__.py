@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from labeldp.deep._consistency import (
         Consistency,
         consensus,
-        count_loss,
         denoise,
         group_votes,
         neighbour_votes,
@@ -75,7 +74,6 @@ _HOME = {
     "_consistency": (
         "Consistency",
         "consensus",
-        "count_loss",
         "denoise",
         "group_votes",
         "neighbour_votes",
@@ -108,7 +106,6 @@ __all__ = [
     "augment",
     "column_evidence",
     "consensus",
-    "count_loss",
     "cross_entropy",
     "debias_weights",
     "debiased_loss",

@@ -38,10 +38,9 @@ def one_cycle(progress: float, peak_at: float = 0.1) -> float:
     The factors are those of `torch.optim.lr_scheduler.OneCycleLR`: Smith and Topin (2018),
     "Super-convergence".
     """
-    t = min(progress, 1.0)  # rounding may bring the last step above
-    if t < peak_at:
-        return 1 + (_FIRST - 1) * _fall(t / peak_at)
-    return _LAST + (1 - _LAST) * _fall((t - peak_at) / (1 - peak_at))
+    if progress < peak_at:
+        return 1 + (_FIRST - 1) * _fall(progress / peak_at)
+    return _LAST + (1 - _LAST) * _fall((progress - peak_at) / (1 - peak_at))
 
 
 def cosine(progress: float, ramp: float = 0.0) -> float:
@@ -61,8 +60,7 @@ def cosine(progress: float, ramp: float = 0.0) -> float:
     -----
     Source: Loshchilov and Hutter, "SGDR" (2017), equation 5, without restarts.
     """
-    t = min(progress, 1.0)
-    return t / ramp if t < ramp else _fall((t - ramp) / (1 - ramp))
+    return progress / ramp if progress < ramp else _fall((progress - ramp) / (1 - ramp))
 
 
 def _fall(t: float) -> float:

@@ -65,12 +65,6 @@ has two stages of CIFAR-10 alone. Between two of these epsilons the lower one's 
 below the first its own; so they are for other data, and the third stage's share."""
 
 
-PAPER_DECAYS = (0.45, 0.75)
-"""Progress at which the published runs divided the rate by 10. Their text says 30, 60 and 90 %;
-their code counts from the end of the 15 % ramp, so the decays come at 45 and 75 %, and the third
-one, at 105 %, never."""
-
-
 @dataclass(frozen=True)
 class Published:
     """How Ghazi et al. (2021, appendix B) train each stage on a data set: SGD with Nesterov
@@ -83,8 +77,7 @@ class Published:
     rate : float
         Reached after a ramp over the first 15 % of the stage.
     decays : bool
-        Whether the rate is then divided by 10 at `PAPER_DECAYS`; else it falls linearly
-        to 0.
+        Whether the rate is then divided by 10 twice (`paper_decays`); else it falls linearly to 0.
     images : bool
         Whether inputs are mirrored, shifted by up to 4 pixels and cut out, and mixed up.
     """
@@ -359,19 +352,20 @@ def triangular(progress: float, peak_at: float = 0.15) -> float:
     progress : float in [0, 1]
     peak_at : float in (0, 1), default=0.15
     """
-    t = min(progress, 1.0)
-    return 1 - (1 - t / peak_at if t < peak_at else (t - peak_at) / (1 - peak_at))
+    return 1 - max(1 - progress / peak_at, (progress - peak_at) / (1 - peak_at))
 
 
 def paper_decays(progress: float) -> float:
-    """Rise linearly, and divide the rate by 10 at each of `PAPER_DECAYS`: on CIFAR and MovieLens.
+    """Rise linearly, and divide the rate by 10 at 45 and 75 %: on CIFAR and MovieLens.
+
+    Their text says 30, 60 and 90 %; their code counts from the end of the 15 % ramp, so the third
+    decay, at 105 %, never comes.
 
     Parameters
     ----------
     progress : float in [0, 1]
     """
-    passed = sum(progress >= decay for decay in PAPER_DECAYS)
-    return min(1.0, progress / 0.15) * 0.1**passed
+    return min(1.0, progress / 0.15) * 0.1 ** sum(progress >= decay for decay in (0.45, 0.75))
 
 
 def moved_and_cut(images: "Tensor", generator: "Generator") -> "Tensor":
@@ -384,5 +378,6 @@ def moved_and_cut(images: "Tensor", generator: "Generator") -> "Tensor":
     """
     from labeldp.deep.augment import cutout, flip, shift
 
-    moved = shift(flip(images, generator), generator, pixels=4)
-    return cutout(moved, generator, size=8, shared=True)
+    return cutout(
+        shift(flip(images, generator), generator, pixels=4), generator, size=8, shared=True
+    )

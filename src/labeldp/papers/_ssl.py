@@ -396,21 +396,19 @@ def _view(recipe: Recipe, inputs: Inputs) -> Augmentation:
     """Return the augmentation that makes a view of a batch."""
     if recipe.augment is not None:
         return recipe.augment
-    few = next(inputs.batches([torch.zeros(1, dtype=torch.int64)]))
-    shape = few.shape
-    if len(shape) == 4 and few.is_floating_point():
-        require_unit_range(inputs.tensor if isinstance(inputs, Resident) else few)
-    if len(shape) != 4:
+    if inputs.ndim != 4:
         raise InvalidInput(
-            "Expected images, of which there is a rule for views, got rows of shape"
-            f" {tuple(shape)}. Pass Recipe(augment=...)."
+            "Expected images, of which there is a rule for views, got batches of"
+            f" {inputs.ndim} axes. Pass Recipe(augment=...)."
         )
+    if isinstance(inputs, Resident) and inputs.tensor.is_floating_point():
+        require_unit_range(inputs.tensor)
     return _cropped_and_changed
 
 
 def _cropped_and_changed(x: Tensor, generator: torch.Generator) -> Tensor:
-    cropped = resized_crop(flip(x, generator) if x.shape[1] == 3 else x, generator)
-    return rand_augment(cropped, generator, count=1, hole=0.0)
+    mirrored = flip(x, generator) if x.shape[1] == 3 else x
+    return rand_augment(resized_crop(mirrored, generator), generator, count=1, hole=0.0)
 
 
 def _two_views(view: Augmentation) -> Augmentation:
