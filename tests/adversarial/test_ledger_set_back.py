@@ -2,7 +2,6 @@
 """A ledger that was deleted, or whose older copy was restored, charges nothing until the user says
 which is right."""
 
-import json
 import os
 import shutil
 import signal
@@ -105,7 +104,7 @@ def test_a_deleted_ledger_charges_nothing_until_its_runs_are_counted_again(
     (run_id,) = [each.run_id for each in ledger.runs()]
     delete(ledger)
     with pytest.raises(
-        LedgerError, match=rf"{run_id}.*new.*Nothing was charged.*labeldp ledger adopt"
+        LedgerError, match=rf"{run_id}.*new.*Nothing was charged.*labeldp ledger repair --adopt"
     ) as refused:
         draw(ledger, np.arange(400), "other")
     assert "Restore" in str(refused.value)
@@ -228,27 +227,15 @@ def test_folders_that_say_nothing_are_counted_as_the_user_says(tmp_path: Path) -
     folder = ledger.run_dir(noisy.receipts[0].run_id)
     for path in folder.iterdir():
         path.write_bytes(b"damaged")
-    with pytest.raises(LedgerError, match="--dataset NAME --label COLUMN --epsilon E"):
+    with pytest.raises(LedgerError, match=r"Ledger\.adopt"):
         ledger.adopt()
     with pytest.raises(InvalidInput, match="together"):
         ledger.adopt(dataset="d")
     with pytest.raises(LedgerError, match="Nothing was charged"):
         draw(ledger, np.arange(400))
-    code, said, _ = run(
-        "ledger",
-        "adopt",
-        "--dataset",
-        "d",
-        "--label",
-        "label",
-        "--epsilon",
-        "3",
-        "--ledger",
-        ledger.location,
-        "--json",
-    )
-    assert code == 0
-    assert json.loads(said)["adopted"][0]["epsilon"] == 3.0
+    assert run("ledger", "repair", "--adopt", "--ledger", ledger.location)[0] == 5
+    assert ledger.adopt(dataset="d", column="label", epsilon=3.0)[0]["epsilon"] == 3.0
+    assert "Nothing to adopt" in run("ledger", "repair", "--adopt", "--ledger", ledger.location)[1]
     with pytest.raises(BudgetExceeded):
         draw(ledger, np.arange(400))
     assert ledger.verify() == []

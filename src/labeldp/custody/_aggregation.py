@@ -82,8 +82,8 @@ _BATCH = 1 << 20
 _OTHER_CLUSTERS = (
     "ask about other clusters (another random_state= or n_clusters= of theirs), which is charged",
     (
-        "ask about other clusters, which is charged: --prior clusters:NUMBER with another number,"
-        " or --model with another --seed"
+        "ask about other clusters, which is charged: in Python, by another random_state= or"
+        " n_clusters=; or take another --model"
     ),
 )
 _OTHER_TEACHERS = ("ask other teachers (another random_state=), which is charged",) * 2

@@ -240,7 +240,7 @@ def undeclared(kind: str = "", *, numbers: bool = False) -> InvalidInput:
         f" them {price}.",
         cli=(
             f"Expected {what}. Declare yours, for example --classes no,yes{of_number}; or say"
-            f" --infer-classes to have them {price}."
+            f" --classes infer to have them {price}."
         ),
     )
 
@@ -321,7 +321,7 @@ def _unfit(expected: str, given: str) -> InvalidInput:
         ),
         cli=text.format(
             expected,
-            "--infer-classes",
+            "--classes infer",
             given,
             "Declare the classes (--classes), or bin the labels first.",
         )

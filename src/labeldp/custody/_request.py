@@ -631,9 +631,9 @@ def kept_secret(ledger: Ledger, run_id: str) -> SecretHalves | None:
 
 def _gone(run_id: str, ledger: Ledger) -> str:
     return (
-        "If the release secret is gone, this run can never be finished: abandon it with"
-        f" `{ledger.command('abandon', run_id)}`; its epsilon stays spent. Nothing was drawn or"
-        " charged."
+        "If the release secret is gone, this run can never be finished: abandon it"
+        f" (`{ledger.command('repair', '--abandon', run_id)}`); its epsilon stays spent. Nothing"
+        " was drawn or charged."
     )
 
 
@@ -835,7 +835,8 @@ class _Earlier:
                 found,
                 "for other labels: with those, this call resumes it at no further cost; corrected"
                 " ones are a new charge. To give it up:"
-                f" {self._ledger.command('abandon', found.run_id)}; its epsilon stays spent.",
+                f" {self._ledger.command('repair', '--abandon', found.run_id)}; its epsilon stays"
+                " spent.",
             )
         return None
 

@@ -176,8 +176,8 @@ class LabelColumns(tuple[tuple[object, ...], ...]):
                 "Expected weights= with split='weights', or split='one', and only there; one number"
                 " above 0 a column.",
                 cli=(
-                    "Expected --weights with --split weights, or --split one, and only there; one"
-                    " number above 0 a column, such as 1,2,1."
+                    "Expected weights with --split weights or one, and only there; one number above"
+                    " 0 a column, such as --split one:1,2,1."
                 ),
             )
         if isinstance(weights, Mapping):

@@ -492,9 +492,6 @@ class Statement:
         )
 
 
-_STATED: Final = ("adopt", "--dataset", "NAME", "--label", "COLUMN", "--epsilon", "E")
-
-
 def adopt(
     session: Session, runs_dir: Path, stated: Statement | None, where: Path | LedgerUrl
 ) -> list[dict[str, object]]:
@@ -530,7 +527,7 @@ def adopt(
         raise LedgerError(
             f"Expected the folders in {runs_dir} to say what their runs have spent, got"
             f" {len(silent)} that say nothing ({silent[0]}). Nothing was written to {where}. Say it"
-            f" for them: {command_line(where, *_STATED)}."
+            " for them, in Python: Ledger.adopt(dataset=, column=, epsilon=)."
         )
     return [_adopted(session, RunStore(runs_dir / run_id), body) for run_id, body in bodies.items()]
 

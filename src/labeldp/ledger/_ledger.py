@@ -428,7 +428,8 @@ class Ledger:
                 f"Expected {self.location} to know every run that has results in {self.runs_dir},"
                 f" got {len(found)} that it does not ({found[0]}): it is new, or older than they"
                 " are, and would count too little. Nothing was charged. Restore the ledger's newer"
-                f" copy, or count these runs again: `{self.command('adopt')}`, or Ledger.adopt()."
+                f" copy, or count these runs again: `{self.command('repair', '--adopt')}`, or"
+                " Ledger.adopt()."
             )
 
     def _close(self, run_id: str, kind: str, facts: dict[str, object]) -> None:

@@ -113,20 +113,22 @@ class ClusterRRPrior(ClusterPrior):
         self,
         X: Any,
         *,
-        epsilon: float,
+        n_rows: int,
+        n_counted: int,
         n_classes: int,
-        law: str | Law,
+        epsilon: float,
         max_rows_per_unit: int,
-        **more: int,
+        law: str | Law,
     ) -> GroupPlan:
         """Cluster the rows of X and divide the budget; nothing is charged."""
         plan = super().plan_groups(
             X,
-            epsilon=epsilon,
+            n_rows=n_rows,
+            n_counted=n_counted,
             n_classes=n_classes,
-            law=law,
+            epsilon=epsilon,
             max_rows_per_unit=max_rows_per_unit,
-            **more,
+            law=law,
         )
         if law != ClusterRR.name or self.epsilon is not None or self.delta or max_rows_per_unit > 1:
             return plan

@@ -216,7 +216,7 @@ def unknown(source: Source, label: str | None, ledger: Ledger | None = None) -> 
         f"Expected a released table, got {source.path.name} without manifest or metadata of"
         " labeldp. Name its manifest (manifest=, --manifest), or, for some of its rows, the"
         " released table (released=, --released). Labels that another mechanism drew are declared"
-        " by its law (law= and classes=; --noisy, --law, --epsilon and --classes)."
+        " by its law, in Python (law= and classes=)."
     )
 
 

@@ -59,10 +59,9 @@ class ReleaseSpec:
         epsilon divided by this, rounded down. 1 by default.
     prior : sequence of str, PriorTable, PriorModel, HistogramPrior or None
         K numeric columns, in the order of `classes`, with public weights that were never computed
-        from these labels; or a public table (`labeldp.tables._priors.PriorTable`), or a model
-        (`labeldp.app._model.PriorModel`). Or `labeldp.learn.HistogramPrior`: a part of epsilon pays
-        for a noisy histogram of this column, which the manifest holds, too. None (default): no
-        prior.
+        from these labels; or a public table (`labeldp.PriorTable`), or a model
+        (`labeldp.PriorModel`). Or `labeldp.learn.HistogramPrior`: a part of epsilon pays for a
+        noisy histogram of this column, which the manifest holds, too. None (default): no prior.
     dataset : str or None
         Name in the ledger. None (default): the data set of the releases that wrote the input, else
         the file's name without its ending. Rows that were released under another name must be
@@ -634,8 +633,8 @@ def _check_same_ledger(said: Mapping[str, object], plan: ReleasePlan, draws: boo
     if not known and plan.ledger.budget_of(plan.dataset, plan.label) is None:
         raise InvalidInput(
             f"Expected the budget that the plan was made for, {said['budget']!r}, got"
-            f" {given['budget']!r}. A plan does not set it: give it yourself (Ledger(budget=),"
-            f" --budget), or set it with {plan.ledger.command('set-budget')}."
+            f" {given['budget']!r}. A plan does not set it: give it yourself (Ledger(budget=)), or"
+            f" set it with {plan.ledger.command('set-budget')}."
         )
 
 

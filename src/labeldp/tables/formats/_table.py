@@ -390,8 +390,8 @@ class LabelCodec:
             fix = "Declare the null class{}, or drop such rows if it is public which these are."
             python = fix.format(", None after the others in classes=")
             cli = fix.format(
-                " (--null-class; for aggregate and peer --classes A,B, of a CSV file, with a comma"
-                " at the end)"
+                " (--null-class; for aggregate --classes A,B, of a CSV file, with a comma at the"
+                " end)"
             )
             raise bad_label(MISSING, one_of(self.classes), column=self.column, fix=python, cli=cli)
         hint = near_misses(values, self.classes)
