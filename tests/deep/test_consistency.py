@@ -38,8 +38,9 @@ UNIFORM = torch.zeros(4, 2)
 
 
 def evidence(*rows: list[float]) -> Dense:
-    """Log-likelihoods of the classes, by row."""
-    return Dense(torch.tensor(rows).log())
+    """Log-likelihoods of the classes, by row; the largest is 0."""
+    found = torch.tensor(rows).log()
+    return Dense(found - found.amax(1, keepdim=True))
 
 
 def digits(n: int = 1400) -> tuple[torch.Tensor, np.ndarray, torch.Tensor, np.ndarray]:
