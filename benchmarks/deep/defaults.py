@@ -163,7 +163,7 @@ def rows_of(data: str, net: str, n: int, seed: int) -> tuple[list[tuple[Tensor, 
 
 BEFORE: dict[str, Any] = {
     "rate": 0.1,
-    "schedule": schedules.cosine(),
+    "schedule": schedules.cosine,
     "clip": math.inf,
     "batch_size": 256,
     "optimizer": "sgd",

@@ -55,6 +55,7 @@ from benchmarks.deep.data import Data, load
 from benchmarks.deep.nets import build
 from benchmarks.deep.published import EPSILONS
 from benchmarks.deep.train import probabilities, scores
+from benchmarks.deep.views import chain, simclr_view
 from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
 from labeldp.deep import Consistency, Dense, Form, Recipe, augment, evidence_of, schedules, train
@@ -102,7 +103,12 @@ class Settings:
     def features(self) -> Recipe:
         """The training on images alone."""
         return replace(
-            ssl.SIMCLR, epochs=self.feature_epochs, batch_size=self.batch_size, rate=0.3, clip=5.0
+            ssl.SIMCLR,
+            epochs=self.feature_epochs,
+            batch_size=self.batch_size,
+            rate=0.3,
+            clip=5.0,
+            augment=simclr_view,
         )
 
     def recipe(self) -> Recipe:
@@ -112,8 +118,8 @@ class Settings:
             batch_size=self.batch_size,
             rate=self.rate,
             weight_decay=self.weight_decay,
-            schedule=schedules.cosine(0.1),
-            augment=augment.chain(augment.flip, partial(augment.shift, pixels=4, mode="reflect")),
+            schedule=partial(schedules.cosine, ramp=0.1),
+            augment=chain(augment.flip, partial(augment.shift, pixels=4, mode="reflect")),
             average=0.999,
             optimizer="sgd",
             momentum=0.9,

@@ -274,14 +274,164 @@ def _standard(columns: Floats, weights: Floats) -> Floats:
     return np.clip((columns - mean) / spread, -4, 4)
 
 
+def convolution(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Sequential:
+    """Make a convolution with batch normalisation and ReLU."""
+    conv = nn.Conv2d(n_in, n_out, size, stride, padding=size // 2, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(n_out), nn.ReLU(inplace=True))
+
+
+class InceptionBlock(nn.Module):
+    """A 1x1 and a 3x3 convolution of the same input, concatenated: Block(c1, c3).
+
+    Parameters
+    ----------
+    n_in, c1, c3 : int
+        Channels of the input, and of the two convolutions; the output has c1 + c3.
+    """
+
+    def __init__(self, n_in: int, c1: int, c3: int) -> None:
+        super().__init__()
+        self.narrow, self.wide = convolution(n_in, c1, 1), convolution(n_in, c3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat((self.narrow(x), self.wide(x)), dim=1)
+
+
+_S1 = ((32, 32), (32, 48), 160)
+_S2 = ((112, 48), (96, 64), (80, 80), (48, 96), 240)
+_S3 = ((176, 160), (176, 160))
+
+
+class SmallInception(nn.Module):
+    """Conv(3x3, 96), S1, S2, S3, global max pooling, linear.
+
+    Parameters
+    ----------
+    n_classes : int, default=10
+        K.
+    in_channels : int, default=1
+
+    Notes
+    -----
+    S1 is Block(32, 32), Block(32, 48), Conv(3x3, 160, stride 2); S2 is Block(112, 48), Block(96,
+    64), Block(80, 80), Block(48, 96), Conv(3x3, 240, stride 2); S3 is Block(176, 160) twice. Input
+    (n, in_channels, h, w), 28 x 28 in the paper. Source: Ghazi et al. 2021, Appendix B, after Zhang
+    et al. 2017, figure 3.
+    """
+
+    def __init__(self, n_classes: int = 10, in_channels: int = 1) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [convolution(in_channels, 96, 3)]
+        n_in = 96
+        for step in (*_S1, *_S2, *_S3):
+            if isinstance(step, int):
+                layers.append(convolution(n_in, step, 3, stride=2))
+                n_in = step
+            else:
+                layers.append(InceptionBlock(n_in, *step))
+                n_in = sum(step)
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(n_in, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(x).amax(dim=(2, 3)))
+        return logits
+
+
+_VGG16 = (1, 1, None, 2, 2, None, 4, 4, 4, None, 8, 8, 8, None, 8, 8, 8, None)
+
+
+class Vgg16(nn.Module):
+    """VGG-16: the thirteen convolutions of configuration D with batch normalisation, and one linear
+    layer instead of three.
+
+    Parameters
+    ----------
+    n_classes : int, default=10
+        K.
+    in_channels : int, default=3
+    width : int, default=64
+        Channels of the first convolution; the last has eight times as many.
+
+    Notes
+    -----
+    Input (n, in_channels, h, w), 32 x 32 or larger; the last feature maps are averaged. The
+    convolutions are torchvision's `vgg16_bn().features`. Source: Simonyan and Zisserman 2015, table
+    1; used by Tang et al. 2022, table 9.
+    """
+
+    def __init__(self, n_classes: int = 10, in_channels: int = 3, width: int = 64) -> None:
+        super().__init__()
+        # A bias before batch normalisation has no effect; it is there for torchvision's weights.
+        layers: list[nn.Module] = []
+        n_in = in_channels
+        for each in _VGG16:
+            if each is None:
+                layers.append(nn.MaxPool2d(2))
+            else:
+                conv = nn.Conv2d(n_in, width * each, 3, padding=1)
+                layers += [conv, nn.BatchNorm2d(width * each), nn.ReLU(inplace=True)]
+                n_in = width * each
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(8 * width, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
+        return logits
+
+
+class WideResNet(models.ResNet):
+    """WRN-d-k: three groups of (d - 4) / 6 pre-activation blocks, 16 k, 32 k and 64 k channels
+    wide.
+
+    Parameters
+    ----------
+    n_classes : int, default=10
+        K.
+    depth, widen : int
+        d and k; by default WRN-28-4. d = 6 b + 4 for b blocks a group.
+    dropout : float, default=0.0
+        Inside the blocks.
+    in_channels : int, default=3
+
+    Raises
+    ------
+    InvalidInput
+        If no number of blocks gives the depth.
+
+    Notes
+    -----
+    Input (n, in_channels, h, w), 32 x 32 in the papers. Source: Zagoruyko and Komodakis, "Wide
+    residual networks" (2016), table 1.
+    """
+
+    def __init__(
+        self,
+        n_classes: int = 10,
+        depth: int = 28,
+        widen: int = 4,
+        dropout: float = 0.0,
+        in_channels: int = 3,
+    ) -> None:
+        each, left = divmod(depth - 4, 6)
+        if left or each < 1:
+            raise InvalidInput(
+                f"Expected depth = 6 b + 4 with b >= 1 blocks a group, got depth={depth}. Use 16,"
+                " 22, 28 or 40."
+            )
+        super().__init__(
+            n_classes, in_channels, 16, (16 * widen, 32 * widen, 64 * widen), each, dropout
+        )
+
+
 _IMAGE_NETS: dict[str, Callable[..., nn.Module]] = {
     "quick": QuickNet,
     "small-convnet": models.SmallConvNet,
-    "small-inception": models.SmallInception,
+    "small-inception": SmallInception,
     "cifar-resnet18": models.CifarResNet18,
     "fast-resnet": FastResNet,
-    "wide-resnet": models.WideResNet,
-    "vgg16": models.Vgg16,
+    "wide-resnet": WideResNet,
+    "vgg16": Vgg16,
 }
 # what stands after the colon; else widths
 _NUMBERS = {"fast-resnet": ("width",), "wide-resnet": ("depth", "widen"), "vgg16": ("width",)}

@@ -28,6 +28,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from benchmarks.deep.views import chain
 from labeldp.deep import (
     Consistency,
     augment,
@@ -39,6 +40,7 @@ from labeldp.deep import (
 )
 from labeldp.deep._loop import Recipe
 from labeldp.papers import ghazi2021 as papers
+from labeldp.papers._recipes import paper_decays, triangular
 
 METHODS = (
     *(
@@ -85,22 +87,22 @@ def batch_crop(images: Tensor, generator: torch.Generator, *, size: int) -> Tens
 
 
 SCHEDULES: dict[str, schedules.Schedule] = {
-    "triangular": schedules.triangular(0.2),
-    "linear ramp": schedules.triangular(0.15),
-    "paper decays": schedules.piecewise_constant(schedules.PAPER_DECAYS),
-    "cosine": schedules.cosine(0.1),
-    "one cycle": schedules.one_cycle(),
+    "triangular": partial(triangular, peak_at=0.2),
+    "linear ramp": triangular,
+    "paper decays": paper_decays,
+    "cosine": partial(schedules.cosine, ramp=0.1),
+    "one cycle": partial(schedules.one_cycle, peak_at=0.3),
 }
 AUGMENTATIONS: dict[str, augment.Augmentation | None] = {
     "none": None,
-    "flip, shift 2": augment.chain(augment.flip, partial(augment.shift, pixels=2)),
-    "flip, shift 1": augment.chain(augment.flip, partial(augment.shift, pixels=1)),
+    "flip, shift 2": chain(augment.flip, partial(augment.shift, pixels=2)),
+    "flip, shift 1": chain(augment.flip, partial(augment.shift, pixels=1)),
     "shift 2": partial(augment.shift, pixels=2),
-    "flip, shift 2, cutout": augment.chain(
+    "flip, shift 2, cutout": chain(
         augment.flip, partial(augment.shift, pixels=2), partial(augment.cutout, size=8)
     ),
-    "flip, shift 4": augment.chain(augment.flip, partial(augment.shift, pixels=4, mode="reflect")),
-    "flip, crop 24": augment.chain(augment.flip, partial(batch_crop, size=24)),
+    "flip, shift 4": chain(augment.flip, partial(augment.shift, pixels=4, mode="reflect")),
+    "flip, crop 24": chain(augment.flip, partial(batch_crop, size=24)),
     "crop 24": partial(batch_crop, size=24),
     "paper": papers.lp_1st("cifar10", epsilon=1.0)["recipe"].augment,
 }

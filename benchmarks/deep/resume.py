@@ -59,7 +59,7 @@ def fit(place: Path) -> TorchClassifier:
             batch_size=64,
             rate=0.05,
             precision="float32",
-            schedule=cosine(),
+            schedule=cosine,
             clip=math.inf,
             optimizer="sgd",
         ),

@@ -40,7 +40,7 @@ from labeldp.deep import (
 from labeldp.deep.models import CifarResNet18, SmallConvNet
 from labeldp.deep.schedules import cosine
 
-FIT = Recipe(epochs=2, batch_size=256, rate=0.05, schedule=cosine(), clip=math.inf, optimizer="sgd")
+FIT = Recipe(epochs=2, batch_size=256, rate=0.05, schedule=cosine, clip=math.inf, optimizer="sgd")
 
 RESULT = RESULTS / "deep_speed.json"
 ROUNDS = {"quick": 9, "cpu": 31, "gpu": 101}
@@ -197,7 +197,7 @@ def loops(size: str, device: str, precision: Literal["float32", "bf16"]) -> dict
         batch_size=batch,
         rate=1e-3,
         precision=precision,
-        schedule=cosine(),
+        schedule=cosine,
         clip=math.inf,
         optimizer="sgd",
     )

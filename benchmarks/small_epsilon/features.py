@@ -149,7 +149,7 @@ def _simclr(recipe: SimCLR, X: Array) -> tuple[Any, list[float]]:
         batch_size=recipe.batch,
         rate=recipe.rate,
         weight_decay=1e-4,
-        schedule=cosine(0.05),
+        schedule=partial(cosine, ramp=0.05),
         augment=_view(recipe),
         optimizer="sgd",
         clip=math.inf,
@@ -176,7 +176,7 @@ def _scan(recipe: SCAN, below: Path, X: Array) -> tuple[Any, list[float]]:
         "weight_decay": 1e-4,
         "clip": 5.0,
         "augment": _view(recipe.net),
-        "schedule": cosine(),
+        "schedule": cosine,
         "optimizer": "sgd",
     }
     first = Recipe(epochs=recipe.epochs, rate=recipe.rate, **shared)
@@ -208,11 +208,12 @@ def _net(recipe: SimCLR) -> Any:
 
 def _view(recipe: SimCLR) -> Any:
     """Crops, brightness and contrast; mirrored images where a mirror image is of the same kind."""
-    from labeldp.deep import augment
+    from benchmarks.deep.views import chain, colour_jitter
+    from labeldp.deep.augment import flip, resized_crop
 
-    crop = partial(augment.resized_crop, scale=(recipe.least_crop, 1.0))
-    light = partial(augment.colour_jitter, brightness=recipe.jitter, contrast=recipe.jitter)
-    return augment.chain(crop, light, *([augment.flip] if recipe.flip else []))
+    crop = partial(resized_crop, scale=(recipe.least_crop, 1.0))
+    light = partial(colour_jitter, brightness=recipe.jitter, contrast=recipe.jitter)
+    return chain(crop, light, *([flip] if recipe.flip else []))
 
 
 def _images(X: Array) -> Array:

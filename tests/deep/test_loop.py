@@ -25,7 +25,7 @@ from labeldp.deep import (
 from labeldp.deep._loop import Recipe, _batches, predict, train
 from labeldp.deep._losses import Heads, column_evidence
 from labeldp.deep.models import Ensemble, Mlp, SmallConvNet
-from labeldp.deep.schedules import triangular
+from labeldp.papers._recipes import triangular
 
 K = 4
 
@@ -123,7 +123,7 @@ def test_every_row_is_in_one_batch_and_none_stands_alone(n, sizes):
 
 def test_a_training_whose_only_step_has_no_rate_is_told_of():
     x, _, noisy = problem(60)
-    form, ramp = evidence_of(noisy), triangular(0.2)
+    form, ramp = evidence_of(noisy), partial(triangular, peak_at=0.2)
     with pytest.warns(ldp.errors.UntrainedWarning, match="0 at 1 of 1 steps"):
         net = fitted(
             Recipe(1, 64, 1e30, schedule=ramp, precision="float32", optimizer="sgd"), x, form

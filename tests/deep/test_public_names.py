@@ -17,7 +17,7 @@ FUNCTIONS = {
     **{f"models.{name}": getattr(deep.models, name) for name in deep.models.__all__},
     **{
         f"{module.__name__.split('.')[-1]}.{name}": thing
-        for module in (deep.augment, deep.logs, _recipes, deep.schedules, _ssl, _embed)
+        for module in (deep.augment, _recipes, deep.schedules, _ssl, _embed)
         for name, thing in vars(module).items()
         if callable(thing)
         and getattr(thing, "__module__", "") == module.__name__
@@ -48,7 +48,7 @@ def test_names_are_documented(name):
             assert value.__doc__ or inherited, f"{name}.{member}"
 
 
-EXAMPLES = ("_losses", "_inputs", "logs", "schedules", "augment")
+EXAMPLES = ("_losses", "_inputs", "schedules", "augment")
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,12 @@ OTHER = {
     "schedule": lambda X, y: (
         {
             "recipe": Recipe(
-                2, 64, 0.05, schedule=schedules.cosine(0.1), precision="float32", optimizer="sgd"
+                2,
+                64,
+                0.05,
+                schedule=partial(schedules.cosine, ramp=0.1),
+                precision="float32",
+                optimizer="sgd",
             )
         },
         {},
@@ -601,13 +606,13 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
         Recipe(),
         Recipe(augment=own),
         Recipe(augment=lambda images, generator: images + 1),
-        Recipe(schedule=schedules.triangular(0.2)),
-        Recipe(schedule=schedules.triangular(0.3)),
-        Recipe(schedule=schedules.piecewise_constant((0.2, 0.5))),
+        Recipe(schedule=partial(schedules.cosine, ramp=0.2)),
+        Recipe(schedule=partial(schedules.cosine, ramp=0.3)),
+        Recipe(schedule=schedules.cosine),
         Recipe(loss=cross_entropy),
         Recipe(augment=partial(augment.shift, pixels=2)),
         Recipe(augment=partial(augment.shift, pixels=3)),
-        Recipe(augment=augment.chain(augment.flip, partial(augment.shift, pixels=3))),
+        Recipe(augment=augment.flip),
         Recipe(augment=Scaled(1.0)),
         Recipe(augment=Scaled(2.0).turned),
         Recipe(augment=partial(Scaled(2.0).turned, steps=1)),
@@ -619,10 +624,11 @@ def test_descriptions_tell_settings_apart_and_are_the_same_elsewhere():
     assert len(set(texts)) == len(texts)
     told = program(
         "import json",
+        "from functools import partial",
         "from labeldp.deep import schedules",
         "from labeldp.deep._stages import described",
         "from labeldp.deep import Recipe",
-        "print(json.dumps(described(Recipe(schedule=schedules.triangular(0.3)))))",
+        "print(json.dumps(described(Recipe(schedule=partial(schedules.cosine, ramp=0.3)))))",
     )
     assert told.strip() == texts[4]
 

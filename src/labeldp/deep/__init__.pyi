@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from . import augment as augment
-from . import logs as logs
 from . import models as models
 from . import schedules as schedules
 from ._consistency import Consistency as Consistency
 from ._consistency import consensus as consensus
-from ._consistency import count_loss as count_loss
 from ._consistency import denoise as denoise
 from ._consistency import group_votes as group_votes
 from ._consistency import neighbour_votes as neighbour_votes
@@ -38,4 +36,3 @@ from ._losses import mixup_loss as mixup_loss
 from ._losses import posterior_loss as posterior_loss
 from ._regressor import LocationHead as LocationHead
 from ._regressor import TorchRegressor as TorchRegressor
-from .schedules import weight_average as weight_average

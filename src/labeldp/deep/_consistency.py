@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labeldp import _validate
-from labeldp.deep._losses import Candidates, Form, looks, require_log_likelihood, why_not_finite
+from labeldp.deep._losses import Candidates, Form, looks, require_log_likelihood
 from labeldp.deep.augment import Augmentation, rand_augment
 from labeldp.errors import InvalidInput, LostClassWarning
 from labeldp.protocol.metrics import frequencies_beside, likeliest_frequencies
@@ -753,67 +753,6 @@ def labels_of_some(codes: Tensor, known: Tensor) -> Candidates:
         torch.zeros(len(codes), 1, device=codes.device),
         torch.where(known, -torch.inf, 0.0),
     )
-
-
-def count_loss(logits: Tensor, groups: Any, counts: Any, variance: float) -> Tensor:
-    """Minus the log-likelihood of noisy label counts of groups, by the row: learning from label
-    proportions.
-
-    Parameters
-    ----------
-    logits : (n, K) float tensor
-        Of all rows of some groups: a batch holds whole groups.
-    groups : (n,) int64 tensor or array
-        Numbers 0..g-1. Groups without a row count nothing.
-    counts : (g, K) tensor or array
-        How many rows of each group have each label, with unbiased noise: `Aggregate.values` of a
-        histogram.
-    variance : float > 0
-        Of the noise on one count: the square of `Histogram.standard_deviation()`.
-
-    Returns
-    -------
-    Tensor of one number.
-
-    Raises
-    ------
-    InvalidInput
-        Shapes that do not fit, groups that have no counts, or a variance that is not above 0. On
-        the CPU also if logits or counts are NaN or infinite.
-
-    See Also
-    --------
-    labeldp.learn.ProportionClassifier : asks for the counts, and fits a linear model to them.
-
-    Notes
-    -----
-    Guarantee: post-processing of the counts. By the normal approximation with independent counts,
-    whose variance is that of the noise plus that of the labels, sum p (1 - p). Begin with a net
-    that has learned the linear model's probabilities, and stop early: a net has weights enough to
-    learn the noise of the counts.
-    """
-    noise = _validate.positive(variance=variance)
-    table = torch.as_tensor(counts, dtype=torch.float32, device=logits.device)
-    if logits.ndim != 2 or table.ndim != 2 or table.shape[1] != logits.shape[1]:
-        raise InvalidInput(
-            f"Expected logits (n, K) and counts (g, K), got shapes {tuple(logits.shape)} and"
-            f" {tuple(table.shape)}."
-        )
-    where = _numbers(logits, len(table), groups=groups)
-    p = torch.softmax(logits.float(), dim=1)
-    expected, spread = (
-        torch.zeros_like(table).index_add(0, where, each) for each in (p, p * (1 - p))
-    )
-    there = torch.bincount(where, minlength=len(table)) > 0
-    total = (noise + spread)[there]
-    loss = 0.5 * ((table - expected)[there] ** 2 / total + total.log()).sum() / len(logits)
-    if looks(None, logits) and not bool(torch.isfinite(loss.detach())):
-        if not bool(torch.isfinite(table).all()):
-            raise InvalidInput(
-                "Expected finite counts, got NaN or infinity. Pass Aggregate.values of a histogram."
-            )
-        raise why_not_finite(logits.detach(), None)
-    return loss
 
 
 def _numbers(rows: Any, limit: int | None = None, **named: Any) -> Tensor:

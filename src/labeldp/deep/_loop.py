@@ -94,7 +94,7 @@ class Recipe:
     momentum : float in [0, 1), default=0.9
         AdamW's first beta.
     weight_decay : float >= 0, default=0.0005
-    schedule : function of progress in [0, 1], `one_cycle(0.1)` if not given
+    schedule : function of progress in [0, 1], default=schedules.one_cycle
         Factor of the learning rate. The default ramps up over the first tenth of the training,
         since large first steps lose classes.
     alpha : float >= 0, default=0.0
@@ -146,7 +146,7 @@ class Recipe:
     rate: float = 0.003
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    schedule: Schedule = field(default_factory=partial(one_cycle, 0.1))
+    schedule: Schedule = one_cycle
     alpha: float = 0.0
     augment: Augmentation | None = None
     loss: Callable[..., Tensor] = likelihood_loss
@@ -328,7 +328,6 @@ def train(
         by them.
     progress : function of an Epoch, optional
         Called after each epoch, in every process with the same figures; may raise an error to stop.
-        `logs.combine` makes one function of several.
     watch : function of an epoch's number and the net, optional
         Called after each epoch, before `progress`, with the averaged net if there is one. It may
         predict or save, but must not change the net.
@@ -799,13 +798,13 @@ class _Training:
             x = recipe.consistency.views(x, self._draws)
         mixed = mixup(x, self._draws, alpha=recipe.alpha) if recipe.alpha else None
         with self._place.autocast():  # the net alone, since the losses need float32
-            logits = self._net(x if mixed is None else mixed.inputs)
+            logits = self._net(x if mixed is None else mixed[0])
 
         def mean(loss: Callable[..., Tensor], given: Any) -> Tensor:
             return (
                 loss(logits, given)
                 if mixed is None
-                else mixup_loss(loss, logits, given, given[mixed.partner], mixed.lam)
+                else mixup_loss(loss, logits, given, given[mixed[1]], mixed[2])
             )
 
         if late and self._wins_back:

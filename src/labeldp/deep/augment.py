@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Augmentations of whole batches of images, on the images' device.
 
-All random numbers come from a `torch.Generator`. A CPU generator serves every device: a few numbers
-per image are drawn on the CPU and copied over, so that a run gives the same images on every
-machine.
+`Recipe(augment=...)` takes any function of images and generator; these are what the papers' recipes
+and `Consistency` need, and torchvision and kornia have others. All random numbers come from a
+`torch.Generator`. A CPU generator serves every device: a few numbers per image are drawn on the CPU
+and copied over, so that a run gives the same images on every machine.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,8 @@ def shift(
     generator : torch.Generator
     pixels : int, default=4
         Shifts in [-pixels, pixels] are equally likely, independently for both axes.
-    mode : {"constant", "reflect", "replicate"}, default="constant"
-        Padding: zeros, the mirrored image, or its edge.
+    mode : str, default="constant"
+        Padding, as in `torch.nn.functional.pad`: "constant" is zeros, "reflect" the mirrored image.
 
     Returns
     -------
@@ -62,23 +62,18 @@ def shift(
     """
     _require_images(images)
     pad = _validate.integer(pixels=pixels, low=0)
-    _validate.one_of(("constant", "reflect", "replicate"), mode=mode)
-    n, c, h, w = images.shape
-    if mode == "reflect" and pad >= min(h, w):
-        raise InvalidInput(
-            f"Expected pixels < {min(h, w)} to mirror images of {h} x {w}, got {pad}. Move less, or"
-            " use mode='replicate'."
-        )
     # One gather for the whole batch instead of a crop per image.
-    moves = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device).to(
-        images.device
+    moves = torch.randint(
+        0, 2 * pad + 1, (2, len(images)), generator=generator, device=generator.device
+    ).to(images.device)
+    rows, columns = (
+        move[:, None] + torch.arange(length, device=images.device)
+        for move, length in zip(moves, images.shape[2:], strict=True)
     )
+    image = torch.arange(len(images), device=images.device)[:, None, None]
     padded = functional.pad(images, (pad, pad, pad, pad), mode=mode)
-    down = (moves[0][:, None] + torch.arange(h, device=images.device))[:, None, :, None]
-    right = (moves[1][:, None] + torch.arange(w, device=images.device))[:, None, None, :]
-    image = torch.arange(n, device=images.device)[:, None, None, None]
-    channel = torch.arange(c, device=images.device)[None, :, None, None]
-    return _like(images, padded[image, channel, down, right])
+    shifted = padded[image, :, rows[:, :, None], columns[:, None, :]]
+    return _like(images, shifted.permute(0, 3, 1, 2))
 
 
 def cutout(
@@ -107,41 +102,25 @@ def cutout(
     """
     _require_images(images)
     side = _validate.integer(size=size, low=0)
-    n, _, h, w = images.shape
-    draws = 1 if shared else n
-    centre = [
-        torch.randint(0, length, (draws, 1), generator=generator, device=generator.device).to(
-            images.device
-        )
-        for length in (h, w)
-    ]
-    hit = []
-    for middle, length in zip(centre, (h, w), strict=True):
+
+    def hit(length: int) -> Tensor:
+        middle = torch.randint(
+            0,
+            length,
+            (1 if shared else len(images), 1),
+            generator=generator,
+            device=generator.device,
+        ).to(images.device)
         offset = torch.arange(length, device=images.device) - (middle - side // 2)
-        hit.append((offset >= 0) & (offset < side))
-    square = hit[0][:, None, :, None] & hit[1][:, None, None, :]
-    return _like(images, images.masked_fill(square, 0))
+        return (offset >= 0) & (offset < side)
+
+    rows, columns = map(hit, images.shape[2:])
+    return _like(images, images.masked_fill(rows[:, None, :, None] & columns[:, None, None, :], 0))
 
 
-@dataclass(frozen=True, eq=False)
-class Mixed:
-    """A batch of mixed pairs.
-
-    Attributes
-    ----------
-    inputs : (n, ...) tensor
-        lam x[i] + (1 - lam) x[partner[i]].
-    partner : (n,) int64 tensor, on the inputs' device
-        Index of the second target: `mixup_loss(loss, logits, target, target[partner], lam)`.
-    lam : float
-    """
-
-    inputs: Tensor
-    partner: Tensor
-    lam: float
-
-
-def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
+def mixup(
+    inputs: Tensor, generator: torch.Generator, *, alpha: float
+) -> tuple[Tensor, Tensor, float]:
     """Mix each input with a random other one of the batch; the weight, one per batch, is drawn from
     Beta(alpha, alpha).
 
@@ -149,23 +128,27 @@ def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
     ----------
     inputs : (n, ...) float tensor
     generator : torch.Generator
-    alpha : float
-        0: no mixing. Ghazi et al. 2021 use 4 to 16, larger for noisier labels.
+    alpha : float > 0
+        Ghazi et al. 2021 use 4 to 16, larger for noisier labels.
 
     Returns
     -------
-    Mixed. Cost O(size of the inputs); with a generator on a GPU, the CPU waits for it.
+    (n, ...) tensor
+        lam x[i] + (1 - lam) x[partner[i]].
+    (n,) int64 tensor
+        partner, the index of the second target, on the inputs' device.
+    float
+        lam: the loss is `mixup_loss(loss, logits, target, target[partner], lam)`.
 
     Notes
     -----
-    Source: Zhang et al., "mixup: beyond empirical risk minimization" (2018).
+    Cost O(size of the inputs); with a generator on a GPU, the CPU waits for it. Source: Zhang et
+    al., "mixup: beyond empirical risk minimization" (2018).
     """
     if not inputs.is_floating_point():
         raise InvalidInput(
             f"Expected floating inputs to mix, got {inputs.dtype}. Scale images to floats first."
         )
-    if alpha == 0:
-        return Mixed(inputs, torch.arange(len(inputs), device=inputs.device), 1.0)
     strength = _validate.positive(alpha=alpha)
     seed = int(torch.randint(0, 2**62, (1,), generator=generator, device=generator.device))
     # torch's Beta uses the global generator only
@@ -173,7 +156,7 @@ def mixup(inputs: Tensor, generator: torch.Generator, *, alpha: float) -> Mixed:
     partner = torch.randperm(len(inputs), generator=generator, device=generator.device).to(
         inputs.device
     )
-    return Mixed(torch.lerp(inputs[partner], inputs, lam), partner, lam)
+    return torch.lerp(inputs[partner], inputs, lam), partner, lam
 
 
 def resized_crop(
@@ -203,14 +186,8 @@ def resized_crop(
     -----
     Source: Szegedy et al., "Going deeper with convolutions" (2015), as used by SimCLR and BYOL.
     """
-    _require_floats(images)
-    low, high = (_validate.fraction(scale=each, one=True) for each in scale)
-    narrow, wide = (_validate.positive(ratio=each) for each in ratio)
-    if not (low <= high and narrow <= wide):
-        raise InvalidInput(
-            f"Expected ascending bounds, got scale={scale!r} and ratio={ratio!r}. Swap them."
-        )
-    u = _uniform(images, generator, 4)
+    _require_images(images)
+    (low, high), (narrow, wide), u = scale, ratio, _uniform(images, generator, 4)
     area, shape = low + (high - low) * u[0], narrow * (wide / narrow) ** u[1]
     sides = ((area * shape).sqrt().clamp(max=1), (area / shape).sqrt().clamp(max=1))
     zero = torch.zeros_like(area)
@@ -228,86 +205,7 @@ def resized_crop(
     )
 
 
-def colour_jitter(
-    images: Tensor,
-    generator: torch.Generator,
-    *,
-    brightness: float = 0.4,
-    contrast: float = 0.4,
-    saturation: float = 0.4,
-    hue: float = 0.1,
-    chance: float = 0.8,
-    grey: float = 0.2,
-) -> Tensor:
-    """Change the colours of each image at random; images without three channels change only in
-    brightness and contrast.
-
-    Parameters
-    ----------
-    images : (n, c, h, w) float tensor of values in 0..1
-    generator : torch.Generator
-    brightness, contrast, saturation : float in [0, 1), default=0.4
-        Factors are uniform in 1 - s..1 + s.
-    hue : float in [0, 1), default=0.1
-        Hues rotate by up to this share of a full turn, each way, at equal luma.
-    chance : float, default=0.8
-        Probability that an image is changed.
-    grey : float, default=0.2
-        Probability that an image loses its colours, independently of other changes.
-
-    Returns
-    -------
-    (n, c, h, w) in 0..1, a new tensor. Cost O(pixels).
-
-    Notes
-    -----
-    Hue and saturation are one linear map of the chroma plane (YIQ), not a way through HSV. Source:
-    Chen et al., "A simple framework for contrastive learning" (2020), Appendix A.
-    """
-    _require_floats(images)
-    bright, contrary, vivid = (
-        _validate.fraction(strength=each, zero=True) for each in (brightness, contrast, saturation)
-    )
-    turn = _validate.fraction(hue=hue, zero=True)
-    often, without = (
-        _validate.fraction(chance=chance, zero=True, one=True),
-        _validate.fraction(grey=grey, zero=True, one=True),
-    )
-    _require_unit(images)
-    # Numbers are drawn for every change, whether or not it is applied, so that one setting does not
-    # shift the others' draws.
-    u = _uniform(images, generator, 6)
-    on = (u[4] < often).to(images.dtype)
-    light, dark, colour, angle = (
-        on * s * (2 * each - 1)
-        for s, each in zip((bright, contrary, vivid, 2 * math.pi * turn), u[:4], strict=True)
-    )
-    x = images
-    if x.shape[1] == 3:
-        x = torch.einsum("nij,njhw->nihw", _chroma((1 + colour) * (u[5] >= without), angle), x)
-    x = (1 + light)[:, None, None, None] * x
-    middle = x.mean((1, 2, 3), keepdim=True)
-    return _like(images, torch.lerp(middle, x, (1 + dark)[:, None, None, None]).clamp(0, 1))
-
-
-_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
-
-
-def _chroma(factor: Tensor, angle: Tensor) -> Tensor:
-    """Make matrices (n, 3, 3) that scale and rotate the chroma of red, green and blue and keep the
-    luma."""
-    to = torch.tensor(_YIQ, dtype=torch.float64)
-    zero, one, c, s = (
-        torch.zeros_like(factor),
-        torch.ones_like(factor),
-        factor * angle.cos(),
-        factor * angle.sin(),
-    )
-    turn = torch.stack(
-        [torch.stack(row, 1) for row in ((one, zero, zero), (zero, c, -s), (zero, s, c))], 1
-    )
-    back, there = (each.to(factor) for each in (torch.linalg.inv(to), to))
-    return back @ turn @ there
+_LUMA = (0.299, 0.587, 0.114)
 
 
 def rand_augment(
@@ -325,9 +223,9 @@ def rand_augment(
     ----------
     images : (n, c, h, w) float tensor of values in 0..1
     generator : torch.Generator
-    count : int >= 1, default=2
+    count : int, default=2
         Number of moves, and of changes of tones, one after the other.
-    strength : float in (0, 1], default=1.0
+    strength : float in [0, 1], default=1.0
         Share of each change's full range.
     hole : float in [0, 1], default=0.5
         Side of the grey square relative to the image's; its centre is uniform.
@@ -349,28 +247,22 @@ def rand_augment(
     Cubuk et al. (2020), "RandAugment", here with another set of operations; the square as in
     FixMatch (Sohn et al. 2020).
     """
-    _require_floats(images)
-    rounds, part = (
-        _validate.integer(count=count, low=1),
-        _validate.fraction(strength=strength, one=True),
-    )
-    side = _validate.fraction(hole=hole, zero=True, one=True)
-    _require_unit(images)
+    _require_images(images, unit=True)
     if not len(images):
         return images.clone()
     n, _, h, w = images.shape
     moves = torch.eye(3).repeat(n, 1, 1)
-    for _ in range(rounds):
-        moves = moves @ _move(generator, n, part)
+    for _ in range(count):
+        moves = moves @ _move(generator, n, strength)
     grid = functional.affine_grid(moves[:, :2].to(images), list(images.shape), align_corners=False)
     x = functional.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
-    for _ in range(rounds):
-        x = _tones(x, _uniform(images, generator, 2), part)
+    for _ in range(count):
+        x = _tones(x, _uniform(images, generator, 2), strength)
     u = _uniform(images, generator, 2)
     hit = [
         (
             (torch.arange(length, device=x.device) + 0.5 - place[:, None] * length).abs()
-            < side * length / 2
+            < hole * length / 2
         )
         for place, length in zip(u, (h, w), strict=True)
     ]
@@ -400,7 +292,7 @@ def _tones(x: Tensor, u: Tensor, part: float) -> Tensor:
     )
     grey = x.mean(dim=1, keepdim=True)
     if x.shape[1] == 3:
-        grey = (x * x.new_tensor(_YIQ[0])[:, None, None]).sum(dim=1, keepdim=True)
+        grey = (x * x.new_tensor(_LUMA)[:, None, None]).sum(dim=1, keepdim=True)
     blurred = functional.avg_pool2d(functional.pad(x, (1, 1, 1, 1), mode="replicate"), 3, 1)
     middle = grey.mean(dim=(2, 3), keepdim=True)
     low, high = x.amin(dim=(2, 3), keepdim=True), x.amax(dim=(2, 3), keepdim=True)
@@ -421,30 +313,9 @@ def _tones(x: Tensor, u: Tensor, part: float) -> Tensor:
     return x.clamp(0, 1)
 
 
-def chain(*steps: Augmentation) -> Augmentation:
-    """Combine augmentations into one that applies them from left to right.
-
-    Parameters
-    ----------
-    *steps : functions (images, generator) -> images
-        For options use functools.partial: `chain(flip, partial(shift, pixels=2))`.
-    """
-    for step in steps:
-        _validate.function(step=step, takes="(images, generator)")
-    return _Chain(steps)
-
-
-@dataclass(frozen=True)
-class _Chain:
-    steps: tuple[Augmentation, ...]
-
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        for step in self.steps:
-            images = step(images, generator)
-        return images
-
-
-def _require_images(images: Any) -> None:
+def _require_images(images: Any, *, unit: bool = False) -> None:
+    """Refuse what is no batch of images; with `unit`, also bytes and values outside 0..1. The
+    values only on the CPU, since a GPU would have to be waited for in each batch."""
     if not isinstance(images, Tensor) or images.ndim != 4:
         found = (
             f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
@@ -453,21 +324,9 @@ def _require_images(images: Any) -> None:
             f"Expected a batch of images (n, channels, height, width), got {found}. Add the axes"
             " that are missing."
         )
-
-
-def _require_floats(images: Any) -> None:
-    _require_images(images)
-    if not images.is_floating_point():
-        raise InvalidInput(
-            f"Expected floating images, got {images.dtype}. Scale them to 0..1 first."
-        )
-
-
-def _require_unit(images: Tensor) -> None:
-    """Refuse values outside 0..1; only on the CPU, since a GPU would have to be waited for in each
-    batch."""
-    if images.device.type == "cpu" and not bool(
-        ((images >= -_SLACK) & (images <= 1 + _SLACK)).all()
+    seen = images if unit and images.device.type == "cpu" else images[:0]
+    if (unit and not images.is_floating_point()) or not bool(
+        ((seen >= -_SLACK) & (seen <= 1 + _SLACK)).all()
     ):
         raise InvalidInput(
             "Expected images of 0..1, got other values. Pass bytes (uint8), floats divided by 255,"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nets that return logits (n, K): a perceptron for tables; a small convnet, ResNets, Inception and
-VGG for images; several nets as one."""
+"""Nets that return logits (n, K): a perceptron for tables; a small convnet and a ResNet for
+images; several nets as one."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,36 +12,7 @@ from torch.nn import functional
 
 from labeldp.errors import InvalidInput
 
-__all__ = [
-    "CifarResNet18",
-    "Ensemble",
-    "Mlp",
-    "SmallConvNet",
-    "SmallInception",
-    "Vgg16",
-    "WideResNet",
-]
-
-POOL = 0
-
-
-def plain_layers(n_in: int, widths: Sequence[int], *, bias: bool) -> nn.Sequential:
-    """Make 3x3 convolutions of these widths, each with batch normalisation and ReLU; POOL instead
-    of a width halves the image."""
-    layers: list[nn.Module] = []
-    for width in widths:
-        if width == POOL:
-            layers.append(nn.MaxPool2d(2))
-        else:
-            # A bias before batch normalisation has no effect; VGG keeps it for the sake of
-            # torchvision's weights.
-            layers += [
-                nn.Conv2d(n_in, width, 3, padding=1, bias=bias),
-                nn.BatchNorm2d(width),
-                nn.ReLU(inplace=True),
-            ]
-            n_in = width
-    return nn.Sequential(*layers)
+__all__ = ["CifarResNet18", "Ensemble", "Mlp", "SmallConvNet"]
 
 
 class Ensemble(nn.Module):
@@ -120,7 +91,19 @@ class SmallConvNet(nn.Module):
 
     def __init__(self, n_classes: int = 10, in_channels: int = 1) -> None:
         super().__init__()
-        self.features = plain_layers(in_channels, (32, 32, POOL, 64, 64, POOL, 128), bias=False)
+        layers: list[nn.Module] = []
+        n_in = in_channels
+        for width in (32, 32, None, 64, 64, None, 128):
+            if width is None:
+                layers.append(nn.MaxPool2d(2))
+            else:
+                layers += [
+                    nn.Conv2d(n_in, width, 3, padding=1, bias=False),
+                    nn.BatchNorm2d(width),
+                    nn.ReLU(inplace=True),
+                ]
+                n_in = width
+        self.features = nn.Sequential(*layers)
         self.head = nn.Linear(128, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -210,9 +193,22 @@ class PreActivationBlock(nn.Module):
         return total
 
 
-class _ResNet(nn.Module):
+class ResNet(nn.Module):
     """A 3x3 stem, groups of blocks of which all but the first halve the image, normalisation, ReLU,
-    global mean, linear."""
+    global mean, linear.
+
+    Parameters
+    ----------
+    n_classes, in_channels : int
+    stem : int
+        Width of the first convolution.
+    groups : sequence of int
+        Width of each group.
+    blocks : int
+        Number of `PreActivationBlock` in each group.
+    dropout : float, default=0.0
+        Inside the blocks.
+    """
 
     def __init__(
         self,
@@ -239,7 +235,7 @@ class _ResNet(nn.Module):
         return logits
 
 
-class CifarResNet18(_ResNet):
+class CifarResNet18(ResNet):
     """ResNet-18 v2 whose first layer is one 3x3 convolution of stride 1, as Ghazi et al. 2021 use
     for CIFAR.
 
@@ -257,145 +253,3 @@ class CifarResNet18(_ResNet):
 
     def __init__(self, n_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__(n_classes, in_channels, 64, (64, 128, 256, 512), 2)
-
-
-class WideResNet(_ResNet):
-    """WRN-d-k: three groups of (d - 4) / 6 pre-activation blocks, 16 k, 32 k and 64 k channels
-    wide.
-
-    Parameters
-    ----------
-    n_classes : int, default=10
-        K.
-    depth, widen : int
-        d and k; by default WRN-28-4. d = 6 b + 4 for b blocks a group.
-    dropout : float, default=0.0
-        Inside the blocks.
-    in_channels : int, default=3
-
-    Raises
-    ------
-    InvalidInput
-        If no number of blocks gives the depth.
-
-    Notes
-    -----
-    Input (n, in_channels, h, w), 32 x 32 in the papers. Source: Zagoruyko and Komodakis, "Wide
-    residual networks" (2016), table 1.
-    """
-
-    def __init__(
-        self,
-        n_classes: int = 10,
-        depth: int = 28,
-        widen: int = 4,
-        dropout: float = 0.0,
-        in_channels: int = 3,
-    ) -> None:
-        each, left = divmod(depth - 4, 6)
-        if left or each < 1:
-            raise InvalidInput(
-                f"Expected depth = 6 b + 4 with b >= 1 blocks a group, got depth={depth}. Use 16,"
-                " 22, 28 or 40."
-            )
-        super().__init__(
-            n_classes, in_channels, 16, (16 * widen, 32 * widen, 64 * widen), each, dropout
-        )
-
-
-def convolution(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Make a convolution with batch normalisation and ReLU."""
-    conv = nn.Conv2d(n_in, n_out, size, stride, padding=size // 2, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(n_out), nn.ReLU(inplace=True))
-
-
-class InceptionBlock(nn.Module):
-    """A 1x1 and a 3x3 convolution of the same input, concatenated: Block(c1, c3).
-
-    Parameters
-    ----------
-    n_in, c1, c3 : int
-        Channels of the input, and of the two convolutions; the output has c1 + c3.
-    """
-
-    def __init__(self, n_in: int, c1: int, c3: int) -> None:
-        super().__init__()
-        self.narrow, self.wide = convolution(n_in, c1, 1), convolution(n_in, c3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat((self.narrow(x), self.wide(x)), dim=1)
-
-
-_S1 = ((32, 32), (32, 48), 160)
-_S2 = ((112, 48), (96, 64), (80, 80), (48, 96), 240)
-_S3 = ((176, 160), (176, 160))
-
-
-class SmallInception(nn.Module):
-    """Conv(3x3, 96), S1, S2, S3, global max pooling, linear.
-
-    Parameters
-    ----------
-    n_classes : int, default=10
-        K.
-    in_channels : int, default=1
-
-    Notes
-    -----
-    S1 is Block(32, 32), Block(32, 48), Conv(3x3, 160, stride 2); S2 is Block(112, 48), Block(96,
-    64), Block(80, 80), Block(48, 96), Conv(3x3, 240, stride 2); S3 is Block(176, 160) twice. Input
-    (n, in_channels, h, w), 28 x 28 in the paper. Source: Ghazi et al. 2021, Appendix B, after Zhang
-    et al. 2017, figure 3.
-    """
-
-    def __init__(self, n_classes: int = 10, in_channels: int = 1) -> None:
-        super().__init__()
-        layers: list[nn.Module] = [convolution(in_channels, 96, 3)]
-        n_in = 96
-        for step in (*_S1, *_S2, *_S3):
-            if isinstance(step, int):
-                layers.append(convolution(n_in, step, 3, stride=2))
-                n_in = step
-            else:
-                layers.append(InceptionBlock(n_in, *step))
-                n_in = sum(step)
-        self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(n_in, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.features(x).amax(dim=(2, 3)))
-        return logits
-
-
-_VGG16 = (1, 1, POOL, 2, 2, POOL, 4, 4, 4, POOL, 8, 8, 8, POOL, 8, 8, 8, POOL)
-
-
-class Vgg16(nn.Module):
-    """VGG-16: the thirteen convolutions of configuration D with batch normalisation, and one linear
-    layer instead of three.
-
-    Parameters
-    ----------
-    n_classes : int, default=10
-        K.
-    in_channels : int, default=3
-    width : int, default=64
-        Channels of the first convolution; the last has eight times as many.
-
-    Notes
-    -----
-    Input (n, in_channels, h, w), 32 x 32 or larger; the last feature maps are averaged. The
-    convolutions are torchvision's `vgg16_bn().features`. Source: Simonyan and Zisserman 2015, table
-    1; used by Tang et al. 2022, table 9.
-    """
-
-    def __init__(self, n_classes: int = 10, in_channels: int = 3, width: int = 64) -> None:
-        super().__init__()
-        self.features = plain_layers(
-            in_channels, [each if each == POOL else width * each for each in _VGG16], bias=True
-        )
-        self.head = nn.Linear(8 * width, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
-        return logits

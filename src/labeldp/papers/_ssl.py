@@ -29,16 +29,20 @@ from labeldp.deep._consistency import nearest_rows
 from labeldp.deep._inputs import Inputs, Resident, as_inputs
 from labeldp.deep._loop import Progress, Recipe, predict, require_generator, train
 from labeldp.deep._losses import at_least_float32, likelihood_loss
-from labeldp.deep.augment import Augmentation, chain, colour_jitter, flip, resized_crop
+from labeldp.deep.augment import Augmentation, flip, rand_augment, resized_crop
 from labeldp.deep.schedules import cosine, weight_average
 from labeldp.papers._embed import CHANNELS, channels_first, require_unit_range
 
 _SGD: dict[str, Any] = {"optimizer": "sgd", "weight_decay": 1e-4}
-SIMCLR = Recipe(epochs=200, batch_size=512, rate=0.4, schedule=cosine(0.05), clip=math.inf, **_SGD)
+SIMCLR = Recipe(
+    epochs=200, batch_size=512, rate=0.4, schedule=partial(cosine, ramp=0.05), clip=math.inf, **_SGD
+)
 """As Tang et al. 2022 train on CIFAR-10 (there for 500 epochs)."""
-BYOL = Recipe(epochs=200, batch_size=512, rate=0.2, schedule=cosine(0.05), clip=math.inf, **_SGD)
-SCAN = Recipe(epochs=50, batch_size=512, rate=0.02, schedule=cosine(), clip=5.0, **_SGD)
-SELF_LABEL = Recipe(epochs=50, batch_size=1000, rate=0.01, schedule=cosine(), clip=5.0, **_SGD)
+BYOL = Recipe(
+    epochs=200, batch_size=512, rate=0.2, schedule=partial(cosine, ramp=0.05), clip=math.inf, **_SGD
+)
+SCAN = Recipe(epochs=50, batch_size=512, rate=0.02, schedule=cosine, clip=5.0, **_SGD)
+SELF_LABEL = Recipe(epochs=50, batch_size=1000, rate=0.01, schedule=cosine, clip=5.0, **_SGD)
 
 # widths of the projection heads, which are dropped after the training
 _HIDDEN, _PROJECTED = 512, 128
@@ -93,8 +97,8 @@ def simclr(
     inputs : (n, h, w), (n, h, w, c) or (n, c, h, w) images, or what `as_inputs` takes
         Bytes (uint8) or floats of 0..1, of which `recipe.augment` may take others; public.
     recipe : Recipe, default=SIMCLR
-        Its `augment` makes one view of an image. None: crops, brightness and contrast; in three
-        colours also colours and mirrored images.
+        Its `augment` makes one view of an image. None: crops that `rand_augment` changes once, in
+        three colours also mirrored. The paper's has other changes of colours.
     generator : torch.Generator
         On the CPU. It draws the order of images, the views, and the initial weights of layers that
         are added to the net.
@@ -392,20 +396,19 @@ def _view(recipe: Recipe, inputs: Inputs) -> Augmentation:
     """Return the augmentation that makes a view of a batch."""
     if recipe.augment is not None:
         return recipe.augment
-    few = next(inputs.batches([torch.zeros(1, dtype=torch.int64)]))
-    shape = few.shape
-    if len(shape) == 4 and few.is_floating_point():
-        require_unit_range(inputs.tensor if isinstance(inputs, Resident) else few)
-    if len(shape) != 4:
+    if inputs.ndim != 4:
         raise InvalidInput(
-            "Expected images, of which there is a rule for views, got rows of shape"
-            f" {tuple(shape)}. Pass Recipe(augment=...)."
+            "Expected images, of which there is a rule for views, got batches of"
+            f" {inputs.ndim} axes. Pass Recipe(augment=...)."
         )
-    return (
-        chain(resized_crop, flip, colour_jitter)
-        if shape[1] == 3
-        else chain(resized_crop, colour_jitter)
-    )
+    if isinstance(inputs, Resident) and inputs.tensor.is_floating_point():
+        require_unit_range(inputs.tensor)
+    return _cropped_and_changed
+
+
+def _cropped_and_changed(x: Tensor, generator: torch.Generator) -> Tensor:
+    mirrored = flip(x, generator) if x.shape[1] == 3 else x
+    return rand_augment(resized_crop(mirrored, generator), generator, count=1, hole=0.0)
 
 
 def _two_views(view: Augmentation) -> Augmentation:

@@ -14,9 +14,10 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import labeldp as ldp
-from labeldp.deep import Recipe, TorchClassifier, cross_entropy, posterior_loss, schedules
+from labeldp.deep import Recipe, TorchClassifier, augment, cross_entropy, posterior_loss
 from labeldp.errors import InvalidInput
 from labeldp.papers import ghazi2021 as recipes
+from labeldp.papers._recipes import moved_and_cut, paper_decays, triangular
 from labeldp.papers.malek2021 import alibi
 
 # google-research/label-dp, profiles/p100_cifar10.py: mixup of both stages, percent of the rows in
@@ -49,7 +50,22 @@ def test_lp_2st_on_cifar_10_is_the_authors_code(epsilon):
             math.inf,
             cross_entropy,
         )
-        assert recipe.schedule == schedules.piecewise_constant(schedules.PAPER_DECAYS)
+        assert recipe.schedule is paper_decays
+
+
+def test_the_rates_and_the_augmentation_are_the_published_ones():
+    """A schedule that restarts its count after the ramp decays at 15 % + 30, 60 and 90 %; the last
+    is past the end."""
+    points = [0, 0.075, 0.15, 0.3, 0.449, 0.45, 0.6, 0.749, 0.75, 0.9, 1]
+    assert [paper_decays(t) for t in points] == pytest.approx(
+        [0, 0.5, 1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01]
+    )
+    assert [triangular(t) for t in (0, 0.075, 0.15, 0.575, 1)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    images = torch.rand(9, 3, 16, 16) + 1
+    draw = torch.Generator().manual_seed(0)
+    moved = augment.shift(augment.flip(images, draw), draw, pixels=4)
+    expected = augment.cutout(moved, draw, size=8, shared=True)
+    assert torch.equal(moved_and_cut(images, torch.Generator().manual_seed(0)), expected)
 
 
 @pytest.mark.parametrize("data", ["mnist", "fashion_mnist", "kmnist"])
@@ -59,7 +75,7 @@ def test_grey_images_are_trained_as_appendix_b_says(data):
         40,
         265,
         0.02,
-        schedules.triangular(0.15),
+        triangular,
     )
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from benchmarks.deep.views import colour_jitter
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from torch import nn
@@ -173,7 +174,7 @@ def moved_digits():
 
 
 def moved(x, draw):
-    return augment.colour_jitter(augment.shift(x, draw, pixels=2), draw)
+    return colour_jitter(augment.shift(x, draw, pixels=2), draw)
 
 
 LEARN = Recipe(
