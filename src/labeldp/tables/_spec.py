@@ -47,8 +47,8 @@ class ReleaseSpec:
         `LabelColumns.law`. None (default): "rr", or "rr-with-prior" with a prior; both release
         plain labels that any trainer can use. For a grid "square-wave", or "threshold" of more than
         700 points, as `LabelDPRegressor` draws in one stage, and with a prior "threshold"; for
-        several columns each row is asked about one; with a histogram as the prior of classes "auto". What pays
-        for a histogram is taken off the law's epsilon.
+        several columns each row is asked about one; with a histogram as the prior of classes
+        "auto". What pays for a histogram is taken off the law's epsilon.
     id : str, sequence of str, or None
         Columns that name a row, unique and never null. None (default): the row's position in the
         file.
