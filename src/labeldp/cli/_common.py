@@ -133,6 +133,7 @@ _WRITTEN = {
     "classes='infer'": "--classes infer",
     "classes=labeldp.Grid(low, high, points)": "--range LOW:HIGH:POINTS",
     "redraw=True": "--redraw",
+    "strict=True": "--strict",
 }
 _OPTIONS = {
     "classes": "--classes",

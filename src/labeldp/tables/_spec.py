@@ -375,7 +375,7 @@ def declared_or_infer(
     if strict:
         raise InvalidInput(
             "Expected declared classes of what is strict, which reads none off private labels. Pass"
-            " classes=['no', 'yes']."
+            " classes=['no', 'yes'], or leave out strict=True."
         )
     return classes
 
