@@ -240,7 +240,7 @@ def test_stages_take_frames_the_default_estimator_and_units():
         )
     assert {each.category for each in caught} == {SeededNoiseWarning, LeftOutWarning}
     assert [stage.name for stage in fitted.stages_] == ["stage-1", "stage-2", "stage-3"]
-    assert fitted.noisy_labels_.left_out == N // 2
+    assert (~fitted.noisy_labels_.evidenced).sum() == N // 2
     assert (fitted.predict(frame)[:, 0] == Y["clicked"]).mean() > 0.7
 
 
@@ -410,7 +410,7 @@ def test_units_share_the_bill(ledger):
         X, Y, unit=np.arange(N) // 3
     )
     assert fitted.privacy_.epsilon == 2.0
-    assert fitted.noisy_labels_.left_out == N // 3
+    assert (~fitted.noisy_labels_.evidenced).sum() == N // 3
 
 
 @pytest.mark.parametrize(("law", "stages"), [("auto", 1), ("joint", 1), ("joint", 2)])
