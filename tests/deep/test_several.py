@@ -355,9 +355,9 @@ def test_known_rates_hold_the_heads_that_they_are_given_for(ensemble, tmp_path):
 
 
 def test_a_head_that_learned_nothing_is_named():
+    drawn = noisy("one")
+    others = ~drawn["clicked"].evidenced
     with pytest.warns(UntrainedWarning, match="asked about 'clicked'"):
-        drawn = noisy("one")
-        others = ~drawn["clicked"].evidenced
         model().fit(X[others], drawn[others])
     with pytest.raises(InvalidInput, match="one label column with TorchRegressor"):
         TorchRegressor(net).fit(X, noisy())
