@@ -129,6 +129,10 @@ def test_documents_import_public_names_only(page: Path) -> None:
             path = ROOT / "src" / Path(*module.split(".")) / "__init__.py"
             public = (
                 f'"{name}"' in path.read_text(encoding="utf-8")
+                or (
+                    path.with_suffix(".pyi").exists()
+                    and f" as {name}\n" in path.with_suffix(".pyi").read_text(encoding="utf-8")
+                )
                 if path.exists()
                 else not name.startswith("_")
             )

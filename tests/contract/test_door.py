@@ -385,8 +385,9 @@ def test_rows_over_the_cap_are_told_in_numbers():
         warnings.simplefilter("error", LeftOutWarning)
         noisy = ldp.privatize(LABELS, RR, unit=np.arange(1000) // 2, max_rows_per_unit=2)
         assert (
-            noisy.left_out == noisy.privacy.rows_over_the_cap == 0
-            and "rows_over_the_cap" not in repr(noisy.receipts)
+            ~noisy.evidenced
+        ).sum() == noisy.privacy.rows_over_the_cap == 0 and "rows_over_the_cap" not in repr(
+            noisy.receipts
         )
 
 

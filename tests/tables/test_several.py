@@ -222,10 +222,10 @@ def test_illegal_specs_are_refused(changes: dict[str, Any], said: str) -> None:
         spec(**changes)
 
 
-def test_without_a_law_a_spec_takes_what_tells_most() -> None:
+def test_without_a_law_a_spec_asks_about_one_column() -> None:
     made = ReleaseSpec(COLUMNS.name, COLUMNS, 1.0)
     assert (made.law_name, made.labels) == ("one-column", ("ill", "stars", "ward"))
-    assert ReleaseSpec(COLUMNS.name, COLUMNS, 6.0).law_name == "subset"
+    assert ReleaseSpec(COLUMNS.name, COLUMNS, 6.0).law_name == "one-column"
     assert ReleaseSpec(COLUMNS.name, COLUMNS, 1.0, "rr").law_name == "one-column"
 
 
