@@ -26,19 +26,19 @@ estimators have their library's own settings and one thread, and scikit-learn's 
 (checks, noise, learning) over that of plain fits right before and after it. The constants of
 `learn/_boosting.py` were chosen in trials that looked at test labels of adult, credit_default and
 made8 (seeds 0 to 3; those of histogram boosting seeds 100 to 104, and of made26 at epsilon 1). Kept
-run by run in results/boosting.json; labels are public, the noise is seeded, and differences are
+run by run in results/boosting.json.gz; labels are public, the noise is seeded, and differences are
 paired over seeds.
 
 `--curvature` compares curvatures of Newton's step where `LikelihoodBoosting` adds a fixed number of
 rounds with LightGBM, once with the library's own settings and once with those that follow the
 noise: "information" is the product's, p (1 - p) that of expectation-maximisation, (p - q)^2 the
 square of the gradient, and "mixture" the mean of the latter two. Kept in
-results/boosting-curvature.json.
+results/boosting-curvature.json.gz.
 
 `--columns` compares the columns that trees see: half of them by tree, as the product sets it under
 noise, all of them, and 0.7 of them at each node, as users set these. Tables of 3,000 rows of 8 or
 20 normal columns: "few", four classes by three of the columns, and "many", two classes of which
-every column tells a little; and adult and credit_default. Kept in results/boosting-columns.json.
+every column tells a little; and adult and credit_default. Kept in results/boosting-columns.json.gz.
 """
 
 import time
@@ -75,7 +75,7 @@ from benchmarks.common import (
 )
 from labeldp.learn import ProportionClassifier, _boosting
 
-RESULT = RESULTS / "boosting.json"
+RESULT = RESULTS / "boosting.json.gz"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 MADE = {"made8": 8, "made26": 26}
 DATA = ("adult", "credit_default", *MADE)
@@ -374,7 +374,7 @@ def difference(ours: dict[int, Run], theirs: dict[int, Run], seeds: Sequence[int
 # Curvatures
 # --------------------------------------------------------------------------------------------------
 
-CURVED = RESULTS / "boosting-curvature.json"
+CURVED = RESULTS / "boosting-curvature.json.gz"
 CELLS = (("adult", 0.5), ("made8", 0.5), ("made26", 2.0))
 ROUNDS = (60, 150)
 SETTINGS = ("noise", "library")
@@ -479,7 +479,7 @@ def curvature_table() -> str:
 # Columns that trees see
 # --------------------------------------------------------------------------------------------------
 
-SEEN = RESULTS / "boosting-columns.json"
+SEEN = RESULTS / "boosting-columns.json.gz"
 SHARES: dict[str, dict[str, dict[str, float]]] = {
     "half, by tree": {"LightGBM": {}, "XGBoost": {}},
     "all": {"LightGBM": {"feature_fraction": 1.0}, "XGBoost": {"colsample_bytree": 1.0}},

@@ -43,7 +43,7 @@ and of 300,000 rows (epsilon 1, seed 0); that predicted locations may lie farthe
 and boosted ones not, when test errors of California housing (seeds 0 and 1), `friedman-2k` (two
 stages, seeds 0 to 9), Adult's hours and age and ratings (seed 0) had been seen. So figures of these
 are somewhat optimistic; those of Adult's age and of ratings are not, but for these choices and that
-between the two laws. Kept run by run in results/numbers.json; numbers are public, the noise is
+between the two laws. Kept run by run in results/numbers.json.gz; numbers are public, the noise is
 seeded, and seeds are paired.
 """
 
@@ -66,7 +66,7 @@ from labeldp.laws import UnbiasedRandomizer
 from labeldp.learn._regressor import MOST_ROUNDS
 from labeldp.papers.regression import RROnBins
 
-RESULT = RESULTS / "numbers.json"
+RESULT = RESULTS / "numbers.json.gz"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 OURS = ("one stage", "two stages", "thresholds")
 BASELINES = ("Laplace", "one bit", "RR on bins", "unbiased LP")

@@ -22,7 +22,7 @@ them. The regression is one on indicators of these columns, C = 1 for all; the t
 `small-epsilon`, on the columns as they are. In trials before this one other columns were paired by
 hand, at C = 0.01, 0.1 and 1, and scored on test labels: C = 1, the default of scikit-learn, was the
 best of these at epsilon 1. Labels are public, the noise is seeded; the results are kept run by run
-in results/overlapping.json.
+in results/overlapping.json.gz.
 
 `--independence` prints what the likelihood loses by taking the counts of overlapping tables as
 independent: the standard deviation of the log-odds of a row, against that of the best weights of
@@ -49,7 +49,7 @@ from benchmarks import data as datasets
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs, worth
 from labeldp.learn import CountsClassifier, Groupings, ProportionClassifier
 
-RESULT = RESULTS / "overlapping.json"
+RESULT = RESULTS / "overlapping.json.gz"
 EPSILONS, SEEDS = (0.1, 0.25, 0.5, 1.0, 2.0), 3
 SCORES = {"accuracy": "accuracy, %", "log_loss": "log-loss", "auc": "AUC"}
 BINS = {

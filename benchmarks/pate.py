@@ -8,7 +8,7 @@ All methods get the same features and the same learner, logistic regression: of 
 histograms, of Adult its encoded columns, both in 60 principal components of the training rows.
 delta is 1e-5, but for `likelihood`, which is pure. The rule of `PATEClassifier` for its numbers was
 chosen on the labels of both, in its favour. "self-training" gives the student the rows without an
-answer, too. Results are kept run by run in results/pate.json; labels are public, the noise is
+answer, too. Results are kept run by run in results/pate.json.gz; labels are public, the noise is
 seeded.
 """
 
@@ -40,7 +40,7 @@ from benchmarks.small_epsilon.methods import embedder_for, features
 from labeldp.learn import ProportionClassifier
 from labeldp.papers.malek2021 import ConfidentGNMax, PATEClassifier
 
-RESULT = RESULTS / "pate.json"
+RESULT = RESULTS / "pate.json.gz"
 DATA, EPSILONS, SEEDS, DELTA = ("mnist", "adult"), (0.5, 1.0, 2.0), 3, 1e-5
 TEACHERS, SELF_TRAINED, COUNTS, LIKELIHOOD, PUBLIC = (
     "PATE",

@@ -13,8 +13,8 @@ are computed once, kept in benchmarks/.cache as they come, and gone on with wher
 same learner, logistic regression with C = 0.1, or less where noisy evidence chooses it. That they
 are not whitened was chosen by the likelihood of noisy held-out rows, of 40,000 training rows of
 CIFAR-10 at epsilon 1 and 2; a trial on whitened ones, of 25,000 rows, was scored on test rows, and
-few true labels of training rows agreed. Cells that finished are kept in results/pretrained.json and
-not repeated. Labels are public here, so the noise is seeded, paired over seeds.
+few true labels of training rows agreed. Cells that finished are kept in results/pretrained.json.gz
+and not repeated. Labels are public here, so the noise is seeded, paired over seeds.
 
 "counts as prior" pays for counts and rows out of one epsilon. "chosen" divides the rows: half of
 them are counted, the labels of the others are drawn, both at the whole epsilon, as no row is in
@@ -63,7 +63,7 @@ from labeldp.learn import (
 )
 from labeldp.learn._clusters import clusters_for
 
-RESULT = RESULTS / "pretrained.json"
+RESULT = RESULTS / "pretrained.json.gz"
 DATA, EPSILONS = ("cifar10", "cifar100"), (0.1, 0.5, 1.0, 2.0, 4.0)
 NET, SIZE, COMPONENTS, C = "efficientnet-lite0", 112, 200, 0.1
 AT_ONCE = 5000  # images whose features are kept together

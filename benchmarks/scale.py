@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases of large tables: `python -m benchmarks scale [--tiny] [--only PART]` keeps
-benchmarks/results/scale.json and prints the tables.
+benchmarks/results/scale.json.gz and prints the tables.
 
 One machine: rows a second, time against reading and writing alone, and peak memory, for three laws
 at 20 M rows and for growing rows and classes. Spark: against an identity that reads twice and
@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.common import RESULTS, Run, load_json, machine, measured_apart, parser, save_json
 from benchmarks.speed.release import floor, generate, peak_mb
 
-RESULT = RESULTS / "scale.json"
+RESULT = RESULTS / "scale.json.gz"
 MILLION = 1_000_000
 LAWS: dict[str, dict[str, Any]] = {
     "randomized response, K = 1000": {"classes": 1000, "repeats": 3},

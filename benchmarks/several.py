@@ -17,7 +17,7 @@ labels, and over seeds.
   by the first model, with the law "auto"; "the likeliest, 2 stages" with "rr-with-prior",
   randomized response on each row's likeliest combinations.
 
-The noise is seeded; the runs are kept in results/several.json.
+The noise is seeded; the runs are kept in results/several.json.gz.
 """
 
 import warnings
@@ -30,7 +30,7 @@ from sklearn.linear_model import LogisticRegression
 import labeldp as ldp
 from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
 
-RESULT = RESULTS / "several.json"
+RESULT = RESULTS / "several.json.gz"
 EPSILONS, SEEDS = (1.0, 2.0, 4.0), 2
 ROWS, TEST_ROWS, FEATURES = 2000, 5000, 10
 DATA = {

@@ -5,9 +5,9 @@ recipes and no privacy.
     python -m benchmarks tabular [--data adult,credit_default,digits,fashion_mnist] [--epsilon
     0.5,1,2,4] [--seeds 10] [--jobs 2] [--report]
 
-Every run that is started is kept in results/tabular.json; a run that is there and finished is not
-repeated, so the command can be stopped and started again. `--report` only prints the numbers and
-the tests. Labels are public here, so the noise is seeded, paired over seeds.
+Every run that is started is kept in results/tabular.json.gz; a run that is there and finished is
+not repeated, so the command can be stopped and started again. `--report` only prints the numbers
+and the tests. Labels are public here, so the noise is seeded, paired over seeds.
 
 The recipes below are frozen: estimators are scikit-learn's with its own settings, the same for
 every method, and nothing is tuned per cell. What labeldp chooses in a run it chooses on noisy
@@ -57,7 +57,7 @@ from benchmarks.common import (
 )
 from labeldp.learn._corrections import exact_learner
 
-RESULT = RESULTS / "tabular.json"
+RESULT = RESULTS / "tabular.json.gz"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 NON_PRIVATE_SEEDS = 3
 

@@ -5,14 +5,13 @@ published numbers.
     python -m benchmarks small-epsilon [--table main,figure,beta,histogram,clusters] [--data
     mnist,fashion_mnist,adult,digits,cifar10]
         [--epsilon 0.05,0.1,0.5,1] [--method "NoiseCluster;ClusterRR"] [--seeds 3] [--jobs 1]
-        [--rows N] [--report] [--summary]
+        [--rows N] [--report]
 
-Every cell that finished is kept in results/small_epsilon.json with its conditions and not repeated,
-so the command can be stopped and started again; one that failed is kept with its error until it is
-tried again, one that was cut off is not. Labels are public here, so the noise is seeded, paired
-over seeds. `--rows` takes the first N training rows, for a trial: such cells are kept apart.
-`--report` prints the tables and, with matplotlib, draws them beside the JSON; `--summary` prints
-the README's table.
+Every cell that finished is kept in results/small-epsilon.json.gz with its conditions and not
+repeated, so the command can be stopped and started again; one that failed is kept with its error
+until it is tried again, one that was cut off is not. Labels are public here, so the noise is
+seeded, paired over seeds. `--rows` takes the first N training rows, for a trial: such cells are
+kept apart.
 
 All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Five choices
 were made by looking at true labels: of the first 10,000 MNIST and Fashion-MNIST training rows and
@@ -32,8 +31,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from benchmarks.common import RESULTS, Run, machine, now, parser, parts, save_runs
-from benchmarks.small_epsilon import plots
+from benchmarks.common import Run, machine, now, parser, parts, save_runs
 from benchmarks.small_epsilon import tables as smaller
 from benchmarks.small_epsilon.features import KINDS, RECIPES
 from benchmarks.small_epsilon.methods import (
@@ -45,7 +43,7 @@ from benchmarks.small_epsilon.methods import (
     features,
     kind_of,
 )
-from benchmarks.small_epsilon.report import RESULT, key, load_runs, summary, tables
+from benchmarks.small_epsilon.report import RESULT, key, load_runs, tables
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0)
 DATA = ("digits", "adult", "mnist", "fashion_mnist", "cifar10")
@@ -155,12 +153,8 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument(
         "--rows", type=int, default=None, help="only the first rows of each training set"
     )
-    options.add_argument("--report", action="store_true", help="only print and draw the tables")
-    options.add_argument("--summary", action="store_true", help="only print the README's table")
+    options.add_argument("--report", action="store_true", help="only print the tables")
     args = options.parse_args(arguments)
-    if args.summary:
-        print(summary())
-        return
     epsilons, methods = tuple(float(e) for e in args.epsilon.split(",")), args.method.split(";")
     names, chosen = args.data.split(","), args.table.split(",")
     known: dict[str, tuple[Sequence[str], Sequence[str]]] = {
@@ -175,12 +169,3 @@ def main(arguments: Sequence[str]) -> None:
         for table in chosen:
             run_all(wanted(table, names, epsilons, args.seeds, args.rows, methods), args.jobs)
     print(tables(args.rows))
-    if args.report:
-        made = plots.write(load_runs(), RESULTS, args.rows)
-        print(
-            "\n"
-            + (
-                "\n".join(f"Plot: {path}" for path in made)
-                or "No plot: nothing was run, or there is no matplotlib."
-            )
-        )

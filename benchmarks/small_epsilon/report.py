@@ -11,7 +11,7 @@ from benchmarks import common
 from benchmarks.common import RESULTS, Run, worth
 from benchmarks.small_epsilon.methods import DP_SGD, METHODS, PUBLISHED, SUMS
 
-RESULT = RESULTS / "small_epsilon.json"
+RESULT = RESULTS / "small-epsilon.json.gz"
 IDENTITY = (
     "table",
     "data",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed and memory: `python -m benchmarks speed [--tiny] [--only PART]` prints the table and keeps
-results/speed.json.
+results/speed.json.gz.
 
 Every figure is a ratio within one run, against what people write in NumPy or against a floor, and
 the median of several rounds. The parts run one after the other, each in a process of its own: keyed
@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.common import RESULTS, Run, load_json, machine, measured_apart, parser, save_json
 
-RESULT = RESULTS / "speed.json"
+RESULT = RESULTS / "speed.json.gz"
 FULL = {
     "noise": ["--labels", "50000000", "--repeats", "7"],
     "laws": ["--repeats", "5"],
