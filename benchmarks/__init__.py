@@ -15,32 +15,32 @@ BENCHMARKS = {
         "boosting",
         "tables",
         (
-            "how accurate is boosting on the exact likelihood, and what does a fit cost against a plain"
-            " one?"
+            "how accurate is boosting on the exact likelihood, and what does a fit cost against a"
+            " plain one?"
         ),
     ),
     "rare-classes": (
         "rare_classes",
         "rare_classes",
         (
-            "are probabilities of rare classes worth more than the class frequencies alone, and than"
-            " what is done by hand?"
+            "are probabilities of rare classes worth more than the class frequencies alone, and"
+            " than what is done by hand?"
         ),
     ),
     "campaigns": (
         "campaigns",
         "rare_classes",
         (
-            "one event in a hundred, 10,000 campaigns: how well do models rank, against hard randomized"
-            " response and no privacy?"
+            "one event in a hundred, 10,000 campaigns: how well do models rank, against hard"
+            " randomized response and no privacy?"
         ),
     ),
     "numbers": (
         "numbers",
         "numbers",
         (
-            "how large are errors of private numbers, against Laplace noise, unbiased bits and bins,"
-            " and what do stages add?"
+            "how large are errors of private numbers, against Laplace noise, unbiased bits and"
+            " bins, and what do stages add?"
         ),
     ),
     "several": (
@@ -55,8 +55,8 @@ BENCHMARKS = {
         "convex",
         "convex",
         (
-            "how good are the papers' convex methods, next to the exact likelihood and to one release"
-            " of X'Y?"
+            "how good are the papers' convex methods, next to the exact likelihood and to one"
+            " release of X'Y?"
         ),
     ),
     "small-epsilon": (
@@ -79,8 +79,8 @@ BENCHMARKS = {
         "overlapping",
         "small_epsilon",
         (
-            "are overlapping tables of counts better than counts of one clustering, or noisy labels, at"
-            " the same epsilon?"
+            "are overlapping tables of counts better than counts of one clustering, or noisy"
+            " labels, at the same epsilon?"
         ),
     ),
     "pate": (
@@ -95,56 +95,56 @@ BENCHMARKS = {
         "deep.command",
         "nets",
         (
-            "how accurate are nets, stage by stage, against published recipes, DP-SGD and no privacy?"
-            " Needs torch"
+            "how accurate are nets, stage by stage, against published recipes, DP-SGD and no"
+            " privacy? Needs torch"
         ),
     ),
     "deep-share": (
         "deep.share",
         "nets",
         (
-            "what do neighbours, strong views, selection and private counts add, one at a time? And the"
-            " papers' methods by name. Needs torch"
+            "what do neighbours, strong views, selection and private counts add, one at a time? And"
+            " the papers' methods by name. Needs torch"
         ),
     ),
     "deep-images": (
         "deep.images",
         "images",
         (
-            "how accurate are CIFAR-10 and CIFAR-100 from targets that rows share? Needs torch and a"
-            " GPU"
+            "how accurate are CIFAR-10 and CIFAR-100 from targets that rows share? Needs torch and"
+            " a GPU"
         ),
     ),
     "defaults": (
         "defaults",
         "defaults",
         (
-            "are the classifier's defaults a good choice, judged on noisy held-out rows? `--stages`: do"
-            " several stages help?"
+            "are the classifier's defaults a good choice, judged on noisy held-out rows?"
+            " `--stages`: do several stages help?"
         ),
     ),
     "deep-untuned": (
         "deep.untuned",
         "defaults",
         (
-            "are nets safe as they come, on tables and images, with and without batch normalisation?"
-            " Needs torch"
+            "are nets safe as they come, on tables and images, with and without batch"
+            " normalisation? Needs torch"
         ),
     ),
     "intervals": (
         "intervals",
         "intervals",
         (
-            "does every 95 % interval of `labeldp.stats` and `labeldp.metrics` cover the truth in 95 %"
-            " of releases, with every law?"
+            "does every 95 % interval of `labeldp.stats` and `labeldp.metrics` cover the truth in"
+            " 95 % of releases, with every law?"
         ),
     ),
     "speed": (
         "speed.command",
         "speed",
         (
-            "how fast are draws, choices of candidates, releases and counts, against NumPy and pyarrow,"
-            " in how much memory?"
+            "how fast are draws, choices of candidates, releases and counts, against NumPy and"
+            " pyarrow, in how much memory?"
         ),
     ),
     "speed-noise": (
@@ -192,8 +192,8 @@ BENCHMARKS = {
         "deep.resume",
         "faults",
         (
-            "does killing a fit of a net ever draw a row twice, repeat a stage or change the outcome?"
-            " Needs torch"
+            "does killing a fit of a net ever draw a row twice, repeat a stage or change the"
+            " outcome? Needs torch"
         ),
     ),
     "pages": (
