@@ -51,7 +51,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Array, Run, load_runs, parser, run_missing
 
 RESULT = RESULTS / "campaigns.json.gz"
 RATE, ROWS, TEST_ROWS = 0.01, 300_000, 100_000
@@ -315,18 +315,6 @@ def wanted(seeds: int) -> Iterator[Run]:
             yield {"epsilon": epsilon, "seed": seed}
 
 
-def run_all(seeds: int) -> None:
-    """Run what is missing, and keep each."""
-    runs = load_runs(RESULT)
-    done = {(run["epsilon"], run["seed"]) for run in runs}
-    todo = [run for run in wanted(seeds) if (run["epsilon"], run["seed"]) not in done]
-    for number, run in enumerate(todo):
-        runs.append(measure(run) | {"machine": machine(), "finished": now()})
-        save_runs(RESULT, runs)
-        print(f"\r{number + 1}/{len(todo)} runs", end="", flush=True)
-    print()
-
-
 def column(runs: Sequence[Run], method: str, figure: str) -> Array:
     """A method's figure in each run of a cell; of its variants the best in this cell."""
     better = min if figure == "log_loss" else max
@@ -374,5 +362,5 @@ def main(arguments: Sequence[str]) -> None:
     )
     args = options.parse_args(arguments)
     if not args.report:
-        run_all(args.seeds)
+        run_missing(RESULT, wanted(args.seeds), lambda run: (run["epsilon"], run["seed"]), measure)
     print(tables())

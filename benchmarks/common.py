@@ -8,7 +8,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -108,6 +109,24 @@ def save_json(path: Path, result: object) -> None:
     part = path.with_suffix(".part")
     part.write_bytes(gzip.compress((json.dumps(result, indent=1) + "\n").encode(), mtime=0))
     part.replace(path)
+
+
+def run_missing(
+    path: Path,
+    wanted: Iterable[Run],
+    key: Callable[[Run], Hashable],
+    measure: Callable[[Run], Run],
+) -> None:
+    """Measure those of the wanted runs that are not kept as finished, and keep each as it comes."""
+    warnings.simplefilter("ignore")
+    runs = load_runs(path)
+    done = {key(run) for run in runs if "finished" in run}
+    todo = [run for run in wanted if key(run) not in done]
+    for number, run in enumerate(todo, 1):
+        started = {"started": now()}
+        runs.append(run | started | measure(run) | {"machine": machine(), "finished": now()})
+        save_runs(path, runs)
+        print(f"{number}/{len(todo)} {key(run)}", flush=True)
 
 
 # Commands

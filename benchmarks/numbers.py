@@ -61,7 +61,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 import labeldp as ldp
 from benchmarks import data as datasets
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, run_missing
 from labeldp.laws import UnbiasedRandomizer
 from labeldp.learn._regressor import MOST_ROUNDS
 from labeldp.papers.regression import RROnBins
@@ -424,11 +424,6 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--report", action="store_true", help="only print")
     args = options.parse_args(arguments)
     if not args.report:
-        runs = load_runs(RESULT)
-        done = {key(run) for run in runs if "finished" in run}
-        for run in wanted(args.data.split(","), args.seeds, args.methods.split(",")):
-            if key(run) not in done:
-                runs.append(measure(run | {"started": now()}))
-                save_runs(RESULT, runs)
-                print(*key(run), round(runs[-1]["rmse"], 4), runs[-1]["seconds"], flush=True)
+        asked = wanted(args.data.split(","), args.seeds, args.methods.split(","))
+        run_missing(RESULT, asked, key, measure)
     print(f"{tables()}\n\n{verdicts()}")

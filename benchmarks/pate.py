@@ -29,11 +29,9 @@ from benchmarks.common import (
     Array,
     Run,
     load_runs,
-    machine,
-    now,
     parser,
     parts,
-    save_runs,
+    run_missing,
     worth,
 )
 from benchmarks.small_epsilon.methods import embedder_for, features
@@ -137,18 +135,6 @@ def self_trained(model: PATEClassifier, X: Array, X_test: Array, y_test: Array) 
     return float(np.mean(student.predict(X_test) == y_test))
 
 
-def run_all(seeds: int, names: Sequence[str]) -> None:
-    """Run what is missing, and keep each."""
-    runs = load_runs(RESULT)
-    done = {key(run) for run in runs}
-    todo = [run for run in wanted(seeds) if key(run) not in done and run["data"] in names]
-    for number, run in enumerate(todo):
-        runs.append(measure(run) | {"machine": machine(), "finished": now()})
-        save_runs(RESULT, runs)
-        print(f"\r{number + 1}/{len(todo)} runs", end="", flush=True)
-    print()
-
-
 def markdown(runs: Sequence[Run]) -> str:
     """Write the table: mean accuracies with their standard errors, and what the teachers
     answered."""
@@ -205,5 +191,6 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--report", action="store_true", help="only print the table")
     args = options.parse_args(arguments)
     if not args.report:
-        run_all(args.seeds, args.data.split(","))
+        asked = [run for run in wanted(args.seeds) if run["data"] in args.data.split(",")]
+        run_missing(RESULT, asked, key, measure)
     print(tables())

@@ -46,11 +46,10 @@ from benchmarks.common import (
     Array,
     Run,
     equivalents,
-    machine,
     now,
     parser,
     rows_worth,
-    save_runs,
+    run_missing,
 )
 from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
@@ -343,18 +342,8 @@ def main(arguments: Sequence[str]) -> None:
             print(name, *(embedded(name, part, args.rows).shape for part in ("train", "test")))
         return
     if not args.report:
-        runs = common.load_runs(RESULT)
-        done = {key(run) for run in runs}
         cells = wanted(
             names, methods, tuple(float(e) for e in args.epsilon.split(",")), args.seeds, args.rows
         )
-        todo = [cell for cell in cells if key(cell) not in done]
-        for count, cell in enumerate(todo, 1):
-            runs.append(measure(cell | {"machine": machine()}))
-            save_runs(RESULT, runs)
-            print(
-                f"{count}/{len(todo)} {key(cell)} {runs[-1]['accuracy']:.4f}"
-                f" {runs[-1]['core_seconds']} s",
-                flush=True,
-            )
+        run_missing(RESULT, cells, key, measure)
     print(tables(args.rows))

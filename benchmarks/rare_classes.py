@@ -43,7 +43,17 @@ from sklearn.preprocessing import StandardScaler
 
 import labeldp as ldp
 from benchmarks import data as datasets
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import (
+    RESULTS,
+    Array,
+    Run,
+    load_runs,
+    machine,
+    now,
+    parser,
+    run_missing,
+    save_runs,
+)
 from labeldp.learn import HistogramPrior
 
 RESULT, KNOWN = RESULTS / "rare-classes.json.gz", RESULTS / "known-rate.json.gz"
@@ -206,18 +216,6 @@ def _clipped(p: Array) -> Array:
 
 def _loss(p: Array, truth: Array) -> float:
     return float(-(truth * np.log(np.maximum(p, 1e-15))).sum(axis=1).mean())
-
-
-def run_all(seeds: int, names: Sequence[str]) -> None:
-    """Run what is missing, and keep each."""
-    runs = load_runs(RESULT)
-    done = {key(run) for run in runs}
-    todo = [run for run in wanted(seeds) if key(run) not in done and run["data"] in names]
-    for number, run in enumerate(todo):
-        runs.append(measure(run) | {"machine": machine(), "finished": now()})
-        save_runs(RESULT, runs)
-        print(f"\r{number + 1}/{len(todo)} runs", end="", flush=True)
-    print()
 
 
 GIVEN = ("estimated", "given", "estimated, alone", "given, alone")
@@ -389,7 +387,8 @@ def main(arguments: Sequence[str]) -> None:
         print(known_tables())
         return
     if not args.report:
-        run_all(args.seeds, args.data.split(","))
+        asked = [run for run in wanted(args.seeds) if run["data"] in args.data.split(",")]
+        run_missing(RESULT, asked, key, measure)
     runs = load_runs(RESULT)
     print(markdown(runs))
     for at, group in cells(runs).items():
