@@ -70,7 +70,10 @@ PAGES: dict[str, dict[str, tuple[str, ...]]] = {
         "deep-step-cpu": ("deep.step", "tables", "cpu"),
         "deep-step-gpu": ("deep.step", "tables", "gpu"),
     },
-    "docs/results/faults.md": {"faults": ("faults", "tables")},
+    "docs/results/faults.md": {
+        "faults": ("faults", "tables"),
+        "deep-resume": ("deep.resume", "tables"),
+    },
 }
 """The tables of each page by name: the module and the function that make it, and its arguments."""
 

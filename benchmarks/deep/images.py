@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images at small epsilon, from targets that rows share: CIFAR-10, then CIFAR-100. Needs a GPU, in
-pieces that fit a machine which is lent by the minute.
+"""Images at small epsilon, from targets that rows share: CIFAR-10, then CIFAR-100. Needs a GPU.
 
 A net whose first weights were learned from the training images alone
 (`labeldp.papers.tang2022.simclr`, once for all runs of a data set) is trained with `Consistency`:
@@ -8,17 +7,14 @@ neighbours' votes, then posterior targets. No other data, pure epsilon, one stag
 without a prior, the last epoch; the test labels are looked at when a run is over.
 
     python -m benchmarks deep-images              all that has not finished, until it is done
-    python -m benchmarks deep-images --seconds 540
-                                                  stops in time, and goes on from there when it is
-                                                  started again
     python -m benchmarks deep-images --table cifar10 --epsilon 1 --seeds 3
     python -m benchmarks deep-images --tiny       the smallest setting, on a CPU: 600 images, an
                                                   epoch or two; not kept with the results
 
 Runs are kept in results/deep-images.json.gz; features, and trainings that are not over, in
-benchmarks/.cache (or the folder that SMALL_EPSILON_CACHE names). A training goes on behind its last
-saved epoch, also if it was killed. Recipes were chosen by the noisy labels of 10,000 training
-images that were not learned from, at epsilon 1.
+benchmarks/.cache (or the folder that SMALL_EPSILON_CACHE names). The command may be killed: started
+again, a training goes on behind its last saved epoch. Recipes were chosen by the noisy labels of
+10,000 training images that were not learned from, at epsilon 1.
 """
 
 import hashlib
@@ -110,9 +106,6 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--table", choices=GOALS, help="one data set")
     options.add_argument("--epsilon", type=float, nargs="*", help="these only; 0: without privacy")
     options.add_argument("--seeds", type=int, default=1, help="from 100 on (default 1)")
-    options.add_argument(
-        "--seconds", type=float, default=math.inf, help="stop before so much time is over"
-    )
     options.add_argument("--feature-epochs", type=int, default=Settings.feature_epochs)
     options.add_argument("--epochs", type=int, default=Settings.epochs)
     options.add_argument(
@@ -147,7 +140,8 @@ def main(arguments: Sequence[str]) -> None:
                 if piece.epsilon is not None
             }
             options.error(f"no run of that kind; there are {', '.join(there)}")
-        run_all(pieces, settings, args.seconds)
+        for piece in pieces:
+            _run(piece, settings, "cuda" if torch.cuda.is_available() else "cpu")
     print(tables())
 
 
@@ -165,42 +159,23 @@ def wanted(seed: int) -> list[Piece]:
     return [Piece(name, epsilon, seed) for name, epsilon in ORDER]
 
 
-class OutOfTime(Exception):
-    """The time of this piece is over; nothing is lost."""
-
-
-@dataclass
-class Clock:
-    """When to stop."""
-
-    end: float
-
-    def require(self, seconds: float = 0.0) -> None:
-        """Stop if there is not so much time left."""
-        if time.perf_counter() + seconds >= self.end:
-            raise OutOfTime
-
-
 class Training:
     """A training in several pieces: the checkpoint that it goes on from, and the seconds of all
     pieces."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        clock.require()
-        self.path, self._clock, self._times = path, clock, path.with_suffix(".json")
+    def __init__(self, path: Path) -> None:
+        self.path, self._times = path, path.with_suffix(".json")
         self.seconds = float(json.loads(self._times.read_text())) if self._times.exists() else 0.0
         self._last = time.perf_counter()
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def progress(self, epoch: Any) -> None:
-        """Note the time, and stop if it is not enough for another epoch."""
+        """Note the time."""
         taken = time.perf_counter() - self._last
         self._last, self.seconds = self._last + taken, self.seconds + taken
         self._times.write_text(json.dumps(self.seconds))
         if epoch.number % 10 == 0:
             print(f"    epoch {epoch.number} of {epoch.epochs}: loss {epoch.loss:.4f}", flush=True)
-        if epoch.number < epoch.epochs:
-            self._clock.require(taken)
 
 
 def forget(path: Path) -> None:
@@ -209,24 +184,7 @@ def forget(path: Path) -> None:
     path.with_suffix(".json").unlink(missing_ok=True)
 
 
-def run_all(pieces: Sequence[Piece], settings: Settings, seconds: float) -> None:
-    """Run each piece that has not finished, as long as there is time."""
-    clock, device = (
-        Clock(time.perf_counter() + seconds),
-        ("cuda" if torch.cuda.is_available() else "cpu"),
-    )
-    for piece in pieces:
-        try:
-            _run(piece, settings, clock, device)
-        except OutOfTime:
-            print(
-                f"{piece.table} at {piece.epsilon} would not end in time: start the command again",
-                flush=True,
-            )
-            return
-
-
-def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
+def _run(piece: Piece, settings: Settings, device: str) -> None:
     """Run a piece, unless that is done; each start and each end is on disk."""
     path = results_file(settings)
     asked = {
@@ -239,15 +197,12 @@ def _run(piece: Piece, settings: Settings, clock: Clock, device: str) -> None:
     mine = [run for run in kept if all(run[key] == value for key, value in asked.items())]
     if any(run["status"] == "finished" for run in mine):
         return
-    clock.require()
     stopped = [run for run in mine if run["status"] == "started"]
     kept = [run for run in kept if run not in stopped]
     asked |= {"status": "started", "started": stopped[0]["started"] if stopped else now()}
     save_runs(path, [*kept, asked | {"machine": machine()}])
     try:
-        found = fit(piece, settings, clock, device)
-    except OutOfTime:
-        raise
+        found = fit(piece, settings, device)
     except Exception as error:
         save_runs(
             path,
@@ -294,11 +249,11 @@ def _checkpoint(piece: Piece, settings: Settings) -> Path:
     return CACHE / f"{piece.table}-{key}.checkpoint"
 
 
-def features(data: Data, settings: Settings, clock: Clock, device: str) -> dict[str, Any]:
+def features(data: Data, settings: Settings, device: str) -> dict[str, Any]:
     """Weights of a net that has seen the training images and no label; trained once, then kept."""
     path = _trunk_file(data, settings)
     if not path.exists():
-        work = Training(path.with_suffix(".checkpoint"), clock)
+        work = Training(path.with_suffix(".checkpoint"))
         torch.manual_seed(0)
         trunk = ssl.without_head(build(settings.net, data))
         generator = torch.Generator().manual_seed(0)
@@ -317,12 +272,12 @@ def features(data: Data, settings: Settings, clock: Clock, device: str) -> dict[
     return dict(torch.load(path, map_location="cpu"))
 
 
-def fit(piece: Piece, settings: Settings, clock: Clock, device: str) -> Run:
+def fit(piece: Piece, settings: Settings, device: str) -> Run:
     """Draw the labels from seeded noise, train, then look at the test labels."""
     data = _data(piece.table, settings)
-    trunk = features(data, settings, clock, device)
+    trunk = features(data, settings, device)
     labels = labels_of(data, piece.epsilon, piece.seed)
-    work = Training(_checkpoint(piece, settings), clock)
+    work = Training(_checkpoint(piece, settings))
     torch.manual_seed(piece.seed)
     net = build(settings.net, data)
     net.load_state_dict(trunk["weights"], strict=False)  # all but the head

@@ -332,6 +332,11 @@ def table(kept: dict[str, Any]) -> str:
     )
 
 
+def tables() -> str:
+    """The kept kills, counted."""
+    return table(load_json(RESULT))
+
+
 def main(arguments: Sequence[str]) -> None:
     """Make the kills that are still missing, keep each, print the table."""
     options = parser("deep-resume", __doc__)

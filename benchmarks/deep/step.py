@@ -286,7 +286,7 @@ def peak_mb(device: str) -> int:
 
 
 def markdown(kept: Run) -> str:
-    """Format the measurements of one size as a table of benchmarks/README.md."""
+    """Format the measurements of one size as a table."""
     lines = ["| what | of it | milliseconds | against the first |", "|---|---|---|---|"]
     for case in kept["cases"]:
         for name, found in case["steps"].items():

@@ -119,7 +119,7 @@ def lines(result: Run) -> list[tuple[str, float, str]]:
 
 
 def markdown(result: Run) -> str:
-    """Format the measurements beside their targets as a table of benchmarks/README.md."""
+    """Format the measurements beside their targets as a table."""
     rows = [f"| {row['what']} | {row['measured']} | {row['target']} |" for row in result["targets"]]
     return "\n".join(["| what | measured | target |", "|---|---|---|", *rows])
 
