@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -116,17 +117,19 @@ def run_missing(
     wanted: Iterable[Run],
     key: Callable[[Run], Hashable],
     measure: Callable[[Run], Run],
+    jobs: int = 1,
 ) -> None:
-    """Measure those of the wanted runs that are not kept as finished, and keep each as it comes."""
+    """Measure those of the wanted runs that are not kept as finished, in so many processes, and
+    keep each as it comes."""
     warnings.simplefilter("ignore")
     runs = load_runs(path)
     done = {key(run) for run in runs if "finished" in run}
-    todo = [run for run in wanted if key(run) not in done]
-    for number, run in enumerate(todo, 1):
-        started = {"started": now()}
-        runs.append(run | started | measure(run) | {"machine": machine(), "finished": now()})
-        save_runs(path, runs)
-        print(f"{number}/{len(todo)} {key(run)}", flush=True)
+    todo = [run | {"started": now()} for run in wanted if key(run) not in done]
+    with ProcessPoolExecutor(jobs) as pool:
+        for number, run in enumerate((pool.map if jobs > 1 else map)(measure, todo), 1):
+            runs.append(run | {"machine": machine(), "finished": now()})
+            save_runs(path, runs)
+            print(f"{number}/{len(todo)} {key(run)}", flush=True)
 
 
 # Commands

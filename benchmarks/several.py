@@ -162,5 +162,10 @@ def main(arguments: list[str]) -> None:
         epsilons = [float(each) for each in given.epsilon.split(",")]
         cells = product(epsilons, range(given.seeds), DATA, METHODS)
         asked = [dict(zip(ASPECTS, cell, strict=True)) for cell in cells]
-        run_missing(RESULT, asked, itemgetter(*ASPECTS), lambda run: measured(**run))
+        run_missing(
+            RESULT,
+            asked,
+            itemgetter(*ASPECTS),
+            lambda run: run | measured(**{each: run[each] for each in ASPECTS}),
+        )
     print(tables())

@@ -150,8 +150,8 @@ def test_another_folder_for_results_is_taken(tmp_path: Path) -> None:
         ).stdout
         for _ in range(2)
     ]
-    assert "7/7 runs started" in said[0]
-    assert "runs started" not in said[1]
+    assert "\n7/7 (" in said[0]
+    assert "7/7" not in said[1]
     runs = load_runs(tmp_path / "results" / "tabular.json.gz")
     assert {run["method"] for run in runs} == set(tabular.METHODS)
     assert all("finished" in run for run in runs)

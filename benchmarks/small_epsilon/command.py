@@ -26,12 +26,11 @@ Adult has.
 import time
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
 
-from benchmarks.common import Run, machine, now, parser, parts, save_runs
+from benchmarks.common import Run, parser, parts, run_missing
 from benchmarks.small_epsilon import tables as smaller
 from benchmarks.small_epsilon.features import KINDS, RECIPES
 from benchmarks.small_epsilon.methods import (
@@ -43,7 +42,7 @@ from benchmarks.small_epsilon.methods import (
     features,
     kind_of,
 )
-from benchmarks.small_epsilon.report import RESULT, key, load_runs, tables
+from benchmarks.small_epsilon.report import RESULT, key, tables
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0)
 DATA = ("digits", "adult", "mnist", "fashion_mnist", "cifar10")
@@ -73,11 +72,8 @@ def measure(run: Run) -> Run:
     """One cell, with what was measured and how long it took."""
     warnings.simplefilter("ignore")
     start = time.perf_counter()
-    try:
-        found = {"main": main_cell, **smaller.TABLES}[run["table"]](run)
-    except Exception as error:  # kept with its cell: one failure must not hide the others
-        return run | {"error": f"{type(error).__name__}: {error}"}
-    return run | found | {"seconds": round(time.perf_counter() - start, 2), "finished": now()}
+    found = {"main": main_cell, **smaller.TABLES}[run["table"]](run)
+    return run | found | {"seconds": round(time.perf_counter() - start, 2)}
 
 
 def wanted(
@@ -116,27 +112,11 @@ def lacking(cell: Run) -> str:
     return "".join(name for name in needs if find_spec(name) is None)
 
 
-def run_all(cells: Sequence[Run], jobs: int) -> None:
-    """Start what is not finished; a cell that failed or was cut off is started again."""
-    runs = [run for run in load_runs() if "finished" in run]
-    done = {key(run) for run in runs}
-    todo = [cell for cell in cells if key(cell) not in done]
-    if left := [cell for cell in todo if lacking(cell)]:
-        print(
-            f"{len(left)} cells are left out: pip install"
-            f" {' '.join(sorted({lacking(cell) for cell in left}))}"
-        )
-        todo = [cell for cell in todo if not lacking(cell)]
-    with ProcessPoolExecutor(jobs) as pool:
-        started = [cell | {"started": now(), "machine": machine()} for cell in todo]
-        for number, run in enumerate(pool.map(measure, started), 1):
-            runs.append(run)
-            save_runs(RESULT, runs)
-            print(
-                f"{number}/{len(todo)} {run['seconds'] if 'seconds' in run else run['error']}"
-                f" {key(run)} {run.get('accuracy')}",
-                flush=True,
-            )
+def able(cells: Sequence[Run]) -> list[Run]:
+    """The cells whose packages are installed; the others' are named."""
+    if left := {name for cell in cells if (name := lacking(cell))}:
+        print(f"Cells are left out: pip install {' '.join(sorted(left))}")
+    return [cell for cell in cells if not lacking(cell)]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -167,5 +147,6 @@ def main(arguments: Sequence[str]) -> None:
             options.error(f"no {what} {', '.join(sorted(unknown))}; there are {'; '.join(there)}")
     if not args.report:
         for table in chosen:
-            run_all(wanted(table, names, epsilons, args.seeds, args.rows, methods), args.jobs)
+            asked = wanted(table, names, epsilons, args.seeds, args.rows, methods)
+            run_missing(RESULT, able(asked), key, measure, args.jobs)
     print(tables(args.rows))
