@@ -83,8 +83,8 @@ def main(arguments: Sequence[str]) -> None:
     if args.one_run:
         print(json.dumps(measure(json.load(sys.stdin))))
         return
-    if args.table in GRIDS and args.size != "cpu":
-        options.error(f"--table {args.table} has the size cpu only")
+    if args.table in GRIDS and (args.size != "cpu" or args.plot):
+        options.error(f"--table {args.table} has the size cpu only, and no plot")
     epsilons = args.epsilon or (EPSILONS[args.table] if args.table not in GRIDS else (1.0,))
     if not args.report:
         todo = list(
