@@ -163,7 +163,7 @@ def measure(run: Run) -> Run:
     _, _, X_test, y_test, _ = parts(run["data"])
     proba = np.zeros((len(y_test), parts(run["data"]).dataset.n_classes))
     proba[:, model.classes_] = model.predict_proba(X_test)  # few true labels may lack a class
-    found = {
+    found: Run = {
         "accuracy": float(np.mean(proba.argmax(axis=1) == y_test)),
         "log_loss": float(-np.log(np.maximum(proba[np.arange(len(y_test)), y_test], 1e-15)).mean()),
         "seconds": round(seconds, 2),
