@@ -2,9 +2,10 @@
 """Benchmarks: `python -m benchmarks` lists them and `python -m benchmarks NAME` runs one, in the
 repository's root."""
 
-BENCHMARKS = {  # name: module, question
+BENCHMARKS = {
     "tabular": (
         "tabular",
+        "tables",
         (
             "how accurate is a model on tables and pixels, against what people do today, published"
             " recipes and no privacy?"
@@ -12,151 +13,135 @@ BENCHMARKS = {  # name: module, question
     ),
     "boosting": (
         "boosting",
+        "tables",
         (
             "how accurate is boosting on the exact likelihood, and what does a fit cost against a"
             " plain one?"
         ),
     ),
-    "rare": (
-        "rare",
+    "rare-classes": (
+        "rare_classes",
+        "rare_classes",
         (
             "are probabilities of rare classes worth more than the class frequencies alone, and"
             " than what is done by hand?"
         ),
     ),
-    "convex": (
-        "convex",
+    "campaigns": (
+        "campaigns",
+        "rare_classes",
         (
-            "how good are the papers' convex methods, next to the exact likelihood and to one"
-            " release of X'Y?"
+            "one event in a hundred, 10,000 campaigns: how well do models rank, against hard"
+            " randomized response and no privacy?"
         ),
     ),
     "numbers": (
+        "numbers",
         "numbers",
         (
             "how large are errors of private numbers, against Laplace noise, unbiased bits and"
             " bins, and what do stages add?"
         ),
     ),
-    "rare-events": (
-        "rare_events",
-        (
-            "one event in a hundred, 10,000 campaigns: how well do models rank, against hard"
-            " randomized response and no privacy?"
-        ),
-    ),
-    "coverage": (
-        "coverage",
-        (
-            "does every 95 % interval of `labeldp.stats` and `labeldp.metrics` cover the truth in"
-            " 95 % of releases, with every law?"
-        ),
-    ),
-    "defaults": (
-        "defaults",
-        (
-            "are the classifier's defaults a good choice, judged on noisy held-out rows?"
-            " `--stages`: do several stages help?"
-        ),
-    ),
-    "small-epsilon": (
-        "small_epsilon.command",
-        (
-            "how accurate are clusters of public features at epsilon 0.05 to 1? Also figures of two"
-            " papers"
-        ),
-    ),
-    "overlapping": (
-        "overlapping",
-        (
-            "are overlapping tables of counts better than counts of one clustering, or noisy"
-            " labels, at the same epsilon?"
-        ),
-    ),
     "several": (
+        "several",
         "several",
         (
             "several label columns at one epsilon: which rule learns best, and does a prior of the"
             " combinations tell more?"
         ),
     ),
-    "pate": (
-        "pate",
+    "convex": (
+        "convex",
+        "convex",
         (
-            "do teachers that vote beat counts of clusters and noisy labels at the same epsilon and"
-            " delta?"
+            "how good are the papers' convex methods, next to the exact likelihood and to one"
+            " release of X'Y?"
         ),
     ),
-    "small-epsilon-rates": (
-        "small_epsilon.features",
-        "which rates train features that a net learns without labels? Needs torch",
+    "small-epsilon": (
+        "small_epsilon.command",
+        "small_epsilon",
+        (
+            "how accurate are clusters of public features at epsilon 0.05 to 1? Also figures of two"
+            " papers"
+        ),
     ),
     "pretrained": (
         "pretrained",
+        "small_epsilon",
         (
             "how accurate are features of a net that other data have trained, at epsilon 0.1 to 4?"
             " Needs torch"
         ),
     ),
+    "overlapping": (
+        "overlapping",
+        "small_epsilon",
+        (
+            "are overlapping tables of counts better than counts of one clustering, or noisy"
+            " labels, at the same epsilon?"
+        ),
+    ),
+    "pate": (
+        "pate",
+        "small_epsilon",
+        (
+            "do teachers that vote beat counts of clusters and noisy labels at the same epsilon and"
+            " delta?"
+        ),
+    ),
     "deep": (
         "deep.command",
+        "nets",
         (
             "how accurate are nets, stage by stage, against published recipes, DP-SGD and no"
             " privacy? Needs torch"
         ),
     ),
-    "deep-choose": (
-        "deep.choose",
-        "is another recipe of a net better, judged on noisy held-out rows alone? Needs torch",
-    ),
-    "deep-defaults": (
-        "deep.defaults",
-        (
-            "are the defaults of nets safe, on tables and images, with and without batch"
-            " normalisation? Needs torch"
-        ),
-    ),
     "deep-share": (
         "deep.share",
+        "nets",
         (
             "what do neighbours, strong views, selection and private counts add, one at a time? And"
             " the papers' methods by name. Needs torch"
         ),
     ),
-    "deep-speed": (
-        "deep.speed",
-        "what does a training step on likelihoods cost against cross-entropy? Needs torch",
-    ),
-    "deep-resume": (
-        "deep.resume",
+    "deep-images": (
+        "deep.images",
+        "images",
         (
-            "does killing a fit of a net ever draw a row twice, repeat a stage or change the"
-            " outcome? Needs torch"
+            "how accurate are CIFAR-10 and CIFAR-100 from targets that rows share? Needs torch and"
+            " a GPU"
         ),
     ),
-    "gpu": (
-        "deep.gpu",
+    "defaults": (
+        "defaults",
+        "defaults",
         (
-            "how accurate are images at small epsilon from targets that rows share? What needs a"
-            " GPU, the most important first"
+            "are the classifier's defaults a good choice, judged on noisy held-out rows?"
+            " `--stages`: do several stages help?"
         ),
     ),
-    "faults": (
-        "faults",
+    "deep-untuned": (
+        "deep.untuned",
+        "defaults",
         (
-            "does killing a release, or a worker of it, ever lose a row, draw one twice or leave"
-            " anything behind?"
+            "are nets safe as they come, on tables and images, with and without batch"
+            " normalisation? Needs torch"
         ),
     ),
-    "scale": (
-        "scale",
+    "intervals": (
+        "intervals",
+        "intervals",
         (
-            "how do releases grow with rows, classes and laws, on one machine and on Spark, against"
-            " reading and writing alone?"
+            "does every 95 % interval of `labeldp.stats` and `labeldp.metrics` cover the truth in"
+            " 95 % of releases, with every law?"
         ),
     ),
     "speed": (
         "speed.command",
+        "speed",
         (
             "how fast are draws, choices of candidates, releases and counts, against NumPy and"
             " pyarrow, in how much memory?"
@@ -164,24 +149,57 @@ BENCHMARKS = {  # name: module, question
     ),
     "speed-noise": (
         "speed.noise",
+        "",
         "part of `speed`: keyed randomized response against NumPy's generator, AES and a copy",
     ),
-    "speed-laws": ("speed.laws", "part of `speed`: the laws against what people write in NumPy"),
+    "speed-laws": (
+        "speed.laws",
+        "",
+        "part of `speed`: the laws against what people write in NumPy",
+    ),
     "speed-release": (
         "speed.release",
+        "",
         "part of `speed`: a release of a Parquet table against reading and writing alone",
     ),
     "speed-aggregates": (
         "speed.aggregates",
+        "",
         "part of `speed`: private histograms and votes against pyarrow's `group_by`",
     ),
-    "speed-ids": (
-        "speed.ids",
+    "scale": (
+        "scale",
+        "speed",
         (
-            "how fast are row ids: their blocks, the digest of their set, their row set, against"
-            " AES over the same bytes?"
+            "how do releases grow with rows, classes and laws, on one machine and on Spark, against"
+            " reading and writing alone?"
         ),
     ),
-    "tables": ("tables", "the tables of the pages, from the kept runs; `--write` puts them there"),
+    "deep-step": (
+        "deep.step",
+        "speed",
+        "what does a training step on likelihoods cost against cross-entropy? Needs torch",
+    ),
+    "faults": (
+        "faults",
+        "faults",
+        (
+            "does killing a release, or a worker of it, ever lose a row, draw one twice or leave"
+            " anything behind?"
+        ),
+    ),
+    "deep-resume": (
+        "deep.resume",
+        "faults",
+        (
+            "does killing a fit of a net ever draw a row twice, repeat a stage or change the"
+            " outcome? Needs torch"
+        ),
+    ),
+    "pages": (
+        "pages",
+        "",
+        "the tables of the pages, from the kept runs; `--write` puts them there",
+    ),
 }
-"""Name on the command line: module, and the question that it answers."""
+"""Name on the command line: module, page of docs/results that answers it, and the question."""

@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     """Run the benchmark that the first argument names, with the rest as its options."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print("python -m benchmarks NAME [options]; NAME --help shows the options\n")
-        print("\n".join(f"{name:20} {question}" for name, (_, question) in BENCHMARKS.items()))
+        print("\n".join(f"{name:20} {question}" for name, (_, _, question) in BENCHMARKS.items()))
         return 0
     name = arguments[0].replace("_", "-")
     if name not in BENCHMARKS:

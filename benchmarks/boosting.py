@@ -2,7 +2,7 @@
 """Boosting on the exact likelihood: how accurate is it, and what does it cost against a plain fit?
 
     python -m benchmarks boosting [--data adult,credit_default,made8,made26] [--seeds 10]
-    [--curvature] [--columns] [--tiny] [--report]
+    [--curvature] [--columns] [--report]
 
 Each run privatizes the training labels by the law that LabelDPClassifier chooses ("auto"), fits,
 and is measured on true test labels:
@@ -26,19 +26,19 @@ estimators have their library's own settings and one thread, and scikit-learn's 
 (checks, noise, learning) over that of plain fits right before and after it. The constants of
 `learn/_boosting.py` were chosen in trials that looked at test labels of adult, credit_default and
 made8 (seeds 0 to 3; those of histogram boosting seeds 100 to 104, and of made26 at epsilon 1). Kept
-run by run in results/boosting.json; labels are public, the noise is seeded, and differences are
+run by run in results/boosting.json.gz; labels are public, the noise is seeded, and differences are
 paired over seeds.
 
 `--curvature` compares curvatures of Newton's step where `LikelihoodBoosting` adds a fixed number of
 rounds with LightGBM, once with the library's own settings and once with those that follow the
 noise: "information" is the product's, p (1 - p) that of expectation-maximisation, (p - q)^2 the
 square of the gradient, and "mixture" the mean of the latter two. Kept in
-results/boosting-curvature.json.
+results/boosting-curvature.json.gz.
 
 `--columns` compares the columns that trees see: half of them by tree, as the product sets it under
 noise, all of them, and 0.7 of them at each node, as users set these. Tables of 3,000 rows of 8 or
 20 normal columns: "few", four classes by three of the columns, and "many", two classes of which
-every column tells a little; and adult and credit_default. Kept in results/boosting-columns.json.
+every column tells a little; and adult and credit_default. Kept in results/boosting-columns.json.gz.
 """
 
 import time
@@ -66,16 +66,14 @@ from benchmarks.common import (
     Run,
     equivalents,
     load_runs,
-    machine,
-    now,
     parser,
     parts,
     rows_worth,
-    save_runs,
+    run_missing,
 )
 from labeldp.learn import ProportionClassifier, _boosting
 
-RESULT = RESULTS / "boosting.json"
+RESULT = RESULTS / "boosting.json.gz"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 MADE = {"made8": 8, "made26": 26}
 DATA = ("adult", "credit_default", *MADE)
@@ -181,14 +179,14 @@ def own(run: Run) -> object:
     return LIBRARIES[run["library"]](run["data"]).fit(X, y)
 
 
-def measure(run: Run, rows: int | None) -> Run:
+def measure(run: Run) -> Run:
     """Fit once, and add what was measured."""
     warnings.simplefilter("ignore")
     X, y, X_test, y_test, k = rows_of(run["data"])
     if run["method"] == TRUE:
         few = rows_worth(y, k, run["epsilon"], run["seed"])
         found = scores(LIBRARIES[run["library"]](run["data"]).fit(X[few], y[few]), X_test, y_test)
-        return run | found | {"machine": machine(), "finished": now()}
+        return run | found
     told: dict[str, Any] = {
         "classes": range(k),
         "noise": ldp.SeededNoise(run["seed"]),
@@ -207,18 +205,10 @@ def measure(run: Run, rows: int | None) -> Run:
             **told,
         )
     if run["method"] == "counts":  # whose time has no plain fit to be compared with
-        return (
-            run
-            | scores(model.fit(X[:rows], y[:rows]), X_test, y_test)
-            | {
-                "machine": machine(),
-                "finished": now(),
-            }
-        )
+        return run | scores(model.fit(X, y), X_test, y_test)
     bound = dict(plain(run["data"], run["library"]))
     before, seconds, after = (
-        seconds_of(fit)
-        for fit in (partial(own, run), partial(model.fit, X[:rows], y[:rows]), partial(own, run))
+        seconds_of(fit) for fit in (partial(own, run), partial(model.fit, X, y), partial(own, run))
     )
     bound["seconds"] = (before + after) / 2  # other work slows all three alike
     took = {
@@ -226,7 +216,7 @@ def measure(run: Run, rows: int | None) -> Run:
         "ratio": round(seconds / bound["seconds"], 3),
         "plain": bound,
     }
-    return run | scores(model, X_test, y_test) | took | {"machine": machine(), "finished": now()}
+    return run | scores(model, X_test, y_test) | took
 
 
 def wanted(names: Sequence[str], seeds: int) -> Iterator[Run]:
@@ -374,7 +364,7 @@ def difference(ours: dict[int, Run], theirs: dict[int, Run], seeds: Sequence[int
 # Curvatures
 # --------------------------------------------------------------------------------------------------
 
-CURVED = RESULTS / "boosting-curvature.json"
+CURVED = RESULTS / "boosting-curvature.json.gz"
 CELLS = (("adult", 0.5), ("made8", 0.5), ("made26", 2.0))
 ROUNDS = (60, 150)
 SETTINGS = ("noise", "library")
@@ -406,16 +396,16 @@ def bent(curvature: Callable[[Array, Array], Array] | None, settings: str) -> It
             yield
 
 
-def measure_curvature(run: Run, rows: int | None) -> Run:
+def measure_curvature(run: Run) -> Run:
     """Fit once with a curvature, on all rows, for so many rounds."""
     warnings.simplefilter("ignore")
     X, y, X_test, y_test, k = rows_of(run["data"])
     law = ldp.laws.law_named("subset" if k > 2 else "rr", k, run["epsilon"])
-    noisy = ldp.privatize(y[:rows], law, classes=range(k), noise=ldp.SeededNoise(run["seed"]))
+    noisy = ldp.privatize(y, law, classes=range(k), noise=ldp.SeededNoise(run["seed"]))
     with bent(CURVATURES[run["curvature"]], run["settings"]):
         model = _boosting.LikelihoodBoosting(lightgbm().set_params(n_estimators=run["rounds"]))
-        model.fit_likelihood(X[:rows], noisy.log_likelihood(dtype="float64"))
-    return run | scores(model, X_test, y_test) | {"machine": machine(), "finished": now()}
+        model.fit_likelihood(X, noisy.log_likelihood(dtype="float64"))
+    return run | scores(model, X_test, y_test)
 
 
 ASPECTS = ("settings", "seed", "data", "epsilon", "rounds", "curvature")
@@ -479,7 +469,7 @@ def curvature_table() -> str:
 # Columns that trees see
 # --------------------------------------------------------------------------------------------------
 
-SEEN = RESULTS / "boosting-columns.json"
+SEEN = RESULTS / "boosting-columns.json.gz"
 SHARES: dict[str, dict[str, dict[str, float]]] = {
     "half, by tree": {"LightGBM": {}, "XGBoost": {}},
     "all": {"LightGBM": {"feature_fraction": 1.0}, "XGBoost": {"colsample_bytree": 1.0}},
@@ -491,7 +481,7 @@ SHARES: dict[str, dict[str, dict[str, float]]] = {
 FACTS = ("seed", "data", "epsilon", "library", "share")
 
 
-def measure_columns(run: Run, rows: int | None) -> Run:
+def measure_columns(run: Run) -> Run:
     """Fit once, with a share of the columns as users set it."""
     warnings.simplefilter("ignore")
     X, y, X_test, y_test, k = rows_of(run["data"])
@@ -503,8 +493,8 @@ def measure_columns(run: Run, rows: int | None) -> Run:
         "noise": ldp.SeededNoise(run["seed"]),
         "random_state": run["seed"],
     }
-    model = ldp.LabelDPClassifier(estimator, epsilon=run["epsilon"], **told).fit(X[:rows], y[:rows])
-    return run | scores(model, X_test, y_test) | {"machine": machine(), "finished": now()}
+    model = ldp.LabelDPClassifier(estimator, epsilon=run["epsilon"], **told).fit(X, y)
+    return run | scores(model, X_test, y_test)
 
 
 def columns_key(run: Run) -> tuple[Any, ...]:
@@ -546,26 +536,8 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument(
         "--columns", action="store_true", help="compare shares of the columns instead, 3 seeds"
     )
-    options.add_argument(
-        "--tiny",
-        action="store_true",
-        help="few rows, one seed, one data set, to see that it runs; keeps nothing",
-    )
     options.add_argument("--report", action="store_true", help="only print")
     args = options.parse_args(arguments)
-    if args.tiny:
-        for run in wanted(["made8"], 1):
-            if run["epsilon"] == 2.0 and run["library"] != "histogram":
-                print(measure(run, 1000))
-        print(measure_curvature(wanted_curvatures()[-1], 1000))
-        print(measure_columns(wanted_columns()[0], 1000))
-        return
-    path, wished, key_of, measured = (
-        RESULT,
-        list(wanted(args.data.split(","), args.seeds)),
-        key,
-        measure,
-    )
     if args.curvature:
         path, wished, key_of, measured = (
             CURVED,
@@ -573,23 +545,13 @@ def main(arguments: Sequence[str]) -> None:
             curvature_key,
             measure_curvature,
         )
-    if args.columns:
-        path, wished, key_of, measured = (SEEN, wanted_columns(), columns_key, measure_columns)
+    elif args.columns:
+        path, wished, key_of, measured = SEEN, wanted_columns(), columns_key, measure_columns
+    else:
+        path, key_of, measured = RESULT, key, measure
+        wished = list(wanted(args.data.split(","), args.seeds))
     if not args.report:
-        runs = load_runs(path)
-        done = {key_of(run) for run in runs if "finished" in run}
-        for run in wished:
-            if key_of(run) not in done:
-                runs.append(run | {"started": now()})
-                save_runs(path, runs)
-                runs[-1] = measured(runs[-1], None)
-                save_runs(path, runs)
-                told = (
-                    round(runs[-1][field], 4)
-                    for field in ("accuracy", "log_loss", "ratio")
-                    if field in runs[-1]
-                )
-                print(*key_of(run), *told, flush=True)
+        run_missing(path, wished, key_of, measured)
     print(
         columns_table()
         if args.columns

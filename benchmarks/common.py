@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the benchmarks: conditions of a run, kept results, data sets as arrays, subprocesses,
-and plots."""
+"""Shared by the benchmarks: conditions of a run, kept results, data as arrays, subprocesses."""
 
 import argparse
+import gzip
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -97,16 +99,37 @@ def save_runs(path: Path, runs: Sequence[Run]) -> None:
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """A kept result."""
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    """A kept result; `zcat` shows it to people."""
+    return dict(json.loads(gzip.decompress(path.read_bytes())))
 
 
 def save_json(path: Path, result: object) -> None:
-    """Replace a file whole, so that a stop in between loses nothing."""
+    """Replace a file whole, so that a stop in between loses nothing. What is equal has equal bytes:
+    the compressed file has no time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    part.write_bytes(gzip.compress((json.dumps(result, indent=1) + "\n").encode(), mtime=0))
     part.replace(path)
+
+
+def run_missing(
+    path: Path,
+    wanted: Iterable[Run],
+    key: Callable[[Run], Hashable],
+    measure: Callable[[Run], Run],
+    jobs: int = 1,
+) -> None:
+    """Measure those of the wanted runs that are not kept as finished, in so many processes, and
+    keep each as it comes."""
+    warnings.simplefilter("ignore")
+    runs = load_runs(path)
+    done = {key(run) for run in runs if "finished" in run}
+    todo = [run | {"started": now()} for run in wanted if key(run) not in done]
+    with ProcessPoolExecutor(jobs) as pool:
+        for number, run in enumerate((pool.map if jobs > 1 else map)(measure, todo), 1):
+            runs.append(run | {"machine": machine(), "finished": now()})
+            save_runs(path, runs)
+            print(f"{number}/{len(todo)} {key(run)}", flush=True)
 
 
 # Commands
@@ -152,11 +175,9 @@ def measured_apart(name: str, *arguments: str) -> Run:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def print_result(result: object, out: Path | None = None) -> None:
-    """Print JSON, on one line where a program reads it, and keep it in a file if one is given."""
+def print_result(result: object) -> None:
+    """Print JSON, on one line where a program reads it."""
     print(json.dumps(result, indent=1 if sys.stdout.isatty() else None))
-    if out:
-        save_json(out, result)
 
 
 # Data
@@ -235,63 +256,3 @@ def parts(name: str, rows: int | None = None) -> Parts:
 def scaled(images: Array) -> Array:
     """Flat images, bytes in [0, 1]: (n, pixels)."""
     return np.asarray(np.true_divide(images.reshape(len(images), -1), np.float32(255)))
-
-
-# Plots
-# --------------------------------------------------------------------------------------------------
-
-Panel = Callable[[Any], object]
-"""Draws on the matplotlib axes that it is given."""
-
-
-def save_plot(
-    path: Path,
-    rows: Sequence[Sequence[Panel]],
-    *,
-    size: tuple[float, float] = (6.4, 4.2),
-    title: str = "",
-    legend: bool = False,
-    sharey: bool = False,
-) -> bool:
-    """Save rows of panels as one PNG, drawn without a display. False without matplotlib.
-
-    Parameters
-    ----------
-    path : Path
-    rows : sequence of sequences of functions of axes
-        All of one length.
-    size : (float, float)
-        Of one panel, in inches.
-    title : str
-    legend : bool
-        One for all panels, below them.
-    sharey : bool
-    """
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figsize = (size[0] * len(rows[0]), size[1] * len(rows))
-    figure, axes = pyplot.subplots(
-        len(rows), len(rows[0]), figsize=figsize, layout="constrained", squeeze=False, sharey=sharey
-    )
-    for place, draw in zip(axes.flat, [draw for row in rows for draw in row], strict=True):
-        draw(place)
-    if title:
-        figure.suptitle(title)
-    if legend:
-        known = {
-            label: line
-            for place in axes.flat
-            for line, label in zip(*place.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(
-            known.values(), known.keys(), loc="outside lower center", ncols=len(rows[0]), fontsize=8
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return True

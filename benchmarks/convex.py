@@ -24,7 +24,8 @@ the unit sphere in 20 dimensions, K classes by a softmax model of known coeffici
 the radius, epsilon 1; excess risk over these coefficients in expectation over the labels of 20,000
 test rows, next to the bound of `labeldp.papers.ghazi2021`.
 
-Labels are public here, so the noise is seeded. Results are kept run by run in results/convex.json.
+Labels are public here, so the noise is seeded. Results are kept run by run in
+results/convex.json.gz.
 """
 
 import time
@@ -62,7 +63,7 @@ from labeldp.papers.ghazi2021 import (
     sgd,
 )
 
-RESULT = RESULTS / "convex.json"
+RESULT = RESULTS / "convex.json.gz"
 DATA = {"fashion_mnist": (0.1, 0.5, 1.0), "made-10": (1.0,), "made-100": (1.0,)}
 SEEDS = 3
 ROWS = 15_000

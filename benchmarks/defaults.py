@@ -6,8 +6,8 @@ Each run learns from four fifths of some training rows and is scored on the nois
 rest, which it never saw: the mean log-evidence (larger is better) and the unbiased accuracy. Every
 setting differs from the defaults in one thing. Trees are trained by expectation-maximisation
 throughout, the default of few rows and of most estimators. MNIST and the KMNIST test images had no
-part in setting the defaults. Test parts are not touched. Results are kept in results/defaults.json,
-run by run.
+part in setting the defaults. Test parts are not touched. Results are kept in
+results/defaults.json.gz, run by run.
 """
 
 import time
@@ -39,7 +39,7 @@ from benchmarks.common import (
 from benchmarks.tabular import linear, pixels, trees
 from labeldp.learn import LearnOptions
 
-RESULT = RESULTS / "defaults.json"
+RESULT = RESULTS / "defaults.json.gz"
 DATA: dict[str, Callable[[datasets.DataSet], Any]] = {
     "digits": linear,
     "mnist": pixels,
@@ -72,7 +72,7 @@ SAME = {
 
 # Stages: where there are more than two classes, since with two one stage is used. Trees are the
 # classifier's own.
-STAGES_RESULT = RESULTS / "stages.json"
+STAGES_RESULT = RESULTS / "stages.json.gz"
 STAGES_DATA = {
     "digits": ("softmax", "trees"),
     "mnist": ("softmax",),

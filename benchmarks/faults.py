@@ -5,8 +5,8 @@
 Local: the driver is killed. Spark and Ray: one of the workers is. The same release is then asked
 for again until it is done, and must be as if nothing had happened: equal to an undisturbed run
 under the same secret, charged once, every row drawn under one key, nothing left behind after
-`labeldp ledger repair`. Each kill is kept in results/faults.json; a run that is broken off goes on
-from there.
+`labeldp ledger repair`. Each kill is kept in results/faults.json.gz; a run that is broken off goes
+on from there. `tests/tools/record_draws.py` notes the draws; the runs' secrets are drawn here.
 """
 
 import argparse
@@ -21,18 +21,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.tools import record_draws
 
 from benchmarks import common
 from benchmarks.common import RESULTS, ROOT, command, load_json, machine, parser, save_json
 
-RESULT = RESULTS / "faults.json"
+RESULT = RESULTS / "faults.json.gz"
 FULL = {"local": 200, "spark": 20, "ray": 20}
 ROWS = {"local": 400_000, "spark": 400_000, "ray": 100_000}
 K, FILES, TRIES = 10, 8, 5
@@ -80,22 +82,40 @@ def release_when_told(source: Path, place: Path) -> None:
     import labeldp.app._release
     import labeldp.custody._request  # noqa: F401
 
+    record_draws.install()
     print("ready", flush=True)
-    release("local", None, source, place)
+    with secrets_from(noted_secret):
+        release("local", None, source, place)
+
+
+@contextmanager
+def secrets_from(fresh: Callable[[Any], Any]) -> Iterator[None]:
+    """Let runs of this process have the secrets that a function of the ledger draws."""
+    from labeldp.custody import _stream as stream
+
+    before, stream.fresh_secret = stream.fresh_secret, fresh
+    try:
+        yield
+    finally:
+        stream.fresh_secret = before
+
+
+def noted_secret(_: Any) -> Any:
+    """A fresh secret, in the record too: the labels are made, and protect nobody."""
+    from labeldp.noise._secrets import new_run_id, new_secret, run_secret_halves
+
+    secret, run_id = new_secret(), new_run_id()
+    record_draws.note({"run": run_id, "secret": bytes(secret).hex()})
+    return run_secret_halves(secret, None, run_id)
 
 
 def undisturbed(source: Path, place: Path, run_id: str, secret: bytes) -> pa.Table:
     """The same run, of the same secret, on one machine, with nothing in its way."""
-    from labeldp.custody import _stream as stream
     from labeldp.noise._secrets import Secret, run_secret_halves
 
     place.mkdir()
-    before = stream.fresh_secret
-    stream.fresh_secret = lambda ledger: run_secret_halves(Secret(secret), None, run_id)
-    try:
+    with secrets_from(lambda ledger: run_secret_halves(Secret(secret), None, run_id)):
         release("local", None, source, place)
-    finally:
-        stream.fresh_secret = before
     return pq.read_table(place / "out")
 
 
@@ -158,14 +178,8 @@ def repair(ledger: Any) -> None:
 
 
 def environment(record: Path) -> dict[str, str]:
-    """Return the environment of recorded processes, in which Python imports
-    recording/sitecustomize.py at the start."""
-    found = common.environment() | {"LABELDP_RECORD": str(record)}
-    return found | {
-        "PYTHONPATH": os.pathsep.join(
-            [str(ROOT / "benchmarks" / "recording"), str(ROOT / "src"), found["PYTHONPATH"]]
-        )
-    }
+    """Return the environment of processes that note what they draw."""
+    return common.environment() | {"LABELDP_RECORD": str(record)}
 
 
 def kill_a_driver(source: Path, place: Path, moment: float | None) -> dict[str, object]:
@@ -264,17 +278,22 @@ class Cluster:
         if engine == "spark":
             from labeldp.tables import spark
 
+            daemon = f"spark.python.daemon.module={record_draws.__name__}"
+            os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf {daemon} pyspark-shell"
             session = spark.start()
-            self.table, self.marks = (
-                spark.read(session, Place.of(source)).repartition(6),
-                (
-                    "pyspark.daemon",
-                    "pyspark/daemon",
-                ),
-            )
+            self.table = spark.read(session, Place.of(source)).repartition(6)
+            self.marks = (record_draws.__name__,)
         else:
+            import ray as engine_of_ray
+
             from labeldp.tables import ray
 
+            hook = f"{record_draws.__name__}.install"
+            engine_of_ray.init(
+                include_dashboard=False,
+                log_to_driver=False,
+                runtime_env={"worker_process_setup_hook": hook},
+            )
             ray.start()
             self.table, self.marks = ray.read(Place.of(source)), ("ray::",)
         self.source, self.record = source, record
@@ -295,19 +314,22 @@ class Cluster:
             ]
         return [pid for pid in found if _parent(pid) in found] or []
 
+    def release(self, place: Path) -> None:
+        """One attempt."""
+        with secrets_from(noted_secret):
+            release(self.engine, self.table, self.source, place)
+
     def disturb(self, place: Path, moment: float, rng: random.Random) -> dict[str, object]:
         """Kill a worker; where the engine gave up, ask again."""
         self.record.write_text("")
-        said = kill_a_worker(
-            lambda: release(self.engine, self.table, self.source, place), self.workers, moment, rng
-        )
+        said = kill_a_worker(lambda: self.release(place), self.workers, moment, rng)
         attempts = 1
         while (
             said["driver_saw"] and attempts < TRIES and not (place / "out.manifest.json").exists()
         ):
             attempts += 1
             try:
-                release(self.engine, self.table, self.source, place)
+                self.release(place)
                 break
             except Exception as error:
                 said["driver_saw"] = f"{said['driver_saw']}, {type(error).__name__}"
@@ -366,7 +388,7 @@ def _seconds(subject: "Local | Cluster", place: Path, rng: random.Random) -> flo
         if isinstance(subject, Local):
             seconds = float(str(kill_a_driver(subject.source, place, None)["seconds"]))
         else:
-            release(subject.engine, subject.table, subject.source, place)
+            subject.release(place)
             seconds = time.perf_counter() - start
     return seconds
 

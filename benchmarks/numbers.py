@@ -43,7 +43,7 @@ and of 300,000 rows (epsilon 1, seed 0); that predicted locations may lie farthe
 and boosted ones not, when test errors of California housing (seeds 0 and 1), `friedman-2k` (two
 stages, seeds 0 to 9), Adult's hours and age and ratings (seed 0) had been seen. So figures of these
 are somewhat optimistic; those of Adult's age and of ratings are not, but for these choices and that
-between the two laws. Kept run by run in results/numbers.json; numbers are public, the noise is
+between the two laws. Kept run by run in results/numbers.json.gz; numbers are public, the noise is
 seeded, and seeds are paired.
 """
 
@@ -61,12 +61,12 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 import labeldp as ldp
 from benchmarks import data as datasets
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, run_missing
 from labeldp.laws import UnbiasedRandomizer
 from labeldp.learn._regressor import MOST_ROUNDS
 from labeldp.papers.regression import RROnBins
 
-RESULT = RESULTS / "numbers.json"
+RESULT = RESULTS / "numbers.json.gz"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 OURS = ("one stage", "two stages", "thresholds")
 BASELINES = ("Laplace", "one bit", "RR on bins", "unbiased LP")
@@ -424,11 +424,6 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--report", action="store_true", help="only print")
     args = options.parse_args(arguments)
     if not args.report:
-        runs = load_runs(RESULT)
-        done = {key(run) for run in runs if "finished" in run}
-        for run in wanted(args.data.split(","), args.seeds, args.methods.split(",")):
-            if key(run) not in done:
-                runs.append(measure(run | {"started": now()}))
-                save_runs(RESULT, runs)
-                print(*key(run), round(runs[-1]["rmse"], 4), runs[-1]["seconds"], flush=True)
+        asked = wanted(args.data.split(","), args.seeds, args.methods.split(","))
+        run_missing(RESULT, asked, key, measure)
     print(f"{tables()}\n\n{verdicts()}")

@@ -22,7 +22,7 @@ them. The regression is one on indicators of these columns, C = 1 for all; the t
 `small-epsilon`, on the columns as they are. In trials before this one other columns were paired by
 hand, at C = 0.01, 0.1 and 1, and scored on test labels: C = 1, the default of scikit-learn, was the
 best of these at epsilon 1. Labels are public, the noise is seeded; the results are kept run by run
-in results/overlapping.json.
+in results/overlapping.json.gz.
 
 `--independence` prints what the likelihood loses by taking the counts of overlapping tables as
 independent: the standard deviation of the log-odds of a row, against that of the best weights of
@@ -46,10 +46,10 @@ from sklearn.preprocessing import OneHotEncoder
 
 import labeldp as ldp
 from benchmarks import data as datasets
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs, worth
+from benchmarks.common import RESULTS, Array, Run, load_runs, parser, run_missing, worth
 from labeldp.learn import CountsClassifier, Groupings, ProportionClassifier
 
-RESULT = RESULTS / "overlapping.json"
+RESULT = RESULTS / "overlapping.json.gz"
 EPSILONS, SEEDS = (0.1, 0.25, 0.5, 1.0, 2.0), 3
 SCORES = {"accuracy": "accuracy, %", "log_loss": "log-loss", "auc": "AUC"}
 BINS = {
@@ -207,18 +207,6 @@ def measure(run: Run) -> Run:
     )
 
 
-def run_all(epsilons: Sequence[float], seeds: int) -> None:
-    """Run what is missing, and keep each."""
-    runs = load_runs(RESULT)
-    done = {key(run) for run in runs}
-    todo = [run for run in wanted(epsilons, seeds) if key(run) not in done]
-    for number, run in enumerate(todo):
-        runs.append(measure(run) | {"machine": machine(), "finished": now()})
-        save_runs(RESULT, runs)
-        print(f"\r{number + 1}/{len(todo)} runs", end="", flush=True)
-    print()
-
-
 def cells(runs: Sequence[Run], score: str) -> dict[tuple[Any, ...], Array]:
     """The scores of each epsilon and method, in the order of seeds."""
     found: dict[tuple[Any, ...], list[Run]] = {}
@@ -323,5 +311,6 @@ def main(arguments: Sequence[str]) -> None:
         print(independence())
         return
     if not args.report:
-        run_all([float(each) for each in args.epsilon.split(",")], args.seeds)
+        epsilons = [float(each) for each in args.epsilon.split(",")]
+        run_missing(RESULT, wanted(epsilons, args.seeds), key, measure)
     print(tables())

@@ -8,7 +8,7 @@ All methods get the same features and the same learner, logistic regression: of 
 histograms, of Adult its encoded columns, both in 60 principal components of the training rows.
 delta is 1e-5, but for `likelihood`, which is pure. The rule of `PATEClassifier` for its numbers was
 chosen on the labels of both, in its favour. "self-training" gives the student the rows without an
-answer, too. Results are kept run by run in results/pate.json; labels are public, the noise is
+answer, too. Results are kept run by run in results/pate.json.gz; labels are public, the noise is
 seeded.
 """
 
@@ -29,18 +29,16 @@ from benchmarks.common import (
     Array,
     Run,
     load_runs,
-    machine,
-    now,
     parser,
     parts,
-    save_runs,
+    run_missing,
     worth,
 )
 from benchmarks.small_epsilon.methods import embedder_for, features
 from labeldp.learn import ProportionClassifier
 from labeldp.papers.malek2021 import ConfidentGNMax, PATEClassifier
 
-RESULT = RESULTS / "pate.json"
+RESULT = RESULTS / "pate.json.gz"
 DATA, EPSILONS, SEEDS, DELTA = ("mnist", "adult"), (0.5, 1.0, 2.0), 3, 1e-5
 TEACHERS, SELF_TRAINED, COUNTS, LIKELIHOOD, PUBLIC = (
     "PATE",
@@ -137,18 +135,6 @@ def self_trained(model: PATEClassifier, X: Array, X_test: Array, y_test: Array) 
     return float(np.mean(student.predict(X_test) == y_test))
 
 
-def run_all(seeds: int, names: Sequence[str]) -> None:
-    """Run what is missing, and keep each."""
-    runs = load_runs(RESULT)
-    done = {key(run) for run in runs}
-    todo = [run for run in wanted(seeds) if key(run) not in done and run["data"] in names]
-    for number, run in enumerate(todo):
-        runs.append(measure(run) | {"machine": machine(), "finished": now()})
-        save_runs(RESULT, runs)
-        print(f"\r{number + 1}/{len(todo)} runs", end="", flush=True)
-    print()
-
-
 def markdown(runs: Sequence[Run]) -> str:
     """Write the table: mean accuracies with their standard errors, and what the teachers
     answered."""
@@ -205,5 +191,6 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--report", action="store_true", help="only print the table")
     args = options.parse_args(arguments)
     if not args.report:
-        run_all(args.seeds, args.data.split(","))
+        asked = [run for run in wanted(args.seeds) if run["data"] in args.data.split(",")]
+        run_missing(RESULT, asked, key, measure)
     print(tables())

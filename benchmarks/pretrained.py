@@ -13,8 +13,8 @@ are computed once, kept in benchmarks/.cache as they come, and gone on with wher
 same learner, logistic regression with C = 0.1, or less where noisy evidence chooses it. That they
 are not whitened was chosen by the likelihood of noisy held-out rows, of 40,000 training rows of
 CIFAR-10 at epsilon 1 and 2; a trial on whitened ones, of 25,000 rows, was scored on test rows, and
-few true labels of training rows agreed. Cells that finished are kept in results/pretrained.json and
-not repeated. Labels are public here, so the noise is seeded, paired over seeds.
+few true labels of training rows agreed. Cells that finished are kept in results/pretrained.json.gz
+and not repeated. Labels are public here, so the noise is seeded, paired over seeds.
 
 "counts as prior" pays for counts and rows out of one epsilon. "chosen" divides the rows: half of
 them are counted, the labels of the others are drawn, both at the whole epsilon, as no row is in
@@ -46,11 +46,10 @@ from benchmarks.common import (
     Array,
     Run,
     equivalents,
-    machine,
     now,
     parser,
     rows_worth,
-    save_runs,
+    run_missing,
 )
 from benchmarks.small_epsilon.features import CACHE
 from benchmarks.small_epsilon.report import mean_of
@@ -63,7 +62,7 @@ from labeldp.learn import (
 )
 from labeldp.learn._clusters import clusters_for
 
-RESULT = RESULTS / "pretrained.json"
+RESULT = RESULTS / "pretrained.json.gz"
 DATA, EPSILONS = ("cifar10", "cifar100"), (0.1, 0.5, 1.0, 2.0, 4.0)
 NET, SIZE, COMPONENTS, C = "efficientnet-lite0", 112, 200, 0.1
 AT_ONCE = 5000  # images whose features are kept together
@@ -343,18 +342,8 @@ def main(arguments: Sequence[str]) -> None:
             print(name, *(embedded(name, part, args.rows).shape for part in ("train", "test")))
         return
     if not args.report:
-        runs = common.load_runs(RESULT)
-        done = {key(run) for run in runs}
         cells = wanted(
             names, methods, tuple(float(e) for e in args.epsilon.split(",")), args.seeds, args.rows
         )
-        todo = [cell for cell in cells if key(cell) not in done]
-        for count, cell in enumerate(todo, 1):
-            runs.append(measure(cell | {"machine": machine()}))
-            save_runs(RESULT, runs)
-            print(
-                f"{count}/{len(todo)} {key(cell)} {runs[-1]['accuracy']:.4f}"
-                f" {runs[-1]['core_seconds']} s",
-                flush=True,
-            )
+        run_missing(RESULT, cells, key, measure)
     print(tables(args.rows))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of large tables: `python -m benchmarks scale [--tiny] [--only PART]` keeps
-benchmarks/results/scale.json and prints the tables.
+"""Releases of large tables: `python -m benchmarks scale [--only PART]` keeps
+benchmarks/results/scale.json.gz and prints the tables.
 
 One machine: rows a second, time against reading and writing alone, and peak memory, for three laws
 at 20 M rows and for growing rows and classes. Spark: against an identity that reads twice and
@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.common import RESULTS, Run, load_json, machine, measured_apart, parser, save_json
 from benchmarks.speed.release import floor, generate, peak_mb
 
-RESULT = RESULTS / "scale.json"
+RESULT = RESULTS / "scale.json.gz"
 MILLION = 1_000_000
 LAWS: dict[str, dict[str, Any]] = {
     "randomized response, K = 1000": {"classes": 1000, "repeats": 3},
@@ -38,13 +38,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "rows": {"rows": [5 * MILLION, 20 * MILLION, 80 * MILLION], "repeats": 1},
     "classes": {"rows": 5 * MILLION, "classes": [10, 100, 1000, 10_000], "repeats": 1},
     "spark": {"rows": 20 * MILLION, "repeats": 2},
-    "ledger": {},
-}
-TINY: dict[str, dict[str, Any]] = {
-    "laws": {"rows": 200_000, "repeats": 1},
-    "rows": {"rows": [50_000, 200_000, 800_000], "repeats": 1},
-    "classes": {"rows": 100_000, "classes": [10, 100], "repeats": 1},
-    "spark": {"rows": 200_000, "repeats": 1},
     "ledger": {},
 }
 
@@ -312,9 +305,6 @@ def main(arguments: Sequence[str]) -> None:
     """Measure the parts one after the other, keep each, print the table."""
     options = parser("scale", __doc__)
     options.add_argument(
-        "--tiny", action="store_true", help="small sizes, to see that it runs; keeps nothing"
-    )
-    options.add_argument(
         "--only",
         choices=list(SIZES),
         action="append",
@@ -333,15 +323,15 @@ def main(arguments: Sequence[str]) -> None:
             )
         )
         return
-    kept = load_json(RESULT) if RESULT.exists() and not args.tiny else {}
+    kept = load_json(RESULT) if RESULT.exists() else {}
     for name in () if args.report else args.only or SIZES:
         with tempfile.TemporaryDirectory() as place:
-            size = (TINY if args.tiny else SIZES)[name]
             kept[name] = (
-                ledger_sizes(Path(place)) if name == "ledger" else part(name, size, Path(place))
+                ledger_sizes(Path(place))
+                if name == "ledger"
+                else part(name, SIZES[name], Path(place))
             )
-        if not args.tiny:
-            save_json(RESULT, kept)
+        save_json(RESULT, kept)
     print(markdown(kept))
     if {"laws", "spark", "ledger"} <= set(kept):
         print(plan(kept))

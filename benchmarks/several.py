@@ -17,20 +17,22 @@ labels, and over seeds.
   by the first model, with the law "auto"; "the likeliest, 2 stages" with "rr-with-prior",
   randomized response on each row's likeliest combinations.
 
-The noise is seeded; the runs are kept in results/several.json.
+The noise is seeded; the runs are kept in results/several.json.gz.
 """
 
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 import labeldp as ldp
-from benchmarks.common import RESULTS, Array, Run, load_runs, machine, now, parser, save_runs
+from benchmarks.common import RESULTS, Array, Run, load_runs, parser, run_missing
 
-RESULT = RESULTS / "several.json"
+RESULT = RESULTS / "several.json.gz"
 EPSILONS, SEEDS = (1.0, 2.0, 4.0), 2
 ROWS, TEST_ROWS, FEATURES = 2000, 5000, 10
 DATA = {
@@ -95,6 +97,9 @@ METHODS: dict[str, Callable[..., list[Any]]] = {
 }
 
 
+ASPECTS = ("epsilon", "seed", "data", "method")
+
+
 def measured(data: str, method: str, epsilon: float, seed: int) -> Run:
     """Draw, learn and score once."""
     sizes, tie = DATA[data]
@@ -112,8 +117,7 @@ def measured(data: str, method: str, epsilon: float, seed: int) -> Run:
     accuracy = np.mean(
         [(proba.argmax(axis=1) == Y_test[:, i]).mean() for i, proba in enumerate(found)]
     )
-    asked = {"data": data, "method": method, "epsilon": epsilon, "seed": seed}
-    return asked | {
+    return {
         "accuracy": float(accuracy),
         "log_loss": float(-np.log(np.maximum(true, 1e-12)).mean()),
     }
@@ -155,19 +159,13 @@ def main(arguments: list[str]) -> None:
     )
     given = options.parse_args(arguments)
     if not given.report:
-        runs = load_runs(RESULT)
-        done = {(run["data"], run["method"], run["epsilon"], run["seed"]) for run in runs}
-        for epsilon in map(float, given.epsilon.split(",")):
-            for seed in range(given.seeds):
-                for data in DATA:
-                    for method in METHODS:
-                        if (data, method, epsilon, seed) not in done:
-                            runs.append(
-                                measured(data, method, epsilon, seed)
-                                | {
-                                    "at": now(),
-                                    "machine": machine(),
-                                }
-                            )
-                    save_runs(RESULT, runs)
+        epsilons = [float(each) for each in given.epsilon.split(",")]
+        cells = product(epsilons, range(given.seeds), DATA, METHODS)
+        asked = [dict(zip(ASPECTS, cell, strict=True)) for cell in cells]
+        run_missing(
+            RESULT,
+            asked,
+            itemgetter(*ASPECTS),
+            lambda run: run | measured(**{each: run[each] for each in ASPECTS}),
+        )
     print(tables())

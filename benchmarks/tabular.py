@@ -5,9 +5,9 @@ recipes and no privacy.
     python -m benchmarks tabular [--data adult,credit_default,digits,fashion_mnist] [--epsilon
     0.5,1,2,4] [--seeds 10] [--jobs 2] [--report]
 
-Every run that is started is kept in results/tabular.json; a run that is there and finished is not
-repeated, so the command can be stopped and started again. `--report` only prints the numbers and
-the tests. Labels are public here, so the noise is seeded, paired over seeds.
+Runs are kept in results/tabular.json.gz and not repeated, so the command can be stopped and started
+again. `--report` only prints the numbers
+and the tests. Labels are public here, so the noise is seeded, paired over seeds.
 
 The recipes below are frozen: estimators are scikit-learn's with its own settings, the same for
 every method, and nothing is tuned per cell. What labeldp chooses in a run it chooses on noisy
@@ -27,7 +27,6 @@ transformers have seen all rows.
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -47,17 +46,15 @@ from benchmarks.common import (
     Array,
     Run,
     load_runs,
-    machine,
-    now,
     parser,
     parts,
     rows_worth,
-    save_runs,
+    run_missing,
     worth,
 )
 from labeldp.learn._corrections import exact_learner
 
-RESULT = RESULTS / "tabular.json"
+RESULT = RESULTS / "tabular.json.gz"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 NON_PRIVATE_SEEDS = 3
 
@@ -166,11 +163,10 @@ def measure(run: Run) -> Run:
     _, _, X_test, y_test, _ = parts(run["data"])
     proba = np.zeros((len(y_test), parts(run["data"]).dataset.n_classes))
     proba[:, model.classes_] = model.predict_proba(X_test)  # few true labels may lack a class
-    found = {
+    found: Run = {
         "accuracy": float(np.mean(proba.argmax(axis=1) == y_test)),
         "log_loss": float(-np.log(np.maximum(proba[np.arange(len(y_test)), y_test], 1e-15)).mean()),
         "seconds": round(seconds, 2),
-        "finished": now(),
     }
     if run["method"] == "labeldp":
         estimate = model.estimated_accuracy_
@@ -204,52 +200,11 @@ def wanted(names: Iterable[str], epsilons: Sequence[float], seeds: int) -> Itera
                         yield {"data": name, "method": method, "epsilon": epsilon, "seed": seed}
 
 
-def settings(run: Run) -> Run:
-    """Return the facts of a run that are known before it starts."""
-    dataset = parts(run["data"]).dataset
-    return {
-        "estimator": str(ESTIMATORS[run["data"]](dataset)),
-        "settings": described(run),
-        "started": now(),
-        "machine": machine(),
-    }
-
-
-def described(run: Run) -> Run:
-    """The settings as JSON."""
-    return dict(settings_of(run["method"], run["epsilon"]))
-
-
-def run_all(names: Sequence[str], epsilons: Sequence[float], seeds: int, jobs: int) -> None:
-    """Start what is not finished; each start and each end is kept."""
-    runs = load_runs(RESULT)
-    done = {key(run) for run in runs if "finished" in run}
-    todo = [run for run in wanted(names, epsilons, seeds) if key(run) not in done]
-    with ProcessPoolExecutor(jobs) as pool:
-        pending: dict[Future[Run], int] = {}
-        for number, run in enumerate(todo):
-            runs.append(run | settings(run))
-            save_runs(RESULT, runs)
-            pending[pool.submit(measure, runs[-1])] = len(runs) - 1
-            if len(pending) >= jobs or number == len(todo) - 1:
-                collect(pending, runs, everything=number == len(todo) - 1)
-                print(f"\r{number + 1}/{len(todo)} runs started", end="", flush=True)
-    print()
-
-
-def collect(pending: dict[Future[Run], int], runs: list[Run], everything: bool) -> None:
-    """Keep what is done: at least one, or all."""
-    while pending:
-        for future in wait(pending, return_when=FIRST_COMPLETED).done:
-            place = pending.pop(future)
-            try:
-                runs[place] = future.result()
-            except Exception as error:  # kept with its run: one failure must not hide the others
-                runs[place] = runs[place] | {"error": f"{type(error).__name__}: {error}"}
-                print(f"\n{key(runs[place])}: {runs[place]['error']}")
-            save_runs(RESULT, runs)
-        if not everything:
-            return
+def measured(run: Run) -> Run:
+    """A run with the facts that are known before it starts."""
+    estimator = str(ESTIMATORS[run["data"]](parts(run["data"]).dataset))
+    settings = dict(settings_of(run["method"], run["epsilon"]))
+    return measure(run | {"estimator": estimator, "settings": settings})
 
 
 # Report
@@ -404,5 +359,5 @@ def main(arguments: Sequence[str]) -> None:
     if unknown := set(names) - set(ESTIMATORS):
         options.error(f"no data {', '.join(sorted(unknown))}; there are {', '.join(ESTIMATORS)}")
     if not args.report:
-        run_all(names, epsilons, args.seeds, args.jobs)
+        run_missing(RESULT, wanted(names, epsilons, args.seeds), key, measured, args.jobs)
     report(names, epsilons)

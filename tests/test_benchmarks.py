@@ -7,7 +7,6 @@ import dataclasses
 import json
 import math
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,18 +20,18 @@ from benchmarks import (
     BENCHMARKS,
     __main__,
     common,
-    coverage,
     faults,
+    intervals,
     numbers,
     overlapping,
+    pages,
     pretrained,
-    rare,
-    tables,
+    rare_classes,
     tabular,
 )
 from benchmarks.common import Run, load_json, load_runs, save_runs
 from benchmarks.small_epsilon import command as small_epsilon
-from benchmarks.small_epsilon import plots, report
+from benchmarks.small_epsilon import report
 from benchmarks.small_epsilon import tables as smaller
 from sklearn.datasets import load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -46,6 +45,8 @@ from labeldp.errors import ReleaseError
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS_FOLDER = ROOT / "benchmarks"
 RESULTS = BENCHMARKS_FOLDER / "results"
+ANSWERS = ROOT / "docs" / "results"
+PAGES_OF_DOCS = sorted((ROOT / "docs").rglob("*.md"))
 FOUND = {
     "lambda": 0.9,
     "error_of_mean_loss": -0.01,
@@ -65,8 +66,37 @@ def test_the_runner_lists_every_benchmark_on_a_line(capsys: pytest.CaptureFixtur
     assert [line.split()[0] for line in lines[2:]] == list(BENCHMARKS)
 
 
+def test_each_benchmark_is_on_the_page_that_answers_its_question() -> None:
+    for name, (_, page, _) in BENCHMARKS.items():
+        if page:
+            text = (ANSWERS / f"{page}.md").read_text(encoding="utf-8")
+            assert f"python -m benchmarks {name}" in " ".join(text.split()), name
+        elif name != "pages":
+            assert name.split("-")[0] in BENCHMARKS, f"{name} is part of no benchmark"
+        if (ROOT / "benchmarks" / "results" / f"{name}.json.gz").exists():
+            assert page, f"{name} has kept runs, and no page shows them"
+
+
+def test_kept_runs_are_compressed_and_pictures_are_shown() -> None:
+    kept = [path for path in RESULTS.iterdir() if not path.name.endswith(".json.gz")]
+    texts = [path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *PAGES_OF_DOCS]]
+    assert [path for path in kept if not any(path.name in text for text in texts)] == []
+    assert max(len(path.read_bytes()) for path in RESULTS.iterdir()) < 500_000
+
+
+def test_no_two_benchmarks_have_nearly_one_name() -> None:
+    """None begins as another, but its parts; no two modules have one name, but their roles."""
+    names = [name.removeprefix("deep-") for name in BENCHMARKS if name != "deep"]
+    whole = [name for name in names if not name.startswith("speed-")]
+    assert not [(a, b) for a in whole for b in whole if a is not b and a.startswith(b)]
+    stems = [path.stem for path in BENCHMARKS_FOLDER.rglob("*.py")]
+    roles = {"__init__", "command", "report"}
+    assert not {stem for stem in stems if stems.count(stem) > 1} - roles
+
+
 @pytest.mark.parametrize(
-    ("name", "meant"), [("rares", "rare"), ("small-epsilom", "small-epsilon"), ("depe", "deep")]
+    ("name", "meant"),
+    [("rare-class", "rare-classes"), ("small-epsilom", "small-epsilon"), ("depe", "deep")],
 )
 def test_a_name_that_there_is_not_gets_a_suggestion(
     name: str, meant: str, capsys: pytest.CaptureFixture[str]
@@ -120,9 +150,9 @@ def test_another_folder_for_results_is_taken(tmp_path: Path) -> None:
         ).stdout
         for _ in range(2)
     ]
-    assert "7/7 runs started" in said[0]
-    assert "runs started" not in said[1]
-    runs = load_runs(tmp_path / "results" / "tabular.json")
+    assert "\n7/7 (" in said[0]
+    assert "7/7" not in said[1]
+    runs = load_runs(tmp_path / "results" / "tabular.json.gz")
     assert {run["method"] for run in runs} == set(tabular.METHODS)
     assert all("finished" in run for run in runs)
 
@@ -139,7 +169,7 @@ def imports(path: Path, modules: set[str]) -> Iterator[str]:
 
 
 def test_modules_do_not_import_each_other_in_a_circle_nor_change_the_path() -> None:
-    files = {path for path in BENCHMARKS_FOLDER.rglob("*.py") if path.parent.name != "recording"}
+    files = set(BENCHMARKS_FOLDER.rglob("*.py"))
     names = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in files
@@ -153,7 +183,7 @@ def test_modules_do_not_import_each_other_in_a_circle_nor_change_the_path() -> N
     assert not [
         name for name, path in names.items() if "sys.path" in path.read_text(encoding="utf-8")
     ]
-    assert {f"benchmarks.{module}" for module, _ in BENCHMARKS.values()} <= set(graph)
+    assert {f"benchmarks.{module}" for module, *_ in BENCHMARKS.values()} <= set(graph)
 
 
 # Pages
@@ -161,36 +191,36 @@ def test_modules_do_not_import_each_other_in_a_circle_nor_change_the_path() -> N
 
 
 @pytest.mark.parametrize(
-    ("page", "name"), [pair for pair in tables.every() if not tables.needs_torch(pair[1])]
+    ("page", "name"), [pair for pair in pages.every() if not pages.needs_torch(pair[1])]
 )
 def test_pages_are_what_the_command_would_write(page: str, name: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert tables.put(text, name, tables.PAGES[page][name]()) == text
+    assert pages.put(text, name, pages.made(page, name)) == text
 
 
 def test_a_table_is_put_in_its_place_and_nowhere_else() -> None:
     text = "before\n\n<!-- table a -->\n\nold\n\n<!-- end a -->\n\nold\n"
-    assert tables.put(text, "a", "new \\1") == text.replace("old", "new \\1", 1)
+    assert pages.put(text, "a", "new \\1") == text.replace("old", "new \\1", 1)
     with pytest.raises(ValueError, match="one place for the table 'b' in the page; got 0"):
-        tables.put(text, "b", "new")
+        pages.put(text, "b", "new")
     with pytest.raises(ValueError, match="got 2"):
-        tables.put(text * 2, "a", "new")
+        pages.put(text * 2, "a", "new")
 
 
 def test_every_place_for_a_table_is_filled_by_the_command() -> None:
     for page in [
         ROOT / "README.md",
         BENCHMARKS_FOLDER / "README.md",
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
     ]:
         text = page.read_text(encoding="utf-8")
         places = [line.split()[2] for line in text.splitlines() if line.startswith("<!-- table ")]
-        assert places == list(tables.PAGES.get(page.relative_to(ROOT).as_posix(), {})), page
+        assert places == list(pages.PAGES.get(page.relative_to(ROOT).as_posix(), {})), page
 
 
 def test_prose_on_speed_says_what_was_measured() -> None:
-    kept = load_json(RESULTS / "speed.json")
-    page = " ".join((BENCHMARKS_FOLDER / "README.md").read_text(encoding="utf-8").split())
+    kept = load_json(RESULTS / "speed.json.gz")
+    page = " ".join((ANSWERS / "speed.md").read_text(encoding="utf-8").split())
     assert (
         f"{kept['aggregates']['mb_beyond']} MB beyond what Python and pyarrow have loaded" in page
     )
@@ -198,7 +228,7 @@ def test_prose_on_speed_says_what_was_measured() -> None:
 
 def test_prose_on_log_loss_names_where_as_many_true_labels_are_ahead() -> None:
     found: dict[tuple[str, float, str], list[float]] = {}
-    for run in load_runs(RESULTS / "tabular.json"):
+    for run in load_runs(RESULTS / "tabular.json.gz"):
         found.setdefault((run["data"], run["epsilon"], run["method"]), []).append(run["log_loss"])
     ours = {key[:2]: np.mean(losses) for key, losses in found.items() if key[2] == "labeldp"}
     theirs = {key: float(np.mean(found[(*key, "as many true labels")])) for key in ours}
@@ -211,7 +241,7 @@ def test_prose_on_log_loss_names_where_as_many_true_labels_are_ahead() -> None:
         f" against {theirs[last]:.4f})"
     )
     assert said.replace("(0.", "(.").replace("against 0.", "against .") in " ".join(
-        (BENCHMARKS_FOLDER / "README.md").read_text().split()
+        (ANSWERS / "tables.md").read_text(encoding="utf-8").split()
     )
 
 
@@ -220,7 +250,7 @@ def test_prose_on_log_loss_names_where_as_many_true_labels_are_ahead() -> None:
 
 
 def test_every_run_that_was_started_is_finished_and_says_how() -> None:
-    runs = load_runs(RESULTS / "tabular.json")
+    runs = load_runs(RESULTS / "tabular.json.gz")
     assert {tabular.key(run) for run in runs} == {
         tabular.key(run) for run in tabular.wanted(tabular.ESTIMATORS, tabular.EPSILONS, 10)
     }
@@ -235,7 +265,7 @@ def test_every_run_that_was_started_is_finished_and_says_how() -> None:
 
 
 def test_private_numbers_are_learned_better_than_from_noisy_numbers_and_than_without_them() -> None:
-    runs = load_runs(RESULTS / "numbers.json")
+    runs = load_runs(RESULTS / "numbers.json.gz")
     assert all("finished" in run and run["machine"]["versions"] for run in runs)
     for data in numbers.DATA:
         for epsilon in numbers.EPSILONS:
@@ -269,16 +299,18 @@ def test_a_run_of_private_numbers_is_measured(method: str, monkeypatch: pytest.M
 def test_rare_classes_are_nowhere_worse_than_a_constant_or_what_is_done_by_hand() -> None:
     whole = {
         at: group
-        for at, group in rare.cells(load_runs(RESULTS / "rare.json")).items()
-        if len(group) == rare.SEEDS
+        for at, group in rare_classes.cells(load_runs(RESULTS / "rare-classes.json.gz")).items()
+        if len(group) == rare_classes.SEEDS
     }
     assert len(whole) >= 15
     for at, group in whole.items():
-        assert min(rare.worse(group, method) for method in rare.METHODS[1:]) > 0.01 / len(whole), at
+        assert min(
+            rare_classes.worse(group, method) for method in rare_classes.METHODS[1:]
+        ) > 0.01 / len(whole), at
 
 
 def test_no_kill_lost_or_doubled_anything() -> None:
-    kept = load_json(RESULTS / "faults.json")
+    kept = load_json(RESULTS / "faults.json.gz")
     killed = {engine: sum(run["killed"] for run in each["kills"]) for engine, each in kept.items()}
     assert killed["local"] >= faults.FULL["local"]
     assert min(killed["spark"], killed["ray"]) >= 20
@@ -314,13 +346,13 @@ def test_what_a_kill_must_not_do_to_a_release_would_be_seen(tmp_path: Path) -> N
 
 
 def test_no_kill_of_a_fit_lost_or_doubled_anything() -> None:
-    trials = load_json(RESULTS / "deep_resume.json")["trials"]
+    trials = load_json(RESULTS / "deep-resume.json.gz")["trials"]
     assert sum(len(each["kills"]) for each in trials) >= 50
     assert not [each for each in trials if each["problems"]]
 
 
 def test_a_release_keeps_to_its_bars_of_time_and_memory() -> None:
-    kept = load_json(RESULTS / "scale.json")
+    kept = load_json(RESULTS / "scale.json.gz")
     for case in (kept["laws"]["randomized response, K = 1000"], kept["rows"]["80 M rows"]):
         assert case["results"]["keep"]["ratio"] <= 1.5
         assert case["results"]["shuffle"]["ratio"] <= 3.0
@@ -329,12 +361,16 @@ def test_a_release_keeps_to_its_bars_of_time_and_memory() -> None:
 
 
 def test_results_are_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "runs.json"
+    path = tmp_path / "new" / "runs.json.gz"
     assert load_runs(path) == []
     save_runs(path, [{"data": "a"}])
     save_runs(path, [{"data": "a"}, {"data": "b"}])
-    assert json.loads(path.read_text()) == {"runs": [{"data": "a"}, {"data": "b"}]}
-    assert [each.name for each in path.parent.iterdir()] == ["runs.json"]
+    assert load_json(path) == {"runs": [{"data": "a"}, {"data": "b"}]}
+    assert [each.name for each in path.parent.iterdir()] == ["runs.json.gz"]
+    before = path.read_bytes()
+    os.utime(path, (0, 0))
+    save_runs(path, load_runs(path))
+    assert path.read_bytes() == before  # the compressed file holds no time
 
 
 # Small epsilon, on results that are not complete
@@ -368,29 +404,6 @@ def test_the_table_of_beta_has_bias_and_spread_beside_accuracy() -> None:
     assert len(lines) == 2 + 2 * 2 * 6
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1, 1.0])
-def test_what_is_there_is_drawn(tmp_path: Path, share: float) -> None:
-    pytest.importorskip("matplotlib")
-    chance = random.Random(0)
-    runs = [finished(cell) for cell in cells() if chance.random() < share]
-    for run in runs:
-        if chance.random() < 0.3:
-            run.pop(chance.choice(list(FOUND)))
-    made = plots.write(runs, tmp_path)
-    assert {path.name for path in made} == {f"small-epsilon-{run['table']}.png" for run in runs}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
-    assert plots.write([], tmp_path) == []
-
-
-def test_a_trial_has_plots_of_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    runs = [finished(cell) for cell in cells(rows=500)[:5]]
-    assert plots.write(runs, tmp_path) == []
-    assert [path.name for path in plots.write(runs, tmp_path, 500)] == [
-        "small-epsilon-main-500-rows.png"
-    ]
-
-
 # Features of public pre-training
 # --------------------------------------------------------------------------------------------------
 
@@ -403,7 +416,7 @@ def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(
         pretrained, "components", lambda name, rows: (X[:1500], y[:1500], X[1500:], y[1500:], 10)
     )
-    monkeypatch.setattr(pretrained, "RESULT", tmp_path / "pretrained.json")
+    monkeypatch.setattr(pretrained, "RESULT", tmp_path / "pretrained.json.gz")
 
 
 @pytest.mark.usefixtures("digits")
@@ -445,7 +458,7 @@ def test_overlapping_tables_are_measured_once(
     monkeypatch.setattr(
         overlapping, "_adult", lambda: (dataclasses.replace(data, **few), rows[:800], test[:1000])
     )
-    monkeypatch.setattr(overlapping, "RESULT", tmp_path / "overlapping.json")
+    monkeypatch.setattr(overlapping, "RESULT", tmp_path / "overlapping.json.gz")
     quick = make_pipeline(
         OneHotEncoder(handle_unknown="ignore"), LogisticRegression(C=0.03, max_iter=20)
     )
@@ -480,8 +493,8 @@ def test_label_equivalents_are_those_of_the_most_informative_law() -> None:
 def test_every_benchmark_without_torch_has_a_command() -> None:
     modules = [
         import_module(f"benchmarks.{module}")
-        for name, (module, _) in BENCHMARKS.items()
-        if not tables.needs_torch(name)
+        for name, (module, *_) in BENCHMARKS.items()
+        if not pages.needs_torch(name)
     ]
     assert all(callable(module.main) and module.__doc__ for module in modules)
 
@@ -489,16 +502,16 @@ def test_every_benchmark_without_torch_has_a_command() -> None:
 def test_intervals_cover_as_they_say() -> None:
     """Kept cells are within four binomial standard errors of 95 % (6e-5 a cell), or above where an
     interval may cover more."""
-    kept = load_json(coverage.RESULT)
-    assert {cell["part"] for cell in kept["cells"]} == set(coverage.PARTS)
+    kept = load_json(intervals.RESULT)
+    assert {cell["part"] for cell in kept["cells"]} == set(intervals.PARTS)
     for cell in kept["cells"]:
-        assert cell["releases"] == coverage.RELEASES
-        far = coverage.distance(cell)
+        assert cell["releases"] == intervals.RELEASES
+        far = intervals.distance(cell)
         assert far > -4, cell
         assert (
             far < 4
-            or coverage.may_cover_more(cell["interval"], cell["law"])
-            or not coverage.defined(cell)
+            or intervals.may_cover_more(cell["interval"], cell["law"])
+            or not intervals.defined(cell)
         ), cell
 
 
@@ -510,29 +523,29 @@ def test_every_law_has_cells() -> None:
         if isinstance(law, type) and issubclass(law, ldp.Law) and law is not ldp.Law
     }
     assert built_in <= {
-        cell["law"] for cell in load_json(coverage.RESULT)["cells"] if coverage.defined(cell)
+        cell["law"] for cell in load_json(intervals.RESULT)["cells"] if intervals.defined(cell)
     }
 
 
 def test_coverage_is_counted_anew() -> None:
     """Four releases of the regressions: every law and both standard errors have a cell."""
-    cells = [{"part": "regressions"} | cell for cell in coverage.regression_cells(4, "poisson")]
+    cells = [{"part": "regressions"} | cell for cell in intervals.regression_cells(4, "poisson")]
     assert {(cell["law"], cell["interval"]) for cell in cells} == {
         (law, f"poisson, {kind}")
         for law in ("subset", "threshold", "channel")
         for kind in ("observed", "sandwich")
     }
-    assert coverage.markdown(cells).count("\n") == 3
+    assert intervals.markdown(cells).count("\n") == 3
 
 
 def test_a_figure_that_a_law_does_not_have_is_no_coverage() -> None:
     """Combinations are not told by a draw that asks about one column; the others are."""
     cells = [
-        cell for cell in coverage.column_cells(2) if cell["interval"] == "share of a combination"
+        cell for cell in intervals.column_cells(2) if cell["interval"] == "share of a combination"
     ]
-    assert {cell["law"]: coverage.defined(cell) for cell in cells} == {
+    assert {cell["law"]: intervals.defined(cell) for cell in cells} == {
         "independent": True,
         "one-column": False,
         "column-counts": True,
     }
-    assert "| none |" in coverage.markdown([{"part": "columns"} | cell for cell in cells])
+    assert "| none |" in intervals.markdown([{"part": "columns"} | cell for cell in cells])

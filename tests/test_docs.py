@@ -14,6 +14,7 @@ from tests.cli.commands import run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = [ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 DEEP = {
     "deep.md": ("torch", "lightning_fabric"),
     "numbers.md": ("torch",),
@@ -90,10 +91,27 @@ def test_examples_of_docstrings_run(path: Path) -> None:
     assert not problems, "".join(problems)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *RESULTS], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
-    missing = [target for target in targets if not (page.parent / target).exists()]
+    """To a file that is there, and to a heading that the page has."""
+    missing = []
+    for target, anchor in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")
+    ):
+        place = page.parent / target if target else page
+        if not place.exists() or (anchor and anchor not in anchors(place)):
+            missing.append(f"{target}#{anchor}")
     assert not missing
 
 
@@ -101,7 +119,7 @@ def test_errata_name_tests_that_exist() -> None:
     """Every test that a page names is there."""
     named = {
         match
-        for page in PAGES
+        for page in [*PAGES, *RESULTS]
         for match in re.findall(r"`(tests/[\w/]+\.py)(?:::\w+)?`", page.read_text(encoding="utf-8"))
     }
     assert not [path for path in named if not (ROOT / path).exists()]

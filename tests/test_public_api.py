@@ -218,7 +218,7 @@ def test_the_source_distribution_holds_what_its_tests_read(tmp_path: Path) -> No
         wanted |= {
             path
             for path in (ROOT / folder).rglob("*.*")
-            if path.suffix in (".py", ".md", ".json", ".jsonl", ".png")
+            if path.suffix in (".py", ".md", ".json", ".gz", ".png")
         }
     names = {path.relative_to(ROOT).as_posix() for path in wanted if ".cache" not in path.parts}
     assert len(names) > 300

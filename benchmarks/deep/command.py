@@ -6,16 +6,16 @@ a table.
     paper-2st] [--seeds 3] [--report]
     # also ratings, splits, mixups, nets, precision
     python -m benchmarks deep --table why [--epsilon 1]
-    # of what was run: ours in two stages beside the published numbers
-    python -m benchmarks deep --summary
+    # the README's figure
+    python -m benchmarks deep --report --plot benchmarks/results/deep-fashion-mnist-cpu.png
     # try a command out: 600 rows, one epoch a stage, recorded elsewhere
     python -m benchmarks deep --table mnist --tiny
 
-Each run is a process of its own and is recorded in results/deep.json before it starts and after it
-ends, with its seed, recipe, law of each stage, epochs, wall time, device and commit. A finished run
-is not repeated, so the command can be stopped and started again. Recipes are frozen (recipes.py)
-and were chosen on noisy held-out labels (`deep-choose`); seeds are others than those used there;
-noise comes from a seed, on public data, and protects nothing; true test labels are looked at after
+Each run is a process of its own and is recorded in results/deep.json.gz before it starts and after
+it ends, with its seed, recipe, law of each stage, epochs, wall time, device and commit. A finished
+run is not repeated, so the command can be stopped and started again. Recipes are frozen
+(recipes.py) and were chosen on noisy held-out labels; seeds are others than those used there; noise
+comes from a seed, on public data, and protects nothing; true test labels are looked at after
 training only.
 """
 
@@ -23,15 +23,15 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.common import parser
 from benchmarks.deep.data import TABLES
 from benchmarks.deep.dpsgd import available
 from benchmarks.deep.published import EPSILONS
 from benchmarks.deep.recipes import GRIDS, METHODS, SIZES
-from benchmarks.deep.report import cells, markdown, plot, plot_curves, summary
-from benchmarks.deep.runs import measure, results_file, run_all, wanted
-from benchmarks.deep.train import WATCHED_ROWS
+from benchmarks.deep.report import markdown, plot
+from benchmarks.deep.runs import measure, run_all, wanted
 
 
 def chosen(method: Sequence[str] | None, table: str) -> list[str]:
@@ -75,21 +75,16 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument(
         "--tiny", action="store_true", help="few rows, one epoch a stage; not kept with the results"
     )
-    options.add_argument(
-        "--report", action="store_true", help="only print the table and draw the plot"
-    )
-    options.add_argument("--summary", action="store_true", help="only print the README's table")
+    options.add_argument("--report", action="store_true", help="only print the table")
+    options.add_argument("--plot", type=Path, help="draw accuracy against epsilon into this file")
     # what `run_all` starts: JSON in, JSON out
     options.add_argument("--one-run", action="store_true", help=argparse.SUPPRESS)
     args = options.parse_args(arguments)
     if args.one_run:
         print(json.dumps(measure(json.load(sys.stdin))))
         return
-    if args.summary:
-        print(summary())
-        return
-    if args.table in GRIDS and args.size != "cpu":
-        options.error(f"--table {args.table} has the size cpu only")
+    if args.table in GRIDS and (args.size != "cpu" or args.plot):
+        options.error(f"--table {args.table} has the size cpu only, and no plot")
     epsilons = args.epsilon or (EPSILONS[args.table] if args.table not in GRIDS else (1.0,))
     if not args.report:
         todo = list(
@@ -106,27 +101,5 @@ def main(arguments: Sequence[str]) -> None:
             todo, tiny=args.tiny, threads=args.threads, device=args.device, at_once=args.at_once
         )
     print(markdown(args.table, args.size, epsilons, tiny=args.tiny))
-    if args.report:
-        draw(args.table, args.size, epsilons, tiny=args.tiny)
-
-
-def draw(table: str, size: str, epsilons: Sequence[float], *, tiny: bool) -> None:
-    """The table as a plot, and the learning curves of the first seed in two stages, theirs beside
-    ours."""
-    path = results_file(tiny).parent / f"deep-{table}-{size}.png"
-    print(
-        f"\nPlot: {path}"
-        if plot(table, size, epsilons, path, tiny=tiny)
-        else "\nNo plot: pip install matplotlib."
-    )
-    found = cells(table, size, tiny=tiny)
-    names = ("paper-2st", "tuned-2st", "ours-2")
-    first = next(
-        (float(e) for e in epsilons if any((name, float(e)) in found for name in names)), None
-    )
-    runs = [found[name, first][0] for name in names if (name, first) in found]
-    path = path.with_name(f"deep-{table}-{size}-epochs.png")
-    if plot_curves(
-        runs, f"{table}, {size}: the first {WATCHED_ROWS} test rows after each epoch", path
-    ):
-        print(f"Learning curves: {path}")
+    if args.plot:
+        plot(args.table, args.size, args.plot)

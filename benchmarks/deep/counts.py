@@ -18,10 +18,10 @@ of the others are drawn: each row is asked once, at the whole epsilon.
 Steps 3 and 4 are post-processing. How the budget is divided (all of it to counts, instead of half
 of it, or of the rows, to single labels) and how the net is taught were chosen on true labels of the
 10,000 images of KMNIST's test part, 8,000 of them to learn from, at epsilon 1; so a run on KMNIST
-would be no fair one. The trials are in results/deep_counts_trials.jsonl, as they were printed. Five
-stages in place of two (6 and 4 x 4 epochs) were tried once, on Fashion-MNIST at epsilon 1, and were
-no better on test images: a run in results/deep.json has 89.71 %. Gradient histograms and the rule
-for the number of clusters were once chosen on true labels of 10,000 rows each of MNIST and
+would be no fair one. The trials are in results/deep-counts-trials.json.gz, as they were printed.
+Five stages in place of two (6 and 4 x 4 epochs) were tried once, on Fashion-MNIST at epsilon 1, and
+were no better on test images: a run in results/deep.json.gz has 89.71 %. Gradient histograms and
+the rule for the number of clusters were once chosen on true labels of 10,000 rows each of MNIST and
 Fashion-MNIST (see `benchmarks.small_epsilon.command`).
 """
 

@@ -3,7 +3,7 @@
 that a run's record holds all of it.
 
 One recipe serves every epsilon of a data set but for `RATING_LAW` and what the paper varies. Ours
-are chosen on noisy held-out labels (`deep-choose`; README.md says how far that has come). The
+were chosen on noisy held-out labels (results/deep-choose.json.gz has what was tried). The
 paper's are as published (Ghazi et al. 2021, Appendix B, and the authors' code, whose decays come at
 45 and 75 % of a stage); their values are those of `labeldp.papers.ghazi2021`:
     --size gpu   its nets, epochs, rates, batch sizes, augmentation, penalty

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and plots of the deep benchmarks, from the runs in results/deep.json."""
+"""Tables and the plot of the deep benchmarks, from the runs in results/deep.json.gz."""
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import Run, equivalents, load_runs, save_plot
+from benchmarks.common import Run, equivalents, load_runs
 from benchmarks.deep.data import TABLES
 from benchmarks.deep.published import EPSILONS, HOURS, PUBLISHED
 from benchmarks.deep.recipes import GRIDS, METHODS, SIZES, data_of, recipe_of
@@ -392,37 +391,23 @@ def _bits(runs: Sequence[Run]) -> str:
     return ", ".join(f"{np.mean(bits):.3f}" if None not in bits else "?" for bits in known)
 
 
-def plot(
-    table: str, size: str, epsilons: Sequence[float], path: Path, *, tiny: bool = False
-) -> bool:
-    """Accuracy, or RMSE, against epsilon; of a grid against the share of labels among the
-    candidates. False without matplotlib."""
+def plot(table: str, size: str, path: Path) -> None:
+    """Accuracy, or RMSE, against epsilon. Needs matplotlib."""
+    import matplotlib
 
-    def draw(axes: Any) -> None:
-        (_plot_grid if table in GRIDS else _plot_table)(axes, table, size, epsilons, tiny)
-        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
 
-    return save_plot(path, [[draw]], size=(9.0, 4.2))
-
-
-def _plot_grid(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
-    """Every run a point: the model before the last stage against the end result (Ghazi et al. 2021,
-    figure 5)."""
-    for (name, epsilon), runs in cells(table, size, tiny=tiny).items():
-        known = [run for run in runs if run["stages"][-1].get("label_in_candidates") is not None]
-        if known:
-            hits = [100 * run["stages"][-1]["label_in_candidates"] for run in known]
-            axes.plot(hits, measured(table, known), "o", label=f"{name}, eps {epsilon:g}")
-    axes.set(
-        xlabel="label among the candidates, %",
-        ylabel="test RMSE" if rates(table) else "test accuracy, %",
-        title=f"{table} ({data_of(table)}, {size})",
-    )
+    figure, axes = pyplot.subplots(figsize=(9.0, 4.2), layout="constrained")
+    _draw(axes, table, size)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
 
 
-def _plot_table(axes: Any, table: str, size: str, epsilons: Sequence[float], tiny: bool) -> None:
+def _draw(axes: Any, table: str, size: str) -> None:
     """Of one net, theirs, ours and DP-SGD: measured as lines with spread, published as crosses."""
-    found, published = cells(table, size, tiny=tiny), PUBLISHED[table]
+    found, published, epsilons = cells(table, size), PUBLISHED[table], EPSILONS[table]
     for number, name in enumerate(("paper-1st", "paper-2st", *THEIRS, *OURS, "ours-3", "dp-sgd")):
         points = [
             (e, measured(table, found[name, float(e)]))
@@ -459,46 +444,3 @@ def _plot_table(axes: Any, table: str, size: str, epsilons: Sequence[float], tin
         ylabel="test RMSE" if rates(table) else "test accuracy, %",
         title=f"{table} ({size})",
     )
-
-
-# Learning curves
-# --------------------------------------------------------------------------------------------------
-
-
-def plot_curves(runs: Sequence[Run], title: str, path: Path) -> bool:
-    """Curves of runs over their epochs (Ghazi et al. 2021, figure 3). False without matplotlib or a
-    run that was watched."""
-    watched = [run for run in runs if run["epochs"] and "mean_k" in run["epochs"][-1]]
-    if not watched:
-        return False
-    return save_plot(
-        path,
-        [[partial(_draw_curve, run=run) for run in watched]],
-        size=(5.2, 4.2),
-        title=title,
-        sharey=True,
-    )
-
-
-def _draw_curve(axes: Any, run: Run) -> None:
-    at = np.arange(1, len(run["epochs"]) + 1)
-    for name, label, style in (
-        ("accuracy", "accuracy", "o-"),
-        ("top_k_accuracy", "label among the k that RRWithPrior keeps", "s--"),
-    ):
-        axes.plot(
-            at, [100 * epoch[name] for epoch in run["epochs"]], style, markersize=3, label=label
-        )
-    right = axes.twinx()
-    right.plot(at, [epoch["mean_k"] for epoch in run["epochs"]], "C2:", label="mean k (right)")
-    right.set_ylim(1, 10)
-    for place, epoch in enumerate(run["epochs"]):
-        if epoch["epoch"] == 1 and place:
-            axes.axvline(place + 0.5, color="grey", linewidth=0.8)
-    axes.set(
-        xlabel="epoch (a line where a stage begins)",
-        ylabel="% of test rows",
-        title=f"{run['method']}, eps {run['epsilon']:g}",
-    )
-    lines = [*axes.get_lines()[:2], *right.get_lines()]
-    axes.legend(lines, [line.get_label() for line in lines], fontsize=8, loc="center right")

@@ -7,7 +7,7 @@ each kill falls. The fit is then called again, and perhaps killed again, until i
 be as if nothing had happened: labels, model and history equal to those of an undisturbed run under
 the same secret, charged once, each row drawn under one key, no finished stage trained again,
 nothing left behind after `labeldp ledger repair`. Each kill is kept in
-benchmarks/results/deep_resume.json; a run that is broken off goes on from there.
+benchmarks/results/deep-resume.json.gz; a run that is broken off goes on from there.
 """
 
 import functools
@@ -39,7 +39,7 @@ from labeldp.deep.schedules import cosine
 from labeldp.ledger import _repair as ledger_repair
 from labeldp.noise._secrets import Secret, run_secret_halves
 
-RESULT = RESULTS / "deep_resume.json"
+RESULT = RESULTS / "deep-resume.json.gz"
 KILLS, ROWS, K, STAGES = 50, 600, 4, 3
 TRIES = 4
 KILLED = -signal.SIGKILL
@@ -330,6 +330,11 @@ def table(kept: dict[str, Any]) -> str:
             f"| fits with problems | {bad} |",
         ]
     )
+
+
+def tables() -> str:
+    """The kept kills, counted."""
+    return table(load_json(RESULT))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -51,7 +51,11 @@ OF_THEN = ("splits", "mixups")
 
 def results_file(tiny: bool) -> Path:
     """Return the file of the recorded runs; trial runs of the commands have a file of their own."""
-    return Path(tempfile.gettempdir(), "labeldp-deep-tiny.json") if tiny else RESULTS / "deep.json"
+    return (
+        Path(tempfile.gettempdir(), "labeldp-deep-tiny.json.gz")
+        if tiny
+        else RESULTS / "deep.json.gz"
+    )
 
 
 def record(path: Path, run: Run) -> None:

@@ -12,7 +12,7 @@ the last epoch, and beside it the epoch that the noisy labels of the held-out ro
 
 Settings were chosen on the true labels of the same test rows with seeds 0 to 2, so that the table
 compares methods on a small example; it is no estimate of what they reach elsewhere. Runs are kept
-in results/deep_share.json.
+in results/deep-share.json.gz.
 """
 
 import time
@@ -56,7 +56,7 @@ from labeldp.evidence import NoisyLabels
 from labeldp.laws import AutoLaw, RandomizedResponse, SubsetSelection
 from labeldp.learn import ProportionClassifier, find_clusters
 
-PATH = RESULTS / "deep_share.json"
+PATH = RESULTS / "deep-share.json.gz"
 FIRST_SEED, ROWS, HELD_OUT, EPOCHS = 100, 1400, 140, 12
 EPSILONS = (0.5, 1.0)
 COUNTS_SHARE = 0.5

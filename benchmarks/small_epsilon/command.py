@@ -5,14 +5,13 @@ published numbers.
     python -m benchmarks small-epsilon [--table main,figure,beta,histogram,clusters] [--data
     mnist,fashion_mnist,adult,digits,cifar10]
         [--epsilon 0.05,0.1,0.5,1] [--method "NoiseCluster;ClusterRR"] [--seeds 3] [--jobs 1]
-        [--rows N] [--report] [--summary]
+        [--rows N] [--report]
 
-Every cell that finished is kept in results/small_epsilon.json with its conditions and not repeated,
-so the command can be stopped and started again; one that failed is kept with its error until it is
-tried again, one that was cut off is not. Labels are public here, so the noise is seeded, paired
-over seeds. `--rows` takes the first N training rows, for a trial: such cells are kept apart.
-`--report` prints the tables and, with matplotlib, draws them beside the JSON; `--summary` prints
-the README's table.
+Every cell that finished is kept in results/small-epsilon.json.gz with its conditions and not
+repeated, so the command can be stopped and started again; one that failed is kept with its error
+until it is tried again, one that was cut off is not. Labels are public here, so the noise is
+seeded, paired over seeds. `--rows` takes the first N training rows, for a trial: such cells are
+kept apart.
 
 All of ours is pure label-DP. Published numbers are (epsilon, delta) where it says so. Five choices
 were made by looking at true labels: of the first 10,000 MNIST and Fashion-MNIST training rows and
@@ -27,13 +26,11 @@ Adult has.
 import time
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
 
-from benchmarks.common import RESULTS, Run, machine, now, parser, parts, save_runs
-from benchmarks.small_epsilon import plots
+from benchmarks.common import Run, parser, parts, run_missing
 from benchmarks.small_epsilon import tables as smaller
 from benchmarks.small_epsilon.features import KINDS, RECIPES
 from benchmarks.small_epsilon.methods import (
@@ -45,7 +42,7 @@ from benchmarks.small_epsilon.methods import (
     features,
     kind_of,
 )
-from benchmarks.small_epsilon.report import RESULT, key, load_runs, summary, tables
+from benchmarks.small_epsilon.report import RESULT, key, tables
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0)
 DATA = ("digits", "adult", "mnist", "fashion_mnist", "cifar10")
@@ -75,11 +72,8 @@ def measure(run: Run) -> Run:
     """One cell, with what was measured and how long it took."""
     warnings.simplefilter("ignore")
     start = time.perf_counter()
-    try:
-        found = {"main": main_cell, **smaller.TABLES}[run["table"]](run)
-    except Exception as error:  # kept with its cell: one failure must not hide the others
-        return run | {"error": f"{type(error).__name__}: {error}"}
-    return run | found | {"seconds": round(time.perf_counter() - start, 2), "finished": now()}
+    found = {"main": main_cell, **smaller.TABLES}[run["table"]](run)
+    return run | found | {"seconds": round(time.perf_counter() - start, 2)}
 
 
 def wanted(
@@ -118,27 +112,11 @@ def lacking(cell: Run) -> str:
     return "".join(name for name in needs if find_spec(name) is None)
 
 
-def run_all(cells: Sequence[Run], jobs: int) -> None:
-    """Start what is not finished; a cell that failed or was cut off is started again."""
-    runs = [run for run in load_runs() if "finished" in run]
-    done = {key(run) for run in runs}
-    todo = [cell for cell in cells if key(cell) not in done]
-    if left := [cell for cell in todo if lacking(cell)]:
-        print(
-            f"{len(left)} cells are left out: pip install"
-            f" {' '.join(sorted({lacking(cell) for cell in left}))}"
-        )
-        todo = [cell for cell in todo if not lacking(cell)]
-    with ProcessPoolExecutor(jobs) as pool:
-        started = [cell | {"started": now(), "machine": machine()} for cell in todo]
-        for number, run in enumerate(pool.map(measure, started), 1):
-            runs.append(run)
-            save_runs(RESULT, runs)
-            print(
-                f"{number}/{len(todo)} {run['seconds'] if 'seconds' in run else run['error']}"
-                f" {key(run)} {run.get('accuracy')}",
-                flush=True,
-            )
+def able(cells: Sequence[Run]) -> list[Run]:
+    """The cells whose packages are installed; the others' are named."""
+    if left := {name for cell in cells if (name := lacking(cell))}:
+        print(f"Cells are left out: pip install {' '.join(sorted(left))}")
+    return [cell for cell in cells if not lacking(cell)]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -155,12 +133,8 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument(
         "--rows", type=int, default=None, help="only the first rows of each training set"
     )
-    options.add_argument("--report", action="store_true", help="only print and draw the tables")
-    options.add_argument("--summary", action="store_true", help="only print the README's table")
+    options.add_argument("--report", action="store_true", help="only print the tables")
     args = options.parse_args(arguments)
-    if args.summary:
-        print(summary())
-        return
     epsilons, methods = tuple(float(e) for e in args.epsilon.split(",")), args.method.split(";")
     names, chosen = args.data.split(","), args.table.split(",")
     known: dict[str, tuple[Sequence[str], Sequence[str]]] = {
@@ -173,14 +147,6 @@ def main(arguments: Sequence[str]) -> None:
             options.error(f"no {what} {', '.join(sorted(unknown))}; there are {'; '.join(there)}")
     if not args.report:
         for table in chosen:
-            run_all(wanted(table, names, epsilons, args.seeds, args.rows, methods), args.jobs)
+            asked = wanted(table, names, epsilons, args.seeds, args.rows, methods)
+            run_missing(RESULT, able(asked), key, measure, args.jobs)
     print(tables(args.rows))
-    if args.report:
-        made = plots.write(load_runs(), RESULTS, args.rows)
-        print(
-            "\n"
-            + (
-                "\n".join(f"Plot: {path}" for path in made)
-                or "No plot: nothing was run, or there is no matplotlib."
-            )
-        )

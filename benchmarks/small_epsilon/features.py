@@ -2,9 +2,6 @@
 """Features that a small net learns from the training images alone: SimCLR, and SCAN's ten clusters
 on top. Needs torch, no label is read.
 
-    python -m benchmarks small-epsilon-rates        how the rates were chosen: losses without
-                                                    labels, by rate
-
 A training is kept in a cache by its data and recipe, so that the cells of all methods, seeds and
 epsilons share it. Nothing of the recipes was chosen by looking at labels. Known of the data:
 clothes may be mirrored, digits may not; a fifth of a digit, SimCLR's least crop, need not show
@@ -19,7 +16,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import ROOT, Array, parser, parts
+from benchmarks.common import ROOT, Array
 
 CACHE = Path(os.environ.get("SMALL_EPSILON_CACHE", ROOT / "benchmarks" / ".cache"))
 KINDS = ("self-supervised", "SCAN")
@@ -229,17 +225,3 @@ def _digest(recipe: SimCLR | SCAN, *arrays: Array) -> str:
     for part in arrays:
         found.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
     return found.hexdigest()[:16]
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Print losses after short trainings on the first MNIST images, by rate."""
-    options = parser("small-epsilon-rates", __doc__)
-    options.add_argument("--rows", type=int, default=6000, help="images to learn from")
-    rows = options.parse_args(arguments).rows
-    X = parts("mnist", rows).X
-    for rate in (0.006, 0.0125, 0.025, 0.05, 0.1, 0.2, 0.4):
-        print(f"SimCLR, rate {rate:g}: {_simclr(SimCLR(rate=rate, epochs=3), X)[1]}", flush=True)
-    below = _trained("mnist", "self-supervised", SimCLR(), X[: rows // 3], X[:1])
-    for rate in (0.02, 0.1, 0.4):
-        settings = SCAN(SimCLR(), epochs=20, rate=rate, self_label_epochs=1)
-        print(f"SCAN, rate {rate:g}: {_scan(settings, below, X[: rows // 3])[1]}", flush=True)

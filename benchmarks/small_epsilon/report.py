@@ -11,7 +11,7 @@ from benchmarks import common
 from benchmarks.common import RESULTS, Run, worth
 from benchmarks.small_epsilon.methods import DP_SGD, METHODS, PUBLISHED, SUMS
 
-RESULT = RESULTS / "small_epsilon.json"
+RESULT = RESULTS / "small-epsilon.json.gz"
 IDENTITY = (
     "table",
     "data",
@@ -202,7 +202,7 @@ ACROSS = {"figure": "method", "histogram": "epsilon", "clusters": "clusters"}
 
 
 def tables(rows: int | None = None) -> str:
-    """Return all tables of which some cell was run, as in benchmarks/README.md."""
+    """Return all tables of which some cell was run."""
     runs = load_runs()
     smaller = {
         f"{table}: accuracy, %": table_of(runs, table, across, rows)

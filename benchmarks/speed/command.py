@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and memory: `python -m benchmarks speed [--tiny] [--only PART]` prints the table and keeps
-results/speed.json.
+"""Speed and memory: `python -m benchmarks speed [--only PART]` prints the table and keeps
+results/speed.json.gz.
 
 Every figure is a ratio within one run, against what people write in NumPy or against a floor, and
 the median of several rounds. The parts run one after the other, each in a process of its own: keyed
@@ -20,18 +20,12 @@ import numpy as np
 
 from benchmarks.common import RESULTS, Run, load_json, machine, measured_apart, parser, save_json
 
-RESULT = RESULTS / "speed.json"
+RESULT = RESULTS / "speed.json.gz"
 FULL = {
     "noise": ["--labels", "50000000", "--repeats", "7"],
     "laws": ["--repeats", "5"],
     "release": ["--rows", "20000000"],
     "aggregates": ["--rows", "100000000", "--repeats", "3"],
-}
-TINY = {
-    "noise": ["--labels", "2000000", "--repeats", "3"],
-    "laws": ["--rows", "500000", "--cells", "1000000", "--repeats", "3"],
-    "release": ["--rows", "1000000", "--repeats", "1"],
-    "aggregates": ["--rows", "1000000", "--repeats", "1"],
 }
 
 
@@ -125,7 +119,7 @@ def lines(result: Run) -> list[tuple[str, float, str]]:
 
 
 def markdown(result: Run) -> str:
-    """Format the measurements beside their targets as a table of benchmarks/README.md."""
+    """Format the measurements beside their targets as a table."""
     rows = [f"| {row['what']} | {row['measured']} | {row['target']} |" for row in result["targets"]]
     return "\n".join(["| what | measured | target |", "|---|---|---|", *rows])
 
@@ -138,9 +132,6 @@ def tables() -> str:
 def main(arguments: Sequence[str]) -> None:
     """Run the parts, print the table, keep the JSON."""
     options = parser("speed", __doc__)
-    options.add_argument(
-        "--tiny", action="store_true", help="small sizes, to see that it runs; keeps nothing"
-    )
     options.add_argument(
         "--only",
         choices=[*FULL, "memory"],
@@ -155,17 +146,15 @@ def main(arguments: Sequence[str]) -> None:
     if args.report:
         print(tables())
         return
-    sizes = TINY if args.tiny else FULL
     result = load_json(RESULT) if args.only else {}
     result |= {
-        name: part(f"speed-{name}", sizes[name]) for name in sizes if args.only in (None, name)
+        name: part(f"speed-{name}", FULL[name]) for name in FULL if args.only in (None, name)
     }
     if args.only in (None, "memory"):
-        result["memory"] = part("speed", ["--memory", "20000" if args.tiny else "1000000", "1000"])
+        result["memory"] = part("speed", ["--memory", "1000000", "1000"])
     result["targets"] = [
         {"what": what, "measured": measured, "target": target}
         for what, measured, target in lines(result)
     ]
     print(markdown(result))
-    if not args.tiny:
-        save_json(RESULT, result)
+    save_json(RESULT, result)

@@ -2,7 +2,7 @@
 """Speed of keyed, exact randomized response against NumPy's generator with floats, and against two
 floors. One thread.
 
-    python -m benchmarks speed-noise [--labels 50000000] [--repeats 5] [--out FILE]
+    python -m benchmarks speed-noise [--labels 50000000] [--repeats 5]
 
 Every round runs every method once, in turn, so that the load of the machine falls on all of them;
 medians of the rounds and of the ratios within a round. The float formulation is what people write
@@ -12,7 +12,6 @@ today: it is neither keyed, nor exact, nor repeatable row by row.
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +131,5 @@ def main(arguments: Sequence[str]) -> None:
     options = parser("speed-noise", __doc__)
     options.add_argument("--labels", type=int, default=50_000_000)
     options.add_argument("--repeats", type=int, default=5)
-    options.add_argument("--out", type=Path, help="keep the JSON here")
     args = options.parse_args(arguments)
-    print_result(run(args.labels, args.repeats), args.out)
+    print_result(run(args.labels, args.repeats))

@@ -147,7 +147,6 @@ def main(arguments: Sequence[str]) -> None:
         default=Path(tempfile.gettempdir()),
         help="where the tables are written",
     )
-    options.add_argument("--out", type=Path, help="keep the JSON here")
     options.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = options.parse_args(arguments)
     if args.one:
@@ -160,4 +159,4 @@ def main(arguments: Sequence[str]) -> None:
         for _ in range(args.repeats):
             for task in TASKS:
                 runs[task].append(measured(task, source, Path(place)))
-    print_result(summary(args.rows, runs), args.out)
+    print_result(summary(args.rows, runs))

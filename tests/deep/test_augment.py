@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks.deep import gpu
+from benchmarks.deep import images as shared
 from benchmarks.deep.recipes import AUGMENTATIONS, batch_crop
 from torch.nn import functional
 
@@ -237,7 +237,7 @@ def test_augmentations_of_the_recipes_are_made_of_these():
         recipes.lp_1st("cifar10", epsilon=1.0)["recipe"].augment,
         recipes.lp_2st("fashion_mnist", epsilon=1.0)["recipe"][1].augment,
     ]
-    made += [*AUGMENTATIONS.values(), Consistency().strong, gpu.Settings().recipe().augment]
+    made += [*AUGMENTATIONS.values(), Consistency().strong, shared.Settings().recipe().augment]
     steps = [step for each in made if each is not None for step in getattr(each, "steps", (each,))]
     functions = {getattr(step, "func", step) for step in steps}
     assert len(functions) > 3

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import BENCHMARKS, tables
+from benchmarks import BENCHMARKS, pages
 from benchmarks.common import load_json, load_runs
 from benchmarks.deep import counts as counted
-from benchmarks.deep import gpu, recipes, report, runs, share, speed
+from benchmarks.deep import images as shared
+from benchmarks.deep import recipes, report, runs, share, step
 from benchmarks.deep.data import Data
 from benchmarks.deep.recipes import FROZEN, GRIDS, method
 from benchmarks.deep.train import best_by_noisy_labels, fit, precision_used, probabilities
@@ -26,7 +27,7 @@ from labeldp.deep import Recipe
 from labeldp.laws import SubsetSelection
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "benchmarks" / "README.md"
+PAGE = ROOT / "docs" / "results" / "nets.md"
 
 
 # Kept runs
@@ -34,11 +35,11 @@ PAGE = ROOT / "benchmarks" / "README.md"
 
 
 @pytest.mark.parametrize(
-    ("page", "name"), [pair for pair in tables.every() if tables.needs_torch(pair[1])]
+    ("page", "name"), [pair for pair in pages.every() if pages.needs_torch(pair[1])]
 )
 def test_pages_are_what_the_command_would_write(page, name):
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert tables.put(text, name, tables.PAGES[page][name]()) == text
+    assert pages.put(text, name, pages.made(page, name)) == text
 
 
 def test_prose_says_by_how_much_the_kept_runs_lead():
@@ -93,10 +94,10 @@ def test_every_run_that_was_started_says_how_it_ended():
 
 
 def test_a_step_on_likelihoods_meets_its_targets():
-    kept = load_json(speed.RESULT)["cpu"]
+    kept = load_json(step.RESULT)["cpu"]
     first, last = kept["cases"][0]["steps"], kept["cases"][-1]["steps"]
-    assert max(found["ratio"] for found in first.values()) <= speed.TARGET
-    assert last["labeldp.deep.train"]["ratio"] <= 1 / speed.LOOP_TARGET
+    assert max(found["ratio"] for found in first.values()) <= step.TARGET
+    assert last["labeldp.deep.train"]["ratio"] <= 1 / step.LOOP_TARGET
 
 
 def test_the_run_that_had_both_cores_took_what_the_page_says():
@@ -300,8 +301,7 @@ def test_a_run_records_last_epoch_and_best_by_noisy_labels(monkeypatch):
 
 @pytest.fixture
 def lent(tmp_path, monkeypatch):
-    """A machine for `gpu`: random images, results and caches of their own, and every run in this
-    process."""
+    """A machine for `deep-images`: random images, and a cache and results of its own."""
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (700, 3, 32, 32), np.uint8))
     labels = np.random.default_rng(1).integers(0, 10, 700)
     colour = Data(
@@ -313,167 +313,86 @@ def lent(tmp_path, monkeypatch):
         10,
         np.empty((0, 0), np.float32),
     )
-    grey = replace(
-        colour,
-        name="fashion-mnist",
-        X=images[:600, :1, 2:30, 2:30],
-        X_test=images[600:, :1, 2:30, 2:30],
-    )
-    for name, value in (("RESULTS", tmp_path), ("CACHE", tmp_path / "cache")):
-        monkeypatch.setattr(gpu, name, value)
-    for module in (gpu, runs):
-        monkeypatch.setattr(module, "load", lambda name: colour if name == "cifar10" else grey)
-    monkeypatch.setattr(runs, "results_file", lambda tiny: tmp_path / "deep.json")
-    monkeypatch.setattr(
-        runs,
-        "run_one",
-        lambda run: {"status": "finished", "finished": "now", "seconds": 1.0} | runs.measure(run),
-    )
+    monkeypatch.setattr(shared, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(shared, "load", lambda name: colour)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+    return tmp_path / "labeldp-deep-images-tiny.json.gz"
 
 
-def test_the_smallest_setting_of_a_gpu_runs_here_and_goes_on_where_it_stopped(
-    lent, monkeypatch, capsys
-):
-    asked = ["--tiny", "--part", "sharing", "--table", "cifar10", "--epsilon"]
-    gpu.main([*asked, "0"])
-    (run,) = load_runs(lent / "labeldp-gpu-tiny.json")
+def test_the_smallest_setting_of_a_gpu_runs_here_once(lent, monkeypatch):
+    asked = ["--tiny", "--table", "cifar10", "--epsilon"]
+    shared.main([*asked, "0"])
+    (run,) = load_runs(lent)
     assert (run["epsilon"], run["status"], run["law"]) == (None, "finished", "none")
-    (lent / "labeldp-gpu-tiny.json").unlink()
-    gpu.main([*asked, "1"])
-    kept = load_runs(lent / "labeldp-gpu-tiny.json")
-    assert [(run.get("method"), run["law"]) for run in kept] == [
-        (None, "subset"),
-        ("half counted", "auto"),
+    lent.unlink()
+    shared.main([*asked, "1"])
+    kept = load_runs(lent)
+    (run,) = kept
+    device = shared._name("cuda" if torch.cuda.is_available() else "cpu")
+    assert (run["law"], run["status"], run["device"]) == ("subset", "finished", device)
+    assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
+    assert [path.name for path in (lent.parent / "cache").iterdir()] == [
+        "cifar10-600-1-fast-resnet-8.pt"
     ]
-    for run in kept:
-        assert (run["status"], run["device"]) == (
-            "finished",
-            gpu._name("cuda" if torch.cuda.is_available() else "cpu"),
-        )
-        assert all(0 <= run[name] <= 1 for name in ("accuracy", "worst_class", "calibration_error"))
-    assert sorted(path.name for path in (lent / "cache").iterdir()) == [
-        f"gpu-cifar10-600-1-fast-resnet-8.{end}" for end in ("npz", "pt")
-    ]
-    gpu.main([*asked, "1", "2", "--seconds", "0"])
-    assert load_runs(lent / "labeldp-gpu-tiny.json") == kept
+    shared.main([*asked, "1"])
+    assert load_runs(lent) == kept
     monkeypatch.setattr(
-        gpu,
+        shared,
         "load_runs",
         lambda path: [run | {"settings": run["settings"] | {"rows": None}} for run in kept],
     )
-    assert all(
-        f"| cifar10 | fast-resnet{what} | 1 | " in gpu.tables() for what in ("", ", half counted")
-    )
-    monkeypatch.setattr(gpu, "load_runs", load_runs)
-    assert "start the command again" in capsys.readouterr().out
+    assert "| cifar10 | fast-resnet | 1 | " in shared.tables()
+    monkeypatch.setattr(shared, "load_runs", load_runs)
 
     def fails(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(gpu, "fit", fails)
+    monkeypatch.setattr(shared, "fit", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
-        gpu.main([*asked, "2"])
-    assert [
-        (each["epsilon"], each["status"]) for each in load_runs(lent / "labeldp-gpu-tiny.json")
-    ] == [
-        *[(1.0, "finished")] * 2,
-        (2.0, "failed"),
-    ]
+        shared.main([*asked, "2"])
+    ends = [(each["epsilon"], each["status"]) for each in load_runs(lent)]
+    assert ends == [(1.0, "finished"), (2.0, "failed")]
 
 
-def test_half_of_the_rows_are_counted_and_the_others_drawn():
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=3000)
-    X = rng.normal(size=(3000, 4)) + 2 * np.eye(4)[y]
-    known, proba = gpu.half_counted(X, y, 3, 2.0, 0)
-    told = known.values.numpy()
-    assert (np.ptp(told, axis=1) == 0).sum() == 1500 and proba.shape == (3000, 3)
-    assert (proba.argmax(axis=1) == y).mean() > 0.7
-    both = proba * np.exp(told)
-    drawn = np.ptp(told, axis=1) > 0
-    assert (both.argmax(axis=1) == y)[drawn].mean() > (proba.argmax(axis=1) == y)[drawn].mean()
-
-
-def test_a_gpu_that_is_lent_for_an_epoch_at_a_time_gets_there(lent, monkeypatch, capsys):
+def test_images_that_are_stopped_after_each_epoch_get_there(lent, monkeypatch):
     """First weights and training are stopped after each epoch, and no epoch is run twice."""
-    monkeypatch.setattr(gpu, "TINY", replace(gpu.TINY, feature_epochs=3, epochs=3, rows=200))
-    epochs, progress = [], gpu.Training.progress
+    monkeypatch.setattr(shared, "TINY", replace(shared.TINY, feature_epochs=3, epochs=3, rows=200))
+    epochs, progress = [], shared.Training.progress
 
     def one_epoch(self, epoch):
         epochs.append((self.path.suffix, epoch.epochs, epoch.number))
-        self._clock.end = -math.inf
         progress(self, epoch)
+        if epoch.number < epoch.epochs:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(gpu.Training, "progress", one_epoch)
-    monkeypatch.setattr(gpu, "wanted", lambda seed: [gpu.Piece("sharing", "cifar10", 1.0, seed)])
-    asked = ["--tiny", "--part", "sharing", "--table", "cifar10", "--epsilon", "1"]
-    starts = []
-    for _ in range(6):
-        gpu.main(asked)
-        starts.append(load_runs(lent / "labeldp-gpu-tiny.json"))
-    assert [[run["status"] for run in kept] for kept in starts[:5]] == [["started"]] * 5
-    (run,) = starts[5]
+    monkeypatch.setattr(shared.Training, "progress", one_epoch)
+    monkeypatch.setattr(shared, "wanted", lambda seed: [shared.Piece("cifar10", 1.0, seed)])
+    asked, starts = ["--tiny", "--table", "cifar10", "--epsilon", "1"], []
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            shared.main(asked)
+        starts.append(load_runs(lent))
+    shared.main(asked)
+    assert [[run["status"] for run in kept] for kept in starts] == [["started"]] * 4
+    (run,) = load_runs(lent)
     assert (run["status"], run["started"]) == ("finished", starts[0][0]["started"])
     assert [number for _, _, number in epochs] == [1, 2, 3, 1, 2, 3]
     assert min(run["seconds"], run["feature_seconds"]) > 0
-    assert [path.name for path in (lent / "cache").iterdir()] == [
-        "gpu-cifar10-200-3-fast-resnet-8.pt"
+    assert [path.name for path in (lent.parent / "cache").iterdir()] == [
+        "cifar10-200-3-fast-resnet-8.pt"
     ]
-    assert capsys.readouterr().out.count("start the command again") == 5
-
-
-def test_the_other_parts_of_a_gpu_run_here_too(lent, monkeypatch, capsys):
-    """The paper's net among the runs of `deep`, then counts and noisy labels on features that no
-    label has taught."""
-    monkeypatch.setattr(gpu, "PAPER_METHODS", ("paper-1st",))
-    monkeypatch.setattr(gpu, "SMALL_METHODS", ("votes", "likelihood"))
-    for _ in range(2):
-        gpu.main(["--tiny", "--part", "paper", "--epsilon", "1"])
-    (run,) = load_runs(lent / "deep.json")
-    assert (run["status"], run["size"], run["method"], run["epsilon"]) == (
-        "finished",
-        "gpu",
-        "paper-1st",
-        1.0,
-    )
-    for _ in range(2):
-        gpu.main(
-            ["--tiny", "--part", "small-epsilon", "--table", "fashion-mnist", "--epsilon", "1"]
-        )
-    kept = load_runs(lent / "labeldp-gpu-tiny.json")
-    assert [(run["status"], run["method"]) for run in kept] == [
-        ("finished", "votes"),
-        ("finished", "likelihood"),
-    ]
-    assert all(0 <= run["accuracy"] <= 1 for run in kept)
-    monkeypatch.setattr(
-        gpu, "load_runs", lambda path: [run | {"settings": {"rows": None}} for run in kept]
-    )
-    assert "| fashion-mnist | 1 | " in gpu.tables()
 
 
 def test_a_gpu_does_what_matters_most_first():
-    pieces = gpu.wanted(100)
-    parts = [piece.part for piece in pieces]
-    assert sorted(parts, key=gpu.PARTS.index) == parts
-    assert {(piece.table, piece.epsilon) for piece in pieces[:4]} == {
-        ("cifar10", epsilon) for epsilon in gpu.GOALS["cifar10"]
-    }
-    assert {(piece.table, piece.epsilon) for piece in pieces[4:8]} == {
-        ("cifar100", epsilon) for epsilon in gpu.GOALS["cifar100"]
-    }
-    assert [(piece.table, piece.epsilon) for piece in pieces[8:10]] == [
-        ("cifar10", None),
-        ("cifar100", None),
-    ]
-    assert set(parts) == set(gpu.PARTS)
+    wanted = [(piece.table, piece.epsilon) for piece in shared.wanted(100)]
+    assert set(wanted[:4]) == {("cifar10", epsilon) for epsilon in shared.GOALS["cifar10"]}
+    assert set(wanted[4:8]) == {("cifar100", epsilon) for epsilon in shared.GOALS["cifar100"]}
+    assert wanted[8:] == [("cifar10", None), ("cifar100", None)]
 
 
 def test_a_method_of_sharing_is_run_once_and_tabled(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(share, "PATH", tmp_path / "share.json")
+    monkeypatch.setattr(share, "PATH", tmp_path / "share.json.gz")
     monkeypatch.setattr(share, "EPOCHS", 5)
     asked = [
         "--epsilon",
@@ -489,7 +408,7 @@ def test_a_method_of_sharing_is_run_once_and_tabled(tmp_path, monkeypatch, capsy
     ]
     for _ in range(2):
         share.main(asked)
-    kept = load_runs(tmp_path / "share.json")
+    kept = load_runs(tmp_path / "share.json.gz")
     assert [(run["method"], run["status"]) for run in kept] == [
         (name, "finished") for name in asked[7:]
     ]
@@ -506,7 +425,7 @@ def test_a_method_of_sharing_is_run_once_and_tabled(tmp_path, monkeypatch, capsy
 
 
 def test_every_benchmark_of_nets_has_a_command():
-    for module, _ in (BENCHMARKS[name] for name in BENCHMARKS if tables.needs_torch(name)):
+    for module, *_ in (BENCHMARKS[name] for name in BENCHMARKS if pages.needs_torch(name)):
         assert callable(import_module(f"benchmarks.{module}").main)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmarks.common import load_json
 from tests.deep.datasets import Rows
 from tests.naming import named
 from torch.utils.data import DataLoader
@@ -115,7 +116,7 @@ def test_fits_that_are_killed_at_random_moments_end_as_if_nothing_had_happened(t
         capture_output=True,
         env=os.environ | {"BENCHMARK_RESULTS": str(tmp_path)},
     )
-    trials = json.loads((tmp_path / "deep_resume.json").read_text())["trials"]
+    trials = load_json(tmp_path / "deep-resume.json.gz")["trials"]
     assert sum(len(each["kills"]) for each in trials) >= 5
     assert [each["problems"] for each in trials] == [[] for _ in trials]
 
