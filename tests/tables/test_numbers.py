@@ -84,7 +84,7 @@ def test_the_default_law_is_one_in_releases_fits_and_beside_other_columns(
     assert model.estimated_rmse_ is not None  # of so many points, by thresholds alone
     both = ldp.LabelColumns({"flag": ["no", "yes"], "income": grid})
     assert [both.law(2.0, split).laws for split in ("auto", "equal")] == [("subset", law)] * 2
-    (reason,) = plan_numbers(grid, [2.0]).reasons
+    reason, _ = plan_numbers(grid, [2.0]).reasons
     assert (
         f"learn from {'intervals' if law == 'square-wave' else 'thresholds'}. labeldp train"
         in reason

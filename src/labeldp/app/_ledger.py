@@ -360,6 +360,8 @@ def table_text(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> st
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
     if isinstance(value, float):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
     return "-" if value is None else str(value)

@@ -480,7 +480,7 @@ class ClassOptions:
             )
         classes = self.classes
         return [
-            *usage(lambda: _classes(classes, empty=not hasattr(self, "null_class"))),
+            *usage(lambda: classes_of_text(classes, empty=not hasattr(self, "null_class"))),
             *([None] if null else []),
         ]
 
@@ -555,12 +555,12 @@ class ColumnOptions(ClassOptions):
             )
         more = [None] if self.null_class else []
         return {
-            name: found[name] if name in found else [*_classes(lists[name]), *more]
+            name: found[name] if name in found else [*classes_of_text(lists[name]), *more]
             for name in names
         }
 
 
-def _classes(text: str, *, empty: bool = False) -> list[str]:
+def classes_of_text(text: str, *, empty: bool = False) -> list[str]:
     """Read A,B,C, or @FILE. An empty class is refused unless `empty`: outputs would have it, after
     a comma or a line too many."""
     file = text[1:] if text.startswith("@") and len(_parts(",", text)) == 1 else None

@@ -2,7 +2,6 @@
 """`labeldp train`, `predict`, `plan` and `demo`."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +22,17 @@ from labeldp.cli._common import (
     account_text,
     answer,
     charge_text,
+    classes_of_text,
     grid_of,
     grouped,
     law_of_text,
     numbers_of,
-    print_json,
     progress_bars,
     spec_of,
     split,
     unescaped,
     usage,
 )
-from labeldp.errors import InvalidInput
 from labeldp.receipt import Receipt
 
 app = typer.Typer(cls=Commands)
@@ -359,62 +357,9 @@ def predict(
 # --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowCounts:
-    """Numbers of rows, in all and per unit, from a table or as text."""
-
-    rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None
-    table: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Table whose rows are counted; with --unit, its rows per unit choose the most"
-                " informative cap."
-            )
-        ),
-    ] = None
-    unit: Annotated[
-        str | None, typer.Option("--unit", help="Its column that names the person.")
-    ] = None
-    rows_per_unit: Annotated[
-        str | None,
-        typer.Option(
-            help="Number of units with each number of rows: ROWS:UNITS[,...], as 1:5000,2:800."
-        ),
-    ] = None
-
-    def value(self) -> dict[str, Any]:
-        """Return the number of rows, and that of units with each number of rows, as parameters of a
-        plan."""
-        from labeldp.app.plan import count_rows, count_rows_per_unit, parse_rows_per_unit
-
-        text, table, unit = self.rows_per_unit, self.table, self.unit
-        if (unit is not None and table is None) or (table is not None and text is not None):
-            raise typer.BadParameter(
-                "Expected --table, with or without --unit, or --rows-per-unit, got another choice."
-                " Add or drop one."
-            )
-        if table is not None and self.rows is not None:
-            raise typer.BadParameter(
-                "Expected --rows or --table, which counts them, got both. Leave one out."
-            )
-        if table is not None:
-            return (
-                {"rows": count_rows(table)}
-                if unit is None
-                else {"rows_per_unit": count_rows_per_unit(table, unit)}
-            )
-        return {
-            "rows": self.rows,
-            "rows_per_unit": None if text is None else usage(lambda: parse_rows_per_unit(text)),
-        }
-
-
 @app.command()
-@grouped
 def plan(
     epsilon: Annotated[str, typer.Option(help="Budgets to compare: E[,E...].")],
-    counts: RowCounts,
     classes: Annotated[
         str | None, typer.Option(help="Number of classes, or their names: A,B,C.")
     ] = None,
@@ -423,17 +368,13 @@ def plan(
         list[str] | None,
         typer.Option("--law", help=f"Further law to compare; repeat it for several: {LAW_NAMES}."),
     ] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of the table.")] = None,
     max_rows_per_unit: Annotated[
-        int | None,
-        typer.Option(
-            "--max-rows-per-unit",
-            help="Rows of one person that are used. Default: 1, or the most informative cap.",
-        ),
-    ] = None,
+        int, typer.Option("--max-rows-per-unit", help="Rows of one person that are used.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
-    """What each law gives at each budget, before anything is spent; and which cap on the rows of a
-    unit."""
+    """What each law gives at each budget, before anything is spent."""
     from labeldp.app import plan as plans
 
     if (classes is None) == (range is None):
@@ -441,35 +382,20 @@ def plan(
             "Expected classes or a range, got both or none. Give --classes K, or --range LOW:HIGH"
             " of a number."
         )
-    made: plans.Plan | plans.NumberPlan
-    budgets, laws = usage(lambda: numbers_of(epsilon)), [law_of_text(each) for each in law or ()]
-    more: dict[str, Any] = {"laws": laws, "max_rows_per_unit": max_rows_per_unit} | counts.value()
+    budgets = usage(lambda: numbers_of(epsilon))
+    more: dict[str, Any] = {"laws": [law_of_text(each) for each in law or ()], "rows": rows}
+    more |= {"max_rows_per_unit": max_rows_per_unit}
     if range is not None:
         made = usage(lambda: plans.plan_numbers(grid_of(range), budgets, **more))
     else:
         made = usage(lambda: plans.plan(_count_of(classes or ""), budgets, **more))
-    if as_json:
-        print_json(made.to_dict())
-    else:
-        typer.echo(made.to_text())
+    answer(as_json, made.to_dict(), made.to_text())
 
 
 def _count_of(text: str) -> int:
     """Count classes that are given as their number K, or by their names A,B,C."""
-    names = split(text) or []
-    if len(names) == 1 and names[0].lstrip("+-").isdecimal():
-        return int(names[0])
-    if (
-        len(names) == 1
-        or "" in names
-        or len(set(names)) < len(names)
-        or re.search(r"(?<!\\);", text)
-    ):
-        raise InvalidInput(
-            f"Expected the number of classes of one column, or their different names, got {text!r}."
-            " For example --classes 2, or --classes no,yes."
-        )
-    return len(names)
+    number = text.strip().lstrip("+-").isdecimal()
+    return int(text) if number else len(set(classes_of_text(text)))
 
 
 @app.command()
@@ -478,21 +404,11 @@ def demo(
         "demo-out"
     ),
     seeds: Annotated[int, typer.Option(help="Noise seeds and splits to average over.")] = 8,
-    workers: Annotated[int, typer.Option(help="Processes of one thread each.")] = 2,
     as_json: Json = False,
 ) -> None:
     """Two real data sets at three budgets: what labeldp gains."""
     from labeldp.app.demo import PAGE, run
 
-    usage(
-        lambda: (_validate.integer(seeds=seeds, low=1), _validate.integer(workers=workers, low=1))
-    )
-    result = run(out, seeds=seeds, workers=workers)
-    if as_json:
-        print_json(result)
-        return
-    typer.echo((out / PAGE).read_text(encoding="utf-8"))
-    typer.echo(
-        f"{result['fits']} fits in {result['seconds']:.0f} s. Written: {out}/summary.md,"
-        f" {out}/summary.json"
-    )
+    usage(lambda: _validate.integer(seeds=seeds, low=1))
+    result = run(out, seeds=seeds)
+    answer(as_json, result, f"{(out / PAGE).read_text(encoding='utf-8')}\nWritten to {out}.")

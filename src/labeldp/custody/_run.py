@@ -1005,11 +1005,11 @@ def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
     )
     warn(
         LeftOutWarning(
-            f"{said} To compare caps: the command labeldp plan --table FILE --unit COLUMN. To set"
-            " one: max_rows_per_unit=.",
+            f"{said} A higher cap (max_rows_per_unit=) keeps more of them, and leaves each row less"
+            " epsilon.",
             cli=(
-                f"{said} To compare caps: labeldp plan --table FILE --unit {unit}. To set one:"
-                " --max-rows-per-unit."
+                f"{said} A higher cap (--max-rows-per-unit) keeps more of them, and leaves each row"
+                " less epsilon."
             ),
         ),
         refusable=False,  # the cap was asked for
