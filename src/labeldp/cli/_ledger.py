@@ -59,7 +59,11 @@ def ledger_spent(
         "ledger": str(record.location),
         "runs": str(record.runs_dir),
     }
-    answer(as_json, facts, accounts_text(found, together, record, dataset, label))
+    answer(
+        as_json,
+        facts,
+        accounts_text(found, together, record, {"dataset": dataset, "column": label}),
+    )
 
 
 @app.command("set-budget")
