@@ -4,7 +4,7 @@ release secret in a file."""
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from labeldp.ledger._repair import orphans
 from labeldp.ledger._repair import repair as remove_orphans
 from labeldp.ledger._run_store import RunStore
 from labeldp.noise._secrets import create_key_file, destroy_key_file, key_file_id
-from labeldp.receipt import Receipt, columns_of
+from labeldp.receipt import Receipt
 from labeldp.tables._evidence import check_drawn
 from labeldp.tables._place import Place, delete_folder, manifest_name, release_digest
 from labeldp.tables._release import charged_law, holds, is_charged, misstated
@@ -42,17 +42,6 @@ def existing_ledger(path: str | Path | None) -> Ledger:
     found = ledger_at(path)
     found.head()
     return found
-
-
-def adopted_text(found: Sequence[Mapping[str, object]], ledger: Ledger) -> str:
-    """Format the adopted runs as a table."""
-    if not found:
-        return "Nothing to adopt: the ledger knows every run that has results beside it."
-    told = [
-        {**each, "rows": "every row" if each["rows"] is None else each["rows"]} for each in found
-    ]
-    table = table_text(("run_id", "dataset", "column", "unit", "epsilon", "state", "rows"), told)
-    return f"{table}\nThese are counted again. Look at the budgets: {ledger.command('spent')}."
 
 
 def accounts(
@@ -103,21 +92,8 @@ def together_text(told: Mapping[str, Any]) -> str:
     )
 
 
-def accounts_text(
-    found: Sequence[Mapping[str, object]],
-    together: Sequence[Mapping[str, Any]],
-    ledger: Ledger,
-    asked: Mapping[str, str | None],
-) -> str:
-    """Format the accounts as a table, and what was spent on several columns together; if there is
-    none of the names that were asked for, name the accounts that exist."""
-    if found:
-        names = ("dataset", "column", "unit", "spent", "budget", "remaining", "delta")
-        told = [together_text(each) for each in together if len(each["columns"]) > 1]
-        return "\n".join([table_text(names, found), *told, f"Ledger: {ledger.location}"])
-    on = ", ".join(f"{what} {name!r}" for what, name in asked.items() if name is not None)
-    if not on:
-        return "Nothing was spent."
+def known_names(ledger: Ledger) -> str:
+    """List the accounts of a ledger, for somebody who named another one."""
     known = sorted(
         {
             f"dataset {run.dataset!r}, column {name!r}"
@@ -125,21 +101,7 @@ def accounts_text(
             for name in run.columns
         }
     )
-    listed = "; ".join([*known[:_NAMES], *["..."][: len(known) // (_NAMES + 1)]]) or "no charge"
-    return f"Nothing was spent on {on}. The ledger {ledger.location} knows {listed}."
-
-
-def history_text(entries: Iterable[Mapping[str, Any]]) -> str:
-    """Format the history, one line an entry."""
-    lines = []
-    names = ("dataset", "column", "unit", "epsilon", "budget", "run_id", "artefact", "reason")
-    for entry in entries:
-        said = [f"{name}={entry[name]}" for name in names if entry.get(name) is not None]
-        if entry["kind"] == "charge":
-            columns = columns_of(str(entry["column"]), entry["event"])
-            said += [f"(one charge on {', '.join(columns)})"] if len(columns) > 1 else []
-        lines.append(f"{entry['at']}  {entry['kind']!s:8} {' '.join(said)}".rstrip())
-    return "\n".join(lines) or "No entries."
+    return "; ".join([*known[:_NAMES], *(["..."] if len(known) > _NAMES else [])]) or "no charge"
 
 
 def verify(ledger: Ledger, manifests: Iterable[Path] = ()) -> list[str]:
@@ -265,34 +227,6 @@ def repair(ledger: Ledger, minutes: float = 60, remove: bool = False) -> list[di
 def _remove(where: str) -> None:
     place = Place.of(where)
     delete_folder(place) if place.is_folder() else place.delete()
-
-
-def repair_text(found: Sequence[Mapping[str, object]]) -> str:
-    """Format the findings as a table, and say what to do."""
-    if not found:
-        return "Nothing to repair."
-    lines = [table_text(("kind", "place", "why", "removed"), found)]
-    if not any(each["removed"] for each in found):
-        lines.append("Nothing was removed; --yes removes these.")
-    return "\n".join(lines)
-
-
-def table_text(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Format rows as aligned text."""
-    cells = [list(names)] + [[_cell(row.get(name)) for name in names] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
-    return "-" if value is None else str(value)
 
 
 def create_key(path: Path) -> dict[str, object]:

@@ -4,14 +4,13 @@
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labeldp import _validate
-from labeldp.app._ledger import table_text
 from labeldp.custody._draw import check_contract
 from labeldp.custody._request import large_epsilon
 from labeldp.errors import InvalidInput
@@ -25,120 +24,14 @@ COMPARED = ("rr", "subset", "split")
 OF_NUMBERS = ("square-wave", "threshold", "unbiased", "rr-on-bins", "laplace", "rr")
 
 
-@dataclass(frozen=True)
-class LawAtBudget:
-    """Facts of one law for one row under a uniform prior.
-
-    Attributes
-    ----------
-    epsilon : float
-        Total budget of one unit.
-    law : str
-    epsilon_per_row : float
-    keep_probability : float
-        Probability that the output is the true label, or a set that contains it.
-    set_size : float
-        Mean number of labels in the output.
-    noisy_accuracy : float
-        Probability that the most likely label given the output is the true one.
-    bits_per_row : float
-        Mutual information between label and output.
-    recommended : bool
-    """
-
-    epsilon: float
-    law: str
-    epsilon_per_row: float
-    keep_probability: float
-    set_size: float
-    noisy_accuracy: float
-    bits_per_row: float
-    recommended: bool
-
-
-@dataclass(frozen=True)
-class NumbersAtBudget:
-    """Facts of one law of numbers, if all points of the range are equally frequent; errors are in
-    the number's own unit.
-
-    Attributes
-    ----------
-    epsilon : float
-        Total budget of one unit.
-    law : str
-    epsilon_per_row : float
-    released_error : float or None
-        Root mean squared distance of a released number from the true one; None if the law releases
-        an interval or a bit.
-    row_error : float or None
-        Standard error of the mean, as `labeldp.stats.mean` estimates it, times the root of the
-        number of rows; None if the law has no unbiased estimate.
-    mean_error : float or None
-        That standard error; None if the number of rows is not known.
-    """
-
-    epsilon: float
-    law: str
-    epsilon_per_row: float
-    released_error: float | None
-    row_error: float | None
-    mean_error: float | None
-
-
-@dataclass(frozen=True)
-class Advantage:
-    """Facts of a budget: an attacker's largest gain over guessing the likeliest label, over all
-    priors; and what all rows are worth."""
-
-    epsilon: float
-    attacker_advantage: float
-    # number of true labels with as many bits as all outputs of the recommended law
-    rows_worth: float | None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Facts of a comparison of laws, of classes or of numbers, with reasons and what to learn
-    with."""
-
-    of: Mapping[str, object]
-    rows: int | None
-    laws: Sequence[Any]
-    budgets: Sequence[Advantage]
-    reasons: Sequence[str]
-    learners: Sequence[str]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the plan as JSON-ready data."""
-        found = asdict(self)
-        return found.pop("of") | found
-
-    def to_text(self) -> str:
-        """Format the plan as text for people."""
-        tables = [[asdict(each) for each in rows] for rows in (self.laws, self.budgets) if rows]
-        shown = [
-            [name for name in _MEANING if any(row.get(name) is not None for row in rows)]
-            for rows in tables
-        ]
-        parts = [table_text(names, rows) for names, rows in zip(shown, tables, strict=True)]
-        explained = [
-            f"  {name}: {_MEANING[name]}"
-            for name in _MEANING
-            if any(name in each for each in shown)
-        ]
-        about = "What the columns mean, for labels, or numbers, that are equally frequent:"
-        said = "\n".join([*self.reasons, *self.learners, *([NEXT] if self.learners else [])])
-        return "\n\n".join([*parts, said, "\n".join([about, *explained])])
-
-
+Facts = dict[str, Any]
 _MEANING = {
     "epsilon": "total budget of one row, or of all rows of one unit",
-    "law": "as --law takes it",
+    "epsilon_per_row": "what the law of each row runs at",
     "keep_probability": "that the output is the true label, or a set that holds it",
     "set_size": "labels in the output",
     "noisy_accuracy": "that the likeliest label given the output is the true one",
     "bits_per_row": "what an output tells of the label",
-    "recommended": "what tells most",
     "released_error": (
         "root mean squared distance of a released number from the true one; none where an interval"
         " or a bit is released"
@@ -174,7 +67,7 @@ def plan(
     laws: Sequence[str] = (),
     rows: int | None = None,
     max_rows_per_unit: int = 1,
-) -> Plan:
+) -> Facts:
     """Compare the laws under a uniform prior.
 
     Parameters
@@ -192,7 +85,9 @@ def plan(
 
     Returns
     -------
-    Plan
+    dict
+        JSON-ready: the laws at each budget, what each budget is worth, reasons, what to learn with,
+        and what each name means.
 
     See Also
     --------
@@ -204,29 +99,39 @@ def plan(
     e^epsilon, reached by a prior that is uniform on k classes, and at most tanh(epsilon/4).
     """
     _validate.integer(n_classes=n_classes, low=2, fix="One class needs no privacy.")
-    lines: list[LawAtBudget] = []
-    budgets: list[Advantage] = []
+    lines: list[Facts] = []
+    budgets: list[Facts] = []
     reasons: list[str] = []
     learners: list[str] = []
     for epsilon, per_row, warned in _budgets(epsilons, rows, max_rows_per_unit):
         made = {name: law_named(name, n_classes, per_row) for name in (*COMPARED, *laws)}
-        for law in made.values():
-            check_contract(law)
-        bits = {
-            name: float(np.asarray(law.information())) / math.log(2) for name, law in made.items()
-        }
+        bits = {name: _bits(law) for name, law in made.items()}
         # the first within a thousandth of the best, since rounding would decide between equal laws
         enough = max(bits.values()) * (1 - 1e-3)
         best = next(name for name, found in bits.items() if found >= enough)
         lines += [
-            LawAtBudget(epsilon, name, per_row, *_chances(law), bits[name], name == best)
+            {"epsilon": epsilon, "law": name, "epsilon_per_row": per_row}
+            | _chances(law)
+            | {"bits_per_row": bits[name], "recommended": name == best}
             for name, law in made.items()
         ]
         worth = None if rows is None else rows * bits[best] / math.log2(n_classes)
-        budgets.append(Advantage(epsilon, advantage(epsilon, n_classes), worth))
+        gain = advantage(epsilon, n_classes)
+        budgets.append({"epsilon": epsilon, "attacker_advantage": gain, "rows_worth": worth})
         reasons += [_reason(epsilon, best, bits[best] / bits[COMPARED[0]]), *warned]
         learners.append(_learner(epsilon, per_row, n_classes, worth))
-    return Plan({"n_classes": n_classes}, rows, lines, budgets, reasons, learners)
+    said = {"budgets": budgets, "reasons": reasons, "learners": [*learners, NEXT]}
+    return {"n_classes": n_classes, "rows": rows, "laws": lines} | said | _meaning(lines, budgets)
+
+
+def _bits(law: Law) -> float:
+    check_contract(law)
+    return float(np.asarray(law.information())) / math.log(2)
+
+
+def _meaning(*tables: Sequence[Facts]) -> Facts:
+    used = {name for rows in tables for name in rows[0]}
+    return {"meaning": {name: text for name, text in _MEANING.items() if name in used}}
 
 
 def plan_numbers(
@@ -236,7 +141,7 @@ def plan_numbers(
     laws: Sequence[str] = (),
     rows: int | None = None,
     max_rows_per_unit: int = 1,
-) -> Plan:
+) -> Facts:
     """Compare the laws of numbers of a public range; no number is read.
 
     Parameters
@@ -253,7 +158,8 @@ def plan_numbers(
 
     Returns
     -------
-    Plan
+    dict
+        As of `plan`.
 
     Notes
     -----
@@ -261,10 +167,10 @@ def plan_numbers(
     second or two an epsilon. A law that does not exist at an epsilon, as some do not near 0, is
     named and left out.
     """
-    lines: list[NumbersAtBudget] = []
+    lines: list[Facts] = []
     reasons: list[str] = []
     for epsilon, per_row, warned in _budgets(epsilons, rows, max_rows_per_unit):
-        made: dict[str, NumbersAtBudget] = {}
+        made: dict[str, Facts] = {}
         for name in dict.fromkeys((*OF_NUMBERS, *laws)):
             # laws that are found by a linear program, whose errors hardly change with more points
             few = 32 if name in ("unbiased", "rr-on-bins") else len(grid)
@@ -279,8 +185,9 @@ def plan_numbers(
             check_contract(law)
             row = _row_error(law, points)
             mean = None if row is None or rows is None else row / math.sqrt(rows)
-            found = _released_error(law, points)
-            made[name] = NumbersAtBudget(epsilon, name, per_row, found, row, mean)
+            made[name] = {"epsilon": epsilon, "law": name, "epsilon_per_row": per_row}
+            made[name] |= {"released_error": _released_error(law, points), "row_error": row}
+            made[name] |= {"mean_error": mean}
         lines += made.values()
         if (drawn := law_of_numbers(len(grid))) in made:
             reasons.append(_reason_of_numbers(epsilon, per_row, made, drawn))
@@ -292,7 +199,7 @@ def plan_numbers(
         )
     away = _short(float(np.std(np.linspace(grid.low, grid.high, len(grid)))))
     reasons.append(f"Numbers spread evenly over the range are {away} off its middle.")
-    return Plan(grid_facts(grid), rows, lines, (), reasons, ())
+    return grid_facts(grid) | {"rows": rows, "laws": lines, "reasons": reasons} | _meaning(lines)
 
 
 def _row_error(law: Law, points: NDArray[np.float64]) -> float | None:
@@ -321,12 +228,12 @@ def _short(value: float) -> str:
 
 
 def _reason_of_numbers(
-    epsilon: float, per_row: float, lines: Mapping[str, NumbersAtBudget], drawn: str
+    epsilon: float, per_row: float, lines: Mapping[str, Facts], drawn: str
 ) -> str:
     rule = next(rule for rule in RULES if rule.data == NUMBERS and rule.holds(per_row))
     how = {"unbiased": "right on average", "rr-on-bins": "drawn to the middle"}
     others = [
-        f"{name} (each number {_short(lines[name].released_error or 0.0)} off, {how[name]})"
+        f"{name} (each number {_short(lines[name]['released_error'])} off, {how[name]})"
         for name in how
         if name in lines
     ]
@@ -356,7 +263,12 @@ def advantage(epsilon: float, n_classes: int) -> float:
     return max((1 - shrink) * (k - 1) / (k * (1 + shrink * (k - 1))) for k in candidates)
 
 
-def _chances(law: Law) -> tuple[float, float, float]:
+def _chances(law: Law) -> Facts:
+    names = ("keep_probability", "set_size", "noisy_accuracy")
+    return dict(zip(names, _chances_of(law), strict=True))
+
+
+def _chances_of(law: Law) -> tuple[float, float, float]:
     """Compute for a uniform label: P(output contains the label), the output's mean size, P(its
     likeliest member is the label)."""
     n = law.n_classes

@@ -10,16 +10,15 @@ warnings and progress go to stderr.
 import contextlib
 import copy
 import functools
-import importlib
 import inspect
 import json
 import os
+import pkgutil
 import re
-import select
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -67,27 +66,12 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except (Exception, KeyboardInterrupt) as error:
-                if (
-                    hasattr(error, "exit_code")
-                    or isinstance(error, typer.Abort)
-                    or _is_unread(error)
-                ):
-                    # typer's own usage errors and exits; it ends silently if nobody reads the
-                    # results
+                # typer's own usage errors and exits; it ends silently if nobody reads the results
+                if hasattr(error, "exit_code") or isinstance(error, typer.Abort | BrokenPipeError):
                     raise
                 raise typer.Exit(
                     _report(error, as_json=bool(ctx.meta.get("labeldp.json")))
                 ) from None
-
-
-def _is_unread(error: BaseException) -> bool:
-    """Tell whether whoever reads stdout has gone, as `head` does, and not a process or a database
-    that the command needs."""
-    if not isinstance(error, BrokenPipeError) or not hasattr(select, "poll"):  # Windows has none
-        return False
-    waiting = select.poll()
-    waiting.register(1, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:
@@ -190,11 +174,48 @@ def usage(make: Callable[[], Made]) -> Made:
         raise typer.BadParameter(error.cli or str(error)) from None
 
 
-def answer(as_json: bool, facts: dict[str, object], text: str) -> None:
+def answer(as_json: bool, facts: dict[str, Any], text: str | None = None) -> None:
+    """Print the facts as JSON, or a text; by default what `facts_text` makes of the same facts."""
     if as_json:
-        print_json(facts)
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
-        typer.echo(text)
+        typer.echo(facts_text(facts) if text is None else text)
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """Format facts for people: lists of records as tables, sentences as they are, and other facts a
+    line each; what is empty is left out."""
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            lines += [f"{name}:", *(f"  {each}: {cell(value[each])}" for each in value)]
+        elif value and isinstance(value, list | tuple):
+            table = isinstance(value[0], Mapping)
+            lines += ["", *([_table_text(value)] if table else map(str, value))]
+        elif value not in (None, [], ()):
+            lines.append(f"{name}: {cell(value)}")
+    return "\n".join(lines).strip()
+
+
+def _table_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format records as an aligned table of what at least one of them has."""
+    kept = [
+        name
+        for name in rows[0]
+        if any(row[name] is not None and not isinstance(row[name], Mapping) for row in rows)
+    ]
+    cells = [kept] + [[cell(row[name]) for name in kept] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+
+
+def cell(value: object) -> str:
+    """Format one value; of a number four digits."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return {"True": "yes", "False": "no", "None": "-"}.get(str(value), str(value))
 
 
 def account_text(ledger: Any, receipts: Sequence[Receipt]) -> str:
@@ -227,10 +248,6 @@ def charge_text(ledger: Any, receipts: Sequence[Receipt], began: str) -> str:
         f"Finished what an earlier call, which was killed or failed, had charged epsilon {before:g}"
         f" for; {more}."
     )
-
-
-def print_json(facts: object) -> None:
-    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
 
 
 @contextlib.contextmanager
@@ -283,7 +300,7 @@ def _remember_json(ctx: typer.Context, value: bool) -> bool:
     return value
 
 
-_OWN_LAW = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):([A-Za-z_]\w*)(:.*)?")
+_OWN_LAW = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*)(:.*)?")
 LAW_NAMES = f"{', '.join(spellings())}; or your own: package.module:Class, which is imported"
 
 
@@ -294,21 +311,15 @@ def law_of_text(text: str | None) -> str | None:
     # "subset:3" looks like a module, but is a law's name
     if text is None or found is None or text.partition(":")[0] in LAWS:
         return text
-    module, name, number = found.groups(default="")
+    name, number = found.groups(default="")
     try:
-        cls: Any = getattr(importlib.import_module(module), name, None)
+        cls: Any = pkgutil.resolve_name(name)
     # its text may be shown: no label has been read yet that it could quote
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        fix = "Name its folder in PYTHONPATH, or install it."
         raise typer.BadParameter(
-            f"Expected a module that can be imported, got law {text!r} ({why}). {fix}"
+            f"Expected a class of a module that can be imported, got law {text!r}"
+            f" ({type(error).__name__}: {error}). Name its folder in PYTHONPATH, or install it."
         ) from None
-    if cls is None:
-        raise typer.BadParameter(
-            f"Expected a class of module {module!r}, got law {text!r}, which is not there. Check"
-            " its name."
-        )
     return usage(lambda: str(register_law(cls).name)) + number
 
 

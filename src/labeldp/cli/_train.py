@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`labeldp train`, `predict`, `plan` and `demo`."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from labeldp.cli._common import (
     Strict,
     account_text,
     answer,
+    cell,
     charge_text,
     classes_of_text,
     grid_of,
@@ -139,171 +139,60 @@ def train(
     began = utc_now()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, progress)
-    how = f" ({done.facts['evidence']})" if done.facts["trained_on"] != DRAWN else ""
-    if len(spec.labels) > 1:
-        which = (
-            f"a model of {done.facts['rows']:,} rows for each of the columns"
-            f" {_validate.quoted(spec.labels)}, together"
+    facts = {"path": str(done.path)} | dict(done.facts)
+    facts |= {"noisy_columns": list(done.noisy_columns)} if done.noisy_columns else {}
+    raw, over = facts["trained_on"] == DRAWN, facts["rows_over_the_cap"]
+    columns = facts.get("columns", [facts])
+    together = ", together" if len(columns) > 1 else ""
+    lines = [
+        f"{done.path}: a model of {facts['rows']:,} rows for {_validate.quoted(spec.labels)}"
+        f"{together}; {done.guarantee}{'' if raw else f' ({facts["evidence"]})'}.",
+        *(f"{each['label']!r}: {quality_text(each)}" for each in columns),
+    ]
+    if over:
+        where = "" if raw else " when the table was released"
+        lines.append(f"{over:,} rows over the cap were left out{where}.")
+    if found := facts.get("clusters"):
+        lines.append(
+            f"It learned from the label counts of {found['number']:,} clusters, each with noise of"
+            f" {found['deviation']:.3g} rows."
         )
-        said = "".join(
-            f"\n{each['label']!r}{_asked_text(each)}:{quality_text(each)}"
-            for each in done.facts["columns"]
-        )
-    else:
-        which = f"a model of {done.facts['rows']:,} rows{_asked_text(done.facts)},"
-        said = quality_text(done.facts) + clusters_text(done.facts.get("clusters"))
-    text = (
-        f"{done.path}: {which}"
-        f" {done.guarantee}{how}.{left_out_text(done.facts)}{said}{features_text(done.facts)}"
-    )
-    told = {"path": str(done.path)} | dict(done.facts)
-    if done.noisy_columns:
-        text += (
-            "\nNo features, since releases drew them from private columns:"
-            f" {', '.join(done.noisy_columns)}."
-        )
-        told["noisy_columns"] = list(done.noisy_columns)
-    answer(as_json, told, f"{text}\n{cost_text(done.facts, record, began)}")
-
-
-def _asked_text(column: Mapping[str, Any]) -> str:
-    """Say how many rows were asked about a column, if not all were."""
-    return (
-        f" ({column['rows_asked']:,} of them asked about this column)"
-        if "rows_asked" in column
-        else ""
-    )
-
-
-def features_text(facts: Mapping[str, Any]) -> str:
-    """List the columns that the model learned from, the first dozen of them."""
     names = [str(each["name"]) for each in facts["features"]["columns"]]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"\nFeatures: {', '.join(names[:_SHOWN])}{more}."
-
-
-def left_out_text(facts: Mapping[str, Any]) -> str:
-    """Report how many rows were over their unit's cap; rows left out of a release are not in its
-    table."""
-    over = facts["rows_over_the_cap"]
-    where = " when the table was released" if facts["trained_on"] == "released table" else ""
-    return f" {over:,} rows over the cap were left out{where}." if over else ""
-
-
-def cost_text(facts: Mapping[str, Any], ledger: Any, began: str) -> str:
-    """Report the charge of the training, and what its data set has spent in all."""
-    from labeldp.app.train import DRAWN
-
-    if facts["trained_on"] != DRAWN:
-        return "Nothing was drawn, nothing was charged."
+    lines.append(f"Features: {', '.join(names[:_SHOWN])}{more}.")
+    if done.noisy_columns:
+        listed = ", ".join(done.noisy_columns)
+        lines.append(f"No features, since releases drew them from private columns: {listed}.")
     # a prior of clusters has a charge of its own
-    receipts = [Receipt.from_dict(each) for each in facts["receipts"]]
-    return f"{charge_text(ledger, receipts, began)} {account_text(ledger, receipts)}"
+    receipts = [Receipt.from_dict(each) for each in facts["receipts"]] if raw else []
+    lines.append(
+        f"{charge_text(record, receipts, began)} {account_text(record, receipts) if raw else ''}"
+    )
+    answer(as_json, facts, "\n".join(lines).rstrip())
 
 
 def quality_text(facts: Mapping[str, Any]) -> str:
-    """Report the estimated accuracy and log-loss of the model, or the errors of numbers, next to
-    those of a constant prediction."""
-    if "estimated_rmse" in facts:
-        return _quality_of_numbers(facts)
-    if facts["estimated_accuracy"] is None:
-        return _not_estimated("How accurate it is", facts)
-    if not facts["estimated_accuracy"]["tells"]:
-        return (
-            " At this epsilon the noisy rows that were held out are too few to tell how accurate"
-            " it is."
-        )
-    accuracy = _beside(
-        "accuracy",
-        facts["estimated_accuracy"],
-        "always the commonest class",
-        facts["baseline_accuracy"],
-    )
-    return accuracy + _beside(
-        "log-loss",
-        facts["estimated_log_loss"],
-        "the class frequencies alone",
-        facts["baseline_log_loss"],
-    )
-
-
-def _not_estimated(what: str, facts: Mapping[str, Any]) -> str:
-    from labeldp.protocol._fit import MIN_VALIDATION_ROWS
-
-    why = "; answers about clusters have none" if facts.get("clusters") else ""
-    return (
-        f" {what} was not estimated: that takes at least {MIN_VALIDATION_ROWS} noisy rows that are"
-        f" held out{why}."
-    )
-
-
-def _beside(name: str, found: Mapping[str, Any], what: str, constant: Mapping[str, Any]) -> str:
-    """Report an estimate beside that of a constant prediction; the interval first if it holds that
-    one."""
-    known = min(max(constant["value"], constant["low"]), constant["high"])
-    if found["low"] <= known <= found["high"]:
-        interval = f"{found['low']:.3f} to {found['high']:.3f}"
-        interval += (
-            f" (estimate {found['value']:.3f})"
-            if found["low"] < found["value"] < found["high"]
-            else ""
-        )
-        return (
-            f" Estimated {name} {interval}: cannot tell whether it is better than {what},"
-            f" {known:.3f}."
-        )
-    return f" Estimated {name} {_measured(found)}; {what}: {known:.3f}."
-
-
-def _quality_of_numbers(facts: Mapping[str, Any]) -> str:
-    """Report the estimated RMSE and R^2 of the model, and the RMSE of the mean alone."""
-    error, constant, share = facts["estimated_rmse"], facts["baseline_rmse"], facts["estimated_r2"]
-    if error is None:
-        return _not_estimated("How large its errors are", facts)
-    if not error["tells"]:
-        return (
-            " At this epsilon the noisy rows that were held out are too few to tell how large its"
-            " errors are."
-        )
-    # three digits of the largest figure
-    places = max(0, 2 - math.floor(math.log10(max(error["high"], constant["high"], 1e-12))))
-    rmse = (
-        f" Estimated RMSE {_error_of_numbers(error, places)}; always the mean:"
-        f" {_error_of_numbers(constant, places)}."
-    )
-    if not share["tells"]:
-        return f"{rmse} At this epsilon the noisy rows that were held out are too few to tell R^2."
-    return f"{rmse} Estimated R^2 {_measured(share)}."
-
-
-def _error_of_numbers(found: Mapping[str, Any], places: int) -> str:
-    """Format a root mean squared error; 0 would look perfect where noise has carried the estimate
-    of the square below 0."""
-    return (
-        _measured(found, places=places)
-        if found["value"] > 0
-        else f"at most {found['high']:,.{places}f}"
-    )
-
-
-def _measured(found: Mapping[str, Any], places: int = 3) -> str:
-    """Format an estimate with its interval."""
-    low, high = found["low"], found["high"]
-    # An unbiased estimate may lie outside of its interval, which is cut to possible values.
-    value, low, high = (
-        f"{each:,.{places}f}" for each in (min(max(found["value"], low), high), low, high)
-    )
-    return f"{value} ({low} to {high})"
-
-
-def clusters_text(asked: Mapping[str, Any] | None) -> str:
-    """Report the number of clusters that were asked about, and how reliable the answers are."""
-    if asked is None:
-        return ""
-    return (
-        f" It learned from the label counts of {asked['number']:,} clusters, each with noise of"
-        f" {asked['deviation']:.3g} rows."
-    )
+    """Report the estimates of a model, with their intervals, beside those of a constant
+    prediction."""
+    said = []
+    for name, found in facts.items():
+        if not name.startswith("estimated_"):
+            continue
+        what = name.removeprefix("estimated_")
+        if found is None or not found["tells"]:
+            said.append(f"too few noisy rows were held out to tell its {what}")
+            continue
+        # An unbiased estimate may lie outside of its interval, which is cut to possible values; and
+        # an error of 0 would look perfect where noise has carried its square below 0.
+        low, high = found["low"], found["high"]
+        value = min(max(found["value"], low), high)
+        at = "at most " if what == "rmse" and not value else f"{cell(value)} ({cell(low)} to "
+        said.append(f"{what} {at}{cell(high)}{'' if at.startswith('at') else ')'}")
+        if constant := facts.get(f"baseline_{what}"):
+            known = min(max(constant["value"], constant["low"]), constant["high"])
+            better = "; cannot tell which is better" if low <= known <= high else ""
+            said[-1] += f", without features {cell(known)}{better}"
+    return "; ".join(said) + "."
 
 
 @app.command()
@@ -389,7 +278,7 @@ def plan(
         made = usage(lambda: plans.plan_numbers(grid_of(range), budgets, **more))
     else:
         made = usage(lambda: plans.plan(_count_of(classes or ""), budgets, **more))
-    answer(as_json, made.to_dict(), made.to_text())
+    answer(as_json, made)
 
 
 def _count_of(text: str) -> int:
