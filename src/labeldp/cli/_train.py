@@ -143,10 +143,11 @@ def train(
     facts |= {"noisy_columns": list(done.noisy_columns)} if done.noisy_columns else {}
     raw, over = facts["trained_on"] == DRAWN, facts["rows_over_the_cap"]
     columns = facts.get("columns", [facts])
-    together = ", together" if len(columns) > 1 else ""
+    together = " together" if len(columns) > 1 else ""
+    how = "" if raw else f" ({facts['evidence']})"
+    rows = f"a model of {facts['rows']:,} rows for {_validate.quoted(spec.labels)}"
     lines = [
-        f"{done.path}: a model of {facts['rows']:,} rows for {_validate.quoted(spec.labels)}"
-        f"{together}; {done.guarantee}{'' if raw else f' ({facts["evidence"]})'}.",
+        f"{done.path}: {rows}{together}, {done.guarantee}{how}.",
         *(f"{each['label']!r}: {quality_text(each)}" for each in columns),
     ]
     if over:
