@@ -267,8 +267,9 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
                 "guarantee": Receipt.from_dict(each["receipt"]).guarantee,
             }
             | {name: each.get(name) for name in ("evidence", "law", "classes", "grid", "receipt")}
-            | {HISTOGRAM: _histogram_of(each)}
+            | {HISTOGRAM: query and {"epsilon": query.epsilon, **each[HISTOGRAM]}}
             for each in found
+            for query in (charged_histogram(Receipt.from_dict(each["receipt"])),)
         ]
         rows = require_drawn(table, found)
     except (KeyError, TypeError, AttributeError):
@@ -285,13 +286,6 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
     public = [name for name in table.names if name not in noisy]
     told = [each | {"proven": count is not None} for each, count in zip(drawn, rows, strict=True)]
     return {"rows": rows[0], "unchanged": public, "drawn": told}
-
-
-def _histogram_of(facts: Mapping[str, Any]) -> dict[str, object] | None:
-    """Return the noisy histogram that a release publishes as its own prior, with its share of
-    epsilon; None if it has none."""
-    query = charged_histogram(Receipt.from_dict(facts["receipt"]))
-    return None if query is None else {"epsilon": query.epsilon, **facts[HISTOGRAM]}
 
 
 def inspected_text(name: str, facts: Mapping[str, Any]) -> str:

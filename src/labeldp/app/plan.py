@@ -25,6 +25,7 @@ OF_NUMBERS = ("square-wave", "threshold", "unbiased", "rr-on-bins", "laplace", "
 
 
 Facts = dict[str, Any]
+_CHANCES = ("keep_probability", "set_size", "noisy_accuracy")
 _MEANING = {
     "epsilon": "total budget of one row, or of all rows of one unit",
     "epsilon_per_row": "what the law of each row runs at",
@@ -111,7 +112,7 @@ def plan(
         best = next(name for name, found in bits.items() if found >= enough)
         lines += [
             {"epsilon": epsilon, "law": name, "epsilon_per_row": per_row}
-            | _chances(law)
+            | dict(zip(_CHANCES, _chances(law), strict=True))
             | {"bits_per_row": bits[name], "recommended": name == best}
             for name, law in made.items()
         ]
@@ -263,12 +264,7 @@ def advantage(epsilon: float, n_classes: int) -> float:
     return max((1 - shrink) * (k - 1) / (k * (1 + shrink * (k - 1))) for k in candidates)
 
 
-def _chances(law: Law) -> Facts:
-    names = ("keep_probability", "set_size", "noisy_accuracy")
-    return dict(zip(names, _chances_of(law), strict=True))
-
-
-def _chances_of(law: Law) -> tuple[float, float, float]:
+def _chances(law: Law) -> tuple[float, float, float]:
     """Compute for a uniform label: P(output contains the label), the output's mean size, P(its
     likeliest member is the label)."""
     n = law.n_classes

@@ -871,14 +871,6 @@ def load(path: str | Path, trust: Collection[str] = ()) -> list[TableModel]:
     return found
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """The file of predictions, and its number of rows."""
-
-    path: Path
-    rows: int
-
-
 def predict(
     model: str | Path,
     source: str | Path,
@@ -887,7 +879,7 @@ def predict(
     progress: Progress = silent,
     *,
     quantiles: Sequence[float] = (),
-) -> Predictions:
+) -> int:
     """Predict every row of a table and write the predictions.
 
     Parameters
@@ -909,8 +901,8 @@ def predict(
 
     Returns
     -------
-    Predictions
-        Returned when the file is on disk.
+    int
+        The number of rows; returned when the file is on disk.
 
     Raises
     ------
@@ -924,10 +916,6 @@ def predict(
         f"quantile_{float(q):g}": float(q)
         for q in (quantiles_of(quantiles) if len(quantiles) else ())
     }
-    if len(wanted) < len(quantiles):
-        raise InvalidInput(
-            "Expected different quantiles, got one twice. Leave one out (--quantile)."
-        )
     models, table, target = load(model, trust), open_table(Path(source)), Path(out)
     if wanted and not all(each.of_numbers for each in models):
         raise InvalidInput(
@@ -951,7 +939,7 @@ def predict(
             table,
         )
         Place.of(folder / target.name).move(Place.of(target))
-    return Predictions(target, rows)
+    return rows
 
 
 def _predictions(

@@ -20,9 +20,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -257,15 +256,9 @@ def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield lambda phase, done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
 
         def show(phase: str, done: int, total: int) -> None:
@@ -278,20 +271,6 @@ def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 # Options
 # --------------------------------------------------------------------------------------------------
-
-
-class Order(StrEnum):
-    """Order of the rows in the output."""
-
-    shuffle = "shuffle"
-    keep = "keep"
-
-
-class Overlap(StrEnum):
-    """What to do with rows that were released before."""
-
-    charge = "charge"
-    refuse = "refuse"
 
 
 def _remember_json(ctx: typer.Context, value: bool) -> bool:
@@ -323,10 +302,7 @@ def law_of_text(text: str | None) -> str | None:
     return usage(lambda: str(register_law(cls).name)) + number
 
 
-ESCAPES = (
-    "In a name or class write a comma as \\,, a semicolon as \\;, an equals sign as \\= and a blank"
-    ' at an end as "\\ ".'
-)
+ESCAPES = "In a name or class write a comma as \\,, a semicolon as \\; and an equals sign as \\=."
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True),
@@ -374,7 +350,10 @@ Table = Annotated[
         help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.",
     ),
 ]
-RowOrder = Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")]
+RowOrder = Annotated[
+    Literal["shuffle", "keep"],
+    typer.Option(help="keep: you state that order and layout are public."),
+]
 Redraw = Annotated[
     bool, typer.Option("--redraw", help="Draw again what was released before, for another charge.")
 ]
@@ -656,18 +635,13 @@ def _parts(mark: str, text: str) -> list[str]:
 
 def split(listed: str | None) -> list[str] | None:
     """Split A,B,C into its parts, without blanks around them (see `unescaped`)."""
-    return None if listed is None else [unescaped(_stripped(name)) for name in _parts(",", listed)]
-
-
-def _stripped(name: str) -> str:
-    """Take off blanks around a name, except one with a backslash before it."""
-    return re.sub(r"(?<!\\)\s+$", "", name.lstrip())
+    return None if listed is None else [unescaped(name.strip()) for name in _parts(",", listed)]
 
 
 def unescaped(name: str) -> str:
-    """Read a class or name in which a comma, semicolon, equals sign or blank was written with a
+    """Read a class or name in which a comma, semicolon or equals sign was written with a
     backslash; others stay as they are."""
-    return re.sub(r"\\([,;= ])", r"\1", name)
+    return re.sub(r"\\([,;=])", r"\1", name)
 
 
 def _named(part: str, names: Sequence[str]) -> tuple[str, str] | None:
@@ -675,9 +649,9 @@ def _named(part: str, names: Sequence[str]) -> tuple[str, str] | None:
     name or a value can have its own."""
     for mark in reversed([*re.finditer(r"(?<!\\)=", part)]):
         written = part[: mark.start()]
-        for name in (written.strip(), unescaped(_stripped(written))):
+        for name in (written.strip(), unescaped(written.strip())):
             if name in names:
-                return name, _stripped(part[mark.end() :])
+                return name, part[mark.end() :].strip()
     return None
 
 

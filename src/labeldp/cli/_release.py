@@ -5,7 +5,7 @@ or answers about groups."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,9 +21,6 @@ from labeldp.cli._common import (
     Json,
     Key,
     LedgerOptions,
-    LedgerPath,
-    Order,
-    Overlap,
     PriorText,
     Redraw,
     RowOrder,
@@ -83,14 +80,14 @@ class ReleaseOptions(ColumnOptions):
         ),
     ] = None
     prior: PriorText = None
-    order: RowOrder = Order.shuffle
+    order: RowOrder = "shuffle"
     dataset: Dataset = None
     overlap: Annotated[
-        Overlap,
+        Literal["charge", "refuse"],
         typer.Option(
             help="refuse: fail if an earlier release of this column covers one of the rows."
         ),
-    ] = Overlap.charge
+    ] = "charge"
     strict: Strict = False
 
     def spec(self) -> Any:
@@ -329,7 +326,7 @@ class StageOptions(ColumnOptions):
             ),
         ),
     ] = None
-    order: RowOrder = Order.shuffle
+    order: RowOrder = "shuffle"
 
     def spec(self) -> tuple[Any, str | None]:
         """Make the ReleaseSpec that all stages share, and name the first stage's own law."""
@@ -360,7 +357,7 @@ class StageOptions(ColumnOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(LedgerOptions):
     """The ledger of the plan."""
 
     law: Annotated[
@@ -371,13 +368,6 @@ class PlanOptions:
             callback=law_of_text,
         ),
     ] = None
-    ledger: LedgerPath = None
-
-    def open(self, key: str | None = None) -> Any:
-        """Open the ledger, which the plan does not choose."""
-        from labeldp.app._ledger import ledger_at
-
-        return usage(lambda: ledger_at(self.ledger, key=key))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,7 +415,7 @@ def stage_release(
     weights, (name, master), made = (
         usage(lambda: prior_of(plan.prior)),
         engine_of(plan.engine),
-        load(folder, plan.open(plan.key)),
+        load(folder, plan.open()),
     )
     with progress_bars(as_json) as progress:
         done = run(

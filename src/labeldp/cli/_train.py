@@ -237,10 +237,8 @@ def predict(
 
     wanted = [] if quantile is None else usage(lambda: quantiles_of(numbers_of(quantile)).tolist())
     with progress_bars(as_json) as progress:
-        done = run(model, source, out, trust or (), progress, quantiles=wanted)
-    answer(
-        as_json, {"path": str(done.path), "rows": done.rows}, f"{done.path}: {done.rows:,} rows."
-    )
+        rows = run(model, source, out, trust or (), progress, quantiles=wanted)
+    answer(as_json, {"path": str(out), "rows": rows}, f"{out}: {rows:,} rows.")
 
 
 # Plan and demo
@@ -278,14 +276,11 @@ def plan(
     if range is not None:
         made = usage(lambda: plans.plan_numbers(grid_of(range), budgets, **more))
     else:
-        made = usage(lambda: plans.plan(_count_of(classes or ""), budgets, **more))
+        text = classes or ""
+        number = text.strip().lstrip("+-").isdecimal()
+        n = int(text) if number else usage(lambda: len(set(classes_of_text(text))))
+        made = usage(lambda: plans.plan(n, budgets, **more))
     answer(as_json, made)
-
-
-def _count_of(text: str) -> int:
-    """Count classes that are given as their number K, or by their names A,B,C."""
-    number = text.strip().lstrip("+-").isdecimal()
-    return int(text) if number else len(set(classes_of_text(text)))
 
 
 @app.command()
