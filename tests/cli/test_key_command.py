@@ -115,22 +115,6 @@ def test_release_with_a_key_and_without_one(
     assert kept_ids(table) == [named, None, named, key_id(KeySource("env:HELD").fetch())]
 
 
-@pytest.mark.parametrize("variable", [False, True])
-def test_a_secret_in_the_place_of_a_source_is_not_shown(
-    table: Path, key: Path, variable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = key.read_text().strip()
-    if variable:
-        monkeypatch.setenv("LABELDP_KEY", secret)
-    code, said, error = release(
-        table, "--out", table.with_name("out.parquet"), *(() if variable else ("--key", secret))
-    )
-    assert code == 2
-    assert "Expected a key source" in " ".join(error.replace("│", " ").split())
-    assert secret[:20] not in said + error
-    assert not ldp.Ledger(table.with_name("ledger.sqlite")).runs()
-
-
 def test_a_key_that_is_not_there_charges_nothing(table: Path, key: Path) -> None:
     key.chmod(0o644)
     out = ("--out", table.with_name("out.parquet"), "--key")

@@ -3,7 +3,6 @@
 never a raw label."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -164,41 +163,6 @@ def test_wrong_options_are_usage(tmp_path: Path, more: tuple[str, ...], said: st
     code, _, message = run(*command(people(tmp_path / "in.csv"), tmp_path / "o.csv", *more))
     assert code == 2
     assert said in unboxed(message)
-
-
-def test_an_undeclared_class_is_told_without_its_row_or_value(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    for ending in ("csv", "parquet"):
-        source = people(tmp_path / f"in.{ending}", bad=SENTINEL)
-        code, _, said = run(*command(source, tmp_path / f"o.{ending}"))
-        assert code == 4
-        assert (
-            "some label is not. Which row it is would tell of its label" in said
-            and "201" not in said
-        )
-        code, said, _ = run(*command(source, tmp_path / f"o.{ending}", "--json"))
-        assert json.loads(said)["exit_code"] == code == 4
-    assert SENTINEL not in caplog.text
-    assert default_ledger().runs() == []
-    assert not any(p.name.startswith(("o.", ".o")) for p in tmp_path.iterdir())
-
-
-def test_repeated_and_empty_ids_are_data_errors(tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,well\n1,ill\n")
-    assert run(*command(tmp_path / "in.csv", tmp_path / "o.csv", "--id", "patient"))[0] == 4
-    (tmp_path / "in.csv").write_text("patient,status\n1,ill\n,well\n")
-    assert run(*command(tmp_path / "in.csv", tmp_path / "o.csv", "--id", "patient"))[0] == 4
-    (tmp_path / "in.csv").write_text("patient,status\n1,ill\n2,\n")
-    code, _, said = run(*command(tmp_path / "in.csv", tmp_path / "o.csv"))
-    assert code == 4
-    assert (
-        "some label is missing" in said
-        and "Declare the null class (--null-class; for aggregate" in said
-        and "line" not in said
-    )
-    assert default_ledger().runs() == []
 
 
 def test_malformed_inputs_are_data_errors(tmp_path: Path) -> None:

