@@ -253,7 +253,7 @@ def test_a_released_table_is_learned_at_no_charge(tmp_path: Path, law: str) -> N
             (("--epsilon", 8), "Expected no --epsilon with a released table"),
             (("--stages", 2), "--stages"),
             (("--classes", "yes,no"), "--classes"),
-            (("--id", "id", "--unit", "colour"), "--id, --unit"),
+            (("--id", "colour", "--unit", "price"), "--id, --unit"),
             (("--law", "split"), "--law"),
             (("--model", "counts"), "cannot be asked"),
             (("--features", "bought"), "besides label, ids and unit"),
@@ -264,7 +264,8 @@ def test_a_released_table_is_learned_at_no_charge(tmp_path: Path, law: str) -> N
     Path(f"{out}.manifest.json").rename(tmp_path / "moved.json")
     code, _, err = train(out, tmp_path / "without")
     assert code == 4 and "(manifest=, --manifest)" in err
-    assert train(out, tmp_path / "named", "--manifest", tmp_path / "moved.json")[0] == 0
+    named = ("--manifest", tmp_path / "moved.json", "--id", "id")
+    assert train(out, tmp_path / "named", *named)[0] == 0
 
 
 @pytest.mark.parametrize("split", ["equal", "one:1,3,1", "joint"])

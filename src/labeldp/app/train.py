@@ -513,6 +513,7 @@ class _Released(_Raw):
     def _check(self) -> None:
         """Refuse what the release says itself: ignoring a contradiction would mislead."""
         spec, facts = self._spec, self._found.facts
+        receipt = Receipt.from_dict(facts["receipt"])
         if spec.learn.model == COUNTS:
             raise InvalidInput(
                 "Expected raw labels with model='counts', got noisy ones, whose clusters cannot be"
@@ -525,9 +526,9 @@ class _Released(_Raw):
         given = {
             "epsilon": spec.epsilon is not None,
             "classes": spec.classes is not None,
-            "id": spec.id is not None,
-            "unit": spec.unit is not None,
-            "max-rows-per-unit": spec.max_rows_per_unit > 1,
+            "id": spec.ids not in ((), tuple(facts.get("id") or ())),
+            "unit": spec.unit not in (None, receipt.unit),
+            "max-rows-per-unit": spec.max_rows_per_unit not in (1, receipt.max_rows_per_unit),
             "stages": spec.learn.n_stages > 1,
             "law": name not in (AUTO, facts["law"]["law"]),
         }
