@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from rich.console import Console
@@ -105,7 +105,7 @@ def accuracy(task: str, method: str, epsilon: float | None, seed: int) -> float:
         elif method != "no privacy":
             model = LabelDPClassifier(
                 model,
-                epsilon=epsilon,
+                epsilon=cast(float, epsilon),
                 n_stages=1 if method == "one stage" else 2,
                 classes=classes,
                 noise=noise,
@@ -149,7 +149,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         lines = [["eps", *METHODS], ["---"] * (len(METHODS) + 1), *rows]
         tables += f"## {task}: {about}\n\n"
         tables += "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
-    facts = result | {
+    facts = dict(result) | {
         "spread": (
             f", mean ± standard deviation over {result['seeds']} seeds"
             if result["seeds"] > 1

@@ -201,9 +201,9 @@ def _table_text(rows: Sequence[Mapping[str, Any]]) -> str:
     kept = [
         name
         for name in rows[0]
-        if any(row[name] is not None and not isinstance(row[name], Mapping) for row in rows)
+        if any(row.get(name) is not None and not isinstance(row[name], Mapping) for row in rows)
     ]
-    cells = [kept] + [[cell(row[name]) for name in kept] for row in rows]
+    cells = [kept] + [[cell(row.get(name)) for name in kept] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
@@ -214,7 +214,8 @@ def cell(value: object) -> str:
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
-    return {"True": "yes", "False": "no", "None": "-"}.get(str(value), str(value))
+    known = {"True": "yes", "False": "no", "None": "-"}
+    return value if isinstance(value, str) else known.get(str(value), str(value))
 
 
 def account_text(ledger: Any, receipts: Sequence[Receipt]) -> str:
