@@ -100,7 +100,7 @@ def accuracy(task: str, method: str, epsilon: float | None, seed: int) -> float:
         warnings.simplefilter("ignore", SeededNoiseWarning)
         warnings.simplefilter("ignore", UnrecordedWarning)
         if method == "today":
-            law = RandomizedResponse(len(classes), epsilon)
+            law = RandomizedResponse(len(classes), cast(float, epsilon))
             labels = privatize(y, law, classes=classes, noise=noise).hard()
         elif method != "no privacy":
             model = LabelDPClassifier(
