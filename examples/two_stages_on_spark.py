@@ -95,7 +95,7 @@ def main(folder: Path) -> None:
     both = learn(folder / "stage-1", folder / "stage-2")
     print(f"  accuracy {both.score(X_test, y_test):.3f}")
 
-    print(stage.status_text(stage.status(plan)))
+    print("state:", stage.status(plan)["state"])
     print(f"spent: epsilon {ledger.spent('two-stages', 'label'):g}")
     session.stop()
 

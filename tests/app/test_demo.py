@@ -2,108 +2,49 @@
 """The demo runs as it is, with one seed, and its summary says what the runs say."""
 
 import json
-import os
-import signal
-import statistics
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.cli.commands import run
 
 from labeldp.app import demo
 from labeldp.errors import InvalidInput, ReleaseError
 
 
 def test_the_demo_writes_what_it_ran(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "labeldp",
-            "demo",
-            "--out",
-            str(tmp_path / "out"),
-            "--seeds",
-            "1",
-            "--workers",
-            "2",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    result = json.loads((tmp_path / "out" / "summary.json").read_text())
+    code, printed, _ = run("demo", "--out", tmp_path, "--seeds", 1)
+    result = json.loads((tmp_path / "summary.json").read_text())
     assert len(result["runs"]) == result["fits"] == len(demo.TASKS) * (1 + 3 * len(demo.EPSILONS))
-    assert result["insecure"]
-    page = (tmp_path / "out" / "summary.md").read_text()
-    printed = done.stdout
-    assert len(page.splitlines()) < 60  # one page
-    assert "percent, of one seed." in page and page in printed
+    page = (tmp_path / "summary.md").read_text()
+    assert code == 0 and page in printed and len(page.splitlines()) < 60  # one page
+    assert "percent, of one seed." in page and "±" not in page
     for row in result["rows"]:
-        runs = [r for r in result["runs"] if r["task"] == row["task"]]
         for method in demo.METHODS:
-            epsilon = None if method == "no privacy" else row["epsilon"]
-            scores = [
+            known = (row["task"], method, None if method == "no privacy" else row["epsilon"])
+            (score,) = (
                 100 * r["accuracy"]
-                for r in runs
-                if (r["method"], r["epsilon"]) == (method, epsilon)
-            ]
-            assert statistics.mean(scores) == pytest.approx(row[method]["mean"])
-            assert f"{row[method]['mean']:.1f}" in page
-            assert f"{row[method]['mean']:.1f}" in printed
+                for r in result["runs"]
+                if (r["task"], r["method"], r["epsilon"]) == known
+            )
+            assert score == pytest.approx(row[method]["mean"]) and f"{score:.1f}" in page
         # Far above guessing at each budget, and never above 100 %.
         assert 100 / (10 if row["task"] == "digits" else 2) < row["two stages"]["mean"] <= 100
+    again = result["runs"][-1]
+    assert again["accuracy"] == demo.accuracy(*(again[name] for name in list(again)[:4]))
 
 
-def test_a_job_can_be_repeated() -> None:
-    job = demo.Job("breast_cancer", "one stage", 2.0, 3)
-    assert demo.run_job(job).accuracy == demo.run_job(job).accuracy
-
-
-@pytest.mark.parametrize("option", ["seeds", "workers"])
-def test_nothing_runs_without_seeds_or_workers(option: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=option):
-        demo.run(tmp_path / "out", **{option: 0})
-    assert not (tmp_path / "out").exists()
-
-
-def test_one_seed_has_no_spread() -> None:
-    row = {"epsilon": 1.0, **{method: {"mean": 80.0, "sd": 0.0} for method in demo.METHODS}}
-    assert not any("±" in cell for cell in demo._cells(row))
+def test_several_seeds_have_a_spread() -> None:
     row = {"epsilon": 1.0, **{method: {"mean": 80.0, "sd": 1.25} for method in demo.METHODS}}
     assert all("80.0 ± 1.2" in cell for cell in demo._cells(row)[1:])
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
+def test_nothing_runs_without_seeds_or_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "run_all", lambda *_: pytest.fail("it trained"))
-    (tmp_path / ".summary.json.labeldp").write_text(
-        "in the way of the folder that is made beside the output"
-    )
+    monkeypatch.setattr(demo, "accuracy", lambda *_: pytest.fail("it trained"))
+    with pytest.raises(InvalidInput, match="seeds"):
+        demo.run(tmp_path / "out", seeds=0)
+    assert not (tmp_path / "out").exists() and run("demo", "--seeds", 0)[0] == 2
+    (tmp_path / ".summary.json.labeldp").write_text("in the way of the work folder")
     with pytest.raises(ReleaseError):
         demo.run(tmp_path)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_an_interrupt_is_one_message(tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to all processes of the command, of which each would have a
-    traceback."""
-    heard = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from labeldp.cli"
-        " import main; main()"
-    )
-    begun = subprocess.Popen(
-        [sys.executable, "-c", heard, "demo", "--out", str(tmp_path / "out"), "--workers", "6"],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while not (tmp_path / "out").exists():
-        time.sleep(0.05)
-    time.sleep(1.5)  # most workers are still starting
-    os.killpg(begun.pid, signal.SIGINT)
-    assert "Traceback" not in begun.communicate(timeout=60)[1]
-    assert begun.returncode == 130

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cli.commands import SENTINEL, run
 
-import labeldp as ldp
 from labeldp.ledger._ledger import default_ledger
 from labeldp.tables import read_noisy
 
@@ -135,9 +134,7 @@ def test_numbers_are_learned_and_predicted_and_are_a_prior(
 ) -> None:
     source, truth = write(tmp_path / f"in.{ending}", shop()), np.array(shop(400, seed=1)["income"])
     code, said, err = train(source, tmp_path / "m", *NUMBER, "--epsilon", 6, "--model", model)
-    assert (
-        code == 0 and "Estimated RMSE " in said and "; always the mean: " in said and "R^2" in said
-    ), err
+    assert code == 0 and "rmse " in said and "r2" in said, err
     table = predicted(
         tmp_path / "m",
         write(tmp_path / f"new.{ending}", shop(400, seed=1)),
@@ -179,11 +176,8 @@ def test_several_columns_are_charged_once_and_have_a_model_each(
 ) -> None:
     source, fresh = write(tmp_path / f"in.{ending}", shop()), shop(400, seed=1)
     code, said, err = train(source, tmp_path / "m", *SEVERAL, "--epsilon", 6, "--model", "linear")
-    assert (
-        code == 0
-        and "for each of the columns 'bought', 'rating', together 6-label-DP for each row." in said
-    ), err
-    assert [line.split("'")[1] for line in said.splitlines() if "Estimated accuracy" in line] == [
+    assert code == 0 and "for 'bought', 'rating' together, 6-label-DP for each row." in said, err
+    assert [line.split("'")[1] for line in said.splitlines() if line.startswith("'")] == [
         "bought",
         "rating",
     ]
@@ -256,13 +250,11 @@ def test_a_released_table_is_learned_at_no_charge(tmp_path: Path, law: str) -> N
     assert code == 0 and "a model of 400 rows" in said, err
     for number, (more, message) in enumerate(
         (
-            (("--epsilon", 8), "Expected no epsilon"),
-            (("--stages", 2), "got 2 stages"),
-            (("--classes", "yes,no"), "Expected the classes of the release, in their order"),
-            (("--classes", "infer"), "Expected the classes of the release"),
-            (("--id", "colour"), "Expected ids as in the release, 'id', got 'colour'"),
-            (("--unit", "colour"), "Expected unit 'row' of the release, got 'colour'"),
-            (("--law", "split"), "the law of the release"),
+            (("--epsilon", 8), "Expected no --epsilon with a released table"),
+            (("--stages", 2), "--stages"),
+            (("--classes", "yes,no"), "--classes"),
+            (("--id", "colour", "--unit", "price"), "--id, --unit"),
+            (("--law", "split"), "--law"),
             (("--model", "counts"), "cannot be asked"),
             (("--features", "bought"), "besides label, ids and unit"),
         )
@@ -271,20 +263,9 @@ def test_a_released_table_is_learned_at_no_charge(tmp_path: Path, law: str) -> N
         assert code == 4 and message in err, (more, err)
     Path(f"{out}.manifest.json").rename(tmp_path / "moved.json")
     code, _, err = train(out, tmp_path / "without")
-    assert code == 4 and "(--manifest)" in err
-    assert (
-        train(
-            out,
-            tmp_path / "named",
-            "--manifest",
-            tmp_path / "moved.json",
-            "--id",
-            "id",
-            "--classes",
-            "no,yes",
-        )[0]
-        == 0
-    )
+    assert code == 4 and "(manifest=, --manifest)" in err
+    named = ("--manifest", tmp_path / "moved.json", "--id", "id")
+    assert train(out, tmp_path / "named", *named)[0] == 0
 
 
 @pytest.mark.parametrize("split", ["equal", "one:1,3,1", "joint"])
@@ -310,24 +291,20 @@ def test_columns_of_a_joint_release_are_learned_at_no_charge(tmp_path: Path, spl
     )
     assert (
         code == 0
-        and "together 9-label-DP for each row (proven)." in said
+        and "together, 9-label-DP for each row (proven)." in said
         and "nothing was charged" in said
     ), err
     assert "No features, since releases drew them from private columns: income." in said
     code, said, err = train(
         out, tmp_path / "one", "--label", "income", "--model", "linear", "--features", "price"
     )
-    assert (
-        code == 0
-        and "RMSE" in said
-        and ("of them asked about this column" in said) == split.startswith("one")
-    ), err
+    assert code == 0 and "rmse" in said, err
     for more, message in (
-        (("--label", "bought,income"), "labeldp train out.csv --label income --out MODEL"),
+        (("--label", "bought,income"), "got numbers in 'income'"),
         (("--label", "bought,price"), "did not draw 'price'. Train for one at a time"),
         (
             ("--label", "bought,rating", "--classes", "no,yes;3,2,1"),
-            "Expected the classes of the release",
+            "Expected no --classes",
         ),
     ):
         code, _, err = train(out, tmp_path / "none", *more)
@@ -372,46 +349,9 @@ def test_units_ids_and_budgets_hold(tmp_path: Path) -> None:
     spent = train(
         source, tmp_path / "e", *NUMBER, "--epsilon", 1, "--model", "linear", "--dataset", "rows"
     )[1]
-    assert (
-        "In all each row of dataset 'rows' has spent up to epsilon 18, on columns 'bought',"
-        " 'income'." in spent
-    )
+    assert "'bought', 'income'" in spent
     code, _, err = train(source, tmp_path / "f", *PAID, "--exclude", "rating", "--dataset", "rows")
     assert code == 4 and "got 'income', which the ledger has charged as private" in err
-
-
-def test_strict_refuses_what_is_warned_of_before_the_charge(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.csv", shop(200))
-    asked = ("--classes", "no,yes", "--id", "id", "--model", "linear", "--epsilon", 9)
-    code, _, err = train(source, tmp_path / "no", *asked, "--strict")
-    assert (
-        code == 4
-        and "An epsilon of 9" in err
-        and "What is strict is refused for this; nothing was charged." in err
-        and not default_ledger().runs()
-    )
-    code, _, err = train(source, tmp_path / "a", *asked)
-    assert code == 0 and "warning: An epsilon of 9" in err
-    assert train(source, tmp_path / "b", *asked, "--strict")[0] == 0  # a repeat
-
-
-def test_a_training_that_finishes_a_failed_one_says_that_nothing_more_was_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = write(tmp_path / "in.csv", shop(200))
-
-    def fail(*_: object, **__: object) -> None:
-        raise ldp.InvalidInput("on fire")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("labeldp.protocol._estimator.run_stages", fail)
-        assert train(source, tmp_path / "a", *PAID)[0] == 4
-    said = train(source, tmp_path / "a", *PAID)[1]
-    assert (
-        "\nFinished what an earlier call, which was killed or failed, had charged epsilon 8 for;"
-        " nothing more was charged." in said
-    )
-    assert default_ledger().spent("in", "bought") == 8.0
 
 
 def test_inferred_classes_and_missing_labels_are_said_aloud(tmp_path: Path) -> None:
@@ -519,36 +459,19 @@ def test_how_a_column_is_read_follows_from_its_type_or_its_values(tmp_path: Path
     )
 
 
-@pytest.mark.parametrize(
-    ("ids", "kind"),
-    [([0, 7, -12], pa.int64()), (["007", "8", "9"], pa.string()), (["1", "", "3"], pa.string())],
-)
-def test_ids_of_predictions_have_the_type_that_they_had(
-    tmp_path: Path, ids: list[Any], kind: pa.DataType
-) -> None:
-    """Whole numbers of a CSV are numbers in Parquet, if all are written as such; text is as it
-    was."""
-    assert (
-        train(write(tmp_path / "in.csv", shop(300)), tmp_path / "m", *PAID, "--model", "linear")[0]
-        == 0
-    )
-    rows = shop(3) | {"id": ids}
-    for source, out in (
-        (write(tmp_path / "new.csv", rows), "p.parquet"),
-        (write(tmp_path / "new.parquet", rows), "q.parquet"),
+def test_predictions_carry_ids_and_need_the_features(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.csv", shop(300))
+    assert train(source, tmp_path / "m", *PAID, "--model", "linear")[0] == 0
+    rows = shop(3) | {"id": ["007", "8", "9"]}
+    found = predicted(tmp_path / "m", write(tmp_path / "new.parquet", rows))["id"]
+    assert found.to_pylist() == rows["id"]
+    cheap = {name: values for name, values in shop(3).items() if name != "price"}
+    for columns, message in (
+        (cheap, "'price'"),
+        (cheap | {"price": ["low"] * 3}, "numbers in column"),
     ):
-        assert run("predict", tmp_path / "m", source, "--out", tmp_path / out)[0] == 0
-        found = pq.read_table(tmp_path / out)["id"]
-        assert (found.type, found.to_pylist()) == (kind, ids)
-    wrong = write(
-        tmp_path / "wrong.csv",
-        {name: values for name, values in shop(3).items() if name != "price"},
-    )
-    for source, message in (
-        (wrong, "'price'"),
-        (write(tmp_path / "cheap.csv", shop(3) | {"price": ["low"] * 3}), "numbers in column"),
-    ):
-        code, _, err = called("predict", tmp_path / "m", source, "--out", tmp_path / "none.csv")
+        wrong = write(tmp_path / "wrong.csv", columns)
+        code, _, err = called("predict", tmp_path / "m", wrong, "--out", tmp_path / "none.csv")
         assert code == 4 and message in err and not (tmp_path / "none.csv").exists()
 
 

@@ -27,7 +27,7 @@ def test_two_stages_on_spark(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     first, second = (float(found) for found in re.findall(r"accuracy (0\.\d+)", done.stdout))
     assert 0.7 < first < second + 0.03  # 0.79 and 0.83 on average
-    assert "spent: epsilon 1\n" in done.stdout and "All rows are released." in done.stdout
+    assert "spent: epsilon 1\n" in done.stdout and "state: settled" in done.stdout
     parts = [
         set(pq.read_table(tmp_path / "work" / f"stage-{number}")["id"].to_pylist())
         for number in (1, 2)

@@ -227,14 +227,15 @@ def test_its_name_is_known_everywhere_in_python(
     done = ldp.release(visits(tmp_path / "visits.csv"), tmp_path / "out.csv", spec, ledger)
     assert ldp.read_noisy(done.path).blocks[0].law == wheel(7, 1.0)
     lines = {
-        line.law: line for line in plan(7, [2.0], laws=["wheel", "rr-top-k:3", "subset:1"]).laws
+        line["law"]: line
+        for line in plan(7, [2.0], laws=["wheel", "rr-top-k:3", "subset:1"])["laws"]
     }
     assert (
-        lines["wheel"].keep_probability
-        == lines["wheel"].noisy_accuracy
+        lines["wheel"]["keep_probability"]
+        == lines["wheel"]["noisy_accuracy"]
         == pytest.approx(wheel(7, 2.0).matrix()[0, 0])
     )
-    assert lines["subset:1"].bits_per_row == pytest.approx(lines["rr"].bits_per_row)
+    assert lines["subset:1"]["bits_per_row"] == pytest.approx(lines["rr"]["bits_per_row"])
     code, said, _ = run("plan", "--classes", 7, "--epsilon", "1,2", "--law", "wheel")
     assert code == 0 and "wheel" in said
     with pytest.raises(ldp.InvalidInput, match="does not read it"):

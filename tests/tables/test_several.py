@@ -253,21 +253,19 @@ def test_the_command_line_releases_and_trains_a_column(
     (budget,) = (line for line in caplog.text.splitlines() if "The budget of" in line)
     assert "dataset 'in', columns 'ill', 'stars' is now 2.0 each (first charge)" in budget
     code, out, err = run("ledger", "spent")
-    *accounts, total, _ = out.splitlines()[1:]
-    assert [line.split()[:4] for line in accounts] == [
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[:4] for line in lines[1:3]] == [
         ["in", "ill", "row", "2"],
         ["in", "stars", "row", "2"],
     ]
-    assert "up to epsilon 2, on columns 'ill', 'stars'" in total  # one charge on both
-    code, out, err = run("ledger", "history")
-    assert out.count("(one charge on ill, stars)") == 2
+    assert ["in", "row", "ill,", "stars", "2"] in lines  # one charge on both
     code, out, err = run(
         "train", "noisy.csv", "--label", "stars", "--exclude", "ward", "--out", "model"
     )
     assert code == 0, err
     assert "2-label-DP" in out
     code, out, err = run("train", "noisy.csv", "--label", "ill,stars", "--out", "both")
-    assert code == 0 and "for each of the columns 'ill', 'stars', together 2-label-DP" in out, (
+    assert code == 0 and "for 'ill', 'stars' together, 2-label-DP" in out, (
         out,
         err,
     )
@@ -358,7 +356,7 @@ def test_the_command_line_takes_numbers_among_several_columns(
         "--ledger",
         "ledger.db",
     )
-    assert code == 0 and "RMSE" in said, err
+    assert code == 0 and "rmse" in said, err
     code, _, err = run("predict", "model", source, "--out", "predicted.csv")
     assert code == 0, err
     predicted = np.asarray(pc_csv.read_csv("predicted.csv")["prediction"])

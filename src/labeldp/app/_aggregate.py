@@ -191,14 +191,6 @@ def aggregate(
 
 def _check(table: Source, spec: AggregateSpec, ledger: Ledger) -> None:
     check_layout(layout_of(table), spec.label, (), public=True)
-    parts = [part.strip() for part in _validate.parted(spec.label)]
-    if len(parts) > 1 and spec.label not in table.names and set(parts) <= set(table.names):
-        raise InvalidInput(
-            f"Expected one label column, got {_validate.quoted(parts)}. Ask about each by itself,"
-            f" such as --label {parts[0]}, and divide epsilon among the answers: they add up for a"
-            " row that is in all of them. In Python, one aggregate(...) of their"
-            " labeldp.LabelColumns counts the combinations."
-        )
     check_columns(table, [spec.label, spec.group])
     check_raw(table, spec.label, ledger if table.text else None)
     check_type(spec.label, table.type_of(spec.label))

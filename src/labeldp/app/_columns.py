@@ -107,12 +107,9 @@ class Features:
         return Features(self.kinds, levels)
 
     def n_weights(self, rows: pa.Table) -> int:
-        """Count the categories that would have a weight each in the linear model."""
-        found = 0
-        for counts in self._counts(rows).values():
-            twice = sum(count > 1 for count in counts.values())
-            found += max(min(len(counts), MAX_CATEGORIES), min(twice, MOST_CATEGORIES))
-        return found
+        """Count the categories that occur twice, which have a weight each in the linear model."""
+        counted = self._counts(rows).values()
+        return sum(count > 1 for counts in counted for count in counts.values())
 
     def _counts(self, rows: pa.Table) -> dict[str, dict[str, int]]:
         counted = {

@@ -267,8 +267,9 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
                 "guarantee": Receipt.from_dict(each["receipt"]).guarantee,
             }
             | {name: each.get(name) for name in ("evidence", "law", "classes", "grid", "receipt")}
-            | {HISTOGRAM: _histogram_of(each)}
+            | {HISTOGRAM: query and {"epsilon": query.epsilon, **each[HISTOGRAM]}}
             for each in found
+            for query in (charged_histogram(Receipt.from_dict(each["receipt"])),)
         ]
         rows = require_drawn(table, found)
     except (KeyError, TypeError, AttributeError):
@@ -287,56 +288,20 @@ def inspect(source: Any, manifest: Any = None) -> dict[str, Any]:
     return {"rows": rows[0], "unchanged": public, "drawn": told}
 
 
-def _histogram_of(facts: Mapping[str, Any]) -> dict[str, object] | None:
-    """Return the noisy histogram that a release publishes as its own prior, with its share of
-    epsilon; None if it has none."""
-    query = charged_histogram(Receipt.from_dict(facts["receipt"]))
-    return None if query is None else {"epsilon": query.epsilon, **facts[HISTOGRAM]}
-
-
-_CLASSES = 10  # classes in a line
-
-
 def inspected_text(name: str, facts: Mapping[str, Any]) -> str:
     """Format what `inspect` has found."""
-    lines = [
-        (
-            f"{name}: {facts['rows']:,} rows; unchanged columns:"
-            f" {', '.join(facts['unchanged']) or 'none'}."
-        )
-    ]
+    unchanged = ", ".join(facts["unchanged"]) or "none"
+    lines = [f"{name}: {facts['rows']:,} rows; unchanged columns: {unchanged}."]
     for each in facts["drawn"]:
-        receipt, law = Receipt.from_dict(each["receipt"]), each["law"]["law"]
-        beside = f", evidence in {each['evidence']}" if each["evidence"] else ""
-        promised = (
-            receipt.guarantee if each["proven"] else f"{receipt.guarantee} (stated, not proven)"
-        )
-        charged = f"data set {receipt.dataset!r}, run {receipt.run_id} of {receipt.charged_at[:10]}"
-        asked = each[HISTOGRAM]
-        counted = (
-            f", of which epsilon {asked['epsilon']:g} paid for the noisy histogram of all labels in"
-            " its manifest"
-            if asked
-            else ""
+        receipt, asked = Receipt.from_dict(each["receipt"]), each[HISTOGRAM]
+        stated = "" if each["proven"] else " (stated, not proven)"
+        paid = (
+            f", of which epsilon {asked['epsilon']:g} paid for its noisy histogram" if asked else ""
         )
         lines.append(
-            f"{', '.join(each['columns'])}: {promised}{counted}, by law"
-            f" {law}{_values_text(each)}{beside}; {charged}."
+            f"{', '.join(each['columns'])}: {receipt.guarantee}{stated}{paid}, by law"
+            f" {each['law']['law']}; data set {receipt.dataset!r}, run {receipt.run_id}."
         )
     said = "The labels are those that its manifest or metadata say were drawn."
-    return "\n".join(
-        [*lines, f"{said} `labeldp ledger verify` compares a manifest with the ledger, too."]
-    )
-
-
-def _values_text(drawn: Mapping[str, Any]) -> str:
-    if len(drawn["columns"]) > 1:
-        return ""
-    if grid := drawn["grid"]:
-        return f", numbers from {grid['low']:g} to {grid['high']:g} in {grid['points']} points"
-    classes = list(map(str, drawn["classes"]))
-    return (
-        ", classes"
-        f" {', '.join(classes[:_CLASSES])}"
-        f"{f' and {len(classes) - _CLASSES} more' if len(classes) > _CLASSES else ''}"
-    )
+    lines.append(f"{said} `labeldp ledger verify` compares a manifest with the ledger, too.")
+    return "\n".join(lines)

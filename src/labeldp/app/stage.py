@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from labeldp._files import path_text, sync
-from labeldp.app._ledger import table_text
 from labeldp.app._release import Release
 from labeldp.app._release import release as release_table
 from labeldp.custody._staged import stage_name
@@ -227,27 +226,3 @@ def _stage_facts(plan: ReleasePlan, number: int, state: str) -> dict[str, object
         "rows": sum(part.rows for part in parts),
         "path": None if path is None else path.decode(),
     }
-
-
-def status_text(facts: dict[str, Any]) -> str:
-    """Write the status as text for people."""
-    charged = (
-        "nothing is charged yet"
-        if facts["run_id"] is None
-        else f"run {facts['run_id']} is {facts['state']}"
-    )
-    head = (
-        f"{facts['dataset']}, column {facts['label']}: epsilon {facts['epsilon']:g} for each"
-        f" {facts['unit']} over all stages; {charged}."
-    )
-    table = table_text(("stage", "state", "law", "fraction", "rows", "path"), facts["stages"])
-    given_up = any(each["state"] == "given up" for each in facts["stages"])
-    ended = (
-        "The plan is closed."
-        if given_up
-        else "All rows are released."
-        if facts["state"] == "settled"
-        else ""
-    )
-    following = f"Next: stage {facts['next']}." if facts["next"] else ended
-    return "\n".join(line for line in (head, table, following) if line)

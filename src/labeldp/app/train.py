@@ -18,12 +18,12 @@ import os
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ from labeldp.errors import (
     ReleaseError,
 )
 from labeldp.evidence._noisy import derived
-from labeldp.laws import Grid, Law, parse_law
+from labeldp.laws import Grid, Law
 from labeldp.laws._columns import MOST_COMBINATIONS, LabelColumns
 from labeldp.laws._grid import grid_facts
 from labeldp.learn._boosting import LikelihoodBoosting
@@ -55,7 +55,6 @@ from labeldp.learn._corrections import heard_by
 from labeldp.learn._data import MAX_CATEGORIES
 from labeldp.learn._location import LocationBoosting, LocationModel
 from labeldp.learn._regressor import MOST_ROUNDS, LabelDPRegressor, default_regressor
-from labeldp.learn._several import drawn_together
 from labeldp.ledger._ledger import Ledger, ledger_of
 from labeldp.protocol._estimator import quantiles_of
 from labeldp.receipt import WHICH_CLASSES, Receipt, guarantee_text
@@ -75,7 +74,7 @@ from labeldp.tables._priors import MODEL, answered, read_model
 from labeldp.tables._release import all_facts, check_raw, default_dataset
 from labeldp.tables._spec import ReleaseSpec
 from labeldp.tables.engines._local import Progress, declared_codec, silent
-from labeldp.tables.formats._parquet import check_ending, is_parquet, open_table, table_writer
+from labeldp.tables.formats._parquet import check_ending, open_table, table_writer
 from labeldp.tables.formats._table import (
     EVIDENCE,
     ColumnsCodec,
@@ -86,7 +85,6 @@ from labeldp.tables.formats._table import (
     id_array,
     is_text,
     label_codec,
-    parse_classes,
     row_id_array,
     value_type,
 )
@@ -274,23 +272,14 @@ class TrainSpec:
         )
 
 
-def require_classes(
-    labels: Sequence[str], lists: Sequence[Sequence[object]], *, released: str = ""
-) -> None:
-    """Refuse numbers among several label columns; of a table that was released together, `released`
-    is the name."""
-    if found := [
-        name for name, values in zip(labels, lists, strict=True) if isinstance(values, Grid)
-    ]:
-        release = (
-            "Release the columns together, which is one charge (labeldp release IN --label"
-            f" {','.join(labels)} --range '{found[0]}=LOW:HIGH' ... --out noisy.csv), then learn"
-            " each from that table, for free"
-        )
+def require_classes(labels: Sequence[str], lists: Sequence[Sequence[object]]) -> None:
+    """Refuse numbers among several label columns."""
+    pairs = zip(labels, lists, strict=True)
+    if found := [name for name, values in pairs if isinstance(values, Grid)]:
         raise InvalidInput(
-            f"Expected several label columns of classes, got numbers in {_validate.quoted(found)}. "
-            f"{'Learn each column by itself, for free' if released else release} "
-            f"(labeldp train {released or 'noisy.csv'} --label {found[0]} --out MODEL)."
+            f"Expected several label columns of classes, got numbers in {_validate.quoted(found)}."
+            " Release the columns together, which is one charge (labeldp release), then learn each"
+            " from that table by itself, for free."
         )
 
 
@@ -442,19 +431,26 @@ class _Raw:
     def settings(self) -> dict[str, Any]:
         """Return the parameters that all classifiers share, whose classes are codes, or all
         regressors."""
-        spec = self._spec
-        shared: dict[str, Any] = {
-            "epsilon": spec.epsilon,
-            "max_rows_per_unit": spec.max_rows_per_unit,
-        }
-        shared |= {"dataset": self.dataset, "column": spec.name, "ledger": self._ledger}
-        shared |= (
-            {} if spec.learn.model == COUNTS else {"law": spec.law, "n_stages": spec.learn.n_stages}
+        spec, learn = self._spec, self._spec.learn
+        own = {} if learn.model == COUNTS else {"law": spec.law, "n_stages": learn.n_stages}
+        return (
+            own
+            | {
+                "epsilon": spec.epsilon,
+                "max_rows_per_unit": spec.max_rows_per_unit,
+                "dataset": self.dataset,
+                "column": spec.name,
+                "ledger": self._ledger,
+            }
+            | self.domain()
         )
+
+    def domain(self) -> dict[str, Any]:
+        """Return the classes, as codes, or the range, as the parameter of an estimator."""
         if self.grid is not None:
-            return shared | {"range": self.grid}
+            return {"range": self.grid}
         # inferred ones all occur as codes
-        return shared | {"classes": INFER if infers(spec.classes) else _coded(self.codec.classes)}
+        return {"classes": INFER if infers(self._spec.classes) else _coded(self.codec.classes)}
 
     def fit(self, model: Any, X: Any, beside: Mapping[str, Any]) -> None:
         """Fit the estimator, which charges."""
@@ -475,16 +471,6 @@ class _Raw:
             unit_name=spec.unit,
         )
 
-    def asked(self, model: Any, codec: LabelCodec, n_rows: int) -> dict[str, int]:
-        """Return the number of rows that were asked about a column, if others were asked about
-        others."""
-        noisy = getattr(model, "noisy_labels_", None)
-        if noisy is None or len(self.codecs) == 1:
-            return {}
-        own = noisy if drawn_together(noisy) else noisy.column(codec.column)
-        count = int(own.evidenced.sum())
-        return {"rows_asked": count} if count < noisy.evidenced.sum() else {}
-
     def facts(self, model: Any, n_rows: int) -> dict[str, Any]:
         """Return model.json's facts about labels, guarantee and quality."""
         spent = model.privacy_
@@ -500,7 +486,6 @@ class _Raw:
             }
             | grid_facts(codec.classes)
             | {name: _estimate(getattr(part, f"{name}_", None)) for name in names}
-            | self.asked(model, codec, n_rows)
             for codec, part in zip(self.codecs, parts, strict=True)
         ]
         released = self.trained_on == RELEASED  # such a table has no rows over the cap
@@ -526,13 +511,9 @@ class _Released(_Raw):
     trained_on = RELEASED
 
     def _check(self) -> None:
-        """Compare the specification with the release: a contradiction is an error, since ignoring
-        it would mislead."""
-        spec, facts, receipt = (
-            self._spec,
-            self._found.facts,
-            Receipt.from_dict(self._found.facts["receipt"]),
-        )
+        """Refuse what the release says itself: ignoring a contradiction would mislead."""
+        spec, facts = self._spec, self._found.facts
+        receipt = Receipt.from_dict(facts["receipt"])
         if spec.learn.model == COUNTS:
             raise InvalidInput(
                 "Expected raw labels with model='counts', got noisy ones, whose clusters cannot be"
@@ -540,66 +521,22 @@ class _Released(_Raw):
             )
         if isinstance(classes := self._found.noisy.classes, LabelColumns):
             known = dict(zip(classes.names, classes.lists, strict=True))
-            require_classes(
-                spec.labels, [known[label] for label in spec.labels], released=self._path.name
-            )
-        if spec.epsilon is not None:
+            require_classes(spec.labels, [known[label] for label in spec.labels])
+        name = spec.law.name if isinstance(spec.law, Law) else spec.law.partition(":")[0]
+        given = {
+            "epsilon": spec.epsilon is not None,
+            "classes": spec.classes is not None,
+            "id": spec.ids not in ((), tuple(facts.get("id") or ())),
+            "unit": spec.unit not in (None, receipt.unit),
+            "max-rows-per-unit": spec.max_rows_per_unit not in (1, receipt.max_rows_per_unit),
+            "stages": spec.learn.n_stages > 1,
+            "law": name not in (AUTO, facts["law"]["law"]),
+        }
+        if stated := [f"--{option}" for option, is_given in given.items() if is_given]:
             raise InvalidInput(
-                f"Expected no epsilon for a released table, got {spec.epsilon!r}: its labels are"
-                " proven and paid for. Leave it out (--epsilon)."
+                f"Expected no {', '.join(stated)} with a released table, which says this itself:"
+                " its labels are proven and paid for. Leave it out."
             )
-        ids, law, quoted = facts.get("id") or [], facts["law"], _validate.quoted
-        given = "the range" if isinstance(self.codec.classes, Grid) else "the classes"
-        checks = (
-            (
-                "--stages",
-                spec.learn.n_stages > 1,
-                "one draw, made by the release",
-                f"{spec.learn.n_stages} stages",
-            ),
-            (
-                "--law",
-                _other_law(spec.law, law),
-                f"the law of the release, {law.get('law')}",
-                spec.law,
-            ),
-            (
-                "--classes, --range",
-                self._other_classes(),
-                f"{given} of the release, in their order",
-                "others",
-            ),
-            (
-                "--id",
-                bool(spec.ids) and [*spec.ids] != [*ids],
-                f"ids as in the release, {quoted(ids) or 'none'}",
-                quoted(spec.ids),
-            ),
-            (
-                "--unit",
-                spec.unit not in (None, receipt.unit),
-                f"unit {receipt.unit!r} of the release",
-                repr(spec.unit),
-            ),
-            (
-                "--max-rows-per-unit",
-                spec.max_rows_per_unit not in (1, receipt.max_rows_per_unit),
-                "the cap of the release",
-                "another",
-            ),
-        )
-        for option, wrong, expected, got in checks:
-            if wrong:
-                out = (
-                    " To keep a column out of the features, name it in --exclude."
-                    if option in ("--id", "--unit")
-                    else ""
-                )
-                raise InvalidInput(
-                    f"Expected {expected}, got {got}: a released table says this itself. Leave it"
-                    f" out ({option}).{out}"
-                )
-        check_columns(self._table, [*spec.ids, *([spec.unit] if spec.unit else [])])
 
     @property
     def ids(self) -> Sequence[str]:
@@ -628,13 +565,7 @@ class _Released(_Raw):
 
     def settings(self) -> dict[str, Any]:
         """Return the parameters without those of a charge."""
-        shared = super().settings()
-        # unused
-        return {
-            name: shared[name]
-            for name in ("classes", "range", "max_rows_per_unit")
-            if name in shared
-        } | {"epsilon": 1.0}
+        return {"epsilon": 1.0} | self.domain()  # which is unused
 
     def fit(self, model: Any, X: Any, beside: Mapping[str, Any]) -> None:
         """Fit the estimator, which draws nothing."""
@@ -642,38 +573,6 @@ class _Released(_Raw):
         classes = _coded(noisy.classes) if self.grid is None else self.grid
         # X was read from the same rows; where they have ids, these match each row to its label.
         model.fit(X, derived(noisy, classes=classes, order="labels"), ids=beside["ids"])
-
-    def asked(self, model: Any, codec: LabelCodec, n_rows: int) -> dict[str, int]:
-        """Return the number of rows that were asked about a column, if others were asked about
-        others."""
-        if len(self.codecs) > 1:
-            return super().asked(model, codec, n_rows)
-        count = int(self._found.noisy.evidenced.sum())
-        return {"rows_asked": count} if count < n_rows else {}
-
-    def _other_classes(self) -> bool:
-        given = self._spec.classes
-        if given is None or isinstance(given, Grid) or self.grid is not None:
-            return given is not None and given != self.grid
-        lists = given.lists if isinstance(given, LabelColumns) else (given,)
-        return infers(given) or any(
-            _differ(values, codec) for values, codec in zip(lists, self.codecs, strict=True)
-        )
-
-
-def _differ(values: Sequence[object], codec: LabelCodec) -> bool:
-    text = all(isinstance(value, str) for value in codec.classes)
-    return parse_classes(values, codec.column, codec.column_type, text_table=text) != codec.classes
-
-
-def _other_law(name: str | Law, released: Mapping[str, object]) -> bool:
-    """Return whether the user's law differs from that of the release; "auto" never does."""
-    if isinstance(name, Law):
-        return name.to_dict() != released
-    if name == AUTO:
-        return False
-    cls, fields = parse_law(name)
-    return any(released.get(key) != value for key, value in ({"law": cls.name} | fields).items())
 
 
 def _coded(classes: Sequence[object]) -> Sequence[object]:
@@ -910,12 +809,10 @@ def train(
 def _of_clusters(model: Any) -> dict[str, object]:
     if not isinstance(model, ProportionClassifier):
         return {}
-    answer, query = model.aggregate_, model.aggregate_.query
-    assert isinstance(query, Histogram)
+    answer, query = model.aggregate_, cast(Histogram, model.aggregate_.query)
     noise = query.standard_deviation(answer.receipt.max_rows_per_unit)
-    return {
-        "clusters": {"number": len(answer.n_rows), "mechanism": query.mechanism, "deviation": noise}
-    }
+    told = {"number": len(answer.n_rows), "mechanism": query.mechanism, "deviation": noise}
+    return {"clusters": told}
 
 
 def _place_of(out: Path) -> Any:
@@ -975,14 +872,6 @@ def load(path: str | Path, trust: Collection[str] = ()) -> list[TableModel]:
     return found
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """The file of predictions, and its number of rows."""
-
-    path: Path
-    rows: int
-
-
 def predict(
     model: str | Path,
     source: str | Path,
@@ -991,7 +880,7 @@ def predict(
     progress: Progress = silent,
     *,
     quantiles: Sequence[float] = (),
-) -> Predictions:
+) -> int:
     """Predict every row of a table and write the predictions.
 
     Parameters
@@ -1004,8 +893,7 @@ def predict(
         Parquet or CSV, with one row for each row of `source`, in the same order: the id columns of
         the training that `source` has, `prediction`, and `probability_CLASS` for each class; of
         several label columns `prediction_LABEL` and `probability_LABEL_CLASS` for each of them. Of
-        numbers the prediction is the mean, and `quantile_Q` a quantile. Ids keep their type; whole
-        numbers from CSV become int64 in Parquet.
+        numbers the prediction is the mean, and `quantile_Q` a quantile. Ids keep their type.
     trust : collection of str, default=()
         Types in the model's file that the user trusts, beyond those that labeldp knows.
     progress : function of (phase, done, total), optional
@@ -1014,8 +902,8 @@ def predict(
 
     Returns
     -------
-    Predictions
-        Returned when the file is on disk.
+    int
+        The number of rows; returned when the file is on disk.
 
     Raises
     ------
@@ -1029,10 +917,6 @@ def predict(
         f"quantile_{float(q):g}": float(q)
         for q in (quantiles_of(quantiles) if len(quantiles) else ())
     }
-    if len(wanted) < len(quantiles):
-        raise InvalidInput(
-            "Expected different quantiles, got one twice. Leave one out (--quantile)."
-        )
     models, table, target = load(model, trust), open_table(Path(source)), Path(out)
     if wanted and not all(each.of_numbers for each in models):
         raise InvalidInput(
@@ -1049,31 +933,34 @@ def predict(
     with workplace(target) as folder:
         # The file gets its name in one step when it is complete, so a kill leaves no half of it
         # under this name.
-        kinds = _kinds_of_ids(table, models[0].ids, target)
+        ids = [name for name in models[0].ids if name in table.names]
         rows = _write(
-            _predictions(models, table, kinds, wanted, progress),
+            _predictions(models, table, ids, wanted, progress),
             private_file(folder / target.name),
             table,
         )
         Place.of(folder / target.name).move(Place.of(target))
-    return Predictions(target, rows)
+    return rows
 
 
 def _predictions(
     models: Sequence[TableModel],
     table: Source,
-    kinds: Mapping[str, pa.DataType],
+    ids: Sequence[str],
     quantiles: Mapping[str, float],
     progress: Progress,
 ) -> Iterator[pa.RecordBatch]:
-    answers = [
-        _answers(each, each.label if len(models) > 1 else None, quantiles) for each in models
-    ]
-    done = 0
-    for batch in table.batches(list(dict.fromkeys([*models[0].reads, *kinds]))):
-        columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}
-        for answer in answers:
-            columns |= answer(batch)
+    done, q = 0, np.array(list(quantiles.values()), np.float64)
+    for batch in table.batches(list(dict.fromkeys([*models[0].reads, *ids]))):
+        columns = {name: batch.column(name) for name in ids}
+        for each in models:
+            prediction, names = _names_of(each.classes, each.label if len(models) > 1 else None)
+            if each.of_numbers:
+                names, found = [prediction, *quantiles], each.predict_numbers(batch, q)
+            else:
+                found = each.predict_proba(batch)
+                columns[prediction] = pa.array(each.classes).take(pa.array(found.argmax(axis=1)))
+            columns |= dict(zip(names, map(pa.array, found.T), strict=True))
         yield pa.record_batch(columns)
         done += batch.extent
         progress("predict", done, table.extent)
@@ -1086,29 +973,6 @@ def _names_of(classes: Sequence[object], label: str | None) -> tuple[str, list[s
     return f"prediction{told}", [
         f"probability{told}_{'' if value is None else value}" for value in classes
     ]
-
-
-def _answers(
-    stored: TableModel, label: str | None, quantiles: Mapping[str, float]
-) -> Callable[[Any], dict[str, pa.Array]]:
-    """Make a function of rows that returns the columns of their predictions."""
-    prediction, names = _names_of(stored.classes, label)
-    classes, q = pa.array(stored.classes), np.array(list(quantiles.values()), np.float64)
-
-    def answers(rows: Any) -> dict[str, pa.Array]:
-        if stored.of_numbers:
-            return dict(
-                zip(
-                    [prediction, *quantiles],
-                    map(pa.array, stored.predict_numbers(rows, q).T),
-                    strict=True,
-                )
-            )
-        chances = stored.predict_proba(rows)
-        likeliest = classes.take(pa.array(chances.argmax(axis=1)))
-        return {prediction: likeliest} | dict(zip(names, map(pa.array, chances.T), strict=True))
-
-    return answers
 
 
 def _check_names(codecs: Sequence[LabelCodec], ids: Sequence[str]) -> None:
@@ -1126,26 +990,6 @@ def _check_names(codecs: Sequence[LabelCodec], ids: Sequence[str]) -> None:
             f" {_validate.quoted(codec.column for codec in codecs)} and their classes. Rename a"
             " column."
         )
-
-
-def _kinds_of_ids(table: Source, names: Sequence[str], target: Path) -> dict[str, pa.DataType]:
-    """Choose the output types of the ids: those of the table, and int64 for a text column that
-    holds whole numbers only."""
-    kinds = {name: table.type_of(name) for name in names if name in table.names}
-    if not table.text or not is_parquet(target):
-        return kinds
-    whole = set(kinds)
-    for batch in table.batches(list(kinds)) if kinds else ():
-        # A first pass, since one type must hold for all batches of the output.
-        whole -= {name for name in whole if not _are_whole(batch.column(name))}
-    return kinds | dict.fromkeys(whole, pa.int64())
-
-
-def _are_whole(text: pa.Array) -> bool:
-    try:
-        return bool(text.cast(pa.int64()).cast(text.type).equals(text))
-    except pa.ArrowInvalid:
-        return False
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path, table: Source) -> int:

@@ -10,20 +10,18 @@ warnings and progress go to stderr.
 import contextlib
 import copy
 import functools
-import importlib
 import inspect
 import json
 import os
+import pkgutil
 import re
-import select
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -67,27 +65,12 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except (Exception, KeyboardInterrupt) as error:
-                if (
-                    hasattr(error, "exit_code")
-                    or isinstance(error, typer.Abort)
-                    or _is_unread(error)
-                ):
-                    # typer's own usage errors and exits; it ends silently if nobody reads the
-                    # results
+                # typer's own usage errors and exits; it ends silently if nobody reads the results
+                if hasattr(error, "exit_code") or isinstance(error, typer.Abort | BrokenPipeError):
                     raise
                 raise typer.Exit(
                     _report(error, as_json=bool(ctx.meta.get("labeldp.json")))
                 ) from None
-
-
-def _is_unread(error: BaseException) -> bool:
-    """Tell whether whoever reads stdout has gone, as `head` does, and not a process or a database
-    that the command needs."""
-    if not isinstance(error, BrokenPipeError) or not hasattr(select, "poll"):  # Windows has none
-        return False
-    waiting = select.poll()
-    waiting.register(1, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:
@@ -229,11 +212,49 @@ def usage(make: Callable[[], Made]) -> Made:
         raise typer.BadParameter(in_options(str(error))) from None
 
 
-def answer(as_json: bool, facts: dict[str, object], text: str) -> None:
+def answer(as_json: bool, facts: dict[str, Any], text: str | None = None) -> None:
+    """Print the facts as JSON, or a text; by default what `facts_text` makes of the same facts."""
     if as_json:
-        print_json(facts)
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
-        typer.echo(text)
+        typer.echo(facts_text(facts) if text is None else text)
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """Format facts for people: lists of records as tables, sentences as they are, and other facts a
+    line each; what is empty is left out."""
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            lines += [f"{name}:", *(f"  {each}: {cell(value[each])}" for each in value)]
+        elif value and isinstance(value, list | tuple):
+            table = isinstance(value[0], Mapping)
+            lines += ["", *([_table_text(value)] if table else map(str, value))]
+        elif value not in (None, [], ()):
+            lines.append(f"{name}: {cell(value)}")
+    return "\n".join(lines).strip()
+
+
+def _table_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format records as an aligned table of what at least one of them has."""
+    kept = [
+        name
+        for name in rows[0]
+        if any(row.get(name) is not None and not isinstance(row[name], Mapping) for row in rows)
+    ]
+    cells = [kept] + [[cell(row.get(name)) for name in kept] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+
+
+def cell(value: object) -> str:
+    """Format one value; of a number four digits."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    known = {"True": "yes", "False": "no", "None": "-"}
+    return value if isinstance(value, str) else known.get(str(value), str(value))
 
 
 def account_text(ledger: Any, receipts: Sequence[Receipt]) -> str:
@@ -268,10 +289,6 @@ def charge_text(ledger: Any, receipts: Sequence[Receipt], began: str) -> str:
     )
 
 
-def print_json(facts: object) -> None:
-    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
-
-
 @contextlib.contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Show progress bars on stderr, if it is a terminal."""
@@ -279,15 +296,9 @@ def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield lambda phase, done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
 
         def show(phase: str, done: int, total: int) -> None:
@@ -302,27 +313,13 @@ def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 # --------------------------------------------------------------------------------------------------
 
 
-class Order(StrEnum):
-    """Order of the rows in the output."""
-
-    shuffle = "shuffle"
-    keep = "keep"
-
-
-class Overlap(StrEnum):
-    """What to do with rows that were released before."""
-
-    charge = "charge"
-    refuse = "refuse"
-
-
 def _remember_json(ctx: typer.Context, value: bool) -> bool:
     # The option is eager, so that errors of the other options are reported as JSON, too.
     ctx.meta["labeldp.json"] = value
     return value
 
 
-_OWN_LAW = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):([A-Za-z_]\w*)(:.*)?")
+_OWN_LAW = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*)(:.*)?")
 LAW_NAMES = f"{', '.join(spellings())}; or your own: package.module:Class, which is imported"
 
 
@@ -333,28 +330,19 @@ def law_of_text(text: str | None) -> str | None:
     # "subset:3" looks like a module, but is a law's name
     if text is None or found is None or text.partition(":")[0] in LAWS:
         return text
-    module, name, number = found.groups(default="")
+    name, number = found.groups(default="")
     try:
-        cls: Any = getattr(importlib.import_module(module), name, None)
+        cls: Any = pkgutil.resolve_name(name)
     # its text may be shown: no label has been read yet that it could quote
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        fix = "Name its folder in PYTHONPATH, or install it."
         raise typer.BadParameter(
-            f"Expected a module that can be imported, got law {text!r} ({why}). {fix}"
+            f"Expected a class of a module that can be imported, got law {text!r}"
+            f" ({type(error).__name__}: {error}). Name its folder in PYTHONPATH, or install it."
         ) from None
-    if cls is None:
-        raise typer.BadParameter(
-            f"Expected a class of module {module!r}, got law {text!r}, which is not there. Check"
-            " its name."
-        )
     return usage(lambda: str(register_law(cls).name)) + number
 
 
-ESCAPES = (
-    "In a name or class write a comma as \\,, a semicolon as \\;, an equals sign as \\= and a blank"
-    ' at an end as "\\ ".'
-)
+ESCAPES = "In a name or class write a comma as \\,, a semicolon as \\; and an equals sign as \\=."
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document.", callback=_remember_json, is_eager=True),
@@ -402,7 +390,10 @@ Table = Annotated[
         help="Parquet or CSV file; or a folder or pattern of Parquet files; also s3://.",
     ),
 ]
-RowOrder = Annotated[Order, typer.Option(help="keep: you state that order and layout are public.")]
+RowOrder = Annotated[
+    Literal["shuffle", "keep"],
+    typer.Option(help="keep: you state that order and layout are public."),
+]
 Redraw = Annotated[
     bool, typer.Option("--redraw", help="Draw again what was released before, for another charge.")
 ]
@@ -522,7 +513,7 @@ class ClassOptions:
             )
         classes = self.classes
         return [
-            *usage(lambda: _classes(classes, empty=not hasattr(self, "null_class"))),
+            *usage(lambda: classes_of_text(classes, empty=not hasattr(self, "null_class"))),
             *([None] if null else []),
         ]
 
@@ -597,12 +588,12 @@ class ColumnOptions(ClassOptions):
             )
         more = [None] if self.null_class else []
         return {
-            name: found[name] if name in found else [*_classes(lists[name]), *more]
+            name: found[name] if name in found else [*classes_of_text(lists[name]), *more]
             for name in names
         }
 
 
-def _classes(text: str, *, empty: bool = False) -> list[str]:
+def classes_of_text(text: str, *, empty: bool = False) -> list[str]:
     """Read A,B,C, or @FILE. An empty class is refused unless `empty`: outputs would have it, after
     a comma or a line too many."""
     file = text[1:] if text.startswith("@") and len(_parts(",", text)) == 1 else None
@@ -686,18 +677,13 @@ def _parts(mark: str, text: str) -> list[str]:
 
 def split(listed: str | None) -> list[str] | None:
     """Split A,B,C into its parts, without blanks around them (see `unescaped`)."""
-    return None if listed is None else [unescaped(_stripped(name)) for name in _parts(",", listed)]
-
-
-def _stripped(name: str) -> str:
-    """Take off blanks around a name, except one with a backslash before it."""
-    return re.sub(r"(?<!\\)\s+$", "", name.lstrip())
+    return None if listed is None else [unescaped(name.strip()) for name in _parts(",", listed)]
 
 
 def unescaped(name: str) -> str:
-    """Read a class or name in which a comma, semicolon, equals sign or blank was written with a
+    """Read a class or name in which a comma, semicolon or equals sign was written with a
     backslash; others stay as they are."""
-    return re.sub(r"\\([,;= ])", r"\1", name)
+    return re.sub(r"\\([,;=])", r"\1", name)
 
 
 def _named(part: str, names: Sequence[str]) -> tuple[str, str] | None:
@@ -705,9 +691,9 @@ def _named(part: str, names: Sequence[str]) -> tuple[str, str] | None:
     name or a value can have its own."""
     for mark in reversed([*re.finditer(r"(?<!\\)=", part)]):
         written = part[: mark.start()]
-        for name in (written.strip(), unescaped(_stripped(written))):
+        for name in (written.strip(), unescaped(written.strip())):
             if name in names:
-                return name, _stripped(part[mark.end() :])
+                return name, part[mark.end() :].strip()
     return None
 
 

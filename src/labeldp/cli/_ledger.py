@@ -15,6 +15,7 @@ from labeldp.cli._common import (
     Label,
     LedgerPath,
     answer,
+    facts_text,
     label_of_text,
     usage,
 )
@@ -26,13 +27,17 @@ app = typer.Typer(
 )
 
 
+_SHOWN = ("at", "kind", "dataset", "column", "unit", "epsilon", "budget", "run_id", "reason")
+
+
 @app.command("history")
 def ledger_history(ledger: LedgerPath = None, as_json: Json = False) -> None:
     """Every charge, settlement and budget, in order."""
-    from labeldp.app._ledger import existing_ledger, history_text
+    from labeldp.app._ledger import existing_ledger
 
     entries = existing_ledger(ledger).history()
-    answer(as_json, {"entries": entries}, history_text(entries))
+    shown = [{name: entry.get(name) for name in _SHOWN} for entry in entries]
+    answer(as_json, {"entries": entries}, facts_text({"entries": shown}) or "No entries.")
 
 
 @app.command("spent")
@@ -46,20 +51,22 @@ def ledger_spent(
 ) -> None:
     """Spent, budget and what remains, for each dataset and column; and what was spent on all
     columns of a dataset together."""
-    from labeldp.app._ledger import accounts, accounts_text, existing_ledger, spent_together
+    from labeldp.app._ledger import accounts, existing_ledger, known_names, spent_together
 
     record = existing_ledger(ledger)
-    found, together = (
-        accounts(record, dataset, label),
-        ([] if label else spent_together(record, dataset)),
-    )
+    found = accounts(record, dataset, label)
     facts: dict[str, object] = {
         "accounts": found,
-        "together": together,
+        "together": [] if label else spent_together(record, dataset),
         "ledger": str(record.location),
         "runs": str(record.runs_dir),
     }
-    answer(as_json, facts, accounts_text(found, together, record, dataset, label))
+    asked = {"dataset": dataset, "column": label}
+    on = ", ".join(f"{what} {name!r}" for what, name in asked.items() if name is not None)
+    nothing = (
+        f"Nothing was spent{on and ' on '}{on}. {record.location} knows {known_names(record)}."
+    )
+    answer(as_json, facts, None if found else nothing)
 
 
 @app.command("set-budget")
@@ -147,7 +154,7 @@ def ledger_repair(
 ) -> None:
     """List what killed processes left behind, and remove it with --yes: nothing that a charged run
     needs."""
-    from labeldp.app._ledger import adopted_text, ledger_at, repair, repair_text
+    from labeldp.app._ledger import ledger_at, repair
 
     if yes + (abandon is not None) + adopt > 1:
         raise typer.BadParameter(
@@ -163,10 +170,16 @@ def ledger_repair(
         )
     elif adopt:
         adopted = record.adopt()
-        answer(as_json, {"adopted": adopted}, adopted_text(adopted, record))
+        answer(
+            as_json,
+            {"adopted": adopted},
+            None if adopted else "Nothing to adopt: the ledger knows every run.",
+        )
     else:
         found = usage(lambda: repair(record, older_than, yes))
-        answer(as_json, {"orphans": found}, repair_text(found))
+        text = facts_text({"orphans": found}) or "Nothing to repair."
+        more = "" if yes or not found else "\nNothing was removed; --yes removes these."
+        answer(as_json, {"orphans": found}, text + more)
 
 
 # Key

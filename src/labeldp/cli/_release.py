@@ -2,10 +2,10 @@
 """`labeldp release`, `aggregate` and `stage`: read private labels of a table; write noisy labels,
 or answers about groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,9 +21,6 @@ from labeldp.cli._common import (
     Json,
     Key,
     LedgerOptions,
-    LedgerPath,
-    Order,
-    Overlap,
     PriorText,
     Redraw,
     RowOrder,
@@ -38,7 +35,6 @@ from labeldp.cli._common import (
     law_of_several,
     law_of_text,
     numbers_of,
-    print_json,
     prior_of,
     progress_bars,
     spec_of,
@@ -83,14 +79,14 @@ class ReleaseOptions(ColumnOptions):
         ),
     ] = None
     prior: PriorText = None
-    order: RowOrder = Order.shuffle
+    order: RowOrder = "shuffle"
     dataset: Dataset = None
     overlap: Annotated[
-        Overlap,
+        Literal["charge", "refuse"],
         typer.Option(
             help="refuse: fail if an earlier release of this column covers one of the rows."
         ),
-    ] = Overlap.charge
+    ] = "charge"
     strict: Strict = False
 
     def spec(self) -> Any:
@@ -140,24 +136,15 @@ def release(
     from labeldp.app._ledger import spent_together
     from labeldp.app._release import release as run
     from labeldp.ledger._database import utc_now
-    from labeldp.tables._release import charged_histogram
+    from labeldp.tables._release import charged_histogram, earlier_of, noisy_names
 
     spec, record, (name, master) = asked.spec(), ledger.open(), engine_of(engine)
     began = utc_now()
     with progress_bars(as_json) as progress:
         done = run(source, out, spec, record, name, master=master, redraw=redraw, progress=progress)
-    if as_json:
-        print_json(
-            {
-                "path": str(done.path),
-                "manifest": str(done.manifest_path),
-                "repeated": done.repeated,
-                "receipt": done.receipt.to_dict(),
-            }
-            | {"unchanged": list(done.unchanged), "earlier": done.manifest.get("earlier", [])}
-            | {"together": spent_together(record, done.receipt.dataset)}
-        )
-        return
+    facts = _facts_of(done) | {"unchanged": list(done.unchanged)}
+    facts |= {"earlier": done.manifest.get("earlier", [])}
+    facts |= {"together": spent_together(record, done.receipt.dataset)}
     what = (
         "Already released; nothing was drawn, nothing was charged."
         if done.repeated
@@ -176,24 +163,25 @@ def release(
         if len(spec.labels) == 1
         else f"columns {_validate.quoted(spec.labels)} together are"
     )
-    typer.echo(
-        f"{done.path}: {done.manifest['rows']:,} rows; {what_is}"
-        f" {done.receipt.guarantee}.{left_out}"
-    )
-    if raw := _not_noisy(done.unchanged, done.manifest):
+    told = f"{done.manifest['rows']:,} rows; {what_is} {done.receipt.guarantee}.{left_out}"
+    lines = [f"{done.path}: {told}"]
+    drawn = noisy_names(earlier_of(done.manifest))
+    if raw := [name for name in done.unchanged if name not in drawn]:
         more = f" and {len(raw) - _SHOWN:,} more (--json lists all)" if len(raw) > _SHOWN else ""
-        typer.echo(f"Unchanged, as they were: {', '.join(raw[:_SHOWN])}{more}.")
+        lines.append(f"Unchanged, as they were: {', '.join(raw[:_SHOWN])}{more}.")
     if noisy := _noisy_text(record, done.manifest):
-        typer.echo(f"Noisy already, by earlier releases: {noisy}.")
-    typer.echo(f"{what} {account_text(record, [done.receipt])} Manifest: {done.manifest_path}")
+        lines.append(f"Noisy already, by earlier releases: {noisy}.")
+    lines.append(f"{what} {account_text(record, [done.receipt])} Manifest: {done.manifest_path}")
+    answer(as_json, facts, "\n".join(lines))
 
 
-def _not_noisy(unchanged: Sequence[str], manifest: Mapping[str, Any]) -> list[str]:
-    """List the columns that passed as they were and that no earlier release drew or added."""
-    from labeldp.tables._release import earlier_of, noisy_names
-
-    noisy = noisy_names(earlier_of(manifest))
-    return [name for name in unchanged if name not in noisy]
+def _facts_of(done: Any) -> dict[str, Any]:
+    return {
+        "path": str(done.path),
+        "manifest": str(done.manifest_path),
+        "repeated": done.repeated,
+        "receipt": done.receipt.to_dict(),
+    }
 
 
 def _noisy_text(ledger: Any, manifest: Mapping[str, Any]) -> str:
@@ -337,7 +325,7 @@ class StageOptions(ColumnOptions):
             ),
         ),
     ] = None
-    order: RowOrder = Order.shuffle
+    order: RowOrder = "shuffle"
 
     def spec(self) -> tuple[Any, str | None]:
         """Make the ReleaseSpec that all stages share, and name the first stage's own law."""
@@ -368,7 +356,7 @@ class StageOptions(ColumnOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(LedgerOptions):
     """The ledger of the plan."""
 
     law: Annotated[
@@ -379,13 +367,6 @@ class PlanOptions:
             callback=law_of_text,
         ),
     ] = None
-    ledger: LedgerPath = None
-
-    def open(self, key: str | None = None) -> Any:
-        """Open the ledger, which the plan does not choose."""
-        from labeldp.app._ledger import ledger_at
-
-        return usage(lambda: ledger_at(self.ledger, key=key))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,11 +388,7 @@ def stage_plan(
 
     (spec, first), shares = asked.spec(), usage(lambda: numbers_of(asked.parts))
     made = usage(lambda: stage.plan(folder, spec, shares, first_law=first, ledger=ledger.open()))
-    text = (
-        f"{folder}: {made.n_stages} stages, {' then '.join(made.laws)}. Nothing was charged. Next:"
-        " stage 1."
-    )
-    answer(as_json, stage.status(made), text)
+    answer(as_json, stage.status(made))
 
 
 @stages.command("release")
@@ -437,18 +414,12 @@ def stage_release(
     weights, (name, master), made = (
         usage(lambda: prior_of(plan.prior)),
         engine_of(plan.engine),
-        load(folder, plan.open(plan.key)),
+        load(folder, plan.open()),
     )
     with progress_bars(as_json) as progress:
         done = run(
             made, source, stage, out, prior=weights, engine=name, master=master, progress=progress
         )
-    facts = {
-        "path": str(done.path),
-        "manifest": str(done.manifest_path),
-        "repeated": done.repeated,
-        "receipt": done.receipt.to_dict(),
-    }
     what = (
         "Already released; nothing was drawn."
         if done.repeated
@@ -457,7 +428,7 @@ def stage_release(
     cost = f"all stages together are {done.receipt.guarantee}"
     answer(
         as_json,
-        facts,
+        _facts_of(done),
         f"{done.path}: {done.manifest['rows']:,} rows of stage {stage}; {cost}. {what}",
     )
 
@@ -466,19 +437,17 @@ def stage_release(
 @grouped
 def stage_status(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) -> None:
     """What is released, and what is next."""
-    from labeldp.app.stage import load, status, status_text
+    from labeldp.app.stage import load, status
 
-    facts = status(load(folder, plan.open(), draws=False))
-    answer(as_json, facts, status_text(facts))
+    answer(as_json, status(load(folder, plan.open(), draws=False)))
 
 
 @stages.command("close")
 @grouped
 def stage_close(folder: PlanFolder, plan: PlanOptions, as_json: Json = False) -> None:
     """Give up the stages that are not released, and destroy the secret."""
-    from labeldp.app.stage import close, load, status, status_text
+    from labeldp.app.stage import close, load, status
 
     made = load(folder, plan.open(), draws=False)
     close(made)
-    facts = status(made)
-    answer(as_json, facts, status_text(facts))
+    answer(as_json, status(made))

@@ -1001,8 +1001,8 @@ def warn_of_cap(over: int, n_rows: int, cap: int, unit: str) -> None:
     warn(
         LeftOutWarning(
             f"{over:,} of {n_rows:,} rows are over the cap of {rows} for each {unit} and are left"
-            f" out: nothing is drawn for them. To compare caps: labeldp plan --table FILE --unit"
-            f" {unit}. To set one: max_rows_per_unit=."
+            " out: nothing is drawn for them. A higher cap (max_rows_per_unit=) keeps more of"
+            " them, and leaves each row less epsilon."
         ),
         refusable=False,  # the cap was asked for
     )
