@@ -13,12 +13,13 @@ import itertools
 import json
 import os
 import platform
-import queue
 import re
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,7 @@ URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _CAN_RENAME = ("local", "hdfs", "mock")
 SCHEMES = {"gcs": "gs", "abfs": "abfs", "s3": "s3", "hdfs": "hdfs"}
 CHUNK = 1 << 20
+WRITES = 16  # waiting for the thread of a file
 JOURNAL = "_publishing.json"
 TEMPORARY = "_manifest.json"
 """The temporary name in staging of a manifest, or a journal, that is being written."""
@@ -389,54 +391,37 @@ class HashedFile:
             self._file = place.open_output()
         else:  # closed by its owner
             self._file = open(place.local, "xb", opener=private_opener)  # noqa: SIM115
-        self._state = hashlib.sha256()
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(16)
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
-        self._abandoned = False
+        self._state, self._thread = hashlib.sha256(), ThreadPoolExecutor(1)
+        self._waiting: deque[Future[None]] = deque()
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> int:
         """Append data; raise the error of an earlier write."""
         # After an error a format's writer is closed, and may then write once more, in vain.
-        if self._abandoned:
-            return len(data)
-        if self._error is not None:
-            raise self._error
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True)
-            self._thread.start()
-        # Mutable buffers are copied, because a writer reuses them as soon as this returns.
-        self._waiting.put(data if isinstance(data, bytes) else bytes(data))
-        self.size += len(data)
+        if not self.closed:
+            # An error stays in the queue, so that `finish` raises it, too.
+            if len(self._waiting) == WRITES:
+                self._waiting[0].result()
+                self._waiting.popleft()
+            # Mutable buffers are copied, because a writer reuses them as soon as this returns.
+            whole = data if isinstance(data, bytes) else bytes(data)
+            self._waiting.append(self._thread.submit(self._append, whole))
+            self.size += len(data)
         return len(data)
 
-    def _work(self) -> None:
-        while (data := self._waiting.get()) is not None:
-            if self._error is not None:
-                continue  # the queue is emptied, or `write` would wait for ever
-            try:
-                self._file.write(data)
-            except Exception as error:
-                self._error = error
-            self._state.update(data)
-
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join()
-            self._thread = None
+    def _append(self, data: bytes) -> None:
+        self._file.write(data)
+        self._state.update(data)
 
     def finish(self) -> str:
         """Flush to disk, close, and return the digest."""
-        self._join()
-        if self._error is not None:
-            raise self._error
+        for each in self._waiting:
+            each.result()
         # On disk before the manifest is written, which declares the file complete.
         if self._local:
             self._file.flush()
             os.fsync(self._file.fileno())
-        self._file.close()
+        self.abandon()
         return self._state.hexdigest()
 
     @property
@@ -451,9 +436,8 @@ class HashedFile:
         """Do nothing; pyarrow calls it, but only `finish` may close the file."""
 
     def abandon(self) -> None:
-        """Close the unfinished file, and ignore further writes."""
-        self._join()
-        self._abandoned = True
+        """Close the file, and ignore further writes."""
+        self._thread.shutdown(cancel_futures=True)
         self._file.close()
 
 

@@ -6,13 +6,13 @@ The first pass pins the rows, the second draws and writes them.
 """
 
 import functools
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -691,49 +691,19 @@ def order_of(words: NDArray[np.uint64], bits: int = 0) -> NDArray[np.int64]:
 Item = TypeVar("Item")
 
 
-class _End:
-    """The end of an iterator, with the error that it raised, if any."""
-
-    def __init__(self, error: BaseException | None = None):
-        self.error = error
-
-
 def ahead(source: Iterator[Item], depth: int = 1) -> Iterator[Item]:
     """Iterate over `source` in order while a thread computes up to `depth` + 1 items in advance.
 
     It is faster if computing an item releases Python's lock, as Arrow's readers do. If the consumer
     stops, the thread ends, too.
     """
-    items: queue.Queue[Item | _End] = queue.Queue(depth)
-    stop = threading.Event()
-
-    def put(item: Item | _End) -> bool:
-        while not stop.is_set():
-            try:
-                # A time limit, to notice that the consumer has stopped.
-                items.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def work() -> None:
+    end: Any = object()
+    with ThreadPoolExecutor(1) as thread:
+        coming = deque(thread.submit(next, source, end) for _ in range(depth + 1))
         try:
-            for item in source:
-                if not put(item):
-                    return
-            put(_End())
-        except BaseException as error:
-            put(_End(error))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while not isinstance(item := items.get(), _End):
-            yield item
-        if item.error is not None:
-            raise item.error
-    finally:
-        # Also if the consumer raised: after a failed release no thread may go on reading labels.
-        stop.set()
-        thread.join()
+            while (item := coming.popleft().result()) is not end:
+                coming.append(thread.submit(next, source, end))
+                yield item
+        finally:
+            # Also if the consumer raised: after a failed release no thread may go on reading.
+            thread.shutdown(cancel_futures=True)
