@@ -59,6 +59,7 @@ from labeldp.tables.formats._table import (
     drawn_words,
     id_words,
     is_text,
+    label_codec,
     parse_classes,
     plain,
     row_id_array,
@@ -394,11 +395,8 @@ def _declared(
     check_columns(source, [label, *names])
     values = tuple(range(law.n_classes)) if classes is None else as_classes(classes)
     released = law.released(values)
-    codec = LabelCodec(
-        parse_classes(released, label, source.type_of(label), text_table=source.text),
-        label,
-        source.type_of(label),
-    )
+    kind = source.type_of(label)
+    codec = label_codec(tuple(released), label, kind, text_table=source.text)
     codes: list[NDArray[np.generic]] = []
     ids = []
     for batch in source.batches([label, *names]):
@@ -750,7 +748,7 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
     try:
         codec = _codec_of(facts, source, law)
         for batch in source.batches([*columns, *([str(evidence)] if evidence else []), *names]):
-            codes = codec.read(_Labels(batch, codec, source))
+            codes = codec.read(batch)
             raw = _evidence(batch.column(str(evidence)), law) if evidence else None
             ids = row_ids(batch, tuple(names))
             digest.update(drawn_words(salt, ids, codes, raw))
@@ -836,41 +834,21 @@ def _codec_of(facts: Manifest, source: Source, law: Law | None = None) -> LabelC
 
 def _codec_of_column(column: str, classes: tuple[object, ...], source: Source) -> LabelCodec:
     kind = source.type_of(column)
+    if source.text or "" not in classes or None in classes:
+        return label_codec(classes, column, kind, text_table=source.text)
     # Many tools write an empty text as an empty field, which is read back as null.
-    if source.text or "" not in classes or None in classes or is_text(value_type(kind)):
-        return LabelCodec(
-            parse_classes(classes, column, kind, text_table=source.text), column, kind
-        )
-    return LabelCodec(
-        parse_classes([None if c == "" else c for c in classes], column, kind, text_table=False),
-        column,
-        kind,
-    )
+    if not is_text(value_type(kind)):
+        classes = tuple(None if c == "" else c for c in classes)
+        return label_codec(classes, column, kind, text_table=False)
+    values = parse_classes(classes, column, kind, text_table=False)
+    return _EmptyIsNull(values, column, kind)
 
 
-@dataclass(frozen=True)
-class _Labels:
-    """The label columns of a batch of released rows, as the codec reads them."""
+class _EmptyIsNull(LabelCodec):
+    """Reads a null as the empty text, which is a class."""
 
-    batch: Batch
-    codec: LabelCodec
-    source: Source
-
-    def column(self, name: str) -> pa.Array:
-        codecs = self.codec.codecs if isinstance(self.codec, ColumnsCodec) else (self.codec,)
-        return _as_labels(
-            self.batch.column(name),
-            next(each for each in codecs if each.column == name),
-            self.source,
-        )
-
-
-def _as_labels(labels: pa.Array, codec: LabelCodec, source: Source) -> pa.Array:
-    """Replace nulls by the empty text, if that is a class: other tools read an empty field as
-    null."""
-    if source.text or not labels.null_count or "" not in codec.classes or None in codec.classes:
-        return labels
-    return pc.fill_null(plain(labels), "")
+    def encode(self, labels: pa.Array) -> NDArray[np.int32]:
+        return super().encode(pc.fill_null(plain(labels), ""))
 
 
 def _names(value: object) -> list[str]:

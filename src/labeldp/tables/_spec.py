@@ -20,7 +20,7 @@ from labeldp.laws._square_wave import law_of_numbers
 from labeldp.ledger._ledger import Ledger, LedgerUrl, ledger_of
 from labeldp.noise._secrets import new_run_id
 from labeldp.protocol._fit import without_prior
-from labeldp.tables._priors import OwnHistogram, Prior
+from labeldp.tables._priors import OwnHistogram, Prior, column_name, column_names
 
 FORMAT = "labeldp-stages/1"
 
@@ -107,7 +107,7 @@ class ReleaseSpec:
                 f"Expected label=columns.name, the one text {self.classes.name!r}, got"
                 f" {_validate.shown(self.label)}."
             )
-        _named(label=self.label)
+        column_name(label=self.label)
         put(self, "epsilon", _validate.epsilon(self.epsilon))
         put(
             self,
@@ -120,12 +120,12 @@ class ReleaseSpec:
                 f"Expected label={self.classes.name!r}, the names of the declared columns, got"
                 f" {self.label!r}."
             )
-        put(self, "id", _columns("id", self.id))
+        put(self, "id", column_names("id", self.id))
         put(self, "prior", _prior(self.prior))
         _validate.one_of(("shuffle", "keep"), order=self.order)
         _validate.one_of(("charge", "refuse"), overlap=self.overlap)
         if self.unit is not None:
-            _named(unit=self.unit)
+            column_name(unit=self.unit)
             unit_of(self.unit)
         if self.max_rows_per_unit > 1 and self.unit is None:
             raise InvalidInput(
@@ -387,26 +387,6 @@ def declared_or_infer(
     return classes
 
 
-def _named(**named: object) -> None:
-    ((role, value),) = named.items()
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"Expected {role} to be a column's name, got {value!r}. Pass a string.")
-
-
-def _columns(role: str, names: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    listed = (names,) if isinstance(names, str) else tuple(names)
-    for name in listed:
-        _named(**{role: name})
-    if len(set(listed)) < len(listed):
-        raise InvalidInput(
-            f"Expected distinct columns for {role}, got one twice in {list(listed)}. List each one"
-            " once."
-        )
-    return listed
-
-
 def _prior(given: Any) -> Sequence[str] | Prior | OwnHistogram | None:
     # `labeldp.learn.HistogramPrior`, which may be changed later
     if getattr(given, "of_all_rows", False):
@@ -416,7 +396,7 @@ def _prior(given: Any) -> Sequence[str] | Prior | OwnHistogram | None:
             "Expected columns, a table, a model or a HistogramPrior as the prior of a release, got"
             " one of clusters."
         )
-    return given if isinstance(given, Prior) else _columns("prior", given) or None
+    return given if isinstance(given, Prior) else column_names("prior", given) or None
 
 
 # Several releases under one charge

@@ -19,9 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labeldp import _validate
 from labeldp._files import private_file
-from labeldp._hash import public_hash
 from labeldp.custody._draw import Ids, filtered
 from labeldp.custody._encode import declare, infers
 from labeldp.custody._stream import TableDraw, TablePin, changed_input, repeated_rows
@@ -39,6 +37,7 @@ from labeldp.tables._priors import (
     OpenPrior,
     OpenTable,
     kept_weights,
+    weight_columns,
     weights_of,
     write_answers,
 )
@@ -161,36 +160,11 @@ class Reader:
         n_classes = len(self.codec.classes)
         if self.answered:
             return kept_weights(batch.column(WEIGHTS), n_classes)
-        return (
-            _prior(batch, self.spec.prior_columns)
-            if self.prior is None
-            else weights_of(self.prior, batch, start, n_classes)
-        )
-
-
-def _prior(batch: Columns, names: Sequence[str] | None) -> NDArray[np.float64] | None:
-    if not names:
-        return None
-    weights = np.column_stack([_number_column(batch, name) for name in names])
-    # here, before the charge, also for laws that ignore the prior
-    if not np.all((weights >= 0) & (weights < np.inf)):
-        raise InvalidInput(
-            f"Expected finite weights >= 0 in the prior's columns {_validate.quoted(names)}, got"
-            " others. Mend those rows."
-        )
-    return weights
-
-
-def _number_column(batch: Columns, name: str) -> NDArray[np.float64]:
-    try:
-        return np.asarray(
-            pc.cast(batch.column(name), pa.float64()).to_numpy(zero_copy_only=False), np.float64
-        )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InvalidInput(
-            f"Expected numbers in the prior's column {name!r}, got something else. Each row needs a"
-            " weight for every class."
-        ) from None
+        if self.prior is not None:
+            return weights_of(self.prior, batch, start, n_classes)
+        # here, before the charge, also for laws that ignore the prior
+        names = self.spec.prior_columns
+        return weight_columns(batch, names) if names else None
 
 
 Rewrite = Callable[[pa.RecordBatch, NDArray[np.integer], NDArray[np.uint8] | None], pa.RecordBatch]
@@ -568,17 +542,8 @@ class AnswersReader:
     def _looked_up(self) -> OpenTable:
         whole = pa.Table.from_batches(self._batches()).combine_chunks().to_batches()[0]
         keys = [pa.array(id_column(whole, name)).cast(pa.large_string()) for name in self._ids]
-        words = public_hash("prior", keys)
-        order = np.argsort(words, kind="stable")
-        taken = tuple(key.take(pa.array(order)) for key in keys)
-        return OpenTable(
-            self._ids,
-            {"table": ""},
-            words[order],
-            taken,
-            kept_weights(whole.column(WEIGHTS), self._n_classes)[order],
-            "error",
-        )
+        weights = kept_weights(whole.column(WEIGHTS), self._n_classes)
+        return OpenTable.sorted(self._ids, {"table": ""}, keys, weights)[0]
 
 
 def _equal(one: NDArray[np.integer] | pa.Array, other: NDArray[np.integer] | pa.Array) -> bool:
