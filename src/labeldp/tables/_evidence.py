@@ -48,7 +48,6 @@ from labeldp.tables._release import (
 from labeldp.tables.formats._parquet import DatasetSource, open_table, row_name
 from labeldp.tables.formats._table import (
     EVIDENCE,
-    Batch,
     ColumnsCodec,
     DrawnDigest,
     LabelCodec,
@@ -91,7 +90,7 @@ class ProvenLabels:
     @property
     def id_names(self) -> tuple[str, ...]:
         """The id columns of the release; none if it was released without ids."""
-        return tuple(_names(self.facts.get("id")))
+        return tuple(self.facts.get("id") or ())
 
 
 def read_noisy(
@@ -693,7 +692,7 @@ def _check_facts(source: Source, facts: Manifest) -> None:
     """Refuse facts with columns that the table lacks, or with another law than the receipt names
     for this stage."""
     evidence = [str(facts["evidence"])] if facts.get("evidence") else []
-    check_columns(source, [*labels_of(facts), *evidence, *_names(facts.get("id"))])
+    check_columns(source, [*labels_of(facts), *evidence, *(facts.get("id") or ())])
     receipt = Receipt.from_dict(facts["receipt"])
     # The receipt names the law that was charged. A manifest with a larger epsilon would make labels
     # look more reliable than they are.
@@ -741,7 +740,7 @@ def _read(
 
 
 def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, str]:
-    columns, evidence, names = labels_of(facts), facts.get("evidence"), _names(facts.get("id"))
+    columns, evidence, names = labels_of(facts), facts.get("evidence"), tuple(facts.get("id") or ())
     law, salt = law_from_dict(facts["law"]), draw_salt(facts)
     first = int(facts.get("first_row", 0))
     digest, piece = DrawnDigest(ordered=not names, first=first), _Piece(first, [], [], [])
@@ -750,7 +749,7 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
         for batch in source.batches([*columns, *([str(evidence)] if evidence else []), *names]):
             codes = codec.read(batch)
             raw = _evidence(batch.column(str(evidence)), law) if evidence else None
-            ids = row_ids(batch, tuple(names))
+            ids = row_ids(batch, names)
             digest.update(drawn_words(salt, ids, codes, raw))
             if not keep:
                 continue
@@ -758,7 +757,8 @@ def _piece(source: Source, facts: Manifest, keep: bool = True) -> tuple[_Piece, 
             start = first + digest.rows - len(batch)
             piece.outputs.append(outputs)
             piece.sides.append(side)
-            piece.ids.append(_names_of(batch, names, start))
+            named = row_id_array(batch, names)
+            piece.ids.append(np.arange(start, start + len(batch)) if named is None else named)
     except InvalidInput as error:
         # A label that is no class, or evidence that cannot be decoded, was not drawn.
         raise changed(source, facts, str(error)) from None
@@ -849,19 +849,6 @@ class _EmptyIsNull(LabelCodec):
 
     def encode(self, labels: pa.Array) -> NDArray[np.int32]:
         return super().encode(pc.fill_null(plain(labels), ""))
-
-
-def _names(value: object) -> list[str]:
-    return (
-        [str(name) for name in value]
-        if isinstance(value, Sequence) and not isinstance(value, str)
-        else []
-    )
-
-
-def _names_of(batch: Batch, ids: list[str], start: int) -> NDArray[np.generic]:
-    found = row_id_array(batch, tuple(ids))
-    return np.arange(start, start + len(batch)) if found is None else found
 
 
 def _evidence(column: pa.Array, law: Law) -> NDArray[np.uint8]:

@@ -784,10 +784,6 @@ def _suffix(name: str) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-class _Busy(Exception):
-    """Another process holds the lock."""
-
-
 @contextmanager
 def workplace(out: Path, *names: str) -> Iterator[Path]:
     """Make a private folder beside `out` for a `with` block, and lock it; delete it afterwards.
@@ -821,18 +817,19 @@ def workplace(out: Path, *names: str) -> Iterator[Path]:
             " it, or mend its permissions."
         ) from None
     try:
-        _lock(lock, folder)
-        _clear_stale(folder, ours, out)
-        yield folder
-    except _Busy:
-        raise ReleaseError(
-            f"Expected no other process to work on {out}, got one that does. Wait until it ends."
-        ) from None
-    except BaseException:
-        _delete_workplace(folder, ours)
-        raise
-    else:
-        _delete_workplace(folder, ours)
+        if not _locked(lock, folder):
+            raise ReleaseError(
+                f"Expected no other process to work on {out}, got one that does. Wait until it"
+                " ends."
+            )
+        try:
+            _clear_stale(folder, ours, out)
+            yield folder
+        finally:
+            # unless it holds files of somebody else or the disk fails
+            with suppress(OSError):
+                if not clear_own(folder, ours):
+                    folder.rmdir()
     finally:
         os.close(lock)
 
@@ -860,28 +857,18 @@ def _clear_stale(folder: Path, ours: re.Pattern[str], out: Path) -> None:
                 stale.delete_unless_started() if out.exists() else stale.delete()
 
 
-def _delete_workplace(folder: Path, ours: re.Pattern[str]) -> None:
-    """Delete the folder, unless it holds files of somebody else or the disk fails."""
-    with suppress(OSError):
-        if not clear_own(folder, ours):
-            folder.rmdir()
-
-
-def _lock(lock: int, folder: Path) -> None:
-    """Take the lock, or raise `_Busy`; no effect on systems without `flock`."""
+def _locked(lock: int, folder: Path) -> bool:
+    """Take the lock; False if another process has it, True on systems without `flock`."""
     if os.name != "posix":
-        return
+        return True
     import fcntl
 
-    try:
+    with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The process that held the lock before may have deleted its folder since this one opened
         # the file: such a lock excludes nobody.
-        here = os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))
-    except (BlockingIOError, FileNotFoundError):
-        raise _Busy from None
-    if not here:
-        raise _Busy
+        return os.path.samestat(os.fstat(lock), os.stat(folder / LOCK))
+    return False
 
 
 @contextmanager

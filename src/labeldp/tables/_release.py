@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cache, cached_property, partial, reduce
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -317,7 +317,7 @@ class _Release:
 
     def _unchanged(self, manifest: Manifest) -> tuple[str, ...]:
         """List the columns that the file that was written has as the input has them."""
-        first = [str(part["name"]) for part in _parts_of(manifest)[:1]]
+        first = [str(part["name"]) for part in manifest.get("parts", [])[:1]]
         types = open_table(reduce(Place.child, first, self._out.place)).types
         kept = types.keys() - altered(self._engine.types, types) - set(self._spec.labels)
         return tuple(name for name in self._engine.names if name in kept)
@@ -469,13 +469,7 @@ class Publication:
         # If the manifest was removed, the table is recognised by its bytes.
         if manifest_place(self.place).exists():
             return False
-        digests: dict[str, str] = {}  # the output may be large: it is read once for all runs
-
-        def digest_of(file: Place) -> str:
-            if file.path not in digests:
-                digests[file.path] = file.digest()
-            return digests[file.path]
-
+        digest_of = cache(Place.digest)  # the output may be large: it is read once for all runs
         texts = (
             (run, self._store(run_id).read(kept_name(KEPT_MANIFEST, self._stage)))
             for run_id, run in known.items()
@@ -489,7 +483,8 @@ class Publication:
     def _producing_run(self) -> str:
         """Return the id of the run that wrote the existing output in this stage, by its manifest;
         "" if there is none."""
-        return producing_run(read_manifest(self.place) or {}, self._stage)
+        facts = read_manifest(self.place) or {}
+        return _draw_of(facts)[0] if facts.get("stage") == self._stage else ""
 
     def _runs(self) -> list[RunRecord]:
         return list(self._ledger.runs(str(self._account.dataset), self._account.column))
@@ -603,7 +598,7 @@ class Publication:
                 raise name_taken_error(self.place)
             with self._prepared(staging):
                 files = (
-                    [found.child(str(part["name"])) for part in _parts_of(facts)]
+                    [found.child(str(part["name"])) for part in facts.get("parts", [])]
                     if self._many
                     else [found]
                 )
@@ -673,7 +668,7 @@ def holds(
     """Tell whether a place holds, byte for byte, the table with this manifest and this digest."""
     if "parts" not in facts:
         return place.is_file() and f"sha256:{digest_of(place)}" == artefact
-    names = [str(part["name"]) for part in _parts_of(facts)]
+    names = [str(part["name"]) for part in facts.get("parts", [])]
     # With a file more or less it is another table, even if all listed files are unchanged.
     if sorted(names) != sorted("/".join(file.below(place)) for file in place.files()):
         return False
@@ -681,11 +676,6 @@ def holds(
         f"sha256:{release_digest([digest_of(place.child(name)) for name in names], single=False)}"
         == artefact
     )
-
-
-def _parts_of(facts: Mapping[str, object]) -> list[Mapping[str, object]]:
-    parts = facts.get("parts")
-    return list(parts) if isinstance(parts, list) else []
 
 
 def _copied(file: Place, staging: Staging) -> Part:
@@ -739,8 +729,12 @@ class ReleaseFacts:
             "receipt": self.receipt.to_dict(),
             "stage": self.spec.stage_name,
             **({EARLIER: list(self.earlier)} if self.earlier else {}),
-            **({} if self.histogram is None else {HISTOGRAM: histogram_facts(self.histogram)}),
+            **({} if self.histogram is None else {HISTOGRAM: _counted(self.histogram)}),
         }
+
+
+def _counted(answer: Aggregate) -> dict[str, object]:
+    return {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0])}
 
 
 @dataclass(frozen=True)
@@ -899,12 +893,6 @@ def charged_histogram(receipt: Receipt) -> Histogram | None:
     return query
 
 
-def histogram_facts(answer: Aggregate) -> dict[str, object]:
-    """Write a release's own histogram as JSON-ready data: its noisy counts, and the number of rows
-    that it counted."""
-    return {"counts": answer.values[0].tolist(), "rows": int(answer.n_rows[0])}
-
-
 def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object] | None:
     """Read the manifest beside a table, or (`named`) at this place; None if there is none.
 
@@ -930,17 +918,6 @@ def read_manifest(out: Path | Place, *, named: bool = False) -> dict[str, object
             " from where the table came from."
         )
     return facts
-
-
-def producing_run(facts: Mapping[str, object], stage: str) -> str:
-    """Return the id of the run that made a table in this stage, by its facts; "" if they name
-    none."""
-    receipt = facts.get("receipt")
-    return (
-        str(receipt["run_id"])
-        if isinstance(receipt, Mapping) and "run_id" in receipt and facts.get("stage") == stage
-        else ""
-    )
 
 
 # Facts that a table carries

@@ -16,7 +16,7 @@ import logging
 import pickle
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -662,6 +662,33 @@ def read_summaries(column: Iterable[bytes]) -> list[Any]:
     if error := next((each for each in found if isinstance(each, LabelDPError)), None):
         raise error
     return found
+
+
+@contextmanager
+def plain_errors(
+    is_of_engine: Callable[[BaseException], bool],
+    told: Callable[[BaseException], LabelDPError | None],
+    engine: str,
+) -> Iterator[None]:
+    """Replace an engine's errors, which have a worker's traceback and may quote data, by messages
+    of our own: what `told` or the worker says, or the name of the error."""
+    try:
+        yield
+    except Exception as error:
+        if not is_of_engine(error):
+            raise
+        # Only the name of the error condition, because the message may quote values.
+        condition = getattr(error, "getCondition", lambda: None)()
+        raise (
+            told(error)
+            or told_by_workers(str(error))
+            or ReleaseError(
+                f"Expected {engine} to finish, got"
+                f" {type(error).__name__}{f' ({condition})' if condition else ''}. Nothing was"
+                f" published; the same call picks up a charge that was made. {engine}'s own log"
+                " says more."
+            )
+        ) from None
 
 
 def told_by_workers(text: str) -> LabelDPError | None:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import getitem
@@ -31,7 +30,7 @@ from pyarrow.fs import FileType
 from labeldp import _validate
 from labeldp._files import path_text
 from labeldp.errors import InvalidInput, ReleaseError
-from labeldp.tables._place import URI, HashedFile, Place, reading
+from labeldp.tables._place import URI, Place, reading
 from labeldp.tables.formats._csv import CsvSource, delimiter_of
 from labeldp.tables.formats._table import (
     BATCH_BYTES,
@@ -39,6 +38,7 @@ from labeldp.tables.formats._table import (
     LabelCodec,
     Readable,
     Shape,
+    Sink,
     Source,
     row_number,
 )
@@ -153,7 +153,10 @@ class ParquetSource(Source):
             # checked first.
             except (pa.ArrowInvalid, OSError) as error:
                 self._check_unchanged()
-                raise _damaged(self.path, error) from None
+                raise InvalidInput(
+                    f"Expected a whole Parquet file, got a damaged one: {self.path}"
+                    f" ({type(error).__name__} while reading). Write it again."
+                ) from None
             if batch is None:
                 return
             kinds = pa.schema([self.schema.field(name) for name in batch.schema.names])
@@ -197,25 +200,20 @@ class ParquetSource(Source):
         return released_sink(path, self.shape, self.settings, facts)
 
 
-class ParquetSink:
+class ParquetSink(Sink):
     """A writer of a Parquet file, in row groups of bounded size."""
 
     def __init__(
         self, path: Path | Place, schema: pa.Schema, settings: Mapping[str, object], facts: str = ""
     ):
-        self._file = HashedFile(path)
+        super().__init__(path)
         self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), WRITE_BUFFER)
         # pyarrow would write the Arrow schema now, with its metadata. The facts include a digest of
         # all rows, so `close` writes both.
         self._writer = pq.ParquetWriter(self._buffer, schema, store_schema=not facts, **settings)
         self._schema, self._facts = schema, facts
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = self.rows = 0
-
-    @property
-    def size(self) -> int:
-        """Number of bytes written so far, without the row group in memory."""
-        return self._file.size
+        self._rows = self._bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows, and write a full row group."""
@@ -258,7 +256,7 @@ class ParquetSink:
 
     def abort(self) -> None:
         """Close an unfinished file."""
-        self._file.abandon()
+        super().abort()
         self._writer.close()
 
 
@@ -402,28 +400,13 @@ def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
     return bool(column.total_uncompressed_size < 0.75 * width * column.num_values)
 
 
-def _damaged(path: Place, error: Exception) -> InvalidInput:
-    return InvalidInput(
-        f"Expected a whole Parquet file, got a damaged one: {path} ({type(error).__name__} while"
-        " reading). Write it again."
-    )
-
-
 # Many files
 # --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files of a data set, and the folder above them."""
-
-    root: Place
-    files: tuple[Place, ...]
-
-
-def files_of(where: Place | Sequence[Place]) -> Files:
-    """List the files of a folder, a pattern ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or
-    a list, sorted by path.
+def files_of(where: Place | Sequence[Place]) -> tuple[Place, Sequence[Place]]:
+    """Find the folder above a data set, and its files, sorted by path: those of a folder, a pattern
+    ("folder/*.parquet", "s3://bucket/day=*/*.parquet") or a list.
 
     Files and folders whose names begin with "." or "_" are skipped, as by other readers, except
     partitions ("_day=1").
@@ -454,7 +437,7 @@ def files_of(where: Place | Sequence[Place]) -> Files:
         raise InvalidInput(
             "Expected different files, got one twice, by two names or a link. Name each file once."
         )
-    return Files(root, tuple(found))
+    return root, found
 
 
 def _file_of(place: Place) -> object:
@@ -497,19 +480,21 @@ class DatasetSource(Source):
 
     Parameters
     ----------
-    files : Files
+    root : Place
+    files : sequence of Place
     """
 
-    def __init__(self, files: Files):
-        self.path = files.root
-        self._files = _opened(files.files)
-        self._keys, self._partitions = _partitions(files)
+    def __init__(self, root: Place, files: Sequence[Place]):
+        self.path = root
+        with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
+            self._files = list(pool.map(ParquetSource, files))
+        self._keys, self._partitions = _partitions(root, files)
         self.partition_keys = tuple(self._keys.names)
         self.schema = _common_schema(self._files, self._keys)
         kinds = {name: {file.types[name] for file in self._files} for name in self.first.names}
         self.types = {name: " or ".join(sorted(found)) for name, found in kinds.items()}
         self.extent = sum(file.extent for file in self._files)
-        self.layout = tuple(file.below(files.root) for file in files.files)
+        self.layout = tuple(file.below(root) for file in files)
 
     @property
     def files(self) -> tuple[ParquetSource, ...]:
@@ -549,30 +534,23 @@ class DatasetSource(Source):
         return released_sink(path, self.shape, like.settings, facts, text=self.partition_keys)
 
 
-def _opened(files: Sequence[Place]) -> list[ParquetSource]:
-    if files[0].local is not None:
-        return [ParquetSource(file) for file in files]
-    with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
-        return list(pool.map(ParquetSource, files))
-
-
-def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
+def _partitions(
+    root: Place, files: Sequence[Place]
+) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]:
     """Read the partitions' keys from the names of folders: their schema, and their values for each
     file."""
-    folders = ["/".join(file.below(files.root)[:-1]) for file in files.files]
+    folders = ["/".join(file.below(root)[:-1]) for file in files]
     if not any("=" in folder for folder in folders):
         return pa.schema([]), [{} for _ in folders]
     options = ds.FileSystemFactoryOptions(
         partitioning=ds.HivePartitioning.discover(),
-        partition_base_dir=files.root.path,
+        partition_base_dir=root.path,
         exclude_invalid_files=False,
     )
     # Arrow infers the types of the keys from all files at once, so that "1" in one folder and "a"
     # in another are text in both.
-    paths = [file.path for file in files.files]
-    factory = ds.FileSystemDatasetFactory(
-        files.root.filesystem, paths, ds.ParquetFileFormat(), options
-    )
+    paths = [file.path for file in files]
+    factory = ds.FileSystemDatasetFactory(root.filesystem, paths, ds.ParquetFileFormat(), options)
     try:
         whole = factory.finish(factory.inspect())
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -584,7 +562,7 @@ def _partitions(files: Files) -> tuple[pa.Schema, list[Mapping[str, pa.Scalar]]]
     values = [by_path[path] for path in paths]
     keys = {name for found in values for name in found}
     schema = pa.schema([field for field in whole.schema if field.name in keys])
-    for file, found in zip(files.files, values, strict=True):
+    for file, found in zip(files, values, strict=True):
         if set(found) != set(schema.names):
             missing = _validate.quoted(sorted(set(schema.names) - set(found)))
             raise InvalidInput(
@@ -677,25 +655,20 @@ def open_table(where: Any) -> Source:
         It has another format, or its content does not fit its suffix.
     """
     if isinstance(where, list):
-        return DatasetSource(files_of([Place.of(each) for each in where]))
+        return DatasetSource(*files_of([Place.of(each) for each in where]))
     place = Place.of(where)
-    try:
+    with reading(place):
         found = place.info
         if found.type == FileType.Directory or (
             "*" in place.path and found.type == FileType.NotFound
         ):
-            return DatasetSource(files_of(place))
+            return DatasetSource(*files_of(place))
         kind = _kind(place)
         if not found.is_file:
-            raise ReleaseError(f"Expected an existing file, got {place}. Check the path.")
+            raise FileNotFoundError
         if found.size == 0:
             raise InvalidInput(f"Expected a table, got an empty file: {place.name}.")
         return kind(place)
-    except OSError as error:
-        raise ReleaseError(
-            f"Expected a file that can be read, got {place}"
-            f" ({error.strerror or type(error).__name__})."
-        ) from None
 
 
 def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
@@ -711,12 +684,8 @@ def _kind(path: Place) -> type[CsvSource] | type[ParquetSource]:
 def table_name(table: Source) -> str:
     """Return a table's default name in the ledger: its file's or folder's name without the suffix
     of a format."""
-    name = table.path.name
-    return (
-        table.path.stem
-        if not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS
-        else name
-    )
+    one = not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS
+    return table.path.stem if one else table.path.name
 
 
 def row_name(table: Readable, row: int) -> str:

@@ -37,7 +37,7 @@ from labeldp.errors import ClassMismatch, InvalidInput
 from labeldp.evidence._noisy import record_type
 from labeldp.laws import Grid, Law
 from labeldp.laws._columns import LabelColumns
-from labeldp.tables._place import Part, Place, Staging
+from labeldp.tables._place import HashedFile, Part, Place, Staging
 
 EVIDENCE = "__evidence"
 OWN = "__labeldp"
@@ -630,7 +630,7 @@ def parse_classes(
     kind = value_type(column_type)
     values: tuple[object, ...]
     if text_table:
-        values = tuple("" if c is None else _text(c) for c in classes)
+        values = tuple("" if c is None else str(c) for c in classes)
     else:
         values = tuple(None if c is None else _parse(c, kind, column) for c in classes)
     # A column of 32-bit floats rounds the declared values, so that two classes could become one.
@@ -643,13 +643,9 @@ def parse_classes(
     return values
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
 def _parse(value: object, kind: pa.DataType, column: str) -> object:
     if is_text(kind):
-        return _text(value)
+        return str(value)
     try:
         parsed: object = _truth(value) if pa.types.is_boolean(kind) else _number(value, kind)
         pa.scalar(parsed, kind)  # raises if it is out of the type's range
@@ -702,13 +698,8 @@ def id_column(batch: Columns, name: str) -> NDArray[np.integer] | pa.Array:
     """Read a column of ids or units, of integers (as NumPy) or text (as Arrow); refuse empty
     values."""
     column = plain(batch.column(name))
-    kind = pa.types
-    text = (
-        kind.is_string(column.type)
-        or kind.is_large_string(column.type)
-        or kind.is_string_view(column.type)
-    )
-    if not (text or kind.is_integer(column.type)):
+    text = is_text(column.type)
+    if not (text or pa.types.is_integer(column.type)):
         raise InvalidInput(
             f"Expected ids and units of whole numbers or text, got column {name!r} of type"
             f" {column.type}. Cast it."
@@ -891,26 +882,35 @@ def row_words(batch: Columns, names: Sequence[str]) -> NDArray[np.uint64]:
 # --------------------------------------------------------------------------------------------------
 
 
-class Sink(Protocol):
-    """A writer of one file."""
+class Sink(ABC):
+    """A writer of one file.
 
-    @property
-    def rows(self) -> int:
-        """Number of rows so far."""
+    Attributes
+    ----------
+    rows : int
+        Number of rows so far.
+    """
+
+    def __init__(self, path: Path | Place):
+        self._file, self.rows = HashedFile(path), 0
 
     @property
     def size(self) -> int:
         """Number of bytes written so far, without rows in memory."""
+        return self._file.size
 
+    @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows that `Source.rewrite` made."""
 
+    @abstractmethod
     def close(self, more: Mapping[str, object] | None = None) -> str:
         """Finish the file, wait until it is on disk, and return its SHA-256. `more`: facts for its
         metadata, if the format has any."""
 
     def abort(self) -> None:
         """Close an unfinished file; no effect after `close`."""
+        self._file.abandon()
 
 
 class PartsSink:
@@ -945,11 +945,6 @@ class PartsSink:
     def rows(self) -> int:
         """Number of rows so far."""
         return sum(part.rows for part in self.parts) + (self._open[1].rows if self._open else 0)
-
-    @property
-    def size(self) -> int:
-        """Number of bytes written so far, without rows in memory."""
-        return sum(part.size for part in self.parts) + (self._open[1].size if self._open else 0)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows, and finish a file that is large enough."""
@@ -995,13 +990,6 @@ class PartsSink:
 # --------------------------------------------------------------------------------------------------
 
 
-class RawColumns(Protocol):
-    """Rows that give access to columns by name, as they are in the file."""
-
-    def raw(self, name: str) -> pa.Array:
-        """Return a column."""
-
-
 class ArrowDigest:
     """SHA-256 of named columns, computed batch by batch. It does not depend on the sizes of
     batches.
@@ -1012,7 +1000,7 @@ class ArrowDigest:
     def __init__(self, schema: pa.Schema, names: tuple[str, ...]):
         self._columns = {name: _ColumnDigest(schema.field(name).type) for name in names}
 
-    def update(self, batch: RawColumns) -> None:
+    def update(self, batch: Batch) -> None:
         """Add the next rows."""
         for name, state in self._columns.items():
             state.update(batch.raw(name))
