@@ -234,20 +234,12 @@ def of_others(
         if ledger is None
         else _manifests(label, Receipt.from_dict(facts["receipt"]).dataset, ledger)
     )
-    if earlier:
-        way = (
-            f"{label!r} was released by itself: name that release's manifest (manifest=,"
-            f" --manifest): {' or '.join(earlier)}."
-        )
-    else:
-        way = (
-            f"If {label!r} was released by itself, name that release's manifest (manifest=,"
-            " --manifest)."
-        )
+    where = f": {' or '.join(earlier)}" if earlier else ""
     return InvalidInput(
         f"Expected a released column, got {label!r}: {source.path.name} was released with the label"
         f" column{'s' * (len(names) > 1)}"
-        f" {_validate.quoted(names)}.{_validate.suggest(label, names)} {way}"
+        f" {_validate.quoted(names)}.{_validate.suggest(label, names)} If {label!r} was released"
+        f" by itself, name that release's manifest (manifest=, --manifest){where}."
     )
 
 
@@ -290,7 +282,7 @@ def proven(
             return None
         raise other
     _check_facts(source, facts)
-    pieces, drawn = _read(source, facts, in_files="digests" not in facts)
+    pieces, drawn = _read(source, facts)
     receipt = replace(
         _on_record(ledger, source, facts, drawn),
         rows_over_the_cap=int(facts.get("rows_over_the_cap") or 0),
@@ -420,7 +412,7 @@ def check_drawn(source: Source, manifest: Any, ledger: Ledger) -> None:
     """
     facts = read_manifest(Place.of(manifest), named=True) or {}
     _check_facts(source, facts)
-    _, drawn = _read(source, facts, in_files=False, keep=False)
+    _, drawn = _read(source, facts, keep=False)
     _on_record(ledger, source, facts, drawn)
 
 
@@ -518,9 +510,7 @@ def require_drawn(source: Source, found: Sequence[Manifest]) -> list[int | None]
     for facts in found:
         _check_facts(source, facts)
         try:
-            rows.append(
-                int(_read(source, facts, in_files="digests" not in facts, keep=False)[1][:16], 16)
-            )
+            rows.append(int(_read(source, facts, keep=False)[1][:16], 16))
         except InvalidInput:
             # A digest begins with the number of its rows.
             fewer = rows and rows[0] and rows[0] < int(facts["digests"]["drawn"][:16], 16)
@@ -672,7 +662,7 @@ def _recorded(source: Source, facts: Manifest, ledger: Ledger) -> bool | None:
     say that they were not drawn."""
     try:
         _check_facts(source, facts)
-        _, drawn = _read(source, facts, in_files="digests" not in facts, keep=False)
+        _, drawn = _read(source, facts, keep=False)
         return _on_record(ledger, source, facts, drawn).recorded is True
     except InvalidInput:
         return None
@@ -710,15 +700,13 @@ def _check_facts(source: Source, facts: Manifest) -> None:
         )
 
 
-def _read(
-    source: Source, facts: Manifest, *, in_files: bool, keep: bool = True
-) -> tuple[list[_Piece], str]:
-    """Read all rows, and compare their digest with that in the facts; with `in_files`, that of each
-    file with its own facts."""
-    if not in_files or not isinstance(source, DatasetSource):
+def _read(source: Source, facts: Manifest, *, keep: bool = True) -> tuple[list[_Piece], str]:
+    """Read all rows, and compare their digest with that in the facts; without a manifest's digests,
+    that of each file with its own facts."""
+    digests = facts.get("digests")
+    if digests is not None or not isinstance(source, DatasetSource):
         piece, drawn = _piece(source, facts, keep)
-        claimed = facts["digests"].get("drawn") if not in_files else facts.get("drawn")
-        _compare(source, facts, drawn, claimed)
+        _compare(source, facts, drawn, (digests or facts).get("drawn"))
         return [piece], drawn
     # A folder without a manifest: each file is proven by its own metadata, and all files must be of
     # one release.

@@ -142,11 +142,6 @@ class Place:
         return PurePosixPath(self.path).name
 
     @cached_property
-    def stem(self) -> str:
-        """The name without its suffix."""
-        return PurePosixPath(self.path).stem
-
-    @cached_property
     def suffix(self) -> str:
         """The suffix of the name, with its dot."""
         return PurePosixPath(self.path).suffix
@@ -535,17 +530,13 @@ class Staging:
         """The suffix of the files."""
         return self.out.suffix if self.single else ".parquet"
 
-    def new_file(self, suffix: str = ".parquet") -> Place:
+    def new_file(self) -> Place:
         """Return an unused place for the file of one attempt."""
-        return self.folder.child(f"attempt-{unused_name()}{suffix}")
+        return self.folder.child(f"attempt-{unused_name()}{self.suffix}")
 
     def names(self, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the final names of parts, in their order."""
-        return (
-            (self.out.name,)
-            if self.single
-            else tuple(part_name(i, _suffix(part.name)) for i, part in enumerate(parts))
-        )
+        return (self.out.name,) if self.single else tuple(map(part_name, range(len(parts))))
 
     def publish(
         self, parts: Sequence[Part], manifest: bytes, *, replace: bool = False
@@ -574,8 +565,6 @@ class Staging:
             A part is missing or was changed, or the output exists and is not of this run.
         """
         names = self.names(parts)
-        if self.single and len(parts) != 1:
-            raise ReleaseError(f"Expected one file for {self.out.name}, got {len(parts)}.")
         # Earlier attempts of this run may have moved files to the final names, with other bytes if
         # their batches differed. The journal has the digests of all of them. A file with any other
         # digest belongs to somebody else, and is not replaced.
@@ -760,9 +749,9 @@ def manifest_path(out: Path) -> Path:
     return out.with_name(manifest_name(out.name))
 
 
-def part_name(number: int, suffix: str = ".parquet") -> str:
+def part_name(number: int) -> str:
     """Return the name of a file of a released folder: part-00000.parquet."""
-    return f"part-{number:05d}{suffix}"
+    return f"part-{number:05d}.parquet"
 
 
 def manifest_name(name: str) -> str:
@@ -774,10 +763,6 @@ def release_digest(files: list[str], *, single: bool) -> str:
     """Compute the digest of a release: the SHA-256 of its file, or of the list of its files'
     digests in order; hexadecimal."""
     return files[0] if single else digest({"format": "parts/1", "files": files})
-
-
-def _suffix(name: str) -> str:
-    return "".join(re.findall(r"\.\w+$", name)) or ".parquet"
 
 
 # The lock on a local output

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -615,7 +615,7 @@ class PriorModel:
                 ),
             )
         made = replace(given, columns=tuple(self.features or columns))
-        made.predictor()
+        _loaded(made)
         return made
 
 
@@ -647,16 +647,7 @@ class OpenModel:
 
     def weights(self, rows: pa.RecordBatch, start: int | None) -> Floats:
         """Predict the probabilities of each row's classes."""
-        return self.predictor()(rows)
-
-    def predictor(self) -> Predict:
-        """Return the loaded model; a process loads it once."""
-        name = repr((sorted(self.facts.items()), self.classes))
-        if name not in _LOADED:
-            made = _exported(self) if self.kind == EXPORTED else self._of_skops()
-            _LOADED.clear()  # one model per process: a release has one prior
-            _LOADED[name] = made
-        return _LOADED[name]
+        return _loaded(self)(rows)
 
     def own_columns(self) -> tuple[str, ...]:
         """Return the columns that the model's file records; empty if it records none."""
@@ -674,13 +665,12 @@ class OpenModel:
         """Whether the model reads the columns of a table itself: one of `labeldp train`."""
         return self.kind == SKOPS and hasattr(self._model, "reads")
 
-    @cached_property
+    @property
     def _model(self) -> Any:
-        return read_model(self.raw, self.name, self.trust)
+        return _built(self.raw, self.name, self.trust)
 
-    def __getstate__(self) -> dict[str, object]:
-        # workers read it from the bytes
-        return {name: value for name, value in vars(self).items() if name != "_model"}
+    def __hash__(self) -> int:
+        return hash(self.raw)
 
     def _of_skops(self) -> Predict:
         model, tables = self._model, self.reads_tables
@@ -703,7 +693,13 @@ class OpenModel:
         return predict
 
 
-_LOADED: dict[str, Predict] = {}
+# One model per process, which loads it once: a release has one prior.
+_built = lru_cache(1)(read_model)
+
+
+@lru_cache(1)
+def _loaded(model: OpenModel) -> Predict:
+    return _exported(model) if model.kind == EXPORTED else model._of_skops()
 
 
 def _exported(model: OpenModel) -> Predict:
@@ -983,7 +979,7 @@ def write_answers(
             kept = pa.record_batch(
                 {name: plain(batch.column(name)) for name in ids} | {WEIGHTS: as_binary(raw)}
             )
-            sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema), ".parquet")
+            sink = sink or PartsSink(folder, partial(_sink, schema=kept.schema))
             sink.write(kept)
         if sink is not None:
             sink.close()

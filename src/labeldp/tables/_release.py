@@ -679,7 +679,7 @@ def holds(
 
 
 def _copied(file: Place, staging: Staging) -> Part:
-    made = staging.new_file(file.suffix)
+    made = staging.new_file()
     target = HashedFile(made)
     with file.filesystem.open_input_stream(file.path) as stream:
         while chunk := stream.read(CHUNK):
@@ -786,9 +786,9 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
         },
     }
     if many:
-        named = [(part_name(number), part) for number, part in enumerate(written.parts)]
         facts["parts"] = [
-            {"name": name, "rows": part.rows, "sha256": part.sha256} for name, part in named
+            {"name": part_name(number), "rows": part.rows, "sha256": part.sha256}
+            for number, part in enumerate(written.parts)
         ]
     # Seeded noise protects nothing, so such a manifest has no guarantee that somebody could quote.
     if not receipt.secure:
@@ -847,15 +847,10 @@ def charged_law(receipt: Receipt, stage: str) -> Law | None:
     drawn = receipt.event.get("law")
     if not isinstance(drawn, Mapping):
         return None
-    stages = drawn.get("stages")
-    facts: Any
-    if stages:
-        facts = next(
-            (each["law"] for number, each in enumerate(stages, 1) if stage_name(number) == stage),
-            None,
-        )
-    else:
-        facts = drawn.get("law") if drawn.get("stage") == stage else None
+    laws = {drawn.get("stage"): drawn.get("law")} | {
+        stage_name(number): each["law"] for number, each in enumerate(drawn.get("stages") or (), 1)
+    }
+    facts = laws.get(stage)
     return None if facts is None else law_per_row(law_from_dict(facts), receipt.max_rows_per_unit)
 
 
@@ -977,10 +972,9 @@ def all_facts(source: Source, manifest: Any = None) -> list[Manifest]:
 
 def _embedded(source: Source) -> list[Manifest]:
     """List the facts of all releases that the metadata of a table's files name."""
-    files = source.files if isinstance(source, DatasetSource) else (source,)
     return [
         each
-        for facts in filter(None, map(embedded_facts, files))
+        for facts in filter(None, map(embedded_facts, source.files))
         for each in (facts, *earlier_of(facts))
     ]
 
@@ -1000,10 +994,9 @@ def earlier_of(facts: Manifest) -> Sequence[Manifest]:
     not write."""
     listed = facts.get(EARLIER) or []
     try:
-        for each in listed:
-            Receipt.from_dict(each["receipt"])
         whole = all(
             {"label", "classes", "stage"} <= each.keys()
+            and Receipt.from_dict(each["receipt"])
             and "law" in each["law"]
             and "drawn" in each["digests"]
             for each in listed
@@ -1055,10 +1048,9 @@ def _passed(source: Source, facts: Manifest) -> Manifest:
     if "digests" in facts:
         drawn = facts["digests"].get("drawn")
     else:  # the metadata of a file has the digest of its own rows
-        files = source.files if isinstance(source, DatasetSource) else (source,)
         said = [
             each
-            for each in map(embedded_facts, files)
+            for each in map(embedded_facts, source.files)
             if each is not None and _draw_of(each) == _draw_of(facts)
         ]
         drawn = (
@@ -1102,12 +1094,8 @@ def check_raw(
         if run.dataset != except_dataset
         for part in ledger.parts(run.run_id)
     }
-    found = (
-        next((runs[sha256] for sha256 in file_digests(table.path) if sha256 in runs), None)
-        if runs
-        else None
-    )
-    if found is not None:
+    digests = file_digests(table.path) if runs else []
+    for found in (runs[sha256] for sha256 in digests if sha256 in runs):
         raise InvalidInput(
             f"Expected a table with raw labels, got {table.path.name}, which run {found} released"
             f" and whose manifest is gone. To train on it, put {manifest_place(table.path).name}"
@@ -1138,7 +1126,7 @@ def released_already(*names: str) -> InvalidInput:
 def embedded_facts(source: Source) -> dict[str, object] | None:
     """Read the release facts that a Parquet file carries in its metadata (of a folder, its first
     file); None if there are none."""
-    file = source.first if isinstance(source, DatasetSource) else source
+    file = source.files[0]
     facts = (
         json.loads(file.facts)
         if isinstance(file, ParquetSource) and file.facts is not None

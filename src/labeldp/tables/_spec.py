@@ -102,11 +102,6 @@ class ReleaseSpec:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        if isinstance(self.classes, LabelColumns) and not isinstance(self.label, str):
-            raise InvalidInput(
-                f"Expected label=columns.name, the one text {self.classes.name!r}, got"
-                f" {_validate.shown(self.label)}."
-            )
         column_name(label=self.label)
         put(self, "epsilon", _validate.epsilon(self.epsilon))
         put(
@@ -190,7 +185,9 @@ class ReleaseSpec:
             law_of(self, len(self.classes)).released(self.classes)
         if self.histogram is not None:
             self._check_histogram(self.histogram, kind)
-        elif self.prior and not self._takes_prior():
+        # Of a set the heaviest class under the prior is written as the label, so laws that release
+        # sets can use a prior, too.
+        elif self.prior and not kind.uses_prior and kind.kind in ("label", "number"):
             raise InvalidInput(
                 f"Expected a law that uses the prior, got {self.law_name!r}. Take rr-with-prior, or"
                 " leave the prior out."
@@ -268,14 +265,6 @@ class ReleaseSpec:
     def _declared_law(self) -> Law:
         """The law over the declared classes."""
         return _law_over(self, len(self.classes))
-
-    def _takes_prior(self) -> bool:
-        # Of a set the heaviest class under the prior is written as the label, so laws that release
-        # sets can use a prior, too.
-        if isinstance(self.classes, LabelColumns):
-            return False
-        law = self.law if isinstance(self.law, Law) else parse_law(self.law_name)[0]
-        return law.uses_prior or law.kind not in ("label", "number")
 
     @cached_property
     def prior_columns(self) -> tuple[str, ...]:

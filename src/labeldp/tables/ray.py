@@ -23,10 +23,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labeldp._hash import public_hash
-from labeldp.custody._draw import SecretParts
 from labeldp.errors import InvalidInput, LabelDPError, MissingExtra
 from labeldp.ledger._ledger import Ledger, ledger_of
-from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.tables._place import Place
 from labeldp.tables._release import TableRelease, release_table
 from labeldp.tables._spec import ReleaseSpec
@@ -151,20 +149,13 @@ class _Keeper:
     # which may spill to disk, but a row set may be large.
 
     def __init__(self) -> None:
-        self._secrets: SecretParts = ()
-        self._rows: RowSetBuilder | None = None
+        self._held: dict[str, Any] = {}
 
-    def take_secrets(self, secrets: SecretParts) -> None:
-        self._secrets = secrets
+    def take(self, name: str, value: Any) -> None:
+        self._held[name] = value
 
-    def take_rows(self, rows: RowSetBuilder | None) -> None:
-        self._rows = rows
-
-    def secrets(self) -> SecretParts:
-        return self._secrets
-
-    def rows(self) -> RowSetBuilder | None:
-        return self._rows
+    def give(self, name: str) -> Any:
+        return self._held[name]
 
 
 @dataclass(frozen=True)
@@ -176,7 +167,7 @@ class _Actor:
     def fetch(self) -> Shipment:
         import ray
 
-        return Shipment(*ray.get([self.keeper.secrets.remote(), self.keeper.rows.remote()]))
+        return Shipment(*ray.get([self.keeper.give.remote(name) for name in ("secrets", "rows")]))
 
 
 class _Ray:
@@ -256,15 +247,20 @@ class _Ray:
             self._keeper = ray.remote(num_cpus=0)(_Keeper).remote()
         ray.get(
             [
-                self._keeper.take_secrets.remote(shipment.secrets),
-                self._keeper.take_rows.remote(shipment.rows),
+                self._keeper.take.remote("secrets", shipment.secrets),
+                self._keeper.take.remote("rows", shipment.rows),
             ]
         )
         try:
             yield _Actor(self._keeper)
         finally:
             with suppress(ray.exceptions.RayError):  # `close` kills the actor anyway
-                ray.get([self._keeper.take_secrets.remote(()), self._keeper.take_rows.remote(None)])
+                ray.get(
+                    [
+                        self._keeper.take.remote("secrets", ()),
+                        self._keeper.take.remote("rows", None),
+                    ]
+                )
 
     def close(self) -> None:
         """Kill the actor."""

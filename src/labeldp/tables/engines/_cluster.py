@@ -39,7 +39,6 @@ from labeldp.custody._draw import (
 from labeldp.custody._request import RunSecret
 from labeldp.custody._stream import TableDraw, TablePin, changed_input
 from labeldp.errors import InvalidInput, LabelDPError, ReleaseError
-from labeldp.laws._columns import LabelColumns
 from labeldp.ledger._ledger import Ledger
 from labeldp.ledger._rowset import RowSetBuilder
 from labeldp.noise._words import id_blocks, one_word
@@ -77,12 +76,10 @@ from labeldp.tables.formats._table import (
     Source,
     as_binary,
     check_own,
-    check_type,
-    columns_codec,
+    codec_of,
     draw_salt,
     evidence_width,
     is_text,
-    label_codec,
     row_ids,
 )
 
@@ -203,7 +200,6 @@ class Drawing:
         return PartsSink(
             self.staging,
             lambda place: released_sink(place, work.shape, self.settings, self.metadata),
-            ".parquet",
         )
 
 
@@ -375,15 +371,15 @@ class ClusterEngine:
         self.types = {**self.written, **self._cluster.altered(self._table)}
         self.earlier = () if self.files is None else passed_on(self.files, spec.labels)
         _check_columns(self._schema, spec.labels, spec.columns)
-        kinds = {label: self._schema.field(label).type for label in spec.labels}
-        for label, kind in kinds.items():
-            check_type(label, kind)
         layout = layout_of_paths(self._cluster.files(self._table))
         for label, classes in zip(spec.labels, spec.lists, strict=True):
             check_layout(layout, label, classes, public=spec.order == "keep")
-        if isinstance(spec.classes, LabelColumns):
-            return columns_codec(spec.classes, kinds.__getitem__, text_table=False)
-        return label_codec(spec.classes, spec.label, kinds[spec.label], text_table=False)
+        return codec_of(
+            spec.classes,
+            spec.label,
+            lambda name: self._schema.field(name).type,
+            text_table=False,
+        )
 
     def check_private(self, spec: ReleaseSpec, dataset: str, ledger: Ledger) -> None:
         """Refuse private columns beside the label, noisy ones too: no pass over a cluster's table
@@ -582,28 +578,20 @@ def _check_of(found: Sequence[SecondSummary]) -> tuple[int, int, int]:
 def check_spec(spec: ReleaseSpec, engine: str) -> str:
     """Check that a spec has ids, declared classes and a data set's name, which a cluster needs;
     return the name."""
-    if not spec.ids:
-        raise InvalidInput(
-            f"Expected a column that names each row, got none. {engine} tries again and moves rows"
-            " about, so only an id says which row is which: id='COLUMN' (--id COLUMN)."
-        )
-    if spec.infers_classes:
-        text = f"Expected declared classes with {engine}, which reads none off the private labels. "
-        raise InvalidInput(
-            text + "Pass classes=['no', 'yes'] with yours.",
-            cli=text + "Declare yours: --classes no,yes.",
-        )
-    if spec.histogram is not None:
-        raise InvalidInput(
-            f"Expected a prior that is known before the release with {engine}, got a histogram of"
-            " the column itself. Take the local engine, which asks for it between its passes."
-        )
-    if not spec.dataset:
-        raise InvalidInput(
-            "Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset"
-            " NAME)."
-        )
-    return spec.dataset
+    text = f"Expected declared classes with {engine}, which reads none off the private labels. "
+    needs = {
+        f"Expected a column that names each row, got none. {engine} tries again and moves rows"
+        " about, so only an id says which row is which: id='COLUMN' (--id COLUMN).": spec.ids,
+        text + "Pass classes=['no', 'yes'] with yours (--classes no,yes).": not spec.infers_classes,
+        f"Expected a prior that is known before the release with {engine}, got a histogram of"
+        " the column itself. Take the local engine, which asks for it between its"
+        " passes.": spec.histogram is None,
+        "Expected a data set's name, under which the budget is kept: dataset='NAME' (--dataset"
+        " NAME).": spec.dataset,
+    }
+    for missing in (text for text, given in needs.items() if not given):
+        raise InvalidInput(missing)
+    return str(spec.dataset)
 
 
 def _check_columns(schema: pa.Schema, labels: Sequence[str], names: Sequence[str]) -> None:
@@ -814,7 +802,7 @@ class DrawAndWriteJob(Job):
             for batch in batches:
                 _, released, _ = _released(batch, self.work, self.drawing, second)
                 dropped += len(batch) - len(released)
-                _write(sink, released)
+                sink.write(released)
             yield SecondSummary(
                 _finished(sink), second.sums.check(self.drawing.receipt.run_id), dropped
             )
@@ -923,17 +911,12 @@ class WriteJob(Job):
                 kept = batch.filter(batch.column(KEPT))
                 dropped += stands_for - len(kept)
                 first = kept.column(WORD)[0].as_py() if first is None and len(kept) else first
-                _write(sink, conformed(kept, schema))
+                sink.write(conformed(kept, schema))
             yield SecondSummary(
                 _finished(sink), (rows, int(sums[0]), int(sums[1])), dropped, first or 0
             )
         finally:
             sink.abort()
-
-
-def _write(sink: PartsSink, rows: pa.RecordBatch) -> None:
-    if len(rows):
-        sink.write(rows)
 
 
 def _finished(sink: PartsSink) -> tuple[Part, ...]:

@@ -68,16 +68,14 @@ from labeldp.tables.formats._table import (
     Columns,
     LabelCodec,
     PartsSink,
-    Readable,
     Source,
     check_columns,
     check_type,
-    columns_codec,
+    codec_of,
     distinct_labels,
     draw_salt,
     drawn_words,
     id_column,
-    label_codec,
     needs_evidence,
     row_ids,
 )
@@ -274,8 +272,6 @@ class LocalEngine:
         check_raw(
             self.files, spec.labels, ledger if self.files.text else None, except_dataset=dataset
         )
-        for label in spec.labels:
-            check_type(label, self.files.type_of(label))
         self.earlier = passed_on(self.files, spec.labels)
         codec = declared_codec(self.files, spec.label, spec.classes)
         listed = (
@@ -301,17 +297,16 @@ class LocalEngine:
         return LocalPasses(self.files, Reader(spec, codec, prior), pin, self._progress)
 
 
-def declared_codec(table: Readable, label: str, classes: Sequence[object] | None) -> LabelCodec:
+def declared_codec(table: Source, label: str, classes: Sequence[object] | None) -> LabelCodec:
     """Make the codec of the declared classes, or with "infer" of those in the column."""
-    if isinstance(classes, LabelColumns):
-        return columns_codec(classes, table.type_of, text_table=table.text)
-    kind = table.type_of(label)
     known = declared_or_infer(classes)
     if infers(known):
+        kind = table.type_of(label)
+        check_type(label, kind)
         known = declare(
             distinct_labels((batch.column(label) for batch in table.batches([label])), kind)
         )
-    return label_codec(known, label, kind, text_table=table.text)
+    return codec_of(known, label, table.type_of, text_table=table.text)
 
 
 class LocalPasses:
@@ -398,7 +393,6 @@ class LocalPasses:
         sink = PartsSink(
             staging,
             lambda place: self._source.sink(place, text),
-            staging.suffix,
             ordered=not spec.ids,
         )
         read = (
@@ -424,18 +418,21 @@ class LocalPasses:
         rows = 0
         for released, words in ahead(drawn, depth=GROUP_BATCHES):
             rows += released.num_rows
-            if not released.num_rows:
-                continue
             if shuffle is None or words is None:
                 sink.write(released)
-            else:
+            elif released.num_rows:
                 shuffle.scatter(released, words)
         # If the input has changed since the first pass, nothing is published.
         run.check_pin()
         # The output is in the order of secret words, so that it does not reveal the order of the
         # input.
         if shuffle is not None:
-            self._gather(shuffle, sink, rows)
+            done = 0
+            # `ahead` reads and sorts a bucket while the one before is compressed.
+            for released in ahead(shuffle.gather()):
+                sink.write(released)
+                done += released.num_rows
+                self._progress("write", done, rows)
         return rows
 
     def _drawn(
@@ -462,14 +459,6 @@ class LocalPasses:
                 words,
             )
             rows += len(batch)
-
-    def _gather(self, shuffle: "Shuffle", sink: PartsSink, rows: int) -> None:
-        done = 0
-        # `ahead` reads and sorts a bucket while the one before is compressed.
-        for released in ahead(shuffle.gather()):
-            sink.write(released)
-            done += released.num_rows
-            self._progress("write", done, rows)
 
     def _batches(self, phase: str, batches: Iterator[Batch]) -> Iterator[Batch]:
         done = 0
@@ -512,7 +501,8 @@ class AnswersReader:
         if self._by_id is None:
             rows = self._next(n)
             if len(rows) == n and all(
-                _equal(id_column(batch, name), id_column(rows, name)) for name in self._ids
+                pa.array(id_column(batch, name)).equals(pa.array(id_column(rows, name)))
+                for name in self._ids
             ):
                 return kept_weights(rows.column(WEIGHTS), self._n_classes)
             if not self._ids:
@@ -544,16 +534,6 @@ class AnswersReader:
         keys = [pa.array(id_column(whole, name)).cast(pa.large_string()) for name in self._ids]
         weights = kept_weights(whole.column(WEIGHTS), self._n_classes)
         return OpenTable.sorted(self._ids, {"table": ""}, keys, weights)[0]
-
-
-def _equal(one: NDArray[np.integer] | pa.Array, other: NDArray[np.integer] | pa.Array) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return (
-            isinstance(one, np.ndarray)
-            and isinstance(other, np.ndarray)
-            and np.array_equal(one, other)
-        )
-    return bool(one.equals(other))
 
 
 # The shuffle: rows in the order of secret words

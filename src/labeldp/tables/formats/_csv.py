@@ -45,7 +45,7 @@ class CsvSource(Source):
     text = True
 
     def __init__(self, path: Path | Place):
-        self.path = Place.of(path)
+        self.path, self.files = Place.of(path), (self,)
         self.delimiter = delimiter_of(self.path)
         with reading(self.path):
             self._header = _read_header(self.path)

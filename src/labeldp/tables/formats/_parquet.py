@@ -36,7 +36,6 @@ from labeldp.tables.formats._table import (
     BATCH_BYTES,
     Batch,
     LabelCodec,
-    Readable,
     Shape,
     Sink,
     Source,
@@ -73,13 +72,13 @@ class ParquetSource(Source):
     """
 
     def __init__(self, path: Path | Place):
-        self.path = Place.of(path)
-        self._row_bytes = 0
+        self.path, self.files = Place.of(path), (self,)
+        self._row_bytes, self._labels = 0, tuple[str, ...]()
         with reading(self.path):
             # Before the schema is read, so that a replacement of the file after this moment is
             # noticed.
             self._stamp = self.path.stamp
-            file = self._opened()
+            file = self._open()
         with file:
             # pandas, for one, stores the values of an index there
             found = file.schema_arrow.remove_metadata()
@@ -96,10 +95,6 @@ class ParquetSource(Source):
             )
 
     def _open(self) -> pq.ParquetFile:
-        with reading(self.path):
-            return self._opened()
-
-    def _opened(self) -> pq.ParquetFile:
         try:
             # requests to a store are slow, so the columns of a row group are fetched together
             if self.path.local is None:
@@ -124,13 +119,12 @@ class ParquetSource(Source):
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Iterate over the rows in order, in batches of about 8 MiB."""
-        for batch in self.record_batches(columns):
-            yield Batch(batch)
+        return map(Batch, self.record_batches(columns))
 
     def record_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows as Arrow batches, with columns in the file's order."""
         self._check_unchanged()
-        with self._open() as file:
+        with reading(self.path), self._open() as file:
             size = int(np.clip(BATCH_BYTES // self._bytes_of_a_row(), 64, 1 << 18))
             wanted = None if columns is None else list(columns)
             for group in self._groups(file):
@@ -178,8 +172,8 @@ class ParquetSource(Source):
         # The label counts as LABEL_BYTES: batches become row groups of the output, whose sizes must
         # not depend on raw labels.
         if not self._row_bytes:
-            public = [name for name in self.names if name not in self._planned]
-            with self._open() as file:
+            public = [name for name in self.names if name not in self._labels]
+            with reading(self.path), self._open() as file:
                 found = (
                     self._read(file.iter_batches(PROBE, row_groups=group, columns=public))
                     for group in self._groups(file)
@@ -192,7 +186,7 @@ class ParquetSource(Source):
         """Prepare the output as `Source.plan`; from then on the size of batches does not depend on
         the label column."""
         super().plan(codec, evidence_bytes)
-        self._row_bytes = 0
+        self._row_bytes, self._labels = 0, codec.columns
 
     def sink(self, path: Path | Place, facts: str) -> "ParquetSink":
         """Open a new Parquet file with the input's compression and the shared facts in its
@@ -487,31 +481,21 @@ class DatasetSource(Source):
     def __init__(self, root: Place, files: Sequence[Place]):
         self.path = root
         with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
-            self._files = list(pool.map(ParquetSource, files))
+            self.files: Sequence[ParquetSource] = list(pool.map(ParquetSource, files))
         self._keys, self._partitions = _partitions(root, files)
         self.partition_keys = tuple(self._keys.names)
-        self.schema = _common_schema(self._files, self._keys)
-        kinds = {name: {file.types[name] for file in self._files} for name in self.first.names}
+        self.schema = _common_schema(self.files, self._keys)
+        kinds = {name: {file.types[name] for file in self.files} for name in self.files[0].names}
         self.types = {name: " or ".join(sorted(found)) for name, found in kinds.items()}
-        self.extent = sum(file.extent for file in self._files)
+        self.extent = sum(file.extent for file in self.files)
         self.layout = tuple(file.below(root) for file in files)
-
-    @property
-    def files(self) -> tuple[ParquetSource, ...]:
-        """The files, in order."""
-        return tuple(self._files)
-
-    @property
-    def first(self) -> ParquetSource:
-        """The first file."""
-        return self._files[0]
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Iterate over the rows, file by file in the order of their paths."""
         wanted = [name for name in self.names if columns is None or name in columns]
         schema = pa.schema([self.schema.field(name) for name in wanted])
         inside = [name for name in wanted if name not in self.partition_keys]
-        for file, values in zip(self._files, self._partitions, strict=True):
+        for file, values in zip(self.files, self._partitions, strict=True):
             for batch in file.record_batches(inside):
                 found = {name: batch.column(name) for name in inside}
                 found |= {
@@ -524,13 +508,13 @@ class DatasetSource(Source):
     def plan(self, codec: LabelCodec, evidence_bytes: int) -> None:
         """Prepare every file for output; see `Source.plan`."""
         super().plan(codec, evidence_bytes)
-        for file in self._files:
+        for file in self.files:
             file.plan(codec, evidence_bytes)
 
     def sink(self, path: Path | Place, facts: str) -> ParquetSink:
         """Open a new Parquet file, with the compression of the first file that has rows."""
         # An empty file has no column chunks, so no compression.
-        like = next((file for file in self._files if file.extent), self._files[0])
+        like = next((file for file in self.files if file.extent), self.files[0])
         return released_sink(path, self.shape, like.settings, facts, text=self.partition_keys)
 
 
@@ -685,10 +669,10 @@ def table_name(table: Source) -> str:
     """Return a table's default name in the ledger: its file's or folder's name without the suffix
     of a format."""
     one = not isinstance(table, DatasetSource) or table.path.suffix.lower() in FORMATS
-    return table.path.stem if one else table.path.name
+    return PurePosixPath(table.path.path).stem if one else table.path.name
 
 
-def row_name(table: Readable, row: int) -> str:
+def row_name(table: Source, row: int) -> str:
     """Return a row's name for messages: its position from 1, and of a text table also its line."""
     return table.row_name(row) if isinstance(table, CsvSource) else row_number(row)
 
@@ -786,8 +770,7 @@ def check_layout(
 
 def check_ending(out: Path) -> None:
     """Refuse an output whose suffix is of neither Parquet nor CSV."""
-    if out.suffix.lower() not in FORMATS:
-        raise InvalidInput(f"Expected an output that ends in {', '.join(FORMATS)}; got {out.name}.")
+    _kind(Place.of(out))
 
 
 def is_parquet(path: Path) -> bool:

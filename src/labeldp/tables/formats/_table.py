@@ -59,43 +59,17 @@ class Columns(Protocol):
         """Return a column."""
 
 
-class Rows(Protocol):
-    """Consecutive rows of a `Readable`."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    @property
-    def extent(self) -> int:
-        """The size of the rows, in the units of `Readable.extent`."""
-
-    def column(self, name: str) -> pa.Array:
-        """Return a column; as text if the format is text."""
-
-
-class Readable(Protocol):
-    """Rows with named columns that can be read more than once: a table, or arrays of one length."""
-
-    path: Place
-    text: bool  # True if every value is text, as in CSV
-    extent: int  # size, for progress bars
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-
-    def type_of(self, name: str) -> pa.DataType:
-        """Return a column's type."""
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Rows]:
-        """Iterate over the rows in order, with these columns only (None: all)."""
-
-
 class Source(ABC):
-    """A table of one file or many that can be released; a `Readable`.
+    """A table of one file or many, which can be read more than once.
 
     Attributes
     ----------
+    text : bool
+        True if every value is text, as in CSV.
+    files : sequence of Source
+        The files, in order.
+    extent : int
+        Its size, for progress bars.
     schema : pyarrow.Schema
         The schema of the columns as `Batch.raw` returns them.
     types : mapping of column to type
@@ -104,13 +78,13 @@ class Source(ABC):
 
     text = False
     path: Place
+    files: "Sequence[Source]"
     extent: int
     schema: pa.Schema
     types: Mapping[str, str]
     shape: "Shape"  # the shape of released batches; set by `plan`
     # whether `batches` of text refuse bytes that are no UTF-8, also in columns that are not read
     all_utf8 = False
-    _planned: tuple[str, ...] = ()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -131,7 +105,7 @@ class Source(ABC):
 
     def plan(self, codec: "LabelCodec", evidence_bytes: int) -> None:
         """Set the shape of the output: the label's codec, and the width of evidence (0: none)."""
-        self.shape, self._planned = Shape(self.schema, codec, evidence_bytes), codec.columns
+        self.shape = Shape(self.schema, codec, evidence_bytes)
 
     def rewrite(
         self, rows: pa.RecordBatch, codes: NDArray[np.integer], evidence: NDArray[np.uint8] | None
@@ -243,7 +217,7 @@ def plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def check_columns(source: Readable, names: Sequence[str], *, known: str = "") -> None:
+def check_columns(source: Source, names: Sequence[str], *, known: str = "") -> None:
     """Refuse names that are no columns of a table, and suggest the nearest ones; `known` says where
     names come from that no user gave."""
     for name in names:
@@ -549,6 +523,7 @@ def label_codec(
     text_table : bool
         As of `parse_classes`.
     """
+    check_type(column, column_type)
     if isinstance(classes, Grid):
         return GridCodec(classes, column, column_type, text_table=text_table)
     return LabelCodec(
@@ -556,10 +531,17 @@ def label_codec(
     )
 
 
-def columns_codec(
-    classes: LabelColumns, type_of: Callable[[str], pa.DataType], *, text_table: bool
-) -> ColumnsCodec:
-    """Make the codec of several declared label columns, whose types a function returns by name."""
+def codec_of(
+    classes: Sequence[object],
+    label: str,
+    type_of: Callable[[str], pa.DataType],
+    *,
+    text_table: bool,
+) -> LabelCodec:
+    """Make the codec of a declared label column, or of several, whose types a function returns by
+    name."""
+    if not isinstance(classes, LabelColumns):
+        return label_codec(classes, label, type_of(label), text_table=text_table)
     listed = zip(classes.names, classes.lists, map(type_of, classes.names), strict=True)
     return ColumnsCodec(
         [label_codec(values, name, kind, text_table=text_table) for name, values, kind in listed]
@@ -647,23 +629,16 @@ def _parse(value: object, kind: pa.DataType, column: str) -> object:
     if is_text(kind):
         return str(value)
     try:
-        parsed: object = _truth(value) if pa.types.is_boolean(kind) else _number(value, kind)
+        parsed: object = (
+            TRUTH[str(value).strip().lower()] if pa.types.is_boolean(kind) else _number(value, kind)
+        )
         pa.scalar(parsed, kind)  # raises if it is out of the type's range
-    except (ValueError, TypeError, OverflowError, pa.ArrowInvalid):
+    except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowInvalid):
         raise ClassMismatch(
             f"Expected classes of type {kind}, as column {column!r} has, got {value!r}. Declare"
             " values of that type."
         ) from None
     return parsed
-
-
-def _truth(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    found = TRUTH.get(str(value).strip().lower())
-    if found is None:
-        raise ValueError
-    return found
 
 
 def _number(value: object, kind: pa.DataType) -> float | int:
@@ -924,18 +899,14 @@ class PartsSink:
         With `single`, there is one file.
     make : function
         Opens a sink at a place.
-    suffix : str
-        Suffix of the files.
     ordered : bool
         True if rows have no ids, so that the digest of drawn rows depends on their order. False by
         default.
     """
 
-    def __init__(
-        self, staging: Staging, make: Callable[[Place], Sink], suffix: str, *, ordered: bool = False
-    ):
+    def __init__(self, staging: Staging, make: Callable[[Place], Sink], *, ordered: bool = False):
         self.parts: list[Part] = []
-        self._staging, self._make, self._suffix = staging, make, suffix
+        self._staging, self._make = staging, make
         # Large enough for fast reading, small enough to be written again after a failed task.
         self._limit = inf if staging.single else PART_BYTES
         self._open: tuple[str, Sink] | None = None
@@ -947,7 +918,9 @@ class PartsSink:
         return sum(part.rows for part in self.parts) + (self._open[1].rows if self._open else 0)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows, and finish a file that is large enough."""
+        """Append rows, if any, and finish a file that is large enough."""
+        if not len(rows):
+            return
         sink = self._current()
         if DRAWN in rows.schema.names:
             self._drawn.update(rows.column(DRAWN).to_numpy(zero_copy_only=False).view(np.uint64))
@@ -958,7 +931,7 @@ class PartsSink:
 
     def _current(self) -> Sink:
         if self._open is None:
-            place = self._staging.new_file(self._suffix)
+            place = self._staging.new_file()
             self._open = place.name, self._make(place)
         return self._open[1]
 
