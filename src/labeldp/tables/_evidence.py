@@ -246,13 +246,12 @@ def of_others(
 def _manifests(label: str, dataset: str, ledger: Ledger) -> tuple[str, ...]:
     """List the places of the manifests of a data set's releases of one column, as far as the runs'
     folders name them."""
-    stores = [
-        (RunStore(ledger.run_dir(run.run_id)), stage)
+    places = (
+        (RunStore(ledger.run_dir(run.run_id)).read(kept_name(KEPT_PLACE, stage)) or b"").decode()
         for run in ledger.runs(dataset)
         if label in run.columns
         for stage in run.drawn
-    ]
-    places = ((store.read(kept_name(KEPT_PLACE, stage)) or b"").decode() for store, stage in stores)
+    )
     return tuple(dict.fromkeys(manifest_name(place) for place in places if place))
 
 

@@ -213,15 +213,9 @@ class Place:
         return [Place(self.filesystem, path) for path in paths]
 
     def names(self) -> list[str]:
-        """List the names in this folder, or under this prefix; none if there is no such folder or
-        it cannot be read."""
-        try:
-            found = self.filesystem.get_file_info(
-                pafs.FileSelector(self.path or ".", allow_not_found=True)
-            )
-        except OSError:
-            return []
-        return [info.base_name for info in found]
+        """List the names in this folder, or under this prefix; none if there is no such folder."""
+        selector = pafs.FileSelector(self.path or ".", allow_not_found=True)
+        return [info.base_name for info in self.filesystem.get_file_info(selector)]
 
     def below(self, folder: "Place") -> tuple[str, ...]:
         """Return the parts of the path below a folder."""
@@ -711,16 +705,13 @@ def _clear(folder: Path, ours: re.Pattern[str], *, kept: str = "") -> None:
 def unfinished(out: Place) -> bool:
     """Tell whether a release of this name is being published, or was killed meanwhile; by names
     alone, which anybody can list."""
-    if out.can_rename:
-        return any(
-            map(
-                re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}").fullmatch,
-                out.parent.names(),
-            )
-        )
-    if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
-        return True
-    with suppress(OSError):  # the caller may not read there
+    with suppress(OSError):  # the caller may not list there
+        if out.can_rename:
+            ours = re.compile(rf"\.{re.escape(out.name)}\.labeldp-[0-9a-f]{{8}}")
+            return any(map(ours.fullmatch, out.parent.names()))
+        if any(map(re.compile(rf"{STAGING_PREFIX}[0-9a-f]{{32}}").fullmatch, out.names())):
+            return True
+    with suppress(OSError):  # or may not read there
         return _marker(out).exists()
     return False
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from labeldp import _validate
 from labeldp._files import sync
-from labeldp._hash import SetDigest, digest, public_hash
+from labeldp._hash import SetDigest, public_hash
 from labeldp.aggregates._histogram import histogram_of_all
 from labeldp.custody._draw import FirstPass, PassSums, RunFacts
 from labeldp.custody._stream import Divide, TableDraw, TablePin, changed_input
@@ -149,12 +149,6 @@ def opened(prior: Prior, classes: Sequence[object], label: str, names: Sequence[
                 f" {name!r}.{_validate.suggest(name, names)}"
             )
     return found
-
-
-def prior_identity(prior: OpenPrior) -> str | None:
-    """Return the prior's name in a request, a digest of its facts; None if it is exact, since the
-    digest of the sides then names it."""
-    return None if prior.exact else digest({"prior": dict(prior.facts)})
 
 
 def weights_of(prior: OpenPrior, batch: Columns, start: int | None, n_classes: int) -> Floats:
@@ -851,7 +845,9 @@ class AskedOnce:
                 each.run_id != secret.run_id
                 for each in self._ledger.runs(self._pin.facts.dataset, self._pin.facts.columns[0])
             ):
-                self._undo()
+                self.forget()
+                with suppress(OSError):
+                    self._store.folder.rmdir()
             raise
         if run.receipt.run_id != secret.run_id:
             raise ReleaseError(
@@ -867,12 +863,6 @@ class AskedOnce:
                 delete_folder(self._folder)
                 for name in (self._note, ANSWERS):
                     (self._store.folder / name).unlink(missing_ok=True)
-
-    def _undo(self) -> None:
-        """Delete the answers and the run's folder, since nothing was charged."""
-        self.forget()
-        with suppress(OSError):
-            self._store.folder.rmdir()
 
     @property
     def _store(self) -> RunStore:

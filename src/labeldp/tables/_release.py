@@ -20,6 +20,7 @@ import numpy as np
 from pyarrow.fs import FileType
 
 from labeldp import _validate
+from labeldp._hash import digest
 from labeldp._validate import joined
 from labeldp.aggregates import Aggregate, Histogram
 from labeldp.aggregates._result import query_from_dict
@@ -57,7 +58,6 @@ from labeldp.tables._priors import (
     OpenPrior,
     Prior,
     opened,
-    prior_identity,
 )
 from labeldp.tables._spec import ReleaseSpec, law_of
 from labeldp.tables.formats._parquet import (
@@ -73,7 +73,7 @@ from labeldp.tables.formats._table import (
     Source,
     altered,
     drawn_in_all,
-    evidence_width,
+    needs_evidence,
     row_words,
 )
 
@@ -347,10 +347,14 @@ class _Release:
             # Classes enter the request's identity by their repr, and None is no class there.
             _without_null(classes),
             self._account,
-            unit_name=spec.unit_name,
+            unit_name=spec.unit or "row",
             id_name=joined(spec.ids),
             stage=spec.stage,
-            prior=None if self._prior is None else prior_identity(self._prior),
+            prior=(
+                None  # the digest of the sides names an exact prior
+                if self._prior is None or self._prior.exact
+                else digest({"prior": dict(self._prior.facts)})
+            ),
             facts={"classes_inferred": True} if spec.infers_classes else None,
             divide=(
                 None
@@ -430,7 +434,11 @@ class Publication:
         elif (
             self._source is not None
             and kind == FileType.File
-            and _same_file(self.place, self._source)
+            and (
+                self.place == self._source
+                if self.place.local is None or self._source.local is None
+                else os.path.samefile(self.place.local, self._source.local)
+            )
         ):
             raise ReleaseError(
                 f"Expected another file for the output, got the input {self.place}. It would be"
@@ -687,12 +695,6 @@ def _copied(file: Place, staging: Staging) -> Part:
     return Part(made.name, 0, target.size, target.finish())
 
 
-def _same_file(one: Place, other: Place) -> bool:
-    if one.local is not None and other.local is not None:
-        return os.path.samefile(one.local, other.local)
-    return one == other
-
-
 # The manifest: public facts only
 # --------------------------------------------------------------------------------------------------
 
@@ -711,11 +713,6 @@ class ReleaseFacts:
     histogram: Aggregate | None = None
 
     @cached_property
-    def evidence_bytes(self) -> int:
-        """The width of a row's evidence in bytes; 0 if the label is the whole output."""
-        return evidence_width(self.law)
-
-    @cached_property
     def shared(self) -> dict[str, object]:
         """The facts that all rows share and that a reader of the table needs."""
         return {
@@ -723,7 +720,7 @@ class ReleaseFacts:
             "kind": "release",
             "label": self.spec.label,
             **class_facts(self.classes),
-            "evidence": self.spec.label + EVIDENCE if self.evidence_bytes else None,
+            "evidence": self.spec.label + EVIDENCE if needs_evidence(self.law) else None,
             "id": list(self.spec.ids) or None,
             "law": self.law.to_dict(),
             "receipt": self.receipt.to_dict(),
@@ -761,6 +758,14 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
     if it has one file."""
     spec, receipt = release.spec, release.receipt
     prior = release.prior if spec.histogram is None else spec.histogram.to_dict()
+    left_out: dict[str, object] = (
+        {"rows_over_the_cap": written.dropped}
+        if spec.stage is None
+        else {
+            "stages": {"number": spec.stage.number} | spec.stage.facts(),
+            "rows_of_other_stages_or_over_the_cap": written.dropped,
+        }
+    )
     facts: dict[str, Any] = release.shared | {
         "dataset": release.dataset,
         "dataset_from": (
@@ -774,7 +779,7 @@ def manifest_of(release: ReleaseFacts, written: OutputFacts, *, many: bool) -> d
         "order": _ORDERS[spec.order],
         "prior": (list(spec.prior_columns) or None) if prior is None else dict(prior),
         "rows": sum(part.rows for part in written.parts),
-        **_left_out(spec, written),
+        **left_out,
         "digests": {
             "output": (
                 f"sha256:{release_digest([part.sha256 for part in written.parts], single=not many)}"
@@ -824,16 +829,6 @@ def misstated(facts: Manifest, charged: Receipt, law: Law | None) -> list[str]:
     # The metadata of a file, and the list of earlier releases, say less than a manifest.
     whole = {"kind", "digests"} <= facts.keys()
     return sorted(name for name in due if (whole or name in facts) and facts.get(name) != due[name])
-
-
-def _left_out(spec: ReleaseSpec, written: OutputFacts) -> dict[str, object]:
-    """Return the number of rows that are not in the table, by reason."""
-    if spec.stage is None:
-        return {"rows_over_the_cap": written.dropped}
-    return {
-        "stages": {"number": spec.stage.number} | spec.stage.facts(),
-        "rows_of_other_stages_or_over_the_cap": written.dropped,
-    }
 
 
 def to_json(facts: Mapping[str, object], *, indent: int | None = 2) -> str:

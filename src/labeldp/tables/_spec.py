@@ -135,7 +135,7 @@ class ReleaseSpec:
         for role, names in {
             "id": self.ids,
             "unit": (self.unit,),
-            "prior": self._prior_reads,
+            "prior": self.prior.reads if isinstance(self.prior, Prior) else self.prior_columns,
         }.items():
             if found := set(self.labels) & set(names):
                 raise InvalidInput(
@@ -213,33 +213,24 @@ class ReleaseSpec:
         stage = self.stage
         if stage is None:
             return
-        if self.histogram is not None:
-            raise InvalidInput(
-                "Expected no histogram as the prior of a stage, got one. The stages before give the"
-                " prior: their model."
-            )
-        if isinstance(self.classes, LabelColumns):
-            raise InvalidInput(
-                "Expected one label column in a release in stages, got several. Release them"
-                " without stages."
-            )
         # A row's stage is chosen by its id, and later stages find the plan's charge in the ledger
         # by the data set's name.
-        if not (self.ids and not self.infers_classes and self.dataset):
-            raise InvalidInput(
-                "Expected id, declared classes and dataset with a stage, got one without. Name"
-                " them: all stages share them."
-            )
-        if self.law != stage.law:
-            raise InvalidInput(
-                f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass"
-                " law=stage.law."
-            )
-        if stage.number > 1 and stage.law.uses_prior and not self.prior:
-            raise InvalidInput(
-                f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made"
-                " for one, got none. Pass what the model of the stages before predicts."
-            )
+        named = self.ids and not self.infers_classes and self.dataset
+        lacks_prior = stage.number > 1 and stage.law.uses_prior and not self.prior
+        refused = {
+            "Expected no histogram as the prior of a stage, got one. The stages before give the"
+            " prior: their model.": self.histogram is not None,
+            "Expected one label column in a release in stages, got several. Release them without"
+            " stages.": len(self.labels) > 1,
+            "Expected id, declared classes and dataset with a stage, got one without. Name them:"
+            " all stages share them.": not named,
+            f"Expected the law of stage {stage.number}, {stage.law}, got {self.law!r}. Pass"
+            " law=stage.law.": self.law != stage.law,
+            f"Expected a prior for stage {stage.number}, whose law {stage.law.name!r} is made for"
+            " one, got none. Pass what the model of the stages before predicts.": lacks_prior,
+        }
+        for message in (text for text, found in refused.items() if found):
+            raise InvalidInput(message)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -280,10 +271,6 @@ class ReleaseSpec:
         """The histogram that the release pays for as its prior, or None."""
         return self.prior if isinstance(self.prior, OwnHistogram) else None
 
-    @property
-    def _prior_reads(self) -> tuple[str, ...]:
-        return self.prior.reads if isinstance(self.prior, Prior) else self.prior_columns
-
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """The id columns; empty if rows are named by position."""
@@ -308,11 +295,6 @@ class ReleaseSpec:
         if isinstance(self.classes, Grid):
             return self.law or law_of_numbers(len(self.classes), prior=bool(self.prior))
         return self.law or ("auto" if self.histogram else "rr-with-prior" if self.prior else "rr")
-
-    @cached_property
-    def unit_name(self) -> str:
-        """The unit of protection: "row", or the column of units."""
-        return self.unit or "row"
 
     def to_dict(self) -> dict[str, object]:
         """Return the spec as JSON-ready data."""

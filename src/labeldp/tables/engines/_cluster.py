@@ -526,7 +526,10 @@ class ClusterPasses:
                 raise changed_input(self._cluster.fix) from None
         # A table is evaluated in each pass, and may differ (a source that changed, a random
         # function): then nothing is published.
-        run.check_pin(_check_of(found), self._cluster.fix)
+        rows, first, second = (
+            sum(column) for column in zip(*(part.check for part in found), strict=True)
+        )
+        run.check_pin((rows, first % 2**64, second % 2**64), self._cluster.fix)
         self._progress("draw", 1, 1)
         return OutputFacts(
             tuple(part for each in found for part in each.parts),
@@ -565,14 +568,6 @@ class ClusterPasses:
     def _work(self, handle: Handle, table: Table) -> Work:
         shape = replace(self._shape, schema=self._cluster.schema(table).remove_metadata())
         return Work(self._pin.facts, self._spec, shape, handle, self._prior)
-
-
-def _check_of(found: Sequence[SecondSummary]) -> tuple[int, int, int]:
-    """Add up the sums of the second pass over all partitions, as `PassSums.check`."""
-    rows, first, second = (
-        sum(column) for column in zip(*(part.check for part in found), strict=True)
-    )
-    return rows, first % 2**64, second % 2**64
 
 
 def check_spec(spec: ReleaseSpec, engine: str) -> str:
@@ -930,25 +925,20 @@ def regrouped(batches: Batches) -> Batches:
     """Join the small batches of engines into batches of about `ROWS` rows, since each costs a fixed
     time."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
+    for batch in filter(len, batches):
         waiting.append(batch)
-        rows += len(batch)
-        if rows >= ROWS:
-            yield from _joined(waiting)
-            waiting, rows = [], 0
-    if rows:
-        yield from _joined(waiting)
+        if sum(map(len, waiting)) >= ROWS:
+            yield from _one(waiting)
+            waiting = []
+    if waiting:
+        yield from _one(waiting)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Join batches into one, or into several if their text exceeds 2 GB."""
-    filled = [batch for batch in batches if len(batch)]
-    return (
-        filled
-        if len(filled) == 1
-        else list(pa.Table.from_batches(filled).combine_chunks().to_batches())
-    )
+    if len(batches) == 1:
+        return batches
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
 
 
 def _released(

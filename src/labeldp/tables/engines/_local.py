@@ -75,6 +75,7 @@ from labeldp.tables.formats._table import (
     distinct_labels,
     draw_salt,
     drawn_words,
+    evidence_width,
     id_column,
     needs_evidence,
     row_ids,
@@ -388,7 +389,7 @@ class LocalPasses:
         spec = self._spec
         # Batches become row groups of the output, so from here on their sizes must not depend on
         # the raw labels.
-        self._source.plan(self._reader.codec.releasing(facts.law), facts.evidence_bytes)
+        self._source.plan(self._reader.codec.releasing(facts.law), evidence_width(facts.law))
         text = to_json(facts.shared, indent=None)
         sink = PartsSink(
             staging,

@@ -389,9 +389,7 @@ def _dictionary_pays(column: pq.ColumnChunkMetaData) -> bool:
     width = {"BOOLEAN": 0, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}.get(
         column.physical_type
     )
-    if width is None:
-        return True
-    return bool(column.total_uncompressed_size < 0.75 * width * column.num_values)
+    return width is None or bool(column.total_uncompressed_size < 0.75 * width * column.num_values)
 
 
 # Many files
@@ -568,20 +566,14 @@ def _common_schema(files: Sequence[ParquetSource], keys: pa.Schema) -> pa.Schema
         if name in types:
             raise _in_both(repr(name))
     for file in files[1:]:
-        for field in file.schema:
-            if types.get(field.name) != field.type:
-                known = types.get(field.name, "no such column")
+        theirs = {field.name: field.type for field in file.schema}
+        for name in {**theirs, **types}:
+            here, there = (each.get(name, "no such column") for each in (theirs, types))
+            if here != there:
                 raise InvalidInput(
-                    f"Expected the same columns in all files, got {field.name!r} of type"
-                    f" {field.type} in {file.path}, and {known} in {first.path}. Write them with"
-                    " one schema."
+                    f"Expected the same columns in all files, got {name!r} of type {here} in"
+                    f" {file.path}, and {there} in {first.path}. Write them with one schema."
                 )
-        if len(file.names) < len(types):
-            missing = _validate.quoted(name for name in types if name not in file.names)
-            raise InvalidInput(
-                f"Expected the same columns in all files, got {file.path} without {missing}. Write"
-                " them with one schema."
-            )
     nullable = {name: any(file.schema.field(name).nullable for file in files) for name in types}
     return pa.schema(
         [*(pa.field(name, kind, nullable[name]) for name, kind in types.items()), *keys]

@@ -271,12 +271,22 @@ class LabelCodec:
         The column's name, for messages.
     column_type : pyarrow.DataType
         The type of the column, also after `decode`.
+
+    Attributes
+    ----------
+    columns, column_types : tuple
+        The names of the label columns, one or several that are drawn together, and the type of
+        each, also after `decoded`.
     """
+
+    columns: tuple[str, ...]
+    column_types: tuple[pa.DataType, ...]
 
     def __init__(self, classes: Sequence[object], column: str, column_type: pa.DataType):
         self.classes = tuple(classes)
         self.column = column
         self.column_type = column_type
+        self.columns, self.column_types = (column,), (column_type,)
         kind = value_type(column_type)
         # Text classes are compared as large_string, for columns of any of Arrow's text types.
         self._values = pa.array(
@@ -291,16 +301,6 @@ class LabelCodec:
                     f"Expected at most {room + 1} classes in column {column!r} of type"
                     f" {column_type}, got {len(classes)}. Cast it."
                 )
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the label columns: one, or several that are drawn together."""
-        return (self.column,)
-
-    @property
-    def column_types(self) -> tuple[pa.DataType, ...]:
-        """The type of each label column, also after `decoded`."""
-        return (self.column_type,)
 
     def read(self, batch: Columns) -> NDArray[np.int32]:
         """Encode the labels of a batch; see `encode`."""
@@ -422,6 +422,7 @@ class GridCodec(LabelCodec):
         fine = types.is_integer(kind) and any(isinstance(point, float) for point in grid)
         self.column, self.classes = column, grid
         self.column_type = pa.large_string() if text_table else pa.float64() if fine else kind
+        self.columns, self.column_types = (column,), (self.column_type,)
         self._values = _stored(
             [str(point) for point in grid] if text_table else list(grid), self.column_type, column
         )
@@ -432,6 +433,7 @@ class GridCodec(LabelCodec):
         made, text = copy(self), is_text(self.column_type)
         numbers = law.released(self.classes)
         made.column_type = self.column_type if text else pa.float64()
+        made.column_types = (made.column_type,)
         made._values = pa.array(
             [str(number) for number in numbers] if text else list(numbers), made.column_type
         )
@@ -468,15 +470,8 @@ class ColumnsCodec(LabelCodec):
     def __init__(self, codecs: Sequence[LabelCodec]):
         self.codecs = tuple(codecs)
         self.classes = LabelColumns({codec.column: codec.classes for codec in self.codecs})
-        self.column = self.classes.name
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(codec.column for codec in self.codecs)
-
-    @property
-    def column_types(self) -> tuple[pa.DataType, ...]:
-        return tuple(codec.column_type for codec in self.codecs)
+        self.column, self.columns = self.classes.name, self.classes.names
+        self.column_types = tuple(codec.column_type for codec in self.codecs)
 
     def read(self, batch: Columns) -> NDArray[np.int32]:
         return cast(LabelColumns, self.classes).codes([codec.read(batch) for codec in self.codecs])
@@ -581,14 +576,13 @@ def check_type(column: str, column_type: pa.DataType) -> None:
     """Refuse a label column whose type is none of integers, text, booleans, floats, and
     dictionaries of these."""
     kind, types = value_type(column_type), pa.types
-    good = (
+    if not (
         types.is_integer(kind)
         or types.is_boolean(kind)
         or types.is_float32(kind)
         or types.is_float64(kind)
         or is_text(kind)
-    )
-    if not good:
+    ):
         raise InvalidInput(
             f"Expected a label column of whole numbers, text, booleans or floats, got {column!r} of"
             f" type {column_type}. Cast it."
